@@ -34,8 +34,8 @@ REPLACED, LATE, KILLED = "a NIC killed and replaced", "a NIC that starts late", 
 NIC_FAULTS = {
     "1 % lost": ["--drop", "0.01"],
     "5 % overtaken": ["--reorder", "0.05"],
-    "2 ms late": ["--delay", "2"],
-    "lost, late, and overtaken": ["--drop", "0.01", "--reorder", "0.02", "--delay", "1"],
+    "2 ms late": ["--delay", "2ms"],
+    "lost, late, and overtaken": ["--drop", "0.01", "--reorder", "0.02", "--delay", "1ms"],
 }
 CASES = (NONE, WORK, *NIC_FAULTS, TALK, MTU, REPLACED, LATE, KILLED)
 VICTIM = 1
@@ -88,7 +88,7 @@ def train(case: str, options: argparse.Namespace) -> list[dict[str, Any]]:
 
     with tempfile.TemporaryDirectory() as folder:
         own = [sys.executable, __file__]
-        words = ["--json", "--codec", options.codec, *NIC_FAULTS.get(case, [])]
+        words = ["--json", "-", "--codec", options.codec, *NIC_FAULTS.get(case, [])]
         nic = [] if case == NONE else [*own, "nic", case, folder, *words]
         with Testbed(Topology.even(2, options.rate), nic=nic) as bed:
             host = [*own, "host", case, folder, options.codec, str(options.steps)]

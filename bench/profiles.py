@@ -65,7 +65,7 @@ def compare(script: str, network: str, ranks: int, steps: int) -> Row:
     words = [str(FOLDER / script), *options, number]
     with TemporaryDirectory() as folder:
         record, plan, result = (Path(folder, name) for name in ("record.json", "plan.json", "result.json"))
-        profiled = ["--json", str(record), "--out", str(plan), "--overwrite", "--"]
+        profiled = ["--json", str(record), "--save", str(plan), "--overwrite", "--"]
         if network == "loopback":
             run([*gradwire("profile"), *profiled, *torchrun(ranks), *words])
         else:

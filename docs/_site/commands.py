@@ -3,51 +3,28 @@
 from __future__ import annotations
 
 import argparse
-import contextlib
-import io
 import re
 from collections.abc import Iterator
-from unittest.mock import patch
 
-from gradwire.cli import main
+from gradwire.cli.main import commands
 from gradwire.cli.parser import Parser
+from gradwire.cli.walk import walk
 
 
-class Asked(BaseException):
-    """The result of ``--help``, with the parser; no ``Exception``, which ``main`` would report as a bug."""
-
-
-def parser_of(words: list[str]) -> Parser:
-    """Return the parser of the arguments that follow some words, such as ``["bench", "allreduce"]``."""
-
-    def asked(parser: Parser, _file: object = None) -> None:
-        raise Asked(parser)
-
-    with patch.object(Parser, "print_help", asked), contextlib.redirect_stderr(io.StringIO()) as told:
-        try:
-            main([*words, "--help"])
-        except Asked as found:
-            parser: Parser = found.args[0]
-            return parser
-    raise RuntimeError(f"gradwire {' '.join(words)} --help shows no help: {told.getvalue()}")
-
-
-def parsers(words: list[str]) -> Iterator[tuple[list[str], Parser]]:
-    """Yield the parser of some words, and the parsers of every word that can follow, in order."""
-    parser = parser_of(words)
-    yield words, parser
-    for action in parser._actions:
-        if not action.option_strings and action.choices:
-            for choice in action.choices:
-                yield from parsers([*words, choice])
+def parsers() -> Iterator[tuple[tuple[str, ...], Parser]]:
+    """Yield the words and the parser of each command and sub-command, in order."""
+    for words, parser in walk(commands()):
+        if parser is None:
+            raise RuntimeError(f"gradwire {' '.join(words)} --help shows no help")
+        yield words, parser
 
 
 def command_line() -> str:
     """Return a section for every command, with its options."""
-    return "\n\n".join(section(words, parser) for words, parser in parsers([]) if words)
+    return "\n\n".join(section(words, parser) for words, parser in parsers())
 
 
-def section(words: list[str], parser: Parser) -> str:
+def section(words: tuple[str, ...], parser: Parser) -> str:
     """Return one command's section."""
     level = "#" * min(1 + len(words), 4)
     parts = [f"{level} `gradwire {' '.join(words)}`", escaped(" ".join((parser.description or "").split()))]

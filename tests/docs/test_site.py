@@ -42,10 +42,10 @@ def test_every_page_is_in_the_menu_once() -> None:
 def test_the_reference_has_every_command_and_option(capsys: pytest.CaptureFixture[str]) -> None:
     written = module("commands")
     text = written.command_line()
-    found = [words for words, _ in written.parsers([]) if words]
+    found = [words for words, _ in written.parsers()]
     assert {words[0] for words in found} == set(commands())
-    assert ["bench", "allreduce"] in found
-    assert ["experiment", "scaling"] in found
+    assert ("bench", "allreduce") in found
+    assert ("experiment", "scaling") in found
     assert len(found) > 25
     for words in found:
         _, section = text.split(f"# `gradwire {' '.join(words)}`\n")

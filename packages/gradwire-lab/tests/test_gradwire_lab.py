@@ -26,7 +26,7 @@ WITHOUT_TORCH = [
     "train --runs sink",
     "train --data cifar",
     "train --model resnet",
-    "train --link 1gbitt",
+    "train --rate 1gbitt",
     "train --correction egar",
     "train --segment 1mb",
     "train --batch 10 --workers 4",

@@ -160,7 +160,7 @@ def test_the_limits_of_a_links_rate_are_taken(text: str, nbytes_per_s: float | N
 
 @pytest.mark.parametrize("text", ["999bit", "1001gbit"])
 def test_beyond_them_a_links_rate_is_refused(text: str) -> None:
-    with pytest.raises(SpecError, match=f"--link: expected 1kbit to 1000gbit, or unlimited, got {text}"):
+    with pytest.raises(SpecError, match=f"--rate: expected 1kbit to 1000gbit, or unlimited, got {text}"):
         check_link_rate(text)
 
 

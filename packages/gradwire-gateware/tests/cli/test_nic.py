@@ -18,7 +18,7 @@ def test_options_become_settings() -> None:
         "--drop",
         "0.5",
         "--delay",
-        "20",
+        "20ms",
         "--seed",
         "3",
         "--no-merge",

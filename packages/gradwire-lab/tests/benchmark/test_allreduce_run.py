@@ -49,7 +49,7 @@ def test_torch_comes_before_the_others_of_its_size_unless_a_link_is_paced() -> N
         ({"segments": (100,)}, "expected multiples of 16384 bytes for --segments, got 100"),
         ({"codecs": ("zip",)}, "no codec is named 'zip'"),
         ({"worlds": (2, 65)}, "--workers: expected 2 to 64, got 65"),
-        ({"warmup": -1}, "--warmup from 0 to 1000000, got 4 and -1"),
+        ({"warmup": -1}, "--warm-up from 0 to 1000000, got 4 and -1"),
         ({"pause_s": 61.0}, "--pause from 0 to 60, got 20 and 61"),
         ({"worlds": (64,), "sizes": (1 << 40,)}, "expected ranks that fit in this machine's"),
     ],

@@ -25,7 +25,7 @@ def test_words_for_data(text: str, spec: DataSpec) -> None:
 
 @pytest.mark.parametrize("text", ["", "zeros", "laplace:", "laplace:x", "normal:0", "normal:inf", "grad.npy"])
 def test_other_words_are_refused(text: str) -> None:
-    with pytest.raises(SpecError, match=r"expected --data such as laplace:1e-3, normal:1, or FILE\.pt"):
+    with pytest.raises(SpecError, match=r"expected --values such as laplace:1e-3, normal:1, or FILE\.pt"):
         DataSpec.parse(text)
 
 
@@ -74,5 +74,5 @@ def test_a_file_without_finite_floats_is_refused(tmp_path: Path, content: Any) -
         path.write_bytes(content)
     elif content is not None:
         torch.save(content, path)
-    with pytest.raises(SpecError, match=r"--data .*grad\.pt"):
+    with pytest.raises(SpecError, match=r"--values .*grad\.pt"):
         Data(DataSpec.parse(str(path)), 10)

@@ -15,7 +15,8 @@ COMMANDS = {
     "experiment --list": 0,
     "reproduce --list": 0,
     "train --out out": 2,
-    "bench line-rate": 2,
+    "demo": 2,
+    "experiment training-speed --tasks gpt --seeds 1": 2,
     "bench allreduce": 2,
     "report doctor.json --overwrite": 0,
 }

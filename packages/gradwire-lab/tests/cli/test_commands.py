@@ -41,15 +41,15 @@ def test_without_a_command_it_names_the_demo(capsys: pytest.CaptureFixture[str])
 @pytest.mark.parametrize(
     ("words", "reason"),
     [
-        ("train --worker 4", "unrecognized arguments: --worker 4"),
-        ("train --workers four", "invalid int value: 'four'"),
+        ("train --worker 4", "of gradwire train, got --worker (did you mean '--workers'?)"),
+        ("train --workers four", "expected a whole number, got 'four'"),
         ("train --workers 0", "expected --workers from 1 to 64"),
         ("train --workers 3", "pass 99, the nearest multiple"),
-        ("train --method fast", "invalid choice: 'fast'"),
+        ("train --method fast", "argument --method: expected one of ddp, "),
         ("train --codec zip", "no codec is named 'zip'"),
         ("train --codec quantize:9", "4 or 8 bits"),
         ("train --codec errbound:0.001", "power of two"),
-        ("train --link 100mbps", "expected a rate such as '100mbit'"),
+        ("train --rate 100mbps", "expected a rate such as '100mbit'"),
         ("train --algorithm gossip", "no algorithm is called 'gossip'; choose one of backend"),
         ("train --algorithm hierarchical:4,ring", "one more algorithm than group sizes"),
         ("train --model gpt", "expected one of mlp, hdc, wide, cnn for --model"),
@@ -80,16 +80,18 @@ def test_without_a_command_it_names_the_demo(capsys: pytest.CaptureFixture[str])
         ("train --timeout 0", "expected --timeout from 1 to 86400"),
         ("train --timeout 1e300", "expected --timeout from 1 to 86400"),
         ("train --timeout nan", "expected --timeout from 1 to 86400, got nan"),
-        ("train --link 0.0000001bit", "--link: expected 1kbit to 1000gbit"),
+        ("train --rate 0.0000001bit", "--rate: expected 1kbit to 1000gbit"),
         ("train --out file/below", "--out file/below cannot be written"),
-        ("train --compare sync", "argument --compare: invalid choice: 'sync'"),
-        ("train --compare ddp --link 1gbit", "--link cannot throttle ddp:identity"),
+        ("train --compare sync", "argument --compare: expected one of paper, ddp, got 'sync'"),
+        ("train --compare ddp --rate 1gbit", "--rate cannot throttle ddp:identity"),
         ("train --evaluate-every 0", "expected --evaluate-every from 1 to "),
         ("train --schedule linear", "expected one of cosine, constant for --schedule"),
         ("demo --rate fast", "expected a rate such as '100mbit'"),
         ("demo --out=", "name a folder"),
         ("demo --out file/below", "--out file/below cannot be written"),
-        ("demo x", "unrecognized arguments: x"),
+        ("demo x", "expected no further argument, got 'x'"),
+        ("demo --rat 1gbit", "of gradwire demo, got --rat (did you mean '--rate'?)"),
+        ("train --timeout soon", "expected a time such as '30s', '500ms' or '30' (seconds), got 'soon'"),
         ("train --compare --method sync", "--compare sets the methods"),
         ("train --runs sync,pipe --codec fp16", "--runs sets methods and codecs"),
         ("train --codec=", "or 'identity', got ''"),
@@ -135,9 +137,7 @@ def test_a_plan_stands_for_its_options(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, pipeline: int, method: str
 ) -> None:
     performed: list[JobOptions] = []
-    monkeypatch.setattr(
-        "gradwire_lab.job.job.perform_job", lambda options, _verbose: performed.append(options)
-    )
+    monkeypatch.setattr("gradwire_lab.job.job.perform_job", lambda options, **_: performed.append(options))
     plan = Plan(parse("quantize:8"), "star", 1 << 16, pipeline, 25_000_000)
     plan.save(tmp_path / "plan.json")
     said = f"--method {method} --codec quantize:8 --algorithm star --segment 64KiB --bucket 25MB"

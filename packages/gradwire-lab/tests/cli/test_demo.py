@@ -74,9 +74,7 @@ def test_without_a_testbed_it_says_so_and_compares_what_can_be_paced(
 
     performed: list[JobOptions] = []
     monkeypatch.setattr("gradwire_lab.testbed.bed.Testbed.__enter__", refused)
-    monkeypatch.setattr(
-        "gradwire_lab.job.job.perform_job", lambda options, _verbose: performed.append(options)
-    )
+    monkeypatch.setattr("gradwire_lab.job.job.perform_job", lambda options, **_: performed.append(options))
     assert main(["demo", "--rate", "500mbit", "--out", "out"]) == 0
     announced, _, said = capsys.readouterr().out.partition("\n")
     assert announced.startswith("demo: ")

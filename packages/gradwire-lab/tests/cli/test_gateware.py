@@ -14,13 +14,13 @@ def test_a_block_is_written_and_its_ports_are_shown(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     out = tmp_path / "x.v"
-    assert main(["gateware", "export", "--block", "skid-buffer", "--out", str(out)]) == 0
+    assert main(["gateware", "export", "--block", "skid-buffer", "--verilog", str(out)]) == 0
     lines = capsys.readouterr().out.splitlines()
     assert lines[2:][0].split()[:3] == ["clk", "in", "1"]
     assert any(line.split()[:3] == ["m_axis_tdata", "out", "256"] for line in lines)
     assert max(map(len, lines)) <= 80
     assert "module skid_buffer(" in out.read_text()
-    assert main(["gateware", "export", "--block", "skid-buffer", "--out", str(out)]) == 2
+    assert main(["gateware", "export", "--block", "skid-buffer", "--verilog", str(out)]) == 2
     assert "already exists; pass another file, or --overwrite" in capsys.readouterr().err
     words = [
         "gateware",
@@ -29,7 +29,7 @@ def test_a_block_is_written_and_its_ports_are_shown(
         "skid-buffer",
         "--width",
         "512",
-        "--out",
+        "--verilog",
         str(out),
         "--overwrite",
     ]
@@ -45,7 +45,7 @@ def test_a_report_is_shown_and_recorded(
     # Not by XDG_CACHE_HOME: Yosys would compile itself anew.
     monkeypatch.setattr(report, "cache_folder", lambda: tmp_path / "cache")
     out = tmp_path / "x.json"
-    words = ["gateware", "report", "--blocks", "skid-buffer", "--targets", "xilinx7", "--out", str(out)]
+    words = ["gateware", "report", "--blocks", "skid-buffer", "--targets", "xilinx7", "--json", str(out)]
     assert main(words) == 0
     lines = capsys.readouterr().out.splitlines()
     assert lines[0] == "1/1 xilinx7: skid-buffer"
@@ -62,18 +62,21 @@ def test_a_report_is_shown_and_recorded(
     ("words", "sentence"),
     [
         ([], "expected an action, got none; pass one of export, report"),
-        (["import"], "invalid choice: 'import'"),
-        (["export", "--out", "x.v"], "arguments are required: --block"),
-        (["export", "--block", "fifo", "--out", "x.v"], "invalid choice: 'fifo'"),
+        (["import"], "got 'import' (did you mean 'report'?)"),
+        (["export", "--verilog", "x.v"], "gateware export: got no --block; see"),
+        (["export", "--block", "fifo", "--verilog", "x.v"], "got 'fifo'; see"),
         (
-            ["export", "--block", "skid-buffer", "--width", "128", "--out", "x.v"],
+            ["export", "--block", "skid-buffer", "--width", "128", "--verilog", "x.v"],
             "256 or 512 bits, got 128",
         ),
-        (["export", "--block", "bfp-compressor", "--out", "x.v"], "expected a codec, got none; for example"),
-        (["export", "--block", "skid-buffer", "--out", ""], "name a file"),
+        (
+            ["export", "--block", "bfp-compressor", "--verilog", "x.v"],
+            "expected a codec, got none; for example",
+        ),
+        (["export", "--block", "skid-buffer", "--verilog", ""], "name a file"),
         (["report", "--blocks", "fifo"], "expected one of the blocks"),
         (["report", "--targets", "asic"], "expected one of the targets xilinx7, intel, ecp5, got 'asic'"),
-        (["report", "--out", "/dev/null"], "is not a regular file"),
+        (["report", "--json", "/dev/null"], "is not a regular file"),
     ],
 )
 def test_a_mistake_is_one_sentence(

@@ -37,14 +37,14 @@ def test_the_page_is_beside_the_records_and_replaced_only_on_demand(
     assert main(["report"]) == 2
     assert "already exists; pass another file, or --overwrite" in capsys.readouterr().err
     assert main(["report", "--overwrite"]) == 0
-    assert main(["report", "runs/reproduce-quick", "--out", "there/page.html"]) == 0
+    assert main(["report", "runs/reproduce-quick", "--html", "there/page.html"]) == 0
     assert Path("there/page.html").read_bytes() == (report.FOLDER / "report.html").read_bytes() == first
 
 
 def test_two_processes_write_the_same_bytes() -> None:
     record(Path("runs"), *chosen("study-section-1-firecaffe"))
     for seed in ("1", "2"):
-        command = [sys.executable, "-m", "gradwire", "report", "runs", "--out", f"{seed}.html"]
+        command = [sys.executable, "-m", "gradwire", "report", "runs", "--html", f"{seed}.html"]
         subprocess.run(command, check=True, timeout=60, env={**os.environ, "PYTHONHASHSEED": seed})
     assert Path("1.html").read_bytes() == Path("2.html").read_bytes()
 
@@ -62,10 +62,10 @@ def test_two_processes_write_the_same_bytes() -> None:
         ),
         ("bytes.json", "bytes.json cannot be read"),
         ("empty", "empty holds no records of gradwire reproduce"),
-        ("good --out good", "good is a folder; pass a file"),
+        ("good --html good", "good is a folder; pass a file"),
         ("good --out=", "name a file"),
         ("damaged", "is not valid JSON"),
-        ("good --quick", "unrecognized arguments: --quick"),
+        ("good --quick", "expected an option of gradwire report, got --quick (did you mean '--quiet'?)"),
     ],
 )
 def test_a_mistake_is_one_sentence(words: str, reason: str, capsys: pytest.CaptureFixture[str]) -> None:
@@ -134,7 +134,7 @@ def test_the_page_of_any_record_is_rebuilt_byte_for_byte(capsys: pytest.CaptureF
         first = (path.parent / "report.html").read_bytes()
         assert main(["report", str(path.parent), "--overwrite"]) == 0
         assert (path.parent / "report.html").read_bytes() == first
-        assert main(["report", str(path), "--out", "again.html", "--overwrite"]) == 0
+        assert main(["report", str(path), "--html", "again.html", "--overwrite"]) == 0
         assert Path("again.html").read_bytes() == first
     assert main(["report", str(Path("study") / BOTH[0].name)]) == 0
     assert capsys.readouterr().err == ""

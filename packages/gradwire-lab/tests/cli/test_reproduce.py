@@ -114,7 +114,7 @@ def test_a_folder_whose_page_can_not_be_written_keeps_the_verdicts(
     [
         ("alexnet", "expected a paper (study, "),
         ("study --quick --full", "not allowed with argument --quick"),
-        ("study --speed", "unrecognized arguments: --speed"),
+        ("study --speed", "expected an option of gradwire reproduce, got --speed"),
         ("study --out=", "name a folder"),
         ("study --out file/out", "cannot be written"),
     ],

@@ -54,7 +54,7 @@ def test_every_word_reaches_its_option() -> None:
     words = (
         "--method pipe --codec fp8 --data mnist --data-dir images --model cnn --epochs 3 --max-steps 7 "
         "--evaluate-every 2 --batch 60 --lr 0.5 --schedule constant --pipeline 3 --correction none "
-        "--warmup-epochs 1 --seed 9 --workers 6 --link 10mbit --algorithm tree --segment 64KiB --bucket 4MB "
+        "--warmup-epochs 1 --seed 9 --workers 6 --rate 10mbit --algorithm tree --segment 64KiB --bucket 4MB "
         "--timeout 5 --out there --overwrite"
     )
     options = read(words.split())
@@ -115,7 +115,7 @@ def test_a_scale_is_for_runs_with_a_codec() -> None:
         ("--plan plan.json --offload truncate:16 --scale auto", "omit --offload and --scale"),
         ("--offload quantize:8", "expected a codec that NICs can apply, got quantize:8"),
         ("--offload truncate:16 --codec fp8", "because NICs encode, got fp8; omit codec or offload"),
-        ("--offload truncate:16 --link 1gbit", "cannot be combined with --offload; omit one of them"),
+        ("--offload truncate:16 --rate 1gbit", "cannot be combined with --offload; omit one of them"),
         ("--codec fp8 --scale auto", "got fp8; omit scale"),
         ("--plan plan.json --codec fp8 --pipeline 2", "omit --codec and --pipeline"),
         ("--plan long.json", "a pipeline of at most 16 steps, got 17 in long.json"),

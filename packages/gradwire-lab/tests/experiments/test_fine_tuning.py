@@ -38,8 +38,8 @@ def test_without_options_all_rates_and_policies_are_compared() -> None:
 @pytest.mark.parametrize(
     ("said", "reason"),
     [
-        (["--rates", "fast"], "expected learning rates such as 3e-5,1e-4, got 'fast'"),
-        (["--rates", "2"], "expected learning rates between 0 and 1, got"),
+        (["--lrs", "fast"], "expected learning rates such as 3e-5,1e-4, got 'fast'"),
+        (["--lrs", "2"], "expected learning rates between 0 and 1, got"),
         (["--system", "arm"], "expected --system from x86, power, unlimited, got 'arm'"),
         (["--policies", "awp"], "expected --policies from fp32, bf16"),
         (["--batches", "1"], "expected --batches of 2 or more, got 1"),

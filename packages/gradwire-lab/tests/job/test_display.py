@@ -73,6 +73,20 @@ def test_a_watched_job_prints_its_events(
     assert [events.event_of(line) for line in printed] == [*told[:-1], end]
 
 
+def test_quiet_shows_only_warnings(
+    results: tuple[RunResult, ...], capsys: pytest.CaptureFixture[str]
+) -> None:
+    with make_display(quiet=True) as display:
+        for event in events_of(results[2]):
+            display.show(event)
+        assert capsys.readouterr() == ("", "")
+        display.show(EpochDone(results[2].run, replace(results[2].epochs[-1], loss=math.nan)))
+    out, err = capsys.readouterr()
+    assert out == ""
+    assert err.count("\n") == 1
+    assert results[2].run.label in err
+
+
 def test_on_a_terminal_every_run_is_a_bar(
     results: tuple[RunResult, ...], monkeypatch: pytest.MonkeyPatch
 ) -> None:

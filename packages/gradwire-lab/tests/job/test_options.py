@@ -32,12 +32,12 @@ from gradwire_lab.job.options import EPOCHS, PIPELINE, JobOptions, check, check_
         ({"schedule": "linear"}, "expected one of cosine, constant for --schedule, got 'linear'"),
         (
             {"runs": (make_run("ddp"),)},
-            "--link cannot throttle ddp:identity, which uses PyTorch.s own connections",
+            "--rate cannot throttle ddp:identity, which uses PyTorch.s own connections",
         ),
         ({"lr": 0.0}, "expected --lr above 0"),
         ({"lr": float("nan")}, "expected --lr above 0 and at most 1e[+]30, got nan"),
         ({"timeout_s": -1.0}, "expected --timeout from 1 to 86400, got -1"),
-        ({"link": "999bit"}, "--link: expected 1kbit to 1000gbit, or unlimited, got 999bit"),
+        ({"link": "999bit"}, "--rate: expected 1kbit to 1000gbit, or unlimited, got 999bit"),
         ({"link": "9" * 306 + "gbit"}, "expected a rate such as"),
         ({"link": "fast"}, "expected a rate such as"),
         (

@@ -5,7 +5,7 @@ from dataclasses import replace
 import pytest
 
 from gradwire_lab.job.options import JobOptions, Run
-from gradwire_lab.job.record import RunResult
+from gradwire_lab.job.record import RunResult, step_verdict
 from gradwire_lab.job.report import show_report, table
 
 
@@ -93,6 +93,22 @@ def test_a_short_comparison_with_ddp_fills_its_columns_and_says_what_it_was_too_
     decided = tuple(replace(each, decided=((5, "fp8 pays"),)) for each in short)
     assert "to choose a plan" not in table(decided)[1]
     assert "too short" not in table(on_ddp)[1]
+
+
+def test_a_comparison_with_ddp_that_is_too_short_for_losses_has_a_verdict_on_steps(
+    options: JobOptions, on_ddp: tuple[RunResult, ...], capsys: pytest.CaptureFixture[str]
+) -> None:
+    short = tuple(replace(each, epochs=each.epochs[-1:]) for each in on_ddp)
+    show_report(options, short)
+    said = " ".join(capsys.readouterr().out.split())
+    assert said.endswith(
+        "A step of gradwire (Pipe-SGD + fp8) takes 5.0x less time than one of DDP; its loss was not compared."
+    )
+    slow = tuple(replace(each, epochs=(replace(each.epochs[-1], train_s=14.4),)) for each in short[1:])
+    assert step_verdict((short[0], *slow)) == (
+        "A step of gradwire (attach + fp8) takes 1.2x more time than one of DDP; its loss was not compared"
+    )
+    assert step_verdict(short[:1]) is step_verdict(short[1:]) is None
 
 
 def test_a_narrow_terminal_folds_the_names_and_drops_nothing(

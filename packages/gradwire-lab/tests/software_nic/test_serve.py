@@ -48,7 +48,7 @@ def _packet_sockets(made: Bed, side: str) -> int:
 def _signals() -> None:
     values = projected(gradients(100_000))
     with bed() as made:
-        one, other = _start(made, "a", "--json"), _start(made, "b")
+        one, other = _start(made, "a", "--json", "-"), _start(made, "b")
         with made.connection() as (client, accepted):
             assert transfer(client, accepted, values.tobytes()) == values.tobytes()
             one.send_signal(signal.SIGUSR1)

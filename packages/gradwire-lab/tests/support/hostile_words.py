@@ -103,14 +103,14 @@ FILES = (
 VALUES = (*NUMBERS, *TEXTS, *SPECS, *FILES)
 
 SEVERAL = (
-    *(["bench", "line-rate"], ["bench", "allreduce"], ["gateware", "export"], ["gateware", "report"]),
+    *(["bench", "allreduce"], ["gateware", "export"], ["gateware", "report"]),
     *(["testbed", "run"], ["testbed", "clean"]),
 )
 """Commands of two words, besides the experiments."""
 REQUIRED = {
     "plan": "--model 300k --hosts 2 --rate 1gbit",
     "nic": "--host none0 --link none1 --codec inceptionn:2^-10",
-    "gateware export": "--block float-adder --out adder.v",
+    "gateware export": "--block float-adder --verilog adder.v",
     "testbed run": "-- true",
     "profile": "-- true",
     "run": "-- true",

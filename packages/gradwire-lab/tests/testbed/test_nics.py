@@ -15,7 +15,7 @@ from gradwire_lab.testbed.output import Stream
 from support.beds import needs_namespaces
 
 pytestmark = [pytest.mark.processes, needs_namespaces]
-NIC = (sys.executable, "-m", "gradwire", "nic", "--codec", "inceptionn:2^-10", "--json")
+NIC = (sys.executable, "-m", "gradwire", "nic", "--codec", "inceptionn:2^-10", "--json", "-")
 
 EXCHANGE = """
 import os, socket

@@ -6,17 +6,20 @@ import errno
 import os
 import secrets
 import stat
+import sys
 import tempfile
-from collections.abc import Callable, Mapping, Sequence
-from contextlib import suppress
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import ExitStack, contextmanager, suppress
 from pathlib import Path
-from typing import BinaryIO
+from typing import BinaryIO, TextIO
 
 from gradwire.errors import JobError, SpecError
 
 Content = bytes | Callable[[BinaryIO], object]
 """The content of a file: bytes, or a function that writes to it, and may read it back."""
 _DEVICES = Path("/dev")
+STANDARD_OUTPUT = Path("-")
+"""The path that stands for standard output, to which ``write_files`` writes instead of a file."""
 MOST_TEXT_NBYTES = 1 << 28
 """The size limit of records to read, in bytes: far above any command's record, and below memory."""
 
@@ -56,8 +59,13 @@ def write_files(files: Mapping[Path, Content]) -> None:
     """Write ``files`` (path -> content), all or none, and create their folders. Raises ``JobError``.
 
     The files have temporary names until the last one is on the disk, and are then renamed; then the folders
-    are synced, too. After a power failure, each file therefore has either its old or its new content.
+    are synced, too. After a power failure, each file therefore has either its old or its new content. The
+    content for ``STANDARD_OUTPUT`` is printed after that.
     """
+    printed, files = (
+        files.get(STANDARD_OUTPUT),
+        {path: files[path] for path in files if path != STANDARD_OUTPUT},
+    )
     temporary: dict[Path, Path] = {}
     place = Path()
     try:
@@ -76,6 +84,44 @@ def write_files(files: Mapping[Path, Content]) -> None:
         for part in temporary.values():
             with suppress(OSError):
                 part.unlink()
+    if isinstance(printed, bytes):
+        _print(printed)
+
+
+_kept_output: list[TextIO] = []
+"""Standard output while ``output_kept_for_files`` diverts what is printed."""
+
+
+def _print(content: bytes) -> None:
+    out = _kept_output[-1] if _kept_output else sys.stdout
+    out.write(content.decode())
+    out.flush()
+
+
+@contextmanager
+def output_kept_for_files() -> Iterator[None]:
+    """Divert what this process and its children print to standard error, except files for standard output."""
+    sys.stdout.flush()
+    with ExitStack() as undo:
+        if _is_descriptor(sys.stdout, 1):
+            kept = os.fdopen(os.dup(1), "w", encoding="utf-8")
+            undo.callback(kept.close)
+            undo.callback(os.dup2, kept.fileno(), 1)
+            os.dup2(2, 1)
+        else:
+            kept = sys.stdout
+        undo.callback(setattr, sys, "stdout", sys.stdout)
+        sys.stdout = sys.stderr
+        _kept_output.append(kept)
+        undo.callback(_kept_output.pop)
+        yield
+
+
+def _is_descriptor(stream: TextIO, number: int) -> bool:
+    try:
+        return stream.fileno() == number
+    except (OSError, ValueError):
+        return False
 
 
 def replace_file(path: Path, content: Content) -> None:
@@ -129,6 +175,8 @@ def check_writable(option: str, path: Path, overwrite: bool) -> None:
 
     An existing file is an older result that took time to measure, so only ``overwrite`` permits replacing it.
     """
+    if path == STANDARD_OUTPUT:
+        return
     place = path.parent
     try:
         if path.is_dir():

@@ -55,10 +55,10 @@ def parse_rate(text: str | None) -> float | None:
 
 
 def check_link_rate(text: str | None) -> float | None:
-    """Return the rate of ``--link`` in bytes per second. Raises ``SpecError`` if it is out of range."""
+    """Return the rate of ``--rate`` in bytes per second. Raises ``SpecError`` if it is out of range."""
     rate = parse_rate(text)
     if rate is not None and not SLOWEST <= 8 * rate <= FASTEST:
-        raise SpecError(f"--link: expected 1kbit to 1000gbit, or unlimited, got {text}; pass another rate")
+        raise SpecError(f"--rate: expected 1kbit to 1000gbit, or unlimited, got {text}; pass another rate")
     return rate
 
 

@@ -82,7 +82,7 @@ def test_what_would_fail_is_exit_code_1(
             "--json older.json already exists; pass another file, or --overwrite",
         ),
         ("doctor --plan=", "name a file"),
-        ("doctor now", "unrecognized arguments: now"),
+        ("doctor now", "expected no further argument, got 'now'"),
     ],
 )
 def test_a_mistake_is_one_sentence_and_exit_code_2(

@@ -21,7 +21,7 @@ def test_its_help_names_the_command(capsys: pytest.CaptureFixture[str]) -> None:
         ("--min 4 --max 2", "expected sizes from 1 byte up for --min and --max"),
         ("--sizes 4x", "expected a size such as '16MB'"),
         ("--repeats 0", "a whole number from 1 up for repeats of a link's measurement, got 0"),
-        ("--link 3mbps", "expected a rate such as"),
+        ("--rate 3mbps", "expected a rate such as"),
         ("--plot=", "name a file"),
     ],
 )

@@ -1,6 +1,6 @@
 import pytest
 
-from gradwire.cli.parser import algorithm_specs, between_commas, codec_specs, geometric, listed, whole_numbers
+from gradwire.cli.lists import algorithm_specs, between_commas, codec_specs, geometric, listed, whole_numbers
 from gradwire.errors import SpecError
 
 

@@ -22,10 +22,10 @@ def parser() -> Parser:
 @pytest.mark.parametrize(
     ("words", "mistake"),
     [
-        (["--rate", "x"], "argument --rate: invalid int value: 'x'"),
-        (["--ra", "1"], "unrecognized arguments: --ra 1"),
+        (["--rate", "x"], "argument --rate: expected a whole number, got 'x'"),
+        (["--ra", "1"], "expected an option of gradwire test, got --ra (did you mean '--rate'?)"),
         (["--out", ""], "argument --out: expected a path, got an empty one; name a file"),
-        (["-h"], "unrecognized arguments: -h"),
+        (["-h"], "expected an option of gradwire test, got -h"),
     ],
 )
 def test_a_mistake_is_one_line_that_names_the_help(

@@ -34,7 +34,7 @@ def elsewhere(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
         ("plan --model 5M --hosts 0 --rate 1gbit", "expected at least 2 hosts"),
         ("plan --model 5M --hosts 1 --rate 1gbit", "expected at least 2 hosts"),
         ("plan --model 5M --hosts 257 --rate 1gbit", "expected 2 to 256 for --hosts, got 257"),
-        ("plan --model 5M --hosts many --rate 1gbit", "invalid int value: 'many'"),
+        ("plan --model 5M --hosts many --rate 1gbit", "expected a whole number, got 'many'"),
         ("plan --model 5M --hosts 4", "pass --rate and --latency"),
         ("plan --model 5M --hosts 4 --rate 1gbps", "expected a rate such as"),
         ("plan --model 5M --hosts 4 --rate 0gbit", "expected a rate such as"),
@@ -61,16 +61,16 @@ def elsewhere(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
         (f"{BASE} --group-size 2", "expected both group_size and core_rate"),
         (f"{BASE} --group-size 2 --core slow", "expected a rate such as"),
         (f"{BASE} --group-size 3 --core 1gbit", "expected groups of 2 to 2 hosts"),
-        (f"{BASE} --out damaged.json/plan.json", "--out damaged.json/plan.json cannot be written"),
-        (f"{BASE} --out folder", "--out folder is a folder"),
+        (f"{BASE} --save damaged.json/plan.json", "--save damaged.json/plan.json cannot be written"),
+        (f"{BASE} --save folder", "--save folder is a folder"),
         (
-            f"{BASE} --out other.json",
-            "--out other.json already exists; pass another file, or --overwrite",
+            f"{BASE} --save other.json",
+            "--save other.json already exists; pass another file, or --overwrite",
         ),
         (f"{BASE} --json other.json", "--json other.json already exists"),
-        (f"{BASE} --json a.json --out a.json", "expected two files for --json and --out, got a.json twice"),
-        (f"{BASE} --json a.json --out folder/../a.json", "got folder/../a.json twice"),
-        (f"{BASE} --out=", "name a file"),
+        (f"{BASE} --json a.json --save a.json", "expected two files for --json and --save, got a.json twice"),
+        (f"{BASE} --json a.json --save folder/../a.json", "got folder/../a.json twice"),
+        (f"{BASE} --save=", "name a file"),
         (f"{BASE} --objective loss", "expected recorded gradients for the objective 'loss'"),
         (f"{BASE} --nic quantize:8", "expected a codec that NICs can apply"),
         (f"{BASE} --scale auto", "expected a codec with an absolute bound for scale"),
@@ -139,7 +139,7 @@ TOLD = {"model": 300_000, "hosts": 3, "rate": "10mbit", "most_hosts": 64}
         ("--nic inceptionn:2^-10", {"nic": "inceptionn:2^-10"}),
         ("--sharded 1e-3", {"sharded_lr": 1e-3}),
         ("--scale-to 0", {"most_hosts": 0}),
-        ("--top 3 --json a.json --out b.json --overwrite", {}),
+        ("--top 3 --json a.json --save b.json --overwrite", {}),
         (
             "--model 70k --hosts 2 --rate 1gbit --scale-to 8",
             {"model": 70_000, "hosts": 2, "rate": "1gbit", "most_hosts": 8},
@@ -173,7 +173,7 @@ def no_measuring(monkeypatch: pytest.MonkeyPatch) -> None:
 
 @pytest.mark.usefixtures("no_measuring")
 def test_it_says_what_it_knows_ranks_chooses_and_writes(capsys: pytest.CaptureFixture[str]) -> None:
-    words = f"{BASE} --forward 20ms --backward 40ms --scale-to 4 --top 3 --json all.json --out new/plan.json"
+    words = f"{BASE} --forward 20ms --backward 40ms --scale-to 4 --top 3 --json all.json --save new/plan.json"
     assert main(words.split()) == 0
     printed = capsys.readouterr().out
     for told in (
@@ -200,7 +200,7 @@ def test_it_says_what_it_knows_ranks_chooses_and_writes(capsys: pytest.CaptureFi
 
 @pytest.mark.usefixtures("no_measuring")
 def test_no_compression_is_an_answer(capsys: pytest.CaptureFixture[str]) -> None:
-    words = "plan --model 300k --hosts 3 --rate unlimited --latency 0 --scale-to 0 --out plan.json"
+    words = "plan --model 300k --hosts 3 --rate unlimited --latency 0 --scale-to 0 --save plan.json"
     assert main(words.split()) == 0
     assert "no compression: identity over backend" in capsys.readouterr().out
     assert str(Plan.load("plan.json").codec) == "identity"

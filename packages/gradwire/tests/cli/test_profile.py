@@ -37,7 +37,9 @@ SCRIPT = """
     [
         ([], "gradwire: expected the script's command after '--', got none; for example: gradwire profile "),
         (["--"], "gradwire: expected the script's command after '--', got none"),
-        (["train.py"], "unrecognized arguments: train.py"),
+        (["train.py"], "expected '--' before the command, got none; write gradwire profile -- train.py"),
+        (["--steps", "3", "python", "-m", "x"], "write gradwire profile --steps 3 -- python -m x"),
+        (["--step=3", "x"], "an option of gradwire profile, got --step (did you mean '--steps'?)"),
         (["--rates", "1gbit,fast", "--", "x"], "gradwire: expected a rate such as '100mbit', '12.5MBps'"),
         (["--hosts", "2,1", "--", "x"], "expected numbers from 2 to 256 for --hosts, such as 2,4,8, got"),
         (["--hosts", "2,x", "--", "x"], "gradwire: expected numbers from 2 to 256 for --hosts"),

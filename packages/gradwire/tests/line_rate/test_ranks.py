@@ -22,8 +22,8 @@ from support.launched import launch
         ((65, None, 5.0), "--workers: expected 2 to 64, got 65"),
         ((2, None, 0.5), "--timeout: expected 1 to 86400 seconds, got 0.5"),
         ((2, None, float("nan")), "--timeout: expected 1 to 86400 seconds, got nan"),
-        ((2, "100bit", 5.0), "--link: expected 1kbit to 1000gbit, or unlimited, got 100bit"),
-        ((2, "2000gbit", 5.0), "--link: expected 1kbit to 1000gbit, or unlimited, got 2000gbit"),
+        ((2, "100bit", 5.0), "--rate: expected 1kbit to 1000gbit, or unlimited, got 100bit"),
+        ((2, "2000gbit", 5.0), "--rate: expected 1kbit to 1000gbit, or unlimited, got 2000gbit"),
     ],
 )
 def test_what_cannot_be_started_is_refused(arguments: tuple[Any, ...], reason: str) -> None:

@@ -10,8 +10,8 @@ from typing import Any, ClassVar
 import pytest
 
 from gradwire import codecs, collectives, plugins
+from gradwire.cli.lists import algorithm_specs, codec_specs
 from gradwire.cli.main import commands
-from gradwire.cli.parser import algorithm_specs, codec_specs
 from gradwire.codecs import Identity, parse
 from gradwire.codecs.wrappers import Scaled
 from gradwire.collectives import ring

@@ -5,7 +5,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 from types import MappingProxyType
 
-from gradwire.cli.parser import Parser, file_path
+from gradwire.cli.lists import between_commas
+from gradwire.cli.parser import Parser, add_json, add_overwrite, add_usual, file_path
 from gradwire.files import check_writable, write_files
 from gradwire.records import make_record, to_json
 from gradwire.tables import Column, Table, show
@@ -24,7 +25,7 @@ ACTIONS = MappingProxyType(
 def run(arguments: Sequence[str]) -> None:
     """Run ``gradwire gateware``. Raises ``GradwireError``."""
     lines = "\n".join(f"  {name:<8}{summary}" for name, summary in ACTIONS.items())
-    example = "gradwire gateware export --block bfp-compressor --codec bfp:7x16 --out x.v"
+    example = "gradwire gateware export --block bfp-compressor --codec bfp:7x16 --verilog x.v"
     parser = Parser(
         prog="gradwire gateware",
         usage="gradwire gateware ACTION [options]",
@@ -44,26 +45,26 @@ def _export(arguments: Sequence[str]) -> None:
     numbers = "\n".join(f"  {name:<25}{each.meaning} ({each.default})" for name, each in PARAMETERS.items())
     parser = Parser(
         prog="gradwire gateware export",
-        usage="gradwire gateware export --block NAME --out FILE [options]",
+        usage="gradwire gateware export --block NAME --verilog FILE [options]",
         description="Write a block as one file of Verilog. Its streams are AXI streams.",
         epilog=f"blocks:\n{lines}\n\nparameters:\n{numbers}\n\n"
         "example:\n  gradwire gateware export --block inceptionn-compressor "
-        "--codec inceptionn:2^-10 \\\n      --out x.v",
+        "--codec inceptionn:2^-10 \\\n      --verilog x.v",
     )
     parser.add_argument("--block", metavar="NAME", choices=BLOCKS, required=True, help="which, see below")
-    parser.add_argument("--codec", metavar="SPEC", help="the format, such as inceptionn:2^-10")
+    parser.add_argument("--codec", metavar="SPEC", help="codec, such as inceptionn:2^-10")
     _add_width(parser)
     parser.add_argument("--with", dest="parameters", metavar="LIST", help="such as ranks=4,chunk_words=512")
-    parser.add_argument("--out", type=file_path, metavar="FILE", required=True, help="the Verilog file")
-    parser.add_argument("--overwrite", action="store_true", help="replace an older file")
-    parser.add_argument("-h", "--help", action="help", help="show this text")
+    parser.add_argument("--verilog", type=file_path, metavar="FILE", required=True, help="the Verilog file")
+    add_overwrite(parser)
+    add_usual(parser)
     words = parser.parse_args(arguments)
-    check_writable("--out", words.out, words.overwrite)
+    check_writable("--verilog", words.verilog, words.overwrite)
     from gradwire_gateware.export import export
 
     parameters = {} if words.parameters is None else read_parameters(words.parameters)
     made = export(words.block, words.codec, words.width, parameters)
-    write_files({words.out: made.verilog.encode()})
+    write_files({words.verilog: made.verilog.encode()})
     columns = [Column.of_text("port"), Column.of_text("way"), Column("bits"), Column.of_text("meaning")]
     show(Table(columns, [(port.name, port.direction, str(port.bits), port.meaning) for port in made.ports]))
 
@@ -82,19 +83,18 @@ def _report(arguments: Sequence[str]) -> None:
         usage="gradwire gateware report [options]",
         description="Synthesise blocks with open tools, place and route them for ECP5, and show cells and\n"
         "clock rates. A block takes minutes for each target, or seconds if it is unchanged.",
-        epilog=f"targets:\n{lines}\n\nexample:\n  gradwire gateware report --blocks float-adder --out x.json",
+        epilog=f"targets:\n{lines}\n\n"
+        "example:\n  gradwire gateware report --blocks float-adder --json x.json",
     )
     parser.add_argument("--blocks", metavar="LIST", default=",".join(BLOCKS), help="as in export (all)")
     parser.add_argument("--targets", metavar="LIST", default=",".join(TARGETS), help="see below (all)")
     _add_width(parser)
-    parser.add_argument("--out", type=file_path, metavar="FILE", help="file of the record")
-    parser.add_argument("--overwrite", action="store_true", help="replace an older record")
-    parser.add_argument("--quiet", action="store_true", help="show no progress")
-    parser.add_argument("-h", "--help", action="help", help="show this text")
+    add_json(parser)
+    add_overwrite(parser)
+    add_usual(parser)
     words = parser.parse_args(arguments)
-    if words.out is not None:
-        check_writable("--out", words.out, words.overwrite)
-    from gradwire.cli.parser import between_commas
+    if words.json is not None:
+        check_writable("--json", words.json, words.overwrite)
     from gradwire.line_rate.display import progress
     from gradwire_gateware.synthesis import SCHEMA, cells, measure, tables
 
@@ -103,6 +103,6 @@ def _report(arguments: Sequence[str]) -> None:
         for row in measure(wanted):
             rows.append(row)
             advance(len(rows), f"{row['target']}: {row['block']}")
-    if words.out is not None:
-        write_files({words.out: to_json(make_record(SCHEMA, {"rows": rows})).encode()})
+    if words.json is not None:
+        write_files({words.json: to_json(make_record(SCHEMA, {"rows": rows})).encode()})
     show(*tables(rows))

@@ -9,7 +9,8 @@ import sys
 from collections.abc import Callable, Sequence
 from types import MappingProxyType
 
-from gradwire.cli.parser import Parser
+from gradwire.cli.parser import Parser, add_json, add_overwrite, add_usual, seconds
+from gradwire.files import STANDARD_OUTPUT, check_writable, write_files
 from gradwire.records import to_json
 from gradwire.tables import Column, Table, show
 from gradwire.wire import TOS
@@ -20,13 +21,15 @@ def run(arguments: Sequence[str]) -> None:
     """Run ``gradwire nic``, which forwards frames until a signal arrives. Raises ``GradwireError``."""
     options = parser().parse_args(arguments)
     settings = settings_of(options)
+    if options.json is not None:
+        check_writable("--json", options.json, options.overwrite)
 
     def tell(counts: Counts) -> None:
-        if options.json:
-            sys.stdout.write(json_of(counts))
-        else:
+        if options.json is not None:
+            write_files({options.json: json_of(counts).encode()})
+        if options.json != STANDARD_OUTPUT:
             show(table_of(counts))
-        sys.stdout.flush()
+            sys.stdout.flush()
 
     serve(lambda: Nic(options.host, options.link, settings), tell, options.ready_fd)
 
@@ -39,7 +42,7 @@ def settings_of(options: argparse.Namespace) -> Settings:
         options.merge,
         options.drop,
         options.reorder,
-        options.delay / 1e3,
+        options.delay,
         options.seed,
     )
 
@@ -48,7 +51,7 @@ def parser() -> Parser:
     """Return the parser of ``gradwire nic``."""
     parser = Parser(
         prog="gradwire nic",
-        usage="gradwire nic --host IF --link IF --codec CODEC [options]",
+        usage="gradwire nic --host IF --link IF --codec SPEC [options]",
         description="Forward frames between a host and its link, and compress the TCP streams of\n"
         "float32 with the type of service. The peer's NIC decompresses them.",
         epilog="SIGUSR1 prints the counters, and SIGTERM or Ctrl-C ends the NIC and prints them\n\n"
@@ -58,7 +61,9 @@ def parser() -> Parser:
     group.add_argument("--host", required=True, metavar="IF", help="the interface at the host")
     group.add_argument("--link", required=True, metavar="IF", help="the interface at the link")
     group = parser.add_argument_group("compression")
-    group.add_argument("--codec", required=True, metavar="CODEC", help="inceptionn, truncate or bitpack")
+    group.add_argument(
+        "--codec", required=True, metavar="SPEC", help="codec: inceptionn, truncate or bitpack"
+    )
     group.add_argument("--tos", type=_byte, default=TOS, metavar="BYTE", help=f"of marked streams ({TOS:#x})")
     group.add_argument(
         "--no-merge", dest="merge", action="store_false", help="one packet per segment, as in hardware"
@@ -66,12 +71,15 @@ def parser() -> Parser:
     group = parser.add_argument_group("faults, towards the link")
     group.add_argument("--drop", type=float, default=0.0, metavar="P", help="drop this share of frames (0)")
     group.add_argument("--reorder", type=float, default=0.0, metavar="P", help="reorder this share (0)")
-    group.add_argument("--delay", type=float, default=0.0, metavar="MS", help="delay each by MS (0)")
-    group.add_argument("--seed", type=int, default=0, metavar="N", help="of the random choice (0)")
+    group.add_argument(
+        "--delay", type=seconds, default=0.0, metavar="TIME", help="delay of every frame, one way: 1ms (0)"
+    )
+    group.add_argument("--seed", type=int, default=0, metavar="N", help="random seed, of this choice (0)")
     group = parser.add_argument_group("output")
-    group.add_argument("--json", action="store_true", help="print the counters as JSON")
+    add_json(group)
+    add_overwrite(group)
     group.add_argument("--ready-fd", type=int, metavar="FD", help="write a byte to FD once it forwards")
-    group.add_argument("-h", "--help", action="help", help="show this text")
+    add_usual(group)
     return parser
 
 

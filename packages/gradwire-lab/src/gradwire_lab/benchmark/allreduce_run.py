@@ -127,7 +127,7 @@ def check(options: AllReduceOptions) -> None:
             _ = configuration.plan
     if not 1 <= options.iterations <= 1_000_000 or not 0 <= options.warmup <= 1_000_000:
         raise JobError(
-            "expected --iterations from 1 to 1000000 and --warmup from 0 to 1000000, got "
+            "expected --iterations from 1 to 1000000 and --warm-up from 0 to 1000000, got "
             f"{options.iterations} and {options.warmup}"
         )
     if not 0 < options.most_s <= 86_400 or not 0 <= options.pause_s <= 60:

@@ -40,10 +40,12 @@ class DataSpec:
         except (KeyError, ValueError):
             number = math.nan
         if kind not in _DEFAULT_SCALES or not math.isfinite(number) or not number > 0:
-            raise SpecError(f"expected --data such as laplace:1e-3, normal:1, or FILE.pt, got {shown(text)}")
+            raise SpecError(
+                f"expected --values such as laplace:1e-3, normal:1, or FILE.pt, got {shown(text)}"
+            )
         if not _SMALLEST <= number <= _LARGEST:
             raise SpecError(
-                f"expected --data with a scale from {_SMALLEST:g} to {_LARGEST:g}, got {shown(text)}"
+                f"expected --values with a scale from {_SMALLEST:g} to {_LARGEST:g}, got {shown(text)}"
             )
         return cls(kind, number)
 
@@ -103,20 +105,20 @@ def load_gradient(file: Path) -> torch.Tensor:
         with open_ordinary(file) as opened:
             loaded = torch.load(opened, map_location="cpu", weights_only=True)
     except OSError as error:
-        raise SpecError(f"--data {file} cannot be read: {error.strerror or error}") from error
+        raise SpecError(f"--values {file} cannot be read: {error.strerror or error}") from error
     except Exception as error:  # torch.load raises anything for a damaged file
         raise SpecError(
-            f"--data {file} cannot be loaded; pass a file of tensors written with torch.save"
+            f"--values {file} cannot be loaded; pass a file of tensors written with torch.save"
         ) from error
     if isinstance(loaded, dict):
         loaded = list(loaded.values())
     tensors = [loaded] if isinstance(loaded, torch.Tensor) else loaded
     if not isinstance(tensors, list | tuple) or not all(isinstance(it, torch.Tensor) for it in tensors):
-        raise SpecError(f"expected tensors, or a list or dict of them, in --data {file}, got other objects")
+        raise SpecError(f"expected tensors, or a list or dict of them, in --values {file}, got other objects")
     floats = [it.detach().float().flatten() for it in tensors if it.is_floating_point()]
     pool = torch.cat(floats) if floats else torch.empty(0)
     if not pool.numel() or not pool.isfinite().all():
         raise SpecError(
-            f"expected finite floats in --data {file}, got other values or none; pass another file"
+            f"expected finite floats in --values {file}, got other values or none; pass another file"
         )
     return pool

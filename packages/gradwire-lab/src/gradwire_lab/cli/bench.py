@@ -8,7 +8,8 @@ from types import MappingProxyType
 from typing import TYPE_CHECKING
 
 from gradwire.cli import line_rate
-from gradwire.cli.parser import Parser, algorithm_specs, chosen, codec_specs, file_path, listed, whole_numbers
+from gradwire.cli.lists import algorithm_specs, codec_specs, listed, whole_numbers
+from gradwire.cli.parser import Parser, chosen, file_path, seconds
 from gradwire.collectives import NAMES as ALGORITHMS
 from gradwire.errors import SpecError
 from gradwire.launch.launched import launched_workers
@@ -18,15 +19,10 @@ if TYPE_CHECKING:  # torch's import takes seconds, so modules that need it are i
     from gradwire_lab.benchmark.allreduce_run import AllReduceOptions
 
 BENCHMARKS = MappingProxyType({"allreduce": "algorithms and codecs, with torch's and the theory"})
-ALIAS = "line-rate"
-"""The former name of ``gradwire line-rate``, kept for one release."""
 
 
 def run(arguments: Sequence[str]) -> None:
     """Run ``gradwire bench``. Raises ``GradwireError``."""
-    if arguments[:1] == [ALIAS]:
-        line_rate.run(arguments[1:])
-        return
     lines = "\n".join(f"  {name:<12}{summary}" for name, summary in BENCHMARKS.items())
     parser = Parser(
         prog="gradwire bench",
@@ -51,42 +47,53 @@ def _run_allreduce(arguments: Sequence[str]) -> None:
     )
     group = parser.add_argument_group("what")
     names = ",".join(ALGORITHMS)
-    group.add_argument("--algorithms", metavar="LIST", default="ring", help=f"{names} (ring)")
+    group.add_argument("--algorithms", metavar="LIST", default="ring", help=f"algorithms: {names} (ring)")
     group.add_argument(
-        "--codecs", metavar="LIST", default="identity", help="identity,quantize:8,... (identity)"
+        "--codecs", metavar="LIST", default="identity", help="codecs, e.g. identity,quantize:8 (identity)"
     )
     line_rate.add_sizes(group, "1MiB", "16MiB")
     group.add_argument("--segments", metavar="LIST", help="of frames, in bytes of floats (4MiB)")
     group.add_argument(
-        "--data", metavar="D", default="laplace:1e-3", help="laplace:SCALE, normal:SCALE or FILE.pt"
+        "--values",
+        dest="data",
+        metavar="V",
+        default="laplace:1e-3",
+        help="laplace:SCALE, normal:SCALE or FILE.pt",
     )
     group.add_argument(
         "--no-torch", dest="torch_too", action="store_false", help="omit torch's own all-reduce"
     )
     group = parser.add_argument_group("how")
-    group.add_argument("--iterations", type=int, default=20, metavar="N", help="timed (20)")
-    group.add_argument("--warmup", type=int, default=3, metavar="N", help="not timed (3)")
+    group.add_argument("--iterations", type=int, default=20, metavar="N", help="measured steps at most (20)")
     group.add_argument(
-        "--max-time", dest="most_s", type=float, default=20.0, metavar="S", help="limit, if 3 fit (20 s)"
+        "--warm-up",
+        dest="warmup",
+        type=int,
+        default=3,
+        metavar="N",
+        help="steps before the measured ones (3)",
     )
     group.add_argument(
-        "--pause", dest="pause_s", type=float, default=0.0, metavar="S", help="before each (0 s)"
+        "--max-time", dest="most_s", type=seconds, default=20.0, metavar="TIME", help="limit, if 3 fit (20s)"
+    )
+    group.add_argument(
+        "--pause", dest="pause_s", type=seconds, default=0.0, metavar="TIME", help="before each (0)"
     )
     group.add_argument(
         "--measured",
         dest="measured_file",
         type=file_path,
         metavar="FILE",
-        help="a link, by 'gradwire line-rate --json'",
+        help="measured link, from 'gradwire line-rate --json FILE'",
     )
     group.add_argument(
         "--no-line-rate",
         dest="measures_line",
         action="store_false",
-        help="omit the link and the theory",
+        help="do not measure the links, and omit the theory",
     )
     group = parser.add_argument_group("where")
-    group.add_argument("--workers", metavar="LIST", help="local processes, e.g. 2,4,8 (2)")
+    group.add_argument("--workers", metavar="N", help="number of local processes, or several: 2,4,8 (2)")
     line_rate.add_network(group)
     line_rate.add_outputs(parser.add_argument_group("results"))
     words = parser.parse_args(arguments)

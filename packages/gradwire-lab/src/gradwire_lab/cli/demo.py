@@ -9,7 +9,9 @@ from contextlib import ExitStack
 from datetime import datetime
 from pathlib import Path
 
-from gradwire.cli.parser import Parser, folder_path
+from gradwire.cli.parser import Parser, add_folder, add_usual
+from gradwire.cli.settings import OFF
+from gradwire.cli.settings import VARIABLE as SETTINGS
 from gradwire.errors import JobError, TestbedError
 from gradwire.files import check_folder_new, read_text, write_files
 from gradwire.page import PAGE, RECORD
@@ -45,7 +47,8 @@ def run(arguments: Sequence[str]) -> int:
     """Train on testbeds, or over throttled links if there are none. Raises ``GradwireError``."""
     words = _parser().parse_args(arguments)
     out = words.out or Path("runs") / f"digits-{datetime.now():%Y%m%d-%H%M%S}"
-    common = [*MODEL, "--workers", str(HOSTS), *["--overwrite"] * words.overwrite]
+    loudness = [*["--quiet"] * words.quiet, *["--verbose"] * words.verbose]
+    common = [*MODEL, "--workers", str(HOSTS), *["--overwrite"] * words.overwrite, *loudness]
     main = [*common, *LENGTH, *ON_DDP, "--out", str(out)]
     topology = Topology.even(HOSTS, words.rate)
     check_folder_new("--out", out, (PICTURE,), words.overwrite)
@@ -55,8 +58,9 @@ def run(arguments: Sequence[str]) -> int:
         networks.append((Topology.even(HOSTS, SLOW), slow))
     for job in (job for _, jobs in networks for job in jobs):
         train.read(job)  # so that a mistake is reported once, not by every host
-    sys.stdout.write(f"{_announcement(words.rate, len(networks) > 1)}\n")
-    sys.stdout.flush()
+    if not words.quiet:
+        sys.stdout.write(f"{_announcement(words.rate, len(networks) > 1)}\n")
+        sys.stdout.flush()
     with ExitStack() as stack:
         try:
             bed = stack.enter_context(Testbed(topology))
@@ -65,10 +69,9 @@ def run(arguments: Sequence[str]) -> int:
                 f"{error}. Without a testbed, DDP's own traffic cannot be throttled: D-Sync over throttled "
                 "links, uncompressed and with bf16, replaces it.\n"
             )
-            paced = [*common, *LENGTH, *PACED, "--out", str(out), "--link", words.rate]
-            train.run([*paced, *["--verbose"] * words.verbose])
+            train.run([*common, *LENGTH, *PACED, "--out", str(out), "--rate", words.rate])
             return 0
-        code = _train(bed, networks)
+        code = _train(bed, networks, words.quiet)
     if code == 0:
         _report(out, words.rate, len(networks) > 1, words.verbose)
     return code
@@ -84,12 +87,8 @@ def _parser() -> Parser:
         epilog="example:\n  gradwire demo --rate 1gbit --out runs/demo",
     )
     parser.add_argument("--rate", metavar="RATE", default="1gbit", help="rate of each host's link (1gbit)")
-    parser.add_argument(
-        "--out", type=folder_path, metavar="DIR", help="folder of the results (runs/digits-TIME)"
-    )
-    parser.add_argument("--overwrite", action="store_true", help="replace an older result in DIR")
-    parser.add_argument("--verbose", action="store_true", help="show why each plan was chosen or tried")
-    parser.add_argument("-h", "--help", action="help", help="show this text")
+    add_folder(parser, "runs/digits-TIME")
+    add_usual(parser)
     return parser
 
 
@@ -99,9 +98,9 @@ def _announcement(rate: str, has_slow: bool) -> str:
     return f"demo: {ways}; two to three minutes on two cores"
 
 
-def _train(bed: Testbed, networks: Sequence[tuple[Topology, list[list[str]]]]) -> int:
+def _train(bed: Testbed, networks: Sequence[tuple[Topology, list[list[str]]]], quiet: bool) -> int:
     """Perform the jobs of all networks, the first in ``bed``; return the first exit code that isn't 0."""
-    with make_display() as display, ExitStack() as stack:
+    with make_display(quiet) as display, ExitStack() as stack:
         for topology, jobs in networks:
             if topology is not bed.topology:
                 bed.close()
@@ -110,7 +109,7 @@ def _train(bed: Testbed, networks: Sequence[tuple[Topology, list[list[str]]]]) -
             for job in jobs:
                 done = bed.run(
                     [sys.executable, "-m", "gradwire", "train", *job],
-                    environment=inherited_environment() | KEPT_MEMORY | {VARIABLE: "1"},
+                    environment=inherited_environment() | KEPT_MEMORY | {VARIABLE: "1", SETTINGS: OFF},
                     sinks=(_Shown(display),),
                 )
                 if done.failure is not None:

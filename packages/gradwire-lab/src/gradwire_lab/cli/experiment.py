@@ -8,9 +8,9 @@ from datetime import datetime
 from pathlib import Path
 from typing import Any
 
-from gradwire.cli.parser import Parser, folder_path
+from gradwire.cli.parser import Parser, add_folder, add_usual
 from gradwire.tables import WIDTH, Column, Table, lines
-from gradwire_lab.cli.report import write
+from gradwire_lab.cli.report import add_across_commits, write
 from gradwire_lab.experiments import EXPERIMENTS, Experiment, perform
 
 INDENT = "  "
@@ -29,7 +29,7 @@ def run(arguments: Sequence[str]) -> None:
         + "\nexample:\n  gradwire experiment scaling --hosts 2,4 --nbytes 16MB",
     )  # fmt: skip
     parser.add_argument("name", metavar="NAME", nargs="?", choices=EXPERIMENTS, help="one of the names below")
-    parser.add_argument("--list", action="store_true", help="list the names and their questions")
+    parser.add_argument("--list", action="store_true", help="list the names, with their questions")
     parser.add_argument("-h", "--help", action="help", help="show this text, or more after NAME")
     words = parser.parse_args(arguments[:1])
     if words.name is not None:
@@ -48,19 +48,19 @@ def _perform(experiment: Experiment[Any], arguments: Sequence[str]) -> None:
         epilog=f"example:\n  gradwire experiment {name} --out runs/{name}",
     )
     experiment.add_arguments(parser)
-    parser.add_argument(
-        "--out", type=folder_path, metavar="DIR", help=f"folder of the results (runs/{name}-TIME)"
-    )
-    parser.add_argument("--overwrite", action="store_true", help="replace an older result in DIR")
-    parser.add_argument(
-        "--across-commits",
-        action="store_true",
-        help="resume a record of another commit, which then says so",
-    )
-    parser.add_argument("-h", "--help", action="help", help="show this text")
+    add_folder(parser, f"runs/{name}-TIME")
+    add_across_commits(parser)
+    add_usual(parser)
     words = parser.parse_args(arguments)
     options = experiment.read(words)
     out = words.out or Path("runs") / f"{name}-{datetime.now():%Y%m%d-%H%M%S}"
-    perform(experiment, options, out, overwrite=words.overwrite, across_commits=words.across_commits)
+    perform(
+        experiment,
+        options,
+        out,
+        overwrite=words.overwrite,
+        across_commits=words.across_commits,
+        quiet=words.quiet,
+    )
     sys.stdout.write(f"the record is in {out}\n")
     write(out)

@@ -6,7 +6,7 @@ import sys
 from collections.abc import Sequence
 from pathlib import Path
 
-from gradwire.cli.parser import Parser, file_path
+from gradwire.cli.parser import Parser, add_overwrite, add_usual, file_path
 from gradwire.errors import GradwireError, JobError, SpecError, shown
 from gradwire.files import check_writable, read_text, write_files
 from gradwire.page import PAGE, RECORD, beside, kinds, pages_of, write_page
@@ -24,8 +24,8 @@ REMEDY = "run the command that wrote it again"
 def run(arguments: Sequence[str]) -> None:
     """Run ``gradwire report``. Raises ``GradwireError``."""
     words = _parser().parse_args(arguments)
-    out = words.out or place(words.path)
-    check_writable("--out", out, words.overwrite)
+    out = words.html or place(words.path)
+    check_writable("--html", out, words.overwrite)
     write_files({out: make(words.path).encode()})
     sys.stdout.write(f"the page is {out}\n")
 
@@ -88,7 +88,7 @@ def _parser() -> Parser:
         "experiment, and reproduce also write it, as do bench, plan, doctor, and\n"
         "profile with --json. The file loads nothing from the network, and the same\n"
         "record gives the same bytes.",
-        epilog="example:\n  gradwire report runs/reproduce-full --out report.html",
+        epilog="example:\n  gradwire report runs/reproduce-full --html report.html",
     )
     parser.add_argument(
         "path",
@@ -98,7 +98,16 @@ def _parser() -> Parser:
         default=FOLDER,
         help=f"a record, its folder, or a folder of gradwire reproduce ({FOLDER})",
     )
-    parser.add_argument("--out", type=file_path, metavar="FILE", help=f"the file ({PAGE} next to the record)")
-    parser.add_argument("--overwrite", action="store_true", help="replace FILE")
-    parser.add_argument("-h", "--help", action="help", help="show this text")
+    parser.add_argument(
+        "--html", type=file_path, metavar="FILE", help=f"file of the page ({PAGE} next to the record)"
+    )
+    add_overwrite(parser)
+    add_usual(parser)
     return parser
+
+
+def add_across_commits(parser: Parser) -> None:
+    """Add ``--across-commits``."""
+    parser.add_argument(
+        "--across-commits", action="store_true", help="resume records of other commits, which then say so"
+    )

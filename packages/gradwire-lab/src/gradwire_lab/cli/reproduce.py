@@ -6,11 +6,11 @@ import sys
 from collections.abc import Sequence
 from pathlib import Path
 
-from gradwire.cli.parser import Parser, folder_path
+from gradwire.cli.parser import Parser, add_folder, add_usual
 from gradwire.errors import JobError
 from gradwire.line_rate.display import print_line
 from gradwire.tables import WIDTH, Column, Table, lines, show
-from gradwire_lab.cli.report import write
+from gradwire_lab.cli.report import add_across_commits, write
 from gradwire_lab.experiments.papers import (
     EXHIBITS,
     PAPERS,
@@ -40,7 +40,7 @@ def run(arguments: Sequence[str]) -> int:
         judged = reproduce(
             exhibits,
             out,
-            print_line,
+            (lambda _: None) if words.quiet else print_line,
             full=words.full,
             overwrite=words.overwrite,
             across_commits=words.across_commits,
@@ -83,13 +83,8 @@ def _parser() -> Parser:
     length = parser.add_mutually_exclusive_group()
     length.add_argument("--quick", action="store_true", help="in minutes on two cores (the default)")
     length.add_argument("--full", action="store_true", help="larger sizes and more samples, in hours")
-    parser.add_argument(
-        "--out", type=folder_path, metavar="DIR", help="folder of the records (runs/reproduce-quick)"
-    )
-    parser.add_argument("--overwrite", action="store_true", help="replace older records in DIR")
-    parser.add_argument(
-        "--across-commits", action="store_true", help="resume records of other commits, which then say so"
-    )
-    parser.add_argument("--list", action="store_true", help="list the tables and figures, and exit")
-    parser.add_argument("-h", "--help", action="help", help="show this text")
+    add_folder(parser, "runs/reproduce-quick")
+    add_across_commits(parser)
+    parser.add_argument("--list", action="store_true", help="list the names, with their questions")
+    add_usual(parser)
     return parser

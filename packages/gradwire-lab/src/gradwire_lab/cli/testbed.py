@@ -10,10 +10,10 @@ from contextlib import ExitStack, closing
 from pathlib import Path
 from types import MappingProxyType
 
-from gradwire.cli.parser import Parser, file_path, folder_path, split_command
+from gradwire.cli.parser import Parser, add_folder, add_timeout, add_usual, file_path, seconds
 from gradwire.errors import SpecError
 from gradwire.files import check_folder_new, read_text, write_files
-from gradwire.units import parse_duration, parse_rate
+from gradwire.units import parse_rate
 from gradwire_lab.testbed.bed import GRACE_S, Testbed, check_command, inherited_environment
 from gradwire_lab.testbed.output import CommandRun, Logs, show
 from gradwire_lab.testbed.registry import clean
@@ -55,31 +55,23 @@ def _clean(arguments: Sequence[str]) -> int:
         description="Remove processes and files of this user's killed testbeds; running ones stay.",
         epilog="example:\n  gradwire testbed clean",
     )
-    parser.add_argument("-h", "--help", action="help", help="show this text")
+    add_usual(parser)
     parser.parse_args(arguments)
     sys.stdout.write("".join(f"{line}\n" for line in clean()))
     return 0
 
 
 def _run(arguments: Sequence[str]) -> int:
-    words, command = split_command(arguments)
-    parser = _parser()
-    options, unknown = parser.parse_known_args(words)
-    if unknown:
-        parser.error(f"unrecognized arguments: {' '.join(unknown)}; pass the command after '--'")
-    if not command:
-        raise SpecError(
-            "expected a command for every host after '--', got none; for example: -- python train.py"
-        )
+    options, command = _parser().parse_command(arguments, "python train.py")
     topology = _topology(options)
-    for option, seconds in (("--timeout", options.timeout), ("--grace", options.grace)):
-        if seconds is not None and not 0 <= seconds <= LONGEST_S:
-            raise SpecError(f"expected {option} from 0 to {LONGEST_S:g} seconds, got {seconds:g}")
+    for option, limit_s in (("--timeout", options.timeout_s), ("--grace", options.grace)):
+        if limit_s is not None and not 0 <= limit_s <= LONGEST_S:
+            raise SpecError(f"expected {option} from 0 to {LONGEST_S:g} seconds, got {limit_s:g}")
     if options.out is not None:
         check_folder_new("--out", options.out, [RECORD], options.overwrite)
     check_command(command, inherited_environment()["PATH"], Path.cwd())
     bed = Testbed(topology, nic=_nic(options.nic))
-    done = _perform(bed, command, options.out, options.timeout, options.grace)
+    done = _perform(bed, command, options.out, options.timeout_s, options.grace)
     if done.failure is not None:
         sys.stderr.write(f"gradwire: {done.failure}\n")
     return done.exit_code
@@ -108,23 +100,26 @@ def _parser() -> Parser:
         "example:\n  gradwire testbed run --hosts 4 --rate 1gbit -- python train.py",
     )
     group = parser.add_argument_group("network")
-    group.add_argument("--hosts", type=int, metavar="N", help=f"1 to 64 ({HOSTS})")
-    group.add_argument("--rate", metavar="RATE", help=f"of every host, each way ({RATE}); or unlimited")
-    group.add_argument("--rates", metavar="LIST", help="of each host: 1gbit,1gbit,100mbit")
-    group.add_argument("--delay", metavar="TIME", help="of every frame, one way: 1ms (0)")
+    group.add_argument("--hosts", type=int, metavar="N", help=f"number of hosts, 1 to 64 ({HOSTS})")
+    group.add_argument("--rate", metavar="RATE", help=f"rate of each host's link, each way ({RATE})")
+    group.add_argument("--host-rates", metavar="LIST", help="or that of each host: 1gbit,1gbit,100mbit")
+    group.add_argument("--delay", type=seconds, metavar="TIME", help="delay of every frame, one way: 1ms (0)")
     group.add_argument("--groups", type=int, metavar="N", help="switches, with equal numbers of hosts (1)")
-    group.add_argument("--core", metavar="RATE", help="of each switch to the core, each way (unlimited)")
+    group.add_argument("--core", metavar="RATE", help="rate of each uplink, each way (unlimited)")
     group.add_argument("--mtu", type=int, metavar="NBYTES", help=f"of every link ({USUAL_MTU_NBYTES})")
     group.add_argument("--topology", type=file_path, metavar="FILE", help="all of this as JSON")
-    group.add_argument("--nic", metavar="WORDS", help="a NIC at each host: its codec and options (none)")
+    group.add_argument("--nic", metavar="SPEC", help="NICs with this codec, whose options may follow (none)")
     group = parser.add_argument_group("run")
-    group.add_argument("--timeout", type=_seconds, metavar="S", help="kill the hosts after S seconds (never)")
+    add_timeout(group, None, "and kill the hosts")
     group.add_argument(
-        "--grace", type=_seconds, default=GRACE_S, metavar="S", help="for others to end after a failure (5)"
+        "--grace",
+        type=seconds,
+        default=GRACE_S,
+        metavar="TIME",
+        help="for others to end after a failure (5s)",
     )
-    group.add_argument("--out", type=folder_path, metavar="DIR", help=f"for {RECORD}, h0.out, h0.err, ...")
-    group.add_argument("--overwrite", action="store_true", help="replace an older result in DIR")
-    group.add_argument("-h", "--help", action="help", help="show this text")
+    add_folder(group, "none; logs and a record")
+    add_usual(group)
     return parser
 
 
@@ -136,7 +131,7 @@ def _nic(words: str | None) -> list[str]:
         codec, *others = shlex.split(words)
     except ValueError as error:
         raise SpecError(
-            f"expected a codec and options for --nic, such as 'inceptionn:2^-10 --json', got {words!r}"
+            f"expected a codec and options for --nic, such as 'inceptionn:2^-10 --json -', got {words!r}"
         ) from error
     from gradwire_gateware.cli import nic  # imported here, because it needs the compiled kernels
 
@@ -148,30 +143,30 @@ def _nic(words: str | None) -> list[str]:
 
 def _topology(options: argparse.Namespace) -> Topology:
     if options.topology is not None:
-        named = ("hosts", "rate", "rates", "delay", "groups", "core", "mtu")
+        named = ("hosts", "rate", "host_rates", "delay", "groups", "core", "mtu")
         given = [name for name in named if getattr(options, name) is not None]
         if given:
-            raise SpecError(f"--topology defines the whole network; omit --{given[0]}")
+            raise SpecError(f"--topology defines the whole network; omit --{given[0].replace('_', '-')}")
         return _read(options.topology)
     rates = _rates(options)
     return Topology(
         rates,
         equal_groups(len(rates), 1 if options.groups is None else options.groups),
         parse_rate(options.core),
-        parse_duration("0" if options.delay is None else options.delay),
+        0.0 if options.delay is None else options.delay,
         USUAL_MTU_NBYTES if options.mtu is None else options.mtu,
     )
 
 
 def _rates(options: argparse.Namespace) -> tuple[float | None, ...]:
-    if options.rates is None:
+    if options.host_rates is None:
         hosts = HOSTS if options.hosts is None else options.hosts
         return Topology.even(hosts, RATE if options.rate is None else options.rate).rates_nbytes_per_s
     if options.rate is not None:
-        raise SpecError("--rate cannot be combined with --rates; omit one of them")
-    rates = tuple(parse_rate(rate) for rate in options.rates.split(","))
+        raise SpecError("--rate cannot be combined with --host-rates; omit one of them")
+    rates = tuple(parse_rate(rate) for rate in options.host_rates.split(","))
     if options.hosts not in (None, len(rates)):
-        raise SpecError(f"expected --rates for {options.hosts} hosts, got {len(rates)}; omit --hosts")
+        raise SpecError(f"expected --host-rates for {options.hosts} hosts, got {len(rates)}; omit --hosts")
     return Topology(rates).rates_nbytes_per_s
 
 
@@ -185,10 +180,3 @@ def _read(path: Path) -> Topology:
         return Topology.from_json(text)
     except SpecError as error:
         raise SpecError(f"--topology {path}: {error}") from error
-
-
-def _seconds(text: str) -> float:
-    try:
-        return float(text)
-    except ValueError as error:
-        raise argparse.ArgumentTypeError(f"expected a number of seconds, got {text!r}") from error

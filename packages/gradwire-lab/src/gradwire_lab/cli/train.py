@@ -9,7 +9,7 @@ from datetime import datetime
 from pathlib import Path
 
 from gradwire.autotune.settings import NAME as AUTO
-from gradwire.cli.parser import Parser, chosen, file_path, folder_path
+from gradwire.cli.parser import Parser, add_folder, add_timeout, add_usual, chosen, file_path, folder_path
 from gradwire.codecs import DEFAULT_CODEC
 from gradwire.collectives import NAMES as ALGORITHMS
 from gradwire.errors import SpecError
@@ -56,11 +56,10 @@ EXCHANGED = tuple(option for option in PLANNED if option not in WHAT_RUNS)
 def run(arguments: Sequence[str]) -> None:
     """Run ``gradwire train``. Raises ``GradwireError``."""
     words = _parser().parse_args(arguments)
-    options = _options(words)
-    check(options)
+    options = _checked(words)
     from gradwire_lab.job.job import perform_job  # after the checks, because torch's import takes seconds
 
-    folder = perform_job(options, words.verbose)
+    folder = perform_job(options, quiet=words.quiet, verbose=words.verbose)
     if folder is not None:
         sys.stdout.write(f"record and plot are in {folder}\n")
         if (folder / PAGE).exists():
@@ -69,7 +68,11 @@ def run(arguments: Sequence[str]) -> None:
 
 def read(arguments: Sequence[str]) -> JobOptions:
     """Parse and check the options. Raises ``GradwireError``."""
-    options = _options(_parser().parse_args(arguments))
+    return _checked(_parser().parse_args(arguments))
+
+
+def _checked(words: argparse.Namespace) -> JobOptions:
+    options = _options(words)
     check(options)
     return options
 
@@ -79,7 +82,7 @@ def _parser() -> Parser:
         prog="gradwire train",
         usage="gradwire train [options]",
         description="Train with N local workers, or as a rank of torchrun. Evaluation is not timed.",
-        epilog="example:\n  gradwire train --compare --workers 4 --link 100mbit --out runs/paper",
+        epilog="example:\n  gradwire train --compare --workers 4 --rate 100mbit --out runs/paper",
     )
     what = parser.add_argument_group("what to run, and how to train")
     _add_runs(what)
@@ -91,7 +94,7 @@ def _parser() -> Parser:
 def _add_runs(group: argparse._ArgumentGroup) -> None:
     others = ", ".join(method for method in METHODS if method != "pipe")
     group.add_argument("--method", metavar="M", choices=METHODS, help=f"pipe, or {others}")
-    group.add_argument("--codec", metavar="SPEC", help="see 'gradwire codecs', or auto (auto)")
+    group.add_argument("--codec", metavar="SPEC", help="codec: see 'gradwire codecs', or auto (auto)")
     group.add_argument(
         "--compare",
         nargs="?",
@@ -102,7 +105,7 @@ def _add_runs(group: argparse._ArgumentGroup) -> None:
     )
     group.add_argument("--runs", metavar="LIST", help="compare any METHOD:CODEC, e.g. sync,pipe:quantize:8")
     group.add_argument(
-        "--plan", type=file_path, metavar="FILE", help="take method, codec, and sizes from a plan"
+        "--plan", type=file_path, metavar="FILE", help="file of a plan, for method, codec, and sizes"
     )
     group.add_argument("--data", metavar="NAME", default="digits", help=f"{', '.join(DATASETS)} (digits)")
     group.add_argument(
@@ -110,9 +113,9 @@ def _add_runs(group: argparse._ArgumentGroup) -> None:
         dest="data_folder",
         type=folder_path,
         metavar="DIR",
-        help="folder of the IDX files (download)",
+        help="folder of the data set, as IDX files (download)",
     )
-    group.add_argument("--model", metavar="NAME", default="mlp", help=f"{', '.join(MODELS)} (mlp)")
+    group.add_argument("--model", metavar="MODEL", default="mlp", help=f"model: {', '.join(MODELS)} (mlp)")
 
 
 def _add_training(group: argparse._ArgumentGroup) -> None:
@@ -128,7 +131,7 @@ def _add_training(group: argparse._ArgumentGroup) -> None:
         metavar="S",
         help="after the peak: cosine, constant (cosine)",
     )
-    group.add_argument("--pipeline", type=int, metavar="K", help="pipe: steps in flight (2)")
+    group.add_argument("--pipeline", type=int, metavar="K", help="steps in flight, with pipe (2)")
     group.add_argument(
         "--correction",
         metavar="C",
@@ -137,32 +140,25 @@ def _add_training(group: argparse._ArgumentGroup) -> None:
     )
     group.add_argument("--staleness", type=int, metavar="S", help="server: steps a worker may lead by (0)")
     group.add_argument("--warmup-epochs", type=int, default=0, metavar="N", help="pipe: D-Sync first (0)")
-    group.add_argument("--seed", type=int, default=0, metavar="N", help="seed of weights and shuffles (0)")
+    group.add_argument(
+        "--seed", type=int, default=0, metavar="N", help="random seed, of weights and shuffles (0)"
+    )
 
 
 def _add_network(group: argparse._ArgumentGroup) -> None:
-    group.add_argument("--workers", type=int, metavar="N", help="worker processes (4; a server is one more)")
-    group.add_argument("--link", metavar="RATE", help="throttle each rank, e.g. 100mbit (no)")
+    group.add_argument("--workers", type=int, metavar="N", help="number of local processes (4, and a server)")
+    group.add_argument(
+        "--rate", dest="link", metavar="RATE", help="rate of each host's link, here of each rank (unlimited)"
+    )
     group.add_argument("--algorithm", metavar="A", help=f"{', '.join(ALGORITHMS[:5])}, ... (ring)")
     group.add_argument("--weights", metavar="SPEC", help="server, sharded: weight codec, e.g. delta:fp32")
     group.add_argument("--offload", metavar="SPEC", help="codec of NICs on the path, inceptionn:2^-10")
-    group.add_argument("--scale", choices=["auto"], help="scale gradients to absolute bounds")
+    group.add_argument("--scale", metavar="auto", choices=["auto"], help="scale gradients to absolute bounds")
     group.add_argument("--segment", type=_size, metavar="BYTES", help="largest frame, e.g. 1MiB (4MiB)")
     group.add_argument("--bucket", type=_size, metavar="BYTES", help="largest bucket, e.g. 25MB (all in one)")
-    group.add_argument(
-        "--timeout",
-        dest="timeout_s",
-        type=float,
-        default=60.0,
-        metavar="S",
-        help="longest wait in seconds (60)",
-    )
-    group.add_argument(
-        "--out", type=folder_path, metavar="DIR", help="folder of the results (runs/DATA-TIME)"
-    )
-    group.add_argument("--overwrite", action="store_true", help="replace an older result in DIR")
-    group.add_argument("--verbose", action="store_true", help="show why each plan was chosen or tried")
-    group.add_argument("-h", "--help", action="help", help=argparse.SUPPRESS)
+    add_timeout(group, 60.0, "in each wait")
+    add_folder(group, "runs/DATA-TIME")
+    add_usual(group)
 
 
 def _size(text: str) -> int:

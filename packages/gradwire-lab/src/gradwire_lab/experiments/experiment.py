@@ -12,7 +12,7 @@ from pkgutil import resolve_name
 from types import MappingProxyType, TracebackType
 from typing import Any, Generic, TypeVar
 
-from gradwire.cli.parser import between_commas, listed, whole_numbers
+from gradwire.cli.lists import between_commas, listed, whole_numbers
 from gradwire.errors import LOSSY_LOGGER, SpecError
 from gradwire.tables import Table
 from gradwire.units import parse_size

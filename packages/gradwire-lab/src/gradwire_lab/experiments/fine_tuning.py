@@ -71,13 +71,13 @@ class FineTuningOptions(CheckedOptions):
     text: str | None = option(
         None, "training text", shown="Python's language reference", value=FILE, read=str
     )
-    rates: tuple[float, ...] = option(RATES, "learning rates", read=weight_delta.read_rates)
+    rates: tuple[float, ...] = option(RATES, "learning rates", name="--lrs", read=weight_delta.read_rates)
     systems: tuple[str, ...] = option(
         tuple(SYSTEMS), "systems whose links are simulated", name="--system", known=SYSTEMS
     )
     policies: tuple[str, ...] = option(POLICIES, "policies of sending weights", known=POLICIES)
-    training: int = option(300, "pretraining batches", least=1)
-    batches: int = option(60, "batches of each fine-tuning run", least=2)
+    training: int = option(300, "pretraining steps", least=1)
+    batches: int = option(60, "batches of each run", least=2)
 
     def __post_init__(self) -> None:
         super().__post_init__()

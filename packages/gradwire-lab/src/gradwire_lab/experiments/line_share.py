@@ -11,7 +11,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from gradwire.cli.parser import codec_specs, listed
+from gradwire.cli.lists import codec_specs, listed
 from gradwire.codecs import parse
 from gradwire.plan import FLOAT_NBYTES, Plan
 from gradwire.tables import Column, Table, figure
@@ -64,13 +64,13 @@ class LineShareOptions(CheckedOptions):
 
     hosts: int = option(4, "number of hosts")
     rates: tuple[str, ...] = option(
-        ("100mbit", "200mbit", "500mbit", "1gbit", "2gbit"), "link rate of each host"
+        ("100mbit", "200mbit", "500mbit", "1gbit", "2gbit"), "link rates to compare"
     )
     sizes: tuple[int, ...] = option(
-        (16 << 20, 64 << 20), "bucket sizes", shown="16MiB,64MiB", read=sizes_between_commas
+        (16 << 20, 64 << 20), "sizes, of buckets", shown="16MiB,64MiB", read=sizes_between_commas
     )
     codecs: tuple[str, ...] = option(
-        (BASELINE, "errbound:2^-10", "quantize:8", "bf16"), f"codecs besides {BASELINE}", read=_codecs
+        (BASELINE, "errbound:2^-10", "quantize:8", "bf16"), f"codecs, besides {BASELINE}", read=_codecs
     )
 
     def __post_init__(self) -> None:

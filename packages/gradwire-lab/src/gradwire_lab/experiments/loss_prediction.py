@@ -66,7 +66,7 @@ class LossPredictionOptions(CheckedOptions):
     """The tasks and codecs to train with, and the networks."""
 
     hosts: int = option(4, "number of hosts")
-    rates: tuple[str, ...] = option(("50mbit",), "link rate of each host")
+    rates: tuple[str, ...] = option(("50mbit",), "link rates to compare")
     tasks: tuple[str, ...] = option(TASKS, "tasks to train", known=TASKS)
     codecs: tuple[str, ...] = option(
         CODECS,

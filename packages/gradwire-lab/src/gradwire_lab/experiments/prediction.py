@@ -13,7 +13,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
-from gradwire.cli.parser import between_commas, listed
+from gradwire.cli.lists import between_commas, listed
 from gradwire.codecs import parse
 from gradwire.errors import SpecError
 from gradwire.plan import FLOAT_NBYTES, Plan
@@ -97,9 +97,9 @@ class PredictionOptions(CheckedOptions):
         read=_networks,
     )
     sizes: tuple[int, ...] = option(
-        (2 << 20, 8 << 20), "bucket sizes", shown="2MiB,8MiB", read=sizes_between_commas
+        (2 << 20, 8 << 20), "sizes, of buckets", shown="2MiB,8MiB", read=sizes_between_commas
     )
-    sharded: bool = option(False, "also time sharded exchanges", is_switch=True)
+    sharded: bool = option(False, "also time sharded exchanges", name="--with-sharded", is_switch=True)
 
     def __post_init__(self) -> None:
         super().__post_init__()

@@ -12,7 +12,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from gradwire.cli.parser import listed
+from gradwire.cli.lists import listed
 from gradwire.codecs import parse
 from gradwire.line_rate.page import new_figure, png_of
 from gradwire.plan import FLOAT_NBYTES, Plan
@@ -58,8 +58,8 @@ COLUMNS: Columns[Row] = (
 class ScalingOptions(CheckedOptions):
     """Numbers of hosts, each host's link rate, and the gradient's bytes (AlexNet's, as in INCEPTIONN)."""
 
-    hosts: tuple[int, ...] = option((2, 3, 4, 5, 6, 7, 8), "numbers of hosts")
-    rate: str = option("500mbit", "link rate of each host", value="RATE")
+    hosts: tuple[int, ...] = option((2, 3, 4, 5, 6, 7, 8), "number of hosts, or several", value="N")
+    rate: str = option("500mbit", "rate of each host's link", value="RATE")
     nbytes: int = option(233_000_000, "bytes of the gradient", shown="233MB", value="SIZE", read=parse_size)
 
     def __post_init__(self) -> None:

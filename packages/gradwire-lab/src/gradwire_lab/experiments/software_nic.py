@@ -75,13 +75,13 @@ class SoftwareNicOptions(CheckedOptions):
     """The networks, the codec and its scale, and the folder of MNIST."""
 
     hosts: int = option(4, "number of hosts")
-    rates: tuple[str, ...] = option(("25mbit", "100mbit", "200mbit"), "link rate of each host")
+    rates: tuple[str, ...] = option(("25mbit", "100mbit", "200mbit"), "link rates to compare")
     mtus: tuple[int, ...] = option((1400, 9000), "MTU of each link")
-    codec: str = option("inceptionn:2^-10", "codec of the NICs or the library", value="SPEC")
+    codec: str = option("inceptionn:2^-10", "codec, of the NICs or the library", value="SPEC")
     scale: str | None = option(
         "auto", "omit the scale of each frame", name="--unscaled", is_switch=True, read=lambda _: None
     )
-    data_dir: Path | None = option(None, "folder of MNIST's four files", shown="digits", value=FOLDER)
+    data_dir: Path | None = option(None, "folder of the data set, MNIST", shown="digits", value=FOLDER)
 
     def __post_init__(self) -> None:
         super().__post_init__()

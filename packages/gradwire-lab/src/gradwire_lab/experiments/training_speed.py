@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from itertools import groupby
 from pathlib import Path
 
-from gradwire.cli.parser import between_commas
+from gradwire.cli.lists import between_commas
 from gradwire.errors import SpecError
 from gradwire_lab.experiments.answer import Answer
 from gradwire_lab.experiments.experiment import (
@@ -92,31 +92,37 @@ class TrainingSpeedOptions(CheckedOptions):
     """
 
     hosts: int = option(4, "number of hosts")
-    rates: tuple[str, ...] = option(("1gbit",), "link rate of each host")
+    rates: tuple[str, ...] = option(("1gbit",), "link rates to compare")
     tasks: tuple[str, ...] = option(TASKS, "tasks to train", known=TASKS)
     methods: tuple[str, ...] = option(
         USUAL,
-        "DDP, alone, and all methods whose names contain one of these texts",
+        "methods, whose names contain one of these texts, besides DDP",
         shown="some",
         read=_methods,
         known=METHODS,
     )
     data_dir: Path | None = option(
-        None, "MNIST's four files", shown="$GRADWIRE_DATA, or digits", value="PATH", read=mnist, always=True
+        None,
+        "folder of the data set, MNIST",
+        shown="$GRADWIRE_DATA, or digits",
+        value="DIR",
+        read=mnist,
+        always=True,
     )
     images: Path | None = option(
         None,
-        "CIFAR-10 or -100",
+        "folder of CIFAR-10 or -100",
+        name="--cifar-dir",
         shown="cifar10 in $GRADWIRE_DATA, or digits",
         value=FOLDER,
         read=_cifar,
         always=True,
     )
     text: Path | None = option(
-        None, "training text of the GPT", shown="Python's language reference", value=FILE
+        None, "training text, of the GPT", shown="Python's language reference", value=FILE
     )
     device: str = option("cpu", "cpu, or cuda: one GPU shared by all hosts", value="NAME", known=DEVICES)
-    seeds: int = option(LEAST_SEEDS, "seeds (training runs) of each method", least=1)
+    seeds: int = option(LEAST_SEEDS, "seeds, one training run of each method for each", least=1)
 
     def __post_init__(self) -> None:
         super().__post_init__()

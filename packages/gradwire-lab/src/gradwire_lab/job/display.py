@@ -170,12 +170,29 @@ class EventLines(Display):
         sys.stdout.flush()
 
 
-def make_display() -> Display:
-    """Return ``EventLines`` if another process shows them, ``Bars`` on a terminal, else ``ProgressLines``."""
+class Quiet(Display):
+    """A display of warnings only."""
+
+    def _show(self, event: Progress) -> None:
+        pass
+
+    def say(self, sentence: str) -> None:
+        """Print a line to standard error."""
+        sys.stderr.write(f"{sentence}\n")
+
+
+def make_display(quiet: bool = False) -> Display:
+    """Return the display for this process.
+
+    It is ``EventLines`` if another process shows them, else ``Quiet`` if ``quiet``, else ``Bars`` on a
+    terminal, else ``ProgressLines``.
+    """
     from rich.console import Console
 
     if is_watched():
         return EventLines()
+    if quiet:
+        return Quiet()
     return Bars() if Console().is_terminal else ProgressLines()
 
 

@@ -148,11 +148,12 @@ PAGES = MappingProxyType({SCHEMA: page_of})
 """The function that makes a record's page, by schema."""
 
 
-def perform_job(options: JobOptions, verbose: bool = False) -> Path | None:
+def perform_job(options: JobOptions, *, quiet: bool = False, verbose: bool = False) -> Path | None:
     """Run the job; return the folder of its files, or None on ranks that write none.
 
-    ``options.data_folder`` is the folder that the user passed, if any. With ``verbose``, the report has the
-    reasons of all choices. Raises ``GradwireError``, if possible before any process starts.
+    ``options.data_folder`` is the folder that the user passed, if any; ``quiet`` hides the progress. With
+    ``verbose``, the report has the reasons of all choices. Raises ``GradwireError``, if possible before any
+    process starts.
     """
     check(options)
     options = replace(options, data_folder=find(options.data, options.data_folder))
@@ -161,7 +162,7 @@ def perform_job(options: JobOptions, verbose: bool = False) -> Path | None:
     if is_launched() and launched_rank()[0] > 0:
         perform_joined(options, dataset, lambda _event: None)
         return None
-    results = _perform(options, dataset)
+    results = _perform(options, dataset, quiet)
     if not is_watched():
         show_report(options, results, verbose)
         sys.stdout.flush()
@@ -180,8 +181,8 @@ def _keep(options: JobOptions, results: tuple[RunResult, ...]) -> None:
         ) from error
 
 
-def _perform(options: JobOptions, dataset: Dataset) -> tuple[RunResult, ...]:
-    with make_display() as display:
+def _perform(options: JobOptions, dataset: Dataset, quiet: bool) -> tuple[RunResult, ...]:
+    with make_display(quiet) as display:
         if is_launched():
             return perform_joined(options, dataset, display.show)
         return perform_local(options, display.show)

@@ -42,7 +42,7 @@ METHODS = MappingProxyType(
 """Method on the command line -> name in tables; the last three are defined in Pipe-SGD's paper, section 4."""
 
 ON_DDP = ("ddp", "bf16-hook", "attach")
-"""The methods that train a ``DistributedDataParallel``, whose connections ``--link`` cannot throttle."""
+"""The methods that train a ``DistributedDataParallel``, whose connections ``--rate`` cannot throttle."""
 
 TORCHS = ("ddp", "bf16-hook")
 """The methods that use PyTorch's own gradient exchange, without a plan."""
@@ -338,14 +338,14 @@ def _check_link(options: JobOptions) -> None:
     rate = check_link_rate(options.link)
     if rate is not None and options.exchange.offload is not None:
         raise JobError(
-            "--link throttles uncompressed frames, so it cannot be combined with --offload; omit one of "
-            "them, or use a testbed with NICs: gradwire testbed run --rate RATE --nic CODEC -- gradwire "
+            "--rate throttles uncompressed frames, so it cannot be combined with --offload; omit one of "
+            "them, or use a testbed with NICs: gradwire testbed run --rate RATE --nic SPEC -- gradwire "
             "train ..."
         )
     on_ddp = [str(run) for run in options.runs if run.method in ON_DDP]
     if rate is not None and on_ddp:
         raise JobError(
-            f"--link cannot throttle {on_ddp[0]}, which uses PyTorch's own connections; omit --link, and run "
+            f"--rate cannot throttle {on_ddp[0]}, which uses PyTorch's own connections; omit --rate, and run "
             "in a testbed with that rate: gradwire testbed run --rate RATE -- gradwire train ..."
         )
 

@@ -259,6 +259,19 @@ def in_times(gain: float, other: str) -> str:
     return f"{gain:.1f} times as fast as {other}" if gain > 1 else f"{1 / gain:.1f} times slower than {other}"
 
 
+def step_verdict(results: Sequence[RunResult]) -> str | None:
+    """Return a sentence that compares gradwire's fastest step with that of DDP; None without both."""
+    ddp = next((each for each in results if each.run == DDP), None)
+    own = [each for each in results if _is_own(each.run)]
+    if ddp is None or not own:
+        return None
+    best = min(own, key=lambda each: each.step_s)
+    gain = ddp.step_s / best.step_s
+    times = f"{gain:.1f}x less time than" if gain >= 1 else f"{1 / gain:.1f}x more time than"
+    times = times if abs(gain - 1) >= _ALIKE else "as long as"
+    return f"A step of gradwire ({best.run.label}) takes {times} one of DDP; its loss was not compared"
+
+
 def _is_own(run: Run) -> bool:
     return run.method in ("attach", "sharded", "pipe") or (run.method == "sync" and run not in BASELINES)
 

@@ -22,6 +22,7 @@ from gradwire_lab.job.record import (
     equal_loss,
     prediction,
     speed_up,
+    step_verdict,
     too_short,
     verdict,
 )
@@ -72,6 +73,8 @@ def show_report(options: JobOptions, results: tuple[RunResult, ...], verbose: bo
     """
     title = title_of(options.data, options.model, options.workers, link_text(options))
     equal = _judged(results)
+    if equal is None and (said := step_verdict(results)) is not None:
+        show(f"{said}.", "")
     if equal is not None:
         show(f"{verdict(equal)}.", "")
     show_results(f"{title}, {results[0].steps} steps", results, verbose)

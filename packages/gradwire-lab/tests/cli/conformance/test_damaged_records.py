@@ -168,8 +168,8 @@ def tried(command: str, record: dict[str, Any], capfd: pytest.CaptureFixture[str
 def test_the_page_of_a_damaged_record_is_one_sentence(schema: str, capfd: pytest.CaptureFixture[str]) -> None:
     record = make_record(schema, RECORDS[schema])
     Path("record.json").write_text(to_json(record))
-    assert main(["report", "record.json", "--out", "page.html", "--overwrite"]) == 0
-    assert tried("report record.json --out page.html --overwrite", record, capfd, seed=1) == []
+    assert main(["report", "record.json", "--html", "page.html", "--overwrite"]) == 0
+    assert tried("report record.json --html page.html --overwrite", record, capfd, seed=1) == []
 
 
 def line_rate() -> dict[str, Any]:
@@ -212,6 +212,6 @@ def test_an_experiment_with_damaged_rows_is_one_sentence(capfd: pytest.CaptureFi
         }
         record = make_record(experiment.schema, fields)
         Path("record.json").write_text(to_json(record))
-        code = main(["report", "record.json", "--out", "page.html", "--overwrite"])
+        code = main(["report", "record.json", "--html", "page.html", "--overwrite"])
         err = capfd.readouterr().err
         assert (code, err.count("\n")) in ((2, 1), (0, 0)), (experiment.name, err)

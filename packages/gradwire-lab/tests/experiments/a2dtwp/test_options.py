@@ -31,7 +31,16 @@ def test_without_options_everything_is_compared() -> None:
 
 
 def test_options_choose(tmp_path: Path) -> None:
-    said = ("--data-dir", str(tmp_path), "--networks", "vgg", "--policies", "awp,fp32,awp", "--seeds", "4,5")
+    said = (
+        "--data-dir",
+        str(tmp_path),
+        "--models",
+        "vgg",
+        "--policies",
+        "awp,fp32,awp",
+        "--seed-list",
+        "4,5",
+    )
     found = EXPERIMENT.read(words(*said))
     assert (found.data_dir, found.seeds) == (tmp_path, (4, 5))
     trained = [(cell["policy"], cell["seed"]) for cell in options.cells(found) if cell["kind"] == "training"]
@@ -66,14 +75,14 @@ def test_the_links_are_those_of_the_published_tables() -> None:
 @pytest.mark.parametrize(
     ("said", "reason"),
     [
-        (["--networks", "lenet"], "expected --networks from alexnet, vgg, resnet, alexnet-bn, vgg-bn"),
+        (["--models", "lenet"], "expected --models from alexnet, vgg, resnet, alexnet-bn, vgg-bn"),
         (["--policies", "bf8"], "expected --policies from fp32, bf16, static:8"),
         (["--timed", "lenet"], "expected --timed from alexnet, vgg, resnet, got 'lenet'"),
-        (["--networks", ""], "expected --networks from .*, got 'nothing'"),
+        (["--models", ""], "expected --models from .*, got 'nothing'"),
         (["--batches", "9"], "expected --batches of 10 or more, got 9"),
         (["--narrower", "3"], "expected a divisor of 64 for --narrower, got 3"),
-        (["--seeds", "0"], "expected --seeds of 1 or more, got 0"),
-        (["--seeds", "one"], "for --seeds, got 'one'"),
+        (["--seed-list", "0"], "expected --seed-list of 1 or more, got 0"),
+        (["--seed-list", "one"], "for --seed-list, got 'one'"),
         (["--data-dir", "/nowhere"], "expected a folder for --data-dir, got /nowhere"),
     ],
 )

@@ -73,8 +73,8 @@ def test_parts_that_are_not_named_are_left_out() -> None:
         (("--hosts", "1"), "at least 2 hosts, got 1"),
         (("--layers", "1"), "expected --layers of 2 or more, got 1"),
         (("--widths", "256,8"), "expected --widths of 64 or more, got 8"),
-        (("--batches", "0"), "--batches"),
-        (("--steps", "4"), "expected --steps of 5 or more, got 4"),
+        (("--batch-sizes", "0"), "--batch-sizes"),
+        (("--max-steps", "4"), "expected --max-steps of 5 or more, got 4"),
         (("--seeds", "0"), "expected --seeds of 1 or more, got 0"),
     ],
 )

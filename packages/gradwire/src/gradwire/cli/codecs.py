@@ -1,65 +1,199 @@
-"""``gradwire codecs``: list the codecs that ``--codec`` accepts."""
+"""``gradwire codecs``: list the codecs that ``--codec`` accepts, or show the card of one."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import inspect
+import re
+from collections.abc import Iterator, Mapping, Sequence
 from types import MappingProxyType
+from typing import NamedTuple
 
 from gradwire import plugins
-from gradwire.cli.parser import Parser
-from gradwire.codecs import TABLE, class_of, parse
+from gradwire.cli.parser import Parser, add_usual
+from gradwire.cli.progress import Show, measuring
+from gradwire.codecs import TABLE, Codec, class_of, parse
 from gradwire.tables import Column, Table, show
+from gradwire.version import import_problem
 
 SAMPLE = 1 << 16
+"""The number of values in the payload whose largest size is shown."""
+MEASURED = 1 << 17
+"""The number of values in a measured chunk: all codecs together take about a second."""
+REPEATS = 3
+_LEAST_S = 1e-12
+"""The shortest time of a value, for a codec that costs less than a call without work."""
 COLUMNS = (
-    Column.of_text("spec"), Column("max bits"), Column.of_text("largest error"), Column.of_text("source"),
+    Column.of_text("spec"),
+    *(Column("bits"), Column("max bits"), Column("encode", "GB/s"), Column("add", "GB/s")),
+    *(Column.of_text("largest error"), Column.of_text("source")),
 )  # fmt: skip
+
+
+class Note(NamedTuple):
+    """The error bound of a codec in words, its source, and when to use it."""
+
+    error: str
+    source: str
+    use: str
+
 
 NOTES = MappingProxyType(
     {
-        "identity": ("exact", "the baseline"),
-        "fp16": ("half an ulp of 11 bits", "IEEE 754 binary16"),
-        "bf16": ("half an ulp of 8 bits", "bfloat16"),
-        "inceptionn": ("2^-7 below 1", "INCEPTIONN, alg. 2 and 3"),
-        "errbound": ("the bound, always", "gradwire"),
-        "truncate": ("an ulp of the kept bits", "INCEPTIONN; Pipe-SGD +T"),
-        "quantize": ("half a step of the block", "Pipe-SGD +Q"),
-        "bfp": ("one unit of the block", "AI smart NIC, BFP16"),
-        "bitpack": ("an ulp of the kept bytes", "A2DTWP, Bitpack"),
-        "terngrad": ("largest magnitude", "TernGrad, unbiased"),
-        "topk": ("largest dropped value", "top-k sparsification"),
-        "lossless": ("exact", "Zstandard on byte planes"),
-        "fp8": ("half an ulp of 4 bits", "FP8 E4M3, MX scales"),
-        "ecsq": ("half a step of the block", "Gish and Pierce; rANS"),
+        "identity": Note("exact", "the baseline", "as the baseline, and where the network is fast enough"),
+        "fp16": Note("half an ulp of 11 bits", "IEEE 754 binary16", "for values from 2^-14 to 65504"),
+        "bf16": Note("half an ulp of 8 bits", "bfloat16", "if half the bytes are enough: any scale, fast"),
+        "inceptionn": Note("2^-7 below 1", "INCEPTIONN, alg. 2 and 3", "with hardware of this format"),
+        "errbound": Note(
+            "the bound, always", "gradwire", "if you know which error the model bears; or with rel=0.05"
+        ),
+        "truncate": Note(
+            "an ulp of the kept bits", "INCEPTIONN; Pipe-SGD +T", "with hardware of this format"
+        ),
+        "quantize": Note(
+            "half a step of the block", "Pipe-SGD +Q", "if neighbouring values have a similar scale"
+        ),
+        "bfp": Note("one unit of the block", "AI smart NIC, BFP16", "with hardware of this format"),
+        "bitpack": Note("an ulp of the kept bytes", "A2DTWP, Bitpack", "for weights, not for gradients"),
+        "terngrad": Note("largest magnitude", "TernGrad, unbiased", "to compare with the literature"),
+        "topk": Note(
+            "largest dropped value", "top-k sparsification", "if few values matter, with a residual"
+        ),
+        "lossless": Note("exact", "Zstandard on byte planes", "on links that are slower than its encoder"),
+        "fp8": Note(
+            "half an ulp of 4 bits", "FP8 E4M3, MX scales", "by default: any scale, with any optimizer"
+        ),
+        "ecsq": Note("half a step of the block", "Gish and Pierce; rANS", "for the fewest bytes per error"),
     }
 )
-"""The error bound in words and the source of each codec; the classes' docstrings have the exact bounds."""
+"""The notes of this package's codecs; the classes' docstrings have the exact bounds."""
 
 
-def table() -> Table:
-    """Return the table of codecs: an example spec, the largest bits per value, error bound, and source.
+class Speed(NamedTuple):
+    """The typical payload in bits per value, and the speeds here in bytes of floats per second."""
 
-    For a codec of another package, the source is the package, whose documentation has the bound.
-    """
-    rows = [_row(row.name, *NOTES[row.name]) for row in TABLE]
-    others = plugins.names(plugins.CODECS)
-    rows += [_row(name, "", plugins.origin(plugins.CODECS, name) or "") for name in others]
-    return Table(COLUMNS, rows)
-
-
-def _row(name: str, error: str, source: str) -> tuple[str, str, str, str]:
-    spec = class_of(name).EXAMPLES[0]
-    return spec, f"{8 * parse(spec).max_nbytes(SAMPLE) / SAMPLE:.2f}", error, source
+    bits: float
+    encode: float
+    decode_add: float
 
 
 def run(arguments: Sequence[str]) -> None:
-    """Print the table."""
+    """Print the table, or one card. Raises ``SpecError`` for an unknown codec."""
     parser = Parser(
         prog="gradwire codecs",
-        usage="gradwire codecs",
-        description="List the codecs: example, largest payload in bits per value, error, source.",
-        epilog="example:\n  gradwire codecs",
+        usage="gradwire codecs [SPEC] [options]",
+        description="List the codecs with their typical and largest payloads in bits per value, the\n"
+        "speed here, error, and source; or show the card of one codec.",
+        epilog="example:\n  gradwire codecs ecsq:0.25",
     )
-    parser.add_argument("-h", "--help", action="help", help="show this text")
-    parser.parse_args(arguments)
-    show(table())
+    parser.add_argument(
+        "spec", metavar="SPEC", nargs="?", help="codec, whose card is shown (all, as a table)"
+    )
+    parser.add_argument("--no-measure", action="store_true", help="show no typical bits and speeds")
+    add_usual(parser)
+    words = parser.parse_args(arguments)
+    specs = specs_of_all() if words.spec is None else [str(parse(words.spec))]
+    problem = "" if words.no_measure else import_problem("torch")
+    speeds: Mapping[str, Speed] = {}
+    if not words.no_measure and not problem:
+        with measuring(words.quiet) as progress:
+            speeds = dict(measure(specs, progress))
+    show(*(_list(speeds) if words.spec is None else card(parse(words.spec), speeds.get(specs[0]))))
+    if problem:
+        show("", f"Typical bits and speeds need torch, which cannot be imported here ({problem}).")
+
+
+def specs_of_all() -> list[str]:
+    """Return an example spec of each codec, of this and other packages."""
+    names = [*(row.name for row in TABLE), *plugins.names(plugins.CODECS)]
+    return [class_of(name).EXAMPLES[0] for name in names]
+
+
+def measure(specs: Sequence[str], progress: Show) -> Iterator[tuple[str, Speed]]:
+    """Yield the speed of each codec on this machine, on values like those of gradients."""
+    from gradwire.planner.calibration import synthetic_gradients  # imports torch
+    from gradwire.timing.calibrate import codec_cost
+
+    sample = synthetic_gradients(MEASURED)[:1]
+    for done, spec in enumerate(specs):
+        progress(done, len(specs), spec)
+        (point,) = codec_cost(parse(spec), sample, 1, 4 * MEASURED, repeats=REPEATS).points
+        yield (
+            spec,
+            Speed(
+                8 * point.nbytes, *(4 / max(each, _LEAST_S) for each in (point.encode_s, point.decode_add_s))
+            ),
+        )
+
+
+def table(speeds: Mapping[str, Speed] = MappingProxyType({})) -> Table:
+    """Return the table of codecs: an example spec, sizes, speeds or else the source, and error bound.
+
+    For a codec of another package, the source is the package, whose documentation has the bound.
+    """
+    return Table(COLUMNS, [_row(spec, speeds.get(spec)) for spec in specs_of_all()])
+
+
+def _list(speeds: Mapping[str, Speed]) -> list[str | Table]:
+    return [table(speeds), *(["", _LEGEND] if speeds else [])]
+
+
+_LEGEND = (
+    "bits: of a payload per value, typically (Laplace-distributed values of scale 0.001, which matters to "
+    "absolute bounds), and at most. encode, add: speed of encoding, and of decoding and adding, in bytes of "
+    "float32 here. The card of one codec: gradwire codecs SPEC."
+)
+
+
+def _row(spec: str, speed: Speed | None) -> tuple[str, ...]:
+    codec = parse(spec)
+    note = note_of(codec)
+    measured = ("", "", "") if speed is None else _figures(speed)
+    return spec, measured[0], _most_bits(codec), *measured[1:], note.error, "" if speed else note.source
+
+
+def _figures(speed: Speed) -> tuple[str, str, str]:
+    return f"{speed.bits:.2f}", f"{speed.encode / 1e9:.1f}", f"{speed.decode_add / 1e9:.1f}"
+
+
+def _most_bits(codec: Codec) -> str:
+    return f"{8 * codec.max_nbytes(SAMPLE) / SAMPLE:.2f}"
+
+
+def note_of(codec: Codec) -> Note:
+    """Return the note of a codec; for one of another package, its source is the package."""
+    own = NOTES.get(codec.name)
+    return Note("", plugins.origin(plugins.CODECS, codec.name) or "", "") if own is None else own
+
+
+# The card of one codec: its docstring, and what is measured.
+
+
+def card(codec: Codec, speed: Speed | None) -> list[str | Table]:
+    """Return the card of a codec: its description, formula, and bound, when to use it, size, and speed."""
+    note = note_of(codec)
+    rows = [("use it", note.use), ("largest error", note.error), ("bits per value", _bits(codec, speed))]
+    if speed is not None:
+        _, encode, add = _figures(speed)
+        rows.append(("speed here", f"{encode} GB/s of float32 to encode, {add} to decode and add"))
+    residual = "needed: attach keeps one" if codec.WANTS_RESIDUAL else "not needed"
+    rows += [("residual", residual), ("page", _page(codec, note))]
+    blank = (Column.of_text(""), Column.of_text(""))
+    return [f"{codec}", "", Table(blank, [row for row in rows if row[1]]), *_paragraphs(type(codec))]
+
+
+def _bits(codec: Codec, speed: Speed | None) -> str:
+    most = f"{_most_bits(codec)} at most"
+    return most if speed is None else f"{speed.bits:.2f} typically, {most}"
+
+
+def _page(codec: Codec, note: Note) -> str:
+    return f"docs/codecs/{codec.name}.md" if codec.name in NOTES else f"in the documentation of {note.source}"
+
+
+def _paragraphs(kind: type[Codec]) -> Iterator[str]:
+    """Yield the paragraphs of a codec's docstring, up to its parameters, with empty lines between them."""
+    text = re.split(r"\n(?:Parameters|Attributes|Examples)\n-+\n", inspect.getdoc(kind) or "")[0]
+    for paragraph in text.split("\n\n"):
+        for part in re.split(r"(?<=\.)\s+(?=(?:Non-finite values|Ratio|Source):)", paragraph.strip()):
+            yield ""
+            yield " ".join(part.replace("``", "").split())

@@ -4,7 +4,15 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from gradwire.cli.parser import Parser, chosen, file_path
+from gradwire.cli.parser import (
+    Parser,
+    add_json,
+    add_overwrite,
+    add_timeout,
+    add_usual,
+    chosen,
+    file_path,
+)
 
 
 def run(arguments: Sequence[str]) -> int:
@@ -18,15 +26,13 @@ def run(arguments: Sequence[str]) -> int:
         "      -m gradwire doctor --plan plan.json",
     )
     parser.add_argument(
-        "--plan", dest="plan_file", type=file_path, metavar="FILE", help="check this plan, and run it"
+        "--plan", dest="plan_file", type=file_path, metavar="FILE", help="file of a plan, to check and run"
     )
     parser.add_argument("--no-line-rate", dest="lines", action="store_false", help="do not measure the links")
-    parser.add_argument(
-        "--timeout", dest="timeout_s", type=float, default=30.0, metavar="S", help="of each wait, in s (30)"
-    )
-    parser.add_argument("--json", dest="json_file", type=file_path, metavar="FILE", help="write the record")
-    parser.add_argument("--overwrite", action="store_true", help="replace an older FILE of --json")
-    parser.add_argument("-h", "--help", action="help", help="show this text")
+    add_timeout(parser, 30.0, "in each wait")
+    add_json(parser, "json_file")
+    add_overwrite(parser)
+    add_usual(parser)
     words = parser.parse_args(arguments)
     from gradwire.doctor.finding import DoctorOptions
     from gradwire.doctor.report import run_doctor  # imports torch, if it is installed

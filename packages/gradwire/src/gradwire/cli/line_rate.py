@@ -5,7 +5,17 @@ from __future__ import annotations
 import argparse
 from collections.abc import Sequence
 
-from gradwire.cli.parser import Parser, chosen, file_path, geometric, listed
+from gradwire.cli.lists import geometric, listed
+from gradwire.cli.parser import (
+    Parser,
+    add_json,
+    add_overwrite,
+    add_timeout,
+    add_usual,
+    chosen,
+    file_path,
+    seconds,
+)
 from gradwire.launch.launched import launched_workers
 from gradwire.units import parse_size
 
@@ -21,10 +31,12 @@ def run(arguments: Sequence[str]) -> None:
     group = parser.add_argument_group("messages")
     add_sizes(group, "1", "64MiB")
     group.add_argument("--repeats", type=int, default=5, metavar="N", help="streams per figure (5)")
-    group.add_argument("--time", type=float, default=0.1, metavar="S", help="approximate, per figure (0.1 s)")
+    group.add_argument(
+        "--time", type=seconds, default=0.1, metavar="TIME", help="approximate, per figure (100ms)"
+    )
     group.add_argument("--window", type=int, default=16, metavar="N", help="messages in flight (16)")
     group = parser.add_argument_group("where")
-    group.add_argument("--workers", type=int, metavar="N", help="local processes (2)")
+    group.add_argument("--workers", type=int, metavar="N", help="number of local processes (2)")
     group.add_argument("--all-pairs", action="store_true", help="measure every pair of ranks in turn")
     add_network(group)
     add_outputs(parser.add_argument_group("results"))
@@ -43,26 +55,25 @@ def add_sizes(group: argparse._ArgumentGroup, low: str, high: str) -> None:
     group.add_argument("--min", metavar="SIZE", default=low, help=f"the smallest size ({low})")
     group.add_argument("--max", metavar="SIZE", default=high, help=f"the largest size ({high})")
     group.add_argument("--factor", type=int, metavar="N", default=2, help="from one size to the next (2)")
-    group.add_argument("--sizes", metavar="LIST", help="these sizes instead, e.g. 64kB,1MB,16MB")
+    group.add_argument("--sizes", metavar="LIST", help="sizes, instead of a range: 64kB,1MB,16MB")
 
 
 def add_network(group: argparse._ArgumentGroup) -> None:
     """Add the options for the network."""
-    group.add_argument("--link", metavar="RATE", help="throttle every rank, e.g. 1gbit (no limit)")
     group.add_argument(
-        "--timeout", dest="timeout_s", type=float, default=60.0, metavar="S", help="of each wait, in s (60)"
+        "--rate", dest="link", metavar="RATE", help="rate of each host's link, here of each rank (unlimited)"
     )
+    add_timeout(group, 60.0, "in each wait")
 
 
 def add_outputs(group: argparse._ArgumentGroup) -> None:
     """Add the options for results."""
-    group.add_argument("--json", dest="json_file", type=file_path, metavar="FILE", help="write the record")
+    add_json(group, "json_file")
     group.add_argument(
         "--plot", dest="plot_file", type=file_path, metavar="FILE", help="write a picture (PNG)"
     )
-    group.add_argument("--overwrite", action="store_true", help="replace older files")
-    group.add_argument("--quiet", action="store_true", help="show no progress")
-    group.add_argument("-h", "--help", action="help", help="show this text")
+    add_overwrite(group)
+    add_usual(group)
 
 
 def sizes_of(words: argparse.Namespace) -> tuple[int, ...]:

@@ -9,11 +9,14 @@ import sys
 import traceback
 from collections.abc import Container, Mapping, Sequence
 from io import TextIOWrapper
+from pathlib import Path
 from types import MappingProxyType
 from typing import TextIO
 
 from gradwire import plugins
+from gradwire.cli.call import Call, serving
 from gradwire.cli.parser import EXIT_MISTAKE, Parser
+from gradwire.cli.settings import find_settings
 from gradwire.errors import GradwireError, SpecError, one_line, shown
 from gradwire.version import NEEDED, import_problem, version
 
@@ -30,8 +33,9 @@ COMMANDS = MappingProxyType(
         "profile": "run a DDP or FSDP2 script, and estimate its steps with gradwire",
         "run": "run an unchanged script with gradwire, and measure the gain",
         "doctor": "check this machine, or the ranks of a cluster, before training",
-        "codecs": "list the codecs with their size, error bound, and source",
+        "codecs": "list the codecs with their size, error, and speed here, or show one",
         "line-rate": "measure latency and bandwidth between ranks",
+        "completion": "print a script that completes gradwire's commands in a shell",
     }
 )
 """The commands of this package and their lines of help. The module of the same name in this folder has
@@ -117,11 +121,32 @@ def main(arguments: Sequence[str] | None = None) -> int:
     if isinstance(sys.stdout, TextIOWrapper):
         sys.stdout.reconfigure(errors="backslashreplace")  # as stderr: file names may be invalid UTF-8
     try:
+        call = _call(words)
+    except GradwireError as error:
+        return _mistake(str(error))
+    with serving(call):
+        return _run(words, call)
+
+
+def _call(words: Sequence[str]) -> Call:
+    """Return the call of a command, with the settings of the current folder. Raises ``SpecError``."""
+    if not words or words[0].startswith("-"):
+        return Call()
+    settings = find_settings(Path.cwd())
+    if settings is not None:
+        settings.check_commands({*commands(), *ELSEWHERE})
+    return Call(words[0], settings)
+
+
+def _run(words: Sequence[str], call: Call) -> int:
+    try:
         code = _dispatch(words)
         sys.stdout.flush()
         return code
     except GradwireError as error:
-        return _mistake(str(error))
+        if call.is_verbose:
+            traceback.print_exception(error)
+        return _mistake(f"{error}{call.note()}")
     except KeyboardInterrupt:
         sys.stderr.write("gradwire: interrupted\n")
         return EXIT_INTERRUPTED
@@ -180,7 +205,7 @@ def _dispatch(words: Sequence[str]) -> int:
             f"gradwire {words[0]} is a command of {package}, which is not installed; run pip install "
             f"./packages/{package} in gradwire's source folder"
         )
-    lines = "\n".join(f"  {name:<11}{summary}" for name, (summary, _) in known.items())
+    lines = "\n".join(f"  {name:<12}{summary}" for name, (summary, _) in known.items())
     parser = Parser(
         prog="gradwire",
         usage="gradwire COMMAND [options]",

@@ -3,15 +3,19 @@
 from __future__ import annotations
 
 import argparse
+import shlex
 import sys
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
+from contextvars import ContextVar
 from dataclasses import fields
 from pathlib import Path
+from types import MappingProxyType
 from typing import Any, NoReturn, TypeVar
 
-from gradwire import collectives, plugins
+from gradwire.cli.call import current_call
+from gradwire.cli.nearest import suggestion
 from gradwire.errors import SpecError, one_line, shown
-from gradwire.units import format_size, parse_whole
+from gradwire.units import parse_duration
 
 EXIT_MISTAKE = 2
 
@@ -19,7 +23,10 @@ Chosen = TypeVar("Chosen")
 
 
 class Parser(argparse.ArgumentParser):
-    """An ``ArgumentParser`` that reports an error in one line, without the usage."""
+    """An ``ArgumentParser`` whose errors are one line, with the nearest name if one is misspelled.
+
+    It also reads the options that a settings file sets (``gradwire.cli.call``).
+    """
 
     def __init__(self, prog: str, description: str, usage: str, epilog: str) -> None:
         super().__init__(
@@ -32,20 +39,105 @@ class Parser(argparse.ArgumentParser):
             add_help=False,
         )
 
+    def parse_args(self, args: Any = None, namespace: Any = None) -> Any:
+        """Parse as argparse does; the error for an unknown option names the nearest one."""
+        found, unknown = self.parse_known_args(args, namespace)
+        if unknown:
+            self.error(self._unknown(unknown))
+        return found
+
     def parse_known_args(self, args: Any = None, namespace: Any = None) -> tuple[Any, list[str]]:
-        """Parse as argparse does; reject ``--option=--``, whose value argparse drops before Python 3.13."""
-        found, unknown = super().parse_known_args(args, namespace)
+        """Parse as argparse does, after the settings; reject ``--option=--``, which Python < 3.13 drops."""
+        args = sys.argv[1:] if args is None else list(args)
+        call = current_call()
+        found, unknown = super().parse_known_args([*call.words(self, args), *args], namespace)
         for action in self._actions:
             if action.nargs is None and getattr(found, action.dest, None) == []:
                 self.error(
                     f"argument {'/'.join(action.option_strings) or action.dest}: expected one argument"
                 )
+        if not unknown:
+            call.apply(self, found)
         return found, unknown
+
+    def parse_command(self, arguments: Sequence[str], example: str) -> tuple[Any, list[str]]:
+        """Return the parsed options before ``--``, and the command after it, which must not be empty.
+
+        Raises ``SpecError``, also for a command without ``--``; the error shows the call with it.
+        """
+        own, command = split_command(arguments)
+        place = None if "--" in arguments else self._command_place(own)
+        if place is not None:
+            right = f"{self.prog} {shlex.join([*own[:place], '--', *own[place:]])}"
+            raise SpecError(f"expected '--' before the command, got none; write {right}")
+        words = self.parse_args(own)
+        if not command:
+            raise SpecError(f"expected a command after '--', got none; for example: {self.prog} -- {example}")
+        return words, command
+
+    def print_help(self, file: Any = None) -> None:
+        """Print the help, or raise ``Inspected`` for a caller that wants this parser."""
+        if inspecting.get():
+            raise Inspected(self)
+        super().print_help(file)
 
     def error(self, message: str) -> NoReturn:
         """Print one line on standard error and exit."""
-        sys.stderr.write(f"{self.prog}: {one_line(message)}; see {self.prog} --help\n")
+        message = message.replace("the following arguments are required: ", "got no ")
+        note = current_call().note()
+        sys.stderr.write(f"{self.prog}: {one_line(message)}{note}; see {self.prog} --help\n")
         raise SystemExit(EXIT_MISTAKE)
+
+    def _unknown(self, words: Sequence[str]) -> str:
+        """Return the error for words that no option or argument takes."""
+        if not words[0].startswith("-"):
+            return f"expected no further argument, got {shown(words[0])}"
+        option = words[0].partition("=")[0]
+        near = suggestion(option, self._option_string_actions)
+        return f"expected an option of {self.prog}, got {option}{near}"
+
+    def _command_place(self, words: Sequence[str]) -> int | None:
+        """Return the index of the first word that is neither an option nor its value, or None."""
+        place = 0
+        while place < len(words) and words[place].startswith("-"):
+            option, equals, _ = words[place].partition("=")
+            action = self._option_string_actions.get(option)
+            if action is None:
+                return None
+            place += 2 if action.nargs is None and not equals else 1
+        return place if place < len(words) else None
+
+    def _check_value(self, action: argparse.Action, value: Any) -> None:
+        if action.choices is not None and value not in action.choices:
+            known = [*map(str, action.choices)]
+            near = suggestion(str(value), known)
+            raise argparse.ArgumentError(
+                action, f"expected one of {', '.join(known)}, got {shown(value)}{near}"
+            )
+
+    def _get_value(self, action: argparse.Action, arg_string: str) -> Any:
+        kind = _NUMBERS.get(action.type)
+        try:
+            return super()._get_value(action, arg_string)
+        except argparse.ArgumentError as error:
+            if kind is None:
+                raise
+            raise argparse.ArgumentError(action, f"expected {kind}, got {shown(arg_string)}") from error
+
+
+_NUMBERS: Mapping[Any, str] = MappingProxyType({int: "a whole number", float: "a number"})
+
+
+class Inspected(BaseException):
+    """Raised in place of printing a parser's help, for a caller that wants the parser."""
+
+    def __init__(self, parser: Parser) -> None:
+        super().__init__(parser)
+        self.parser = parser
+
+
+inspecting: ContextVar[bool] = ContextVar("inspecting", default=False)
+"""Whether ``--help`` raises ``Inspected``."""
 
 
 class Formatter(argparse.RawDescriptionHelpFormatter):
@@ -87,6 +179,75 @@ def split_command(words: Sequence[str]) -> tuple[list[str], list[str]]:
     return [*words[:place]], [*words[place + 1 :]]
 
 
+# Options that several commands share, each with one meaning, and the readers of their values.
+
+
+def add_usual(group: argparse._ActionsContainer) -> None:
+    """Add the options of every command."""
+    loudness = group.add_mutually_exclusive_group()
+    loudness.add_argument("--quiet", action="store_true", help="show no progress")
+    loudness.add_argument("--verbose", action="store_true", help="show more: settings, and causes of errors")
+    group.add_argument("-h", "--help", action="help", help="show this text")
+
+
+def add_timeout(group: argparse._ActionsContainer, default_s: float | None, note: str) -> None:
+    """Add ``--timeout`` as ``timeout_s``; ``note`` says what is given up."""
+    shown_default = "never" if default_s is None else f"{default_s:g}s"
+    group.add_argument(
+        "--timeout",
+        dest="timeout_s",
+        type=seconds,
+        default=default_s,
+        metavar="TIME",
+        help=f"give up after this time, {note} ({shown_default})",
+    )
+
+
+def add_json(group: argparse._ActionsContainer, dest: str = "json") -> None:
+    """Add ``--json``."""
+    group.add_argument(
+        "--json", dest=dest, type=file_path, metavar="FILE", help="write the record, to - for standard output"
+    )
+
+
+def add_save(group: argparse._ActionsContainer) -> None:
+    """Add ``--save``."""
+    group.add_argument(
+        "--save", type=file_path, metavar="FILE", help="write the plan, for attach, train, and doctor"
+    )
+
+
+def add_folder(group: argparse._ActionsContainer, default: str) -> None:
+    """Add ``--out`` and ``--overwrite``; ``default`` names the usual folder."""
+    group.add_argument("--out", type=folder_path, metavar="DIR", help=f"folder of the results ({default})")
+    add_overwrite(group)
+
+
+def add_overwrite(group: argparse._ActionsContainer) -> None:
+    """Add ``--overwrite``."""
+    group.add_argument("--overwrite", action="store_true", help="replace older results")
+
+
+def seconds(text: str) -> float:
+    """Return a time in seconds, such as ``500ms`` or ``30s``; a number without unit is in seconds.
+
+    Examples
+    --------
+    >>> seconds("30"), seconds("30s"), seconds("500ms")
+    (30.0, 30.0, 0.5)
+    """
+    try:
+        return parse_duration(text)
+    except SpecError:
+        pass
+    try:
+        return float(text)
+    except ValueError as error:
+        raise argparse.ArgumentTypeError(
+            f"expected a time such as '30s', '500ms' or '30' (seconds), got {shown(text)}"
+        ) from error
+
+
 def file_path(text: str) -> Path:
     """Return the path of a file; reject an empty name, which may be an unset variable of a script."""
     if not text:
@@ -99,113 +260,3 @@ def folder_path(text: str) -> Path:
     if not text:
         raise argparse.ArgumentTypeError("expected a path, got an empty one; name a folder ('.' is this one)")
     return Path(text)
-
-
-# Lists on the command line: sizes of a sweep, codecs, algorithms, and numbers of ranks.
-
-MOST_NBYTES = 1 << 32
-
-
-def geometric(low_nbytes: int, high_nbytes: int, factor: int) -> tuple[int, ...]:
-    """Return ``low``, ``low * factor``, ... up to ``high``. Raises ``SpecError``.
-
-    Examples
-    --------
-    >>> geometric(1, 10, 2)
-    (1, 2, 4, 8)
-    """
-    if factor < 2:
-        raise SpecError(f"expected a whole number from 2 up for --factor, got {factor}")
-    if not 1 <= low_nbytes <= high_nbytes:
-        raise SpecError(
-            f"expected sizes from 1 byte up for --min and --max, got {low_nbytes} and {high_nbytes}"
-        )
-    _check_most(high_nbytes)
-    sizes = [low_nbytes]
-    while sizes[-1] * factor <= high_nbytes:
-        sizes.append(sizes[-1] * factor)
-    return tuple(sizes)
-
-
-def listed(sizes: tuple[int, ...]) -> tuple[int, ...]:
-    """Return the sizes in ascending order. Raises ``SpecError`` if one is repeated, is 0, or is too large."""
-    if min(sizes) < 1 or len(set(sizes)) < len(sizes):
-        raise SpecError(f"expected different sizes from 1 byte up, got {', '.join(map(str, sizes))}")
-    _check_most(max(sizes))
-    return tuple(sorted(sizes))
-
-
-def codec_specs(text: str) -> tuple[str, ...]:
-    """Return the canonical specs of ``identity,quantize:8,block=256,fp16``. Raises ``SpecError``.
-
-    Examples
-    --------
-    >>> codec_specs("identity,quantize:8,block=256,fp16")
-    ('identity', 'quantize:8,block=256', 'fp16')
-    """
-    from gradwire.codecs import known_names, parse  # only some commands need the kernels
-
-    return _once("--codecs", tuple(str(parse(spec)) for spec in _specs(text, known_names())))
-
-
-def algorithm_specs(text: str) -> tuple[str, ...]:
-    """Return the specs of ``ring,hierarchical:4,ring+star,tree``. Raises ``SpecError``.
-
-    Examples
-    --------
-    >>> algorithm_specs("ring,hierarchical:4,ring+star,tree")
-    ('ring', 'hierarchical:4,ring+star', 'tree')
-    """
-    known = {*collectives.NAMES, *plugins.names(plugins.ALGORITHMS)}
-    specs = _once("--algorithms", _specs(text, known))
-    for spec in specs:
-        collectives.get(spec)
-    return specs
-
-
-def whole_numbers(option: str, text: str) -> tuple[int, ...]:
-    """Return the different whole numbers of a list separated by commas. Raises ``SpecError``."""
-    numbers = []
-    for word in _once(option, between_commas(text)):
-        number = parse_whole(word)
-        if number is None:
-            raise SpecError(
-                f"expected whole numbers separated by commas (2,4,8) for {option}, got {shown(text)}"
-            )
-        numbers.append(number)
-    return tuple(numbers)
-
-
-def _specs(text: str, known: set[str]) -> tuple[str, ...]:
-    """Return the specs of a list; a comma may separate specs, or be part of one."""
-    specs: list[str] = []
-    for part in between_commas(text):
-        begins = part.partition(":")[0] in known or ":" in part
-        if specs and not begins and ("=" in part or ":" in specs[-1]):
-            specs[-1] += f",{part}"
-        else:
-            specs.append(part)
-    return tuple(specs)
-
-
-def between_commas(text: str) -> tuple[str, ...]:
-    """Return the words of a list separated by commas, without surrounding blanks.
-
-    Examples
-    --------
-    >>> between_commas("mlp, cnn")
-    ('mlp', 'cnn')
-    """
-    return tuple(part.strip() for part in text.split(","))
-
-
-def _once(option: str, words: tuple[str, ...]) -> tuple[str, ...]:
-    for number, word in enumerate(words):
-        if word in words[:number]:
-            raise SpecError(f"expected different words for {option}, got {word} twice; remove one")
-    return words
-
-
-def _check_most(nbytes: int) -> None:
-    if nbytes > MOST_NBYTES:
-        raise SpecError(f"expected a size up to {format_size(MOST_NBYTES)}, got {format_size(nbytes)}")

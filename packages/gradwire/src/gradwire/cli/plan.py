@@ -4,14 +4,14 @@ from __future__ import annotations
 
 import argparse
 import sys
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Sequence
 from pathlib import Path
-from shutil import get_terminal_size
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Any
 
-from gradwire.cli.parser import Parser, add_options, algorithm_specs, codec_specs, file_path
+from gradwire.cli.lists import algorithm_specs, codec_specs
+from gradwire.cli.parser import Parser, add_json, add_options, add_overwrite, add_save, add_usual
+from gradwire.cli.progress import measuring
 from gradwire.errors import SpecError
 from gradwire.files import check_writable, write_files
 from gradwire.page import beside, check_page, keep
@@ -21,7 +21,6 @@ from gradwire.tables import show
 from gradwire.units import parse_count, parse_duration
 
 if TYPE_CHECKING:
-    from gradwire.planner.calibration import Show
     from gradwire.planner.choice import Choice
 
 _WHERE = (
@@ -56,7 +55,7 @@ def run(arguments: Sequence[str]) -> None:
     from gradwire.planner.choice import choose  # imports torch, which takes seconds
     from gradwire.planner.report import report
 
-    with _progress() as progress:
+    with measuring(words.quiet) as progress:
         choice = choose(request, progress)
     show(*report(choice, words.top))
     _write(words, choice)
@@ -75,12 +74,10 @@ def parser() -> Parser:
     group = made.add_argument_group("results")
     group.add_argument("--top", type=int, metavar="N", default=10, help="plans to show (10)")
     add_options(group, PlanRequest, ("most_hosts",))
-    group.add_argument("--json", type=file_path, metavar="FILE", help="write the choice as a record")
-    group.add_argument(
-        "--out", type=file_path, metavar="FILE", help="write the plan, for train and all_reduce"
-    )
-    group.add_argument("--overwrite", action="store_true", help="replace older files")
-    group.add_argument("-h", "--help", action="help", help="show this text")
+    add_json(group)
+    add_save(group)
+    add_overwrite(group)
+    add_usual(group)
     made.set_defaults(pipelines=1, most_hosts=FARTHEST)
     return made
 
@@ -113,36 +110,16 @@ def _check(words: argparse.Namespace) -> None:
     if words.json is not None:
         check_writable("--json", words.json, words.overwrite)
         check_page("--json", words.json, words.overwrite)
-    if words.out is not None:
-        check_writable("--out", words.out, words.overwrite)
-    if words.json is not None and words.out is not None and words.json.resolve() == words.out.resolve():
-        raise SpecError(f"expected two files for --json and --out, got {words.out} twice; change one")
-
-
-@contextmanager
-def _progress() -> Iterator[Show]:
-    """Yield a function that draws a progress bar if standard error is a terminal, and nothing otherwise."""
-    if not sys.stderr.isatty():
-        yield lambda _done, _total, _what: None
-        return
-
-    def draw(done: int, total: int, what: str) -> None:
-        bar = "#" * (24 * done // max(1, total))
-        text = f"measuring codecs [{bar:<24}] {done}/{total} {what}"
-        sys.stderr.write(f"\r\x1b[K{text[: get_terminal_size().columns - 1]}")  # a wrapped line would stay
-        sys.stderr.flush()
-
-    try:
-        yield draw
-    finally:
-        sys.stderr.write("\r\x1b[K")
-        sys.stderr.flush()
+    if words.save is not None:
+        check_writable("--save", words.save, words.overwrite)
+    if words.json is not None and words.save is not None and words.json.resolve() == words.save.resolve():
+        raise SpecError(f"expected two files for --json and --save, got {words.save} twice; change one")
 
 
 def _write(words: argparse.Namespace, choice: Choice) -> None:
     from gradwire.planner.report import page_of
 
-    plan = {} if words.out is None else {words.out: choice.plan.to_text().encode()}
+    plan = {} if words.save is None else {words.save: choice.plan.to_text().encode()}
     if words.json is None:
         write_files(plan)
     elif keep(words.json, choice.record(), page_of, plan, quiet=True):

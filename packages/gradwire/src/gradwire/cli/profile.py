@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from gradwire.cli.parser import Parser, chosen, file_path, split_command
+from gradwire.cli.parser import Parser, add_json, add_overwrite, add_save, add_usual, chosen
 from gradwire.errors import SpecError, shown
 from gradwire.files import check_writable
 from gradwire.page import check_page
@@ -17,13 +17,7 @@ MOST_STEPS = 10_000
 
 def run(arguments: Sequence[str]) -> int:
     """Run the command: check its options, profile the script; return the script's exit code."""
-    own, command = split_command(arguments)
-    words = _parser().parse_args(own)
-    if not command:
-        raise SpecError(
-            "expected the script's command after '--', got none; for example: gradwire profile -- torchrun "
-            "--nproc-per-node 2 train.py"
-        )
+    words, command = _parser().parse_command(arguments, "torchrun --nproc-per-node 2 train.py")
     rates, hosts = _listed(words.rates), _hosts(words.hosts)
     for rate in rates:
         parse_rate(rate)
@@ -31,14 +25,14 @@ def run(arguments: Sequence[str]) -> int:
         if not least <= value <= MOST_STEPS:
             raise SpecError(f"expected {least} to {MOST_STEPS} for --{name}, got {value}")
     if words.tries:
-        for name in ("goes_on", "rates", "hosts", "latency", "shared_machine", "json", "out"):
+        for name in ("goes_on", "rates", "hosts", "latency", "shared_machine", "json", "save"):
             if getattr(words, name):
                 option = {"goes_on": "continue"}.get(name, name.replace("_", "-"))
                 raise SpecError(
                     f"expected no --{option} with --try, which measures on this network and ends the script; "
                     f"omit --{option}, or --try"
                 )
-    for name in ("json", "out"):
+    for name in ("json", "save"):
         if getattr(words, name) is not None:
             check_writable(f"--{name}", getattr(words, name), words.overwrite)
     if words.json is not None:
@@ -81,7 +75,11 @@ def _parser() -> Parser:
     steps, warm_up = Settings.steps, Settings.warm_up
     group.add_argument("--steps", type=int, metavar="N", default=steps, help=f"measured steps ({steps})")
     group.add_argument(
-        "--warm-up", type=int, metavar="N", default=warm_up, help=f"steps before these ({warm_up})"
+        "--warm-up",
+        type=int,
+        metavar="N",
+        default=warm_up,
+        help=f"steps before the measured ones ({warm_up})",
     )
     group.add_argument(
         "--continue", dest="goes_on", action="store_true", help="let the script run to its end"
@@ -93,13 +91,13 @@ def _parser() -> Parser:
         help="then attach gradwire, and measure the steps with it",
     )
     group = parser.add_argument_group("other networks")
-    group.add_argument("--rates", metavar="LIST", help="other networks, e.g. 100mbit,1gbit,10gbit")
-    group.add_argument("--latency", metavar="T", help="their latency (50us)")
-    group.add_argument("--hosts", metavar="LIST", help="numbers of hosts (the number of ranks)")
+    group.add_argument("--rates", metavar="LIST", help="link rates to compare: 100mbit,1gbit,10gbit")
+    group.add_argument("--latency", metavar="TIME", help="latency of each link (50us)")
+    group.add_argument("--hosts", metavar="N", help="number of hosts, or several: 2,4,8 (that of the ranks)")
     group.add_argument("--shared-machine", action="store_true", help="all hosts share this machine (testbed)")
     group = parser.add_argument_group("results")
-    group.add_argument("--json", type=file_path, metavar="FILE", help="write all estimates as a record")
-    group.add_argument("--out", type=file_path, metavar="FILE", help="write the plan for this network")
-    group.add_argument("--overwrite", action="store_true", help="replace older files")
-    group.add_argument("-h", "--help", action="help", help="show this text")
+    add_json(group)
+    add_save(group)
+    add_overwrite(group)
+    add_usual(group)
     return parser

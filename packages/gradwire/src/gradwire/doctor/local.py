@@ -232,6 +232,6 @@ def _read_plan(path: Path | None) -> tuple[Plan | None, list[Finding]]:
     try:
         plan = Plan.of(path)
     except SpecError as error:
-        return None, [Finding("plan", "FAIL", f"{error}; 'gradwire plan --out FILE' writes one")]
+        return None, [Finding("plan", "FAIL", f"{error}; 'gradwire plan --save FILE' writes one")]
     how = "sharded" if plan.is_sharded else f"pipeline {plan.pipeline}"
     return plan, [Finding("plan", "ok", f"{plan.codec} over {plan.algorithm}, {how}")]

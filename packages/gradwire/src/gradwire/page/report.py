@@ -17,7 +17,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Self
 
 from gradwire.errors import JobError
-from gradwire.files import write_files
+from gradwire.files import STANDARD_OUTPUT, write_files
 from gradwire.page.picture import Picture, can_draw, draw
 from gradwire.records import to_json
 from gradwire.tables import Column, Table
@@ -303,7 +303,7 @@ def beside(record: Path) -> Path:
 def check_page(option: str, record: Path, overwrite: bool) -> None:
     """Raise ``JobError`` with the option's name if the page exists already and may not be replaced."""
     page = beside(record)
-    if page.exists() and not overwrite:
+    if record != STANDARD_OUTPUT and page.exists() and not overwrite:
         raise JobError(
             f"{option} {record} also writes its page, but {page} exists already; name another file, or pass "
             "--overwrite"
@@ -320,10 +320,13 @@ def keep(
 ) -> bool:
     """Write a record and other files, all or none, then its page; return whether the page was written.
 
-    Raises ``JobError`` if the files, other than the page, cannot be written.
+    A record on standard output has no page. Raises ``JobError`` if the files, other than the page, cannot be
+    written.
     """
     text = to_json(record)
     write_files({path: text.encode(), **others})
+    if path == STANDARD_OUTPUT:
+        return False
     return write_page(beside(path), lambda: page_of(json.loads(text)), quiet=quiet)
 
 

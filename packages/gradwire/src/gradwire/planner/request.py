@@ -112,39 +112,37 @@ class PlanRequest:
     """
 
     model: int | ModelSizes | str = _option(
-        "--model M", "parameters (25.6M), or a factory package.module:name", default=MISSING
+        "--model MODEL", "model: parameters (25.6M), or a factory package.module:name", default=MISSING
     )
-    hosts: int = _option("--hosts N", f"2 to {MOST_HOSTS}", "hosts", MISSING, type=int)
-    forward_s: float | None = _option("--forward T", "time of forward, e.g. 12ms (a factory's, or 0)", "s")
-    backward_s: float | None = _option("--backward T", "time of backward; exchanges overlap it", "s")
-    update_s: float = _option("--update T", "time of the optimizer's step (0)", "s", 0.0)
+    hosts: int = _option("--hosts N", f"number of hosts, 2 to {MOST_HOSTS}", "hosts", MISSING, type=int)
+    forward_s: float | None = _option("--forward TIME", "time of forward, e.g. 12ms (a factory's, or 0)", "s")
+    backward_s: float | None = _option("--backward TIME", "time of backward; exchanges overlap it", "s")
+    update_s: float = _option("--update TIME", "time of the optimizer's step (0)", "s", 0.0)
     gradients: Sequence[torch.Tensor] | Path | None = _option(
         "--gradients FILE", "recorded gradients (a factory's, or synthetic)"
     )
     line: Line | LineRate | Path | None = _option(
-        "--measured FILE", "the link, from 'gradwire line-rate --json FILE'"
+        "--measured FILE", "measured link, from 'gradwire line-rate --json FILE'"
     )
     elsewhere: bool = _option("--elsewhere", "FILE may be from another machine", default=False)
-    rate: str | float | None = _option("--rate R", "or the link's rate, e.g. 10gbit", "B/s")
-    latency: str | float | None = _option("--latency T", "and its latency (50us)", "s")
+    rate: str | float | None = _option("--rate RATE", "rate of each host's link, instead, e.g. 10gbit", "B/s")
+    latency: str | float | None = _option("--latency TIME", "latency of each link, instead (50us)", "s")
     group_size: int | None = _option("--group-size N", "hosts that share an uplink", "hosts", type=int)
-    core_rate: str | float | None = _option("--core R", "rate of an uplink", "B/s")
+    core_rate: str | float | None = _option("--core RATE", "rate of each uplink", "B/s")
     shared_machine: bool | None = _option("--shared-machine", "all hosts share this machine (testbed)")
-    codecs: tuple[Codec, ...] | None = _option("--codecs LIST", "allowed codecs (all with a relative bound)")
+    codecs: tuple[Codec, ...] | None = _option("--codecs LIST", "codecs, allowed (all with a relative bound)")
     largest_error: float | None = _option("--largest-error X", "of an element of the sum (any)", type=float)
-    algorithms: tuple[str, ...] | None = _option("--algorithms LIST", f"({_NAMES})")
+    algorithms: tuple[str, ...] | None = _option("--algorithms LIST", f"algorithms ({_NAMES})")
     pipelines: tuple[int, ...] = _option(
-        "--pipeline K", "offer Pipe-SGD, K-1 steps stale (1: don't)", "steps", (1,), type=int
+        "--pipeline K", "steps in flight, to offer Pipe-SGD (1: don't)", "steps", (1,), type=int
     )
     objective: Objective | None = _option(
         "--objective WHAT",
         "minimize the time of a 'step' or to a 'loss' (loss with --gradients)",
         choices=tuple(each.value for each in Objective),
     )
-    scale: Literal["auto"] | None = _option(
-        "--scale auto", "also offer scales for codecs with absolute bounds"
-    )
-    nic: Codec | None = _option("--nic CODEC", "also offer encoding in NICs with this codec")
+    scale: Literal["auto"] | None = _option("--scale auto", "scale gradients to absolute bounds, also")
+    nic: Codec | None = _option("--nic SPEC", "NICs with this codec, to offer encoding in them")
     sharded_lr: float | None = _option(
         "--sharded LR", "also offer Sharded, at this learning rate", type=float
     )

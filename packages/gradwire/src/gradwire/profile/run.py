@@ -159,7 +159,7 @@ class ProfileOptions:
     goes_on: bool = False
     tries: bool = False
     json: Path | None = None  # the file of all estimates
-    out: Path | None = None  # the file of the plan on this network
+    save: Path | None = None  # the file of the plan on this network
 
     @property
     def networks(self) -> list[tuple[str, Line]]:
@@ -223,9 +223,9 @@ def estimates(observed: Observed, options: ProfileOptions) -> Estimates:
 def _write(options: ProfileOptions, observed: Observed, measured: Estimates) -> None:
     found = measured.estimates
     plan: dict[Path, bytes] = {}
-    if options.out is not None:
+    if options.save is not None:
         fields = json.loads(found[0].plan.to_text())
-        plan[options.out] = (json.dumps(fields, indent=2) + "\n").encode()
+        plan[options.save] = (json.dumps(fields, indent=2) + "\n").encode()
     if options.json is None:
         write_files(plan)
     else:
@@ -236,5 +236,5 @@ def _write(options: ProfileOptions, observed: Observed, measured: Estimates) -> 
             "hosts_that_pay": hosts_that_pay(measured.scaling) if measured.scaling else None,
         }
         keep(options.json, make_record(SCHEMA, values), page_of, plan)
-    for path in filter(None, (options.json, options.out)):
+    for path in filter(None, (options.json, options.save)):
         sys.stdout.write(f"wrote {path}\n")

@@ -80,15 +80,15 @@ class A2dtwpOptions(CheckedOptions):
 
     data_dir: Path | None = option(
         None,
-        "CIFAR-10 or CIFAR-100",
+        "folder of the data set, CIFAR-10 or CIFAR-100",
         shown="$GRADWIRE_DATA, else scikit-learn's digits",
         value=FOLDER,
     )
-    networks: tuple[str, ...] = option(NETWORKS, "networks to train", known=NETWORKS)
-    policies: tuple[str, ...] = option(POLICIES, "policies of training runs", known=POLICIES)
-    seeds: tuple[int, ...] = option((1, 2, 3), "seeds; one training run each", least=1)
-    images: int = option(6400, "maximum number of training images", least=2)
-    batches: int = option(1800, "batches of each training run", least=10)
+    networks: tuple[str, ...] = option(NETWORKS, "networks to train", name="--models", known=NETWORKS)
+    policies: tuple[str, ...] = option(POLICIES, "policies of sending weights", known=POLICIES)
+    seeds: tuple[int, ...] = option((1, 2, 3), "seeds of the training runs", name="--seed-list", least=1)
+    images: int = option(6400, "maximum number of training images", name="--max-images", least=2)
+    batches: int = option(1800, "batches of each run", least=10)
     narrower: int = option(8, "divisor of the paper's channels, in training runs", least=1)
     timed: tuple[str, ...] = option(MODELS, "full-size networks to time")
     timed_batches: int = option(3, "timed batches per link and repetition", least=1)

@@ -14,7 +14,7 @@ from itertools import product
 from pathlib import Path
 from statistics import fmean, median
 
-from gradwire.cli.parser import algorithm_specs, codec_specs
+from gradwire.cli.lists import algorithm_specs, codec_specs
 from gradwire.tables import Column, Table, figure
 from gradwire_lab.experiments.answer import Answer
 from gradwire_lab.experiments.experiment import (
@@ -66,14 +66,16 @@ class AutoOptions(CheckedOptions):
     """
 
     hosts: int = option(4, "number of hosts")
-    rate: str = option("100mbit", "link rate of each host", value="RATE")
+    rate: str = option("100mbit", "rate of each host's link", value="RATE")
     tasks: tuple[str, ...] = option(TASKS, "tasks to train", known=TASKS)
-    methods: tuple[str, ...] = option(METHODS, "methods besides DDP", known=METHODS)
-    codecs: tuple[str, ...] = option((), "codecs of fixed plans", shown="none", read=codec_specs)
-    algorithms: tuple[str, ...] = option(("ring",), "algorithms of fixed plans", read=algorithm_specs)
-    seeds: int = option(3, "seeds (training runs) of each", least=1)
-    data_dir: Path | None = option(None, "images of CIFAR", shown="digits", value=FOLDER)
-    text: Path | None = option(None, "text of gpt and lstm", shown="Python's language reference", value=FILE)
+    methods: tuple[str, ...] = option(METHODS, "methods, besides DDP", known=METHODS)
+    codecs: tuple[str, ...] = option((), "codecs, of fixed plans", shown="none", read=codec_specs)
+    algorithms: tuple[str, ...] = option(("ring",), "algorithms, of fixed plans", read=algorithm_specs)
+    seeds: int = option(3, "seeds, one training run of each method for each", least=1)
+    data_dir: Path | None = option(None, "folder of the data set, CIFAR", shown="digits", value=FOLDER)
+    text: Path | None = option(
+        None, "training text, of gpt and lstm", shown="Python's language reference", value=FILE
+    )
 
     def __post_init__(self) -> None:
         super().__post_init__()

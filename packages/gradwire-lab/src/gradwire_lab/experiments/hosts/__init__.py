@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib.util
 import json
 import sys
 from collections.abc import Mapping, Sequence
@@ -67,6 +68,8 @@ def run_on_hosts(
 
     ``variables`` are added to the environment. Raises ``TestbedError``, and ``JobError`` if a host fails.
     """
+    if importlib.util.find_spec("torch") is None:
+        importlib.import_module("torch")  # raises here, instead of on every host
     card = [sys.executable, "-m", "gradwire", "nic", "--codec", *nic.split()] if nic else []
     with Testbed(Topology.even(hosts, rate, mtu_nbytes=mtu_nbytes), nic=card) as bed:
         environment = inherited_environment() | dict(variables or {})

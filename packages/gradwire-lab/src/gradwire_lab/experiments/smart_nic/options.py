@@ -50,14 +50,16 @@ class SmartNicOptions(CheckedOptions):
     rings: int = len(RINGS)
     chunk_words: int = 160
     hosts: tuple[int, ...] = option(
-        (2, 3, 4), "numbers of hosts; the model is calibrated on the first value of each list"
+        (2, 3, 4), "number of hosts, or several, the first of which calibrates", value="N"
     )
-    rates: tuple[str, ...] = option(("200mbit", "100mbit"), "link rate of each host, in each direction")
+    rates: tuple[str, ...] = option(
+        ("200mbit", "100mbit"), "link rates to compare, the first of which calibrates"
+    )
     widths: tuple[int, ...] = option((256, 512), "inputs and outputs of a layer", least=64)
-    batches: tuple[int, ...] = option(BATCHES, "samples per host and step", least=1)
+    batches: tuple[int, ...] = option(BATCHES, "samples per host and step", name="--batch-sizes", least=1)
     layers: int = option(6, "layers of the perceptron on the testbed", least=2)
-    steps: int = option(40, "steps of each training run", least=5)
-    seeds: int = option(3, "seeds (training runs) of each method", least=1)
+    steps: int = option(40, "stop each run after N steps", name="--max-steps", least=5)
+    seeds: int = option(3, "seeds, one training run of each method for each", least=1)
 
     def __post_init__(self) -> None:
         super().__post_init__()

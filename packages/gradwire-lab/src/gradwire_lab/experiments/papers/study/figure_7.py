@@ -63,7 +63,7 @@ def run(
 
 
 def measure(ranks: Ranks, cells: Sequence[Cell], powers: Sequence[int], time_s: float) -> None:
-    """Measure the link as ``gradwire bench line-rate`` does, and a bare socket's latency."""
+    """Measure the link as ``gradwire line-rate`` does, and a bare socket's latency."""
     from gradwire.timing.line_rate import Effort
     from gradwire.timing.line_rate import measure as measure_line
 
@@ -208,7 +208,7 @@ EXHIBIT = exhibit(
     full=StudyFigure7Options(tuple(range(25)), 0.1),
     scaling="hosts are two network namespaces of one machine that exchange over TCP, with a rate limit of 1 "
     "Gbit/s and without one, instead of InfiniBand with 56 Gbit/s. For a cluster's own lines, run gradwire "
-    "bench line-rate there.",
+    "line-rate there.",
     origins=ORIGINS,
     seconds=(14, 35),
     version=2,

@@ -1,0 +1,117 @@
+"""One call of ``gradwire``: its settings, its loudness, and where its record goes."""
+
+from __future__ import annotations
+
+import os
+import sys
+from collections.abc import Iterator, Sequence
+from contextlib import ExitStack, contextmanager
+from contextvars import ContextVar
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from gradwire.cli.settings import Settings
+from gradwire.files import STANDARD_OUTPUT, output_kept_for_files
+
+if TYPE_CHECKING:
+    import argparse
+
+LOG = "GRADWIRE_LOG"
+"""The variable with the level of gradwire's log, which ``--quiet`` and ``--verbose`` set for a command."""
+
+
+class Call:
+    """One call of a command, which its parser asks for settings, and tells what was parsed.
+
+    Only parsers of ``command`` take part: a command may use the parser of another one.
+    """
+
+    def __init__(self, command: str | None = None, settings: Settings | None = None) -> None:
+        self._command, self._settings = command, settings
+        self._set: dict[str, list[str]] = {}
+        self._undo = ExitStack()
+        self.is_verbose = False
+
+    def words(self, parser: argparse.ArgumentParser, given: Sequence[str]) -> list[str]:
+        """Return the words that the settings add before the ``given`` ones, which take precedence.
+
+        Raises ``SpecError``.
+        """
+        path = parser.prog.split()[1:]
+        if self._settings is None or path[:1] != [self._command]:
+            return []
+        inner = [each for action in _arguments(parser) for each in action.choices or ()]
+        actions = parser._option_string_actions
+        found = self._settings.words(path, actions, inner)
+        said = {id(actions[name]) for word in given if (name := word.partition("=")[0]) in actions}
+        for group in parser._mutually_exclusive_groups:
+            if any(id(each) in said for each in group._group_actions):
+                said |= {id(each) for each in group._group_actions}
+        kept = {name: words for name, words in found.items() if words and id(actions[name]) not in said}
+        self._set |= kept
+        return [word for words in kept.values() for word in words]
+
+    def apply(self, parser: argparse.ArgumentParser, found: Any) -> None:
+        """Apply the options of every command, once the command's own parser has found them."""
+        if parser.prog.split()[1:2] != [self._command]:
+            return
+        loudness = {"quiet": "quiet", "verbose": "debug"}
+        for name, level in loudness.items():
+            if getattr(found, name, False):
+                self._undo.enter_context(_variable(LOG, level))
+        if getattr(found, "verbose", False):
+            self.is_verbose = True
+            for words in self._set.values():
+                sys.stderr.write(f"gradwire: {self._file} sets {' '.join(words)}\n")
+        record = getattr(found, "json", None) or getattr(found, "json_file", None)
+        if record == STANDARD_OUTPUT:
+            self._undo.enter_context(output_kept_for_files())
+
+    def note(self) -> str:
+        """Return what an error adds if settings contributed to the call, or ""."""
+        return f" ({self._file} sets {', '.join(self._set)})" if self._set else ""
+
+    def close(self) -> None:
+        """Undo what the options have changed in this process."""
+        self._undo.close()
+
+    @property
+    def _file(self) -> Path:
+        assert self._settings is not None
+        return self._settings.file
+
+
+_CALL: ContextVar[Call] = ContextVar("call")
+
+
+def current_call() -> Call:
+    """Return the call that is being served; outside of one, a call without settings."""
+    return _CALL.get(Call())
+
+
+@contextmanager
+def serving(call: Call) -> Iterator[Call]:
+    """Serve a call in a ``with`` block, and undo its effects at the end."""
+    token = _CALL.set(call)
+    try:
+        yield call
+    finally:
+        _CALL.reset(token)
+        call.close()
+
+
+def _arguments(parser: argparse.ArgumentParser) -> Iterator[argparse.Action]:
+    return (action for action in parser._actions if not action.option_strings)
+
+
+@contextmanager
+def _variable(name: str, value: str) -> Iterator[None]:
+    before = os.environ.get(name)
+    os.environ[name] = value
+    try:
+        yield
+    finally:
+        if before is None:
+            del os.environ[name]
+        else:
+            os.environ[name] = before

@@ -1,0 +1,114 @@
+"""Lists on the command line: sizes of a sweep, codecs, algorithms, and numbers of ranks."""
+
+from __future__ import annotations
+
+from gradwire import collectives, plugins
+from gradwire.errors import SpecError, shown
+from gradwire.units import format_size, parse_whole
+
+MOST_NBYTES = 1 << 32
+
+
+def geometric(low_nbytes: int, high_nbytes: int, factor: int) -> tuple[int, ...]:
+    """Return ``low``, ``low * factor``, ... up to ``high``. Raises ``SpecError``.
+
+    Examples
+    --------
+    >>> geometric(1, 10, 2)
+    (1, 2, 4, 8)
+    """
+    if factor < 2:
+        raise SpecError(f"expected a whole number from 2 up for --factor, got {factor}")
+    if not 1 <= low_nbytes <= high_nbytes:
+        raise SpecError(
+            f"expected sizes from 1 byte up for --min and --max, got {low_nbytes} and {high_nbytes}"
+        )
+    _check_most(high_nbytes)
+    sizes = [low_nbytes]
+    while sizes[-1] * factor <= high_nbytes:
+        sizes.append(sizes[-1] * factor)
+    return tuple(sizes)
+
+
+def listed(sizes: tuple[int, ...]) -> tuple[int, ...]:
+    """Return the sizes in ascending order. Raises ``SpecError`` if one is repeated, is 0, or is too large."""
+    if min(sizes) < 1 or len(set(sizes)) < len(sizes):
+        raise SpecError(f"expected different sizes from 1 byte up, got {', '.join(map(str, sizes))}")
+    _check_most(max(sizes))
+    return tuple(sorted(sizes))
+
+
+def codec_specs(text: str) -> tuple[str, ...]:
+    """Return the canonical specs of ``identity,quantize:8,block=256,fp16``. Raises ``SpecError``.
+
+    Examples
+    --------
+    >>> codec_specs("identity,quantize:8,block=256,fp16")
+    ('identity', 'quantize:8,block=256', 'fp16')
+    """
+    from gradwire.codecs import known_names, parse  # only some commands need the kernels
+
+    return _once("--codecs", tuple(str(parse(spec)) for spec in _specs(text, known_names())))
+
+
+def algorithm_specs(text: str) -> tuple[str, ...]:
+    """Return the specs of ``ring,hierarchical:4,ring+star,tree``. Raises ``SpecError``.
+
+    Examples
+    --------
+    >>> algorithm_specs("ring,hierarchical:4,ring+star,tree")
+    ('ring', 'hierarchical:4,ring+star', 'tree')
+    """
+    known = {*collectives.NAMES, *plugins.names(plugins.ALGORITHMS)}
+    specs = _once("--algorithms", _specs(text, known))
+    for spec in specs:
+        collectives.get(spec)
+    return specs
+
+
+def whole_numbers(option: str, text: str) -> tuple[int, ...]:
+    """Return the different whole numbers of a list separated by commas. Raises ``SpecError``."""
+    numbers = []
+    for word in _once(option, between_commas(text)):
+        number = parse_whole(word)
+        if number is None:
+            raise SpecError(
+                f"expected whole numbers separated by commas (2,4,8) for {option}, got {shown(text)}"
+            )
+        numbers.append(number)
+    return tuple(numbers)
+
+
+def _specs(text: str, known: set[str]) -> tuple[str, ...]:
+    """Return the specs of a list; a comma may separate specs, or be part of one."""
+    specs: list[str] = []
+    for part in between_commas(text):
+        begins = part.partition(":")[0] in known or ":" in part
+        if specs and not begins and ("=" in part or ":" in specs[-1]):
+            specs[-1] += f",{part}"
+        else:
+            specs.append(part)
+    return tuple(specs)
+
+
+def between_commas(text: str) -> tuple[str, ...]:
+    """Return the words of a list separated by commas, without surrounding blanks.
+
+    Examples
+    --------
+    >>> between_commas("mlp, cnn")
+    ('mlp', 'cnn')
+    """
+    return tuple(part.strip() for part in text.split(","))
+
+
+def _once(option: str, words: tuple[str, ...]) -> tuple[str, ...]:
+    for number, word in enumerate(words):
+        if word in words[:number]:
+            raise SpecError(f"expected different words for {option}, got {word} twice; remove one")
+    return words
+
+
+def _check_most(nbytes: int) -> None:
+    if nbytes > MOST_NBYTES:
+        raise SpecError(f"expected a size up to {format_size(MOST_NBYTES)}, got {format_size(nbytes)}")

@@ -1,0 +1,176 @@
+"""Settings of commands from ``gradwire.toml``, or from the table ``tool.gradwire`` of ``pyproject.toml``.
+
+The nearest file counts: it is sought in the current folder and, within a Git repository, in its parents up to
+the repository's root. A parent outside of a repository may belong to another user. In one folder,
+``gradwire.toml`` precedes ``pyproject.toml``. Each command has a table with its options::
+
+    [plan]
+    rate = "1gbit"
+    codecs = ["identity", "fp8"]
+
+    [testbed.run]
+    hosts = 4
+
+In ``pyproject.toml``, the tables are ``tool.gradwire.plan`` and ``tool.gradwire.testbed.run``.
+"""
+
+from __future__ import annotations
+
+import importlib.util
+import os
+from collections.abc import Collection, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from gradwire.cli.nearest import suggestion
+from gradwire.errors import SpecError, one_line, shown
+from gradwire.files import read_text
+
+if TYPE_CHECKING:
+    import argparse
+
+OWN, PYPROJECT = "gradwire.toml", "pyproject.toml"
+VARIABLE = "GRADWIRE_SETTINGS"
+"""The variable with the path of the settings file, or ``off``."""
+OFF = "off"
+_TABLE = "tool.gradwire"
+_READERS = ("tomllib", "tomli")
+"""The modules that read TOML: that of Python 3.11, and the package that it was made from."""
+
+
+@dataclass(frozen=True)
+class Settings:
+    """The settings of one file: its path, the name of their table in it, and the tables of commands."""
+
+    file: Path
+    root: str
+    tables: Mapping[str, Any]
+
+    def table(self, path: Sequence[str]) -> Mapping[str, Any]:
+        """Return the table of a command, such as ``("testbed", "run")``; empty if there is none."""
+        found: Any = self.tables
+        for name in path:
+            found = found.get(name, {}) if isinstance(found, Mapping) else {}
+        if not isinstance(found, Mapping):
+            raise SpecError(
+                f"{self.file}: expected a table for {self.named(path)}, got {shown(found)}; write its "
+                "options below its name in brackets"
+            )
+        return found
+
+    def named(self, path: Sequence[str]) -> str:
+        """Return a command's table as the file names it, such as ``[tool.gradwire.plan]``."""
+        return f"[{'.'.join(filter(None, (self.root, *path)))}]"
+
+    def check_commands(self, known: Collection[str]) -> None:
+        """Raise ``SpecError`` for a table that no command has."""
+        for name in self.tables:
+            if name not in known:
+                raise SpecError(
+                    f"{self.file}: expected a command in {self.named([name])}, got {name!r}"
+                    f"{suggestion(name, known)}; 'gradwire --help' lists the commands"
+                )
+
+    def words(
+        self, path: Sequence[str], actions: Mapping[str, argparse.Action], inner: Collection[str]
+    ) -> dict[str, list[str]]:
+        """Return the words for the command line of each option that the table of a command sets.
+
+        ``actions`` has the command's options by their names; ``inner`` has the names of its sub-commands,
+        whose tables are skipped. Raises ``SpecError`` for an unknown option, and for a value that its option
+        cannot have.
+        """
+        names = (name.removeprefix("--") for name in actions if name.startswith("--"))
+        options = {name: f"--{name}" for name in names if name != "help"}
+        found: dict[str, list[str]] = {}
+        for key, value in self.table(path).items():
+            if key in inner:
+                continue
+            if key not in options:
+                raise SpecError(
+                    f"{self.file}: expected an option of gradwire {' '.join(path)} in {self.named(path)}, "
+                    f"got {key!r}{suggestion(key, [*options, *inner])}"
+                )
+            found[options[key]] = self._words(path, key, value, is_switch=actions[options[key]].nargs == 0)
+        return found
+
+    def _words(self, path: Sequence[str], key: str, value: object, *, is_switch: bool) -> list[str]:
+        if isinstance(value, bool):
+            if not is_switch:
+                raise self._wrong(path, key, "a value", value)
+            return [f"--{key}"] if value else []
+        if is_switch:
+            raise self._wrong(path, key, "true or false", value)
+        if isinstance(value, list) and all(isinstance(each, (str, int, float)) for each in value):
+            return [f"--{key}={','.join(map(str, value))}"]
+        if isinstance(value, (str, int, float)):
+            return [f"--{key}={value}"]
+        raise self._wrong(path, key, "a text, a number, or a list of them", value)
+
+    def _wrong(self, path: Sequence[str], key: str, expected: str, value: object) -> SpecError:
+        got = "true" if value is True else "false" if value is False else shown(value)
+        return SpecError(f"{self.file}: expected {expected} for {key!r} in {self.named(path)}, got {got}")
+
+
+def find_settings(folder: Path) -> Settings | None:
+    """Return the settings for commands in ``folder``, or None. Raises ``SpecError`` for an invalid file."""
+    named = os.environ.get(VARIABLE)
+    if named == OFF:
+        return None
+    if named:
+        file = Path(named)
+        found = _read(file, _TABLE if file.name == PYPROJECT else "")
+        if found is None:
+            raise SpecError(f"{VARIABLE}: expected a file with settings or '{OFF}', got {shown(named)}")
+        return found
+    for place in _folders(folder):
+        for name, root in ((OWN, ""), (PYPROJECT, _TABLE)):
+            found = _read(_relative(place / name, folder), root)
+            if found is not None:
+                return found
+    return None
+
+
+def _folders(folder: Path) -> Iterator[Path]:
+    """Yield the folder and, if it is in a Git repository, its parents up to the repository's root."""
+    parents = [folder, *folder.parents]
+    root = next((place for place, each in enumerate(parents) if (each / ".git").exists()), 0)
+    yield from parents[: root + 1]
+
+
+def _relative(file: Path, folder: Path) -> Path:
+    return Path(os.path.relpath(file, folder))
+
+
+def _read(file: Path, root: str) -> Settings | None:
+    """Return the settings in a file; None if it doesn't exist, or has no such table."""
+    try:
+        text = read_text(file)
+    except FileNotFoundError:
+        return None
+    except (OSError, UnicodeDecodeError) as error:
+        why = getattr(error, "strerror", None) or "it isn't UTF-8 text"
+        raise SpecError(f"the settings {file} cannot be read: {why}") from error
+    if root and "gradwire" not in text:
+        return None  # a pyproject.toml that concerns other tools, valid or not
+    tables: Any = _parse(file, text)
+    for name in filter(None, root.split(".")):
+        tables = tables.get(name) if isinstance(tables, Mapping) else None
+        if tables is None:
+            return None
+    if not isinstance(tables, Mapping):
+        raise SpecError(f"{file}: expected a table for [{root}], got {shown(tables)}")
+    return Settings(file, root, tables)
+
+
+def _parse(file: Path, text: str) -> dict[str, Any]:
+    reader = next(filter(importlib.util.find_spec, _READERS), None)
+    if reader is None:
+        raise SpecError(f"the settings {file} need Python 3.11, or tomli; run pip install tomli")
+    try:
+        found: dict[str, Any] = importlib.import_module(reader).loads(text)
+    except (ValueError, RecursionError) as error:
+        why = one_line(str(error)) or type(error).__name__
+        raise SpecError(f"the settings {file} are not valid TOML: {why}; fix the file") from error
+    return found

@@ -1,0 +1,51 @@
+"""The parsers of all commands, of this and other packages, without running them."""
+
+from __future__ import annotations
+
+import contextlib
+import io
+from collections.abc import Iterator
+
+from gradwire import plugins
+from gradwire.cli.parser import Inspected, Parser, inspecting
+from gradwire.errors import GradwireError
+
+
+def walk(known: dict[str, tuple[str, str]]) -> Iterator[tuple[tuple[str, ...], Parser | None]]:
+    """Yield the words of each command and sub-command of ``known`` with its parser, in order.
+
+    The parser is None for a command that doesn't use ``Parser``, or cannot be loaded.
+    """
+    for name, (_, where) in known.items():
+        yield from _below((name,), where)
+
+
+def choices(parser: Parser) -> tuple[str, ...]:
+    """Return the names of the sub-commands of a parser, or of the values of its argument."""
+    return tuple(
+        str(each) for action in parser._actions if not action.option_strings for each in action.choices or ()
+    )
+
+
+def _below(words: tuple[str, ...], where: str) -> Iterator[tuple[tuple[str, ...], Parser | None]]:
+    parser = _parser_of(words, where)
+    if parser is not None and parser.prog.split()[1:] != [*words]:
+        return  # a value of an argument, and no sub-command with a parser of its own
+    yield words, parser
+    for name in () if parser is None else choices(parser):
+        yield from _below((*words, name), where)
+
+
+def _parser_of(words: tuple[str, ...], where: str) -> Parser | None:
+    token = inspecting.set(True)
+    quiet = io.StringIO()
+    try:
+        with contextlib.redirect_stdout(quiet), contextlib.redirect_stderr(quiet):
+            plugins.resolve(where)([*words[1:], "--help"])
+    except Inspected as found:
+        return found.parser
+    except (SystemExit, GradwireError, ImportError):
+        return None
+    finally:
+        inspecting.reset(token)
+    return None
