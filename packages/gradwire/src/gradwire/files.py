@@ -88,14 +88,18 @@ def write_files(files: Mapping[Path, Content]) -> None:
         _print(printed)
 
 
-_kept_output: list[TextIO] = []
-"""Standard output while ``output_kept_for_files`` diverts what is printed."""
+_kept_output: list[TextIO | int] = []
+"""Standard output, or its descriptor, while ``output_kept_for_files`` diverts what is printed."""
 
 
 def _print(content: bytes) -> None:
     out = _kept_output[-1] if _kept_output else sys.stdout
-    out.write(content.decode())
-    out.flush()
+    if isinstance(out, int):
+        while content:
+            content = content[os.write(out, content) :]
+    else:
+        out.write(content.decode())
+        out.flush()
 
 
 @contextmanager
@@ -103,13 +107,12 @@ def output_kept_for_files() -> Iterator[None]:
     """Divert what this process and its children print to standard error, except files for standard output."""
     sys.stdout.flush()
     with ExitStack() as undo:
+        kept: TextIO | int = sys.stdout
         if _is_descriptor(sys.stdout, 1):
-            kept = os.fdopen(os.dup(1), "w", encoding="utf-8")
-            undo.callback(kept.close)
-            undo.callback(os.dup2, kept.fileno(), 1)
+            kept = os.dup(1)
+            undo.callback(os.close, kept)
+            undo.callback(os.dup2, kept, 1)
             os.dup2(2, 1)
-        else:
-            kept = sys.stdout
         undo.callback(setattr, sys, "stdout", sys.stdout)
         sys.stdout = sys.stderr
         _kept_output.append(kept)

@@ -10,7 +10,8 @@ import shutil
 import subprocess
 import sys
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
@@ -132,13 +133,9 @@ def test_fish_completes(scripts: Path) -> None:
 @needs("zsh")
 @pytest.mark.processes
 def test_zsh_completes(scripts: Path) -> None:
-    with_zsh = zsh(scripts)
-    next(with_zsh)
-    for words, expected in CASES:
-        found = with_zsh.send(words)
-        assert found == expected, words
-        next(with_zsh)
-    with_zsh.close()
+    with zsh(scripts) as complete:
+        for words, expected in CASES:
+            assert complete(words) == expected, words
 
 
 LISTED = "@@"
@@ -150,26 +147,26 @@ print -r -- {LISTED} $hits }}; cd here; print rea''dy
 """Every match that zsh's own ``compadd`` accepts is printed."""
 
 
-def zsh(folder: Path) -> Iterator[list[str]]:  # type: ignore[misc] - it also receives words
-    """Receive words, and yield what completes the last one in an interactive zsh."""
+@contextmanager
+def zsh(folder: Path) -> Iterator[Callable[[str], list[str]]]:
+    """Yield a function that returns what completes the last of some words in an interactive zsh."""
     process, terminal = pty.fork()
     if process == 0:
         os.chdir(folder)
-        os.execvpe("zsh", ["zsh", "-f", "-i", "+Z", "-o", "no_beep"], environment(folder))
+        os.execvpe("zsh", ["zsh", "-f", "-i", "-o", "no_beep"], environment(folder))
+
+    def complete(words: str) -> list[str]:
+        os.write(terminal, f"gradwire {words}\t".encode())
+        said = read_until(terminal, None, 1.5).decode(errors="replace")
+        os.write(terminal, b"\x15")  # clear the line
+        read_until(terminal, None, 0.3)
+        hits = re.findall(rf"{LISTED} ([^\r\n]*)", said)
+        return sorted({hit for line in hits for hit in line.split()})
+
     try:
         os.write(terminal, (SET_UP % (folder / "script.zsh")).encode())
         read_until(terminal, b"ready\r\n", 60)
-        found: list[str] = []
-        while True:
-            words = yield found
-            if words is None:
-                continue
-            os.write(terminal, f"gradwire {words}\t".encode())
-            said = read_until(terminal, None, 1.5).decode(errors="replace")
-            hits = re.findall(rf"{LISTED} ([^\r\n]*)", said)
-            yield sorted({hit for line in hits for hit in line.split()})
-            os.write(terminal, b"\x15")  # clear the line
-            read_until(terminal, None, 0.3)
+        yield complete
     finally:
         os.close(terminal)
         os.waitpid(process, 0)

@@ -79,4 +79,4 @@ def test_a_value_of_dashes_alone_is_a_mistake_or_the_value_itself(capsys: pytest
 def test_a_mistake_has_no_control_characters(capsys: pytest.CaptureFixture[str]) -> None:
     with pytest.raises(SystemExit):
         parser().parse_args(["a\nb\x1b[2J\udcff"])
-    assert "arguments: a\\nb\\x1b[2J\\udcff;" in capsys.readouterr().err
+    assert "got 'a\\nb\\x1b[2J\\udcff';" in capsys.readouterr().err

@@ -9,7 +9,7 @@ from __future__ import annotations
 import argparse
 import shlex
 import sys
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from types import MappingProxyType
 
@@ -127,7 +127,7 @@ def _case(pattern: str, body: str) -> str:
     return f"    {shlex.quote(pattern)}) {body} ;;"
 
 
-def _quoted(words: Iterator[str] | Mapping[str, str]) -> str:
+def _quoted(words: Iterable[str]) -> str:
     return shlex.quote(" ".join(words))
 
 
@@ -239,8 +239,8 @@ def zsh(found: Sequence[Node]) -> str:
     return _ZSH.format(inner=inner, options=options, values=values, arguments=arguments, runs=runs)
 
 
-def _zsh_described(pairs: Iterator[tuple[str, str]] | Sequence[tuple[str, str]] | object) -> str:
-    return " ".join(shlex.quote(f"{name}:{text}" if text else name) for name, text in pairs)  # type: ignore[attr-defined]
+def _zsh_described(pairs: Iterable[tuple[str, str]]) -> str:
+    return " ".join(shlex.quote(f"{name}:{text}" if text else name) for name, text in pairs)
 
 
 def _zsh_offer(values: Sequence[str]) -> str:

@@ -33,7 +33,7 @@ COMMANDS = MappingProxyType(
         "profile": "run a DDP or FSDP2 script, and estimate its steps with gradwire",
         "run": "run an unchanged script with gradwire, and measure the gain",
         "doctor": "check this machine, or the ranks of a cluster, before training",
-        "codecs": "list the codecs with their size, error, and speed here, or show one",
+        "codecs": "list the codecs with their size, error, and speed here",
         "line-rate": "measure latency and bandwidth between ranks",
         "completion": "print a script that completes gradwire's commands in a shell",
     }

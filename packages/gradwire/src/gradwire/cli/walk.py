@@ -29,7 +29,8 @@ def choices(parser: Parser) -> tuple[str, ...]:
 
 def _below(words: tuple[str, ...], where: str) -> Iterator[tuple[tuple[str, ...], Parser | None]]:
     parser = _parser_of(words, where)
-    if parser is not None and parser.prog.split()[1:] != [*words]:
+    own = parser is not None and parser.prog.split()[1:] == [*words]
+    if len(words) > 1 and not own:
         return  # a value of an argument, and no sub-command with a parser of its own
     yield words, parser
     for name in () if parser is None else choices(parser):
