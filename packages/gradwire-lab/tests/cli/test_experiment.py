@@ -47,13 +47,18 @@ def test_options_become_those_of_the_experiment(
     assert main(said.split()) == 0
     options = scaling.ScalingOptions((2, 4), "1gbit", 1_000_000)
     assert performed == [
-        (scaling.EXPERIMENT, options, Path("here"), {"overwrite": True, "across_commits": False})
+        (
+            scaling.EXPERIMENT,
+            options,
+            Path("here"),
+            {"overwrite": True, "across_commits": False, "quiet": False},
+        )
     ]
     assert capsys.readouterr().out == "the record is in here\n"
     assert main(["experiment", "scaling"]) == 0
     assert performed[1][1] == scaling.ScalingOptions()
     assert str(performed[1][2]).startswith("runs/scaling-2")
-    assert performed[1][3] == {"overwrite": False, "across_commits": False}
+    assert performed[1][3] == {"overwrite": False, "across_commits": False, "quiet": False}
 
 
 @pytest.mark.parametrize(

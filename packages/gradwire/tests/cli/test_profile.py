@@ -35,8 +35,8 @@ SCRIPT = """
 @pytest.mark.parametrize(
     ("words", "sentence"),
     [
-        ([], "gradwire: expected the script's command after '--', got none; for example: gradwire profile "),
-        (["--"], "gradwire: expected the script's command after '--', got none"),
+        ([], "gradwire: expected a command after '--', got none; for example: gradwire profile "),
+        (["--"], "gradwire: expected a command after '--', got none"),
         (["train.py"], "expected '--' before the command, got none; write gradwire profile -- train.py"),
         (["--steps", "3", "python", "-m", "x"], "write gradwire profile --steps 3 -- python -m x"),
         (["--step=3", "x"], "an option of gradwire profile, got --step (did you mean '--steps'?)"),
