@@ -14,7 +14,7 @@ from pathlib import Path
 from statistics import fmean, median
 from typing import TYPE_CHECKING, Any
 
-from gradwire.cli.parser import between_commas
+from gradwire.cli.lists import between_commas
 from gradwire.codecs import parse
 from gradwire.plan import Plan
 from gradwire.tables import Column, Table, figure
@@ -102,9 +102,9 @@ class GainOptions(CheckedOptions):
 
     models: tuple[str, ...] = option(tuple(MODELS), "models", known=MODELS)
     rates: tuple[str, ...] = option(
-        ("100mbit", "1gbit", "10gbit", "25gbit", "100gbit"), "link rates", read=_rates
+        ("100mbit", "1gbit", "10gbit", "25gbit", "100gbit"), "link rates to compare", read=_rates
     )
-    hosts: tuple[int, ...] = option((2, 4, 8, 16), "numbers of hosts", least=2)
+    hosts: tuple[int, ...] = option((2, 4, 8, 16), "number of hosts, or several", value="N", least=2)
     against: Path | None = option(None, "folder of records to predict, too", shown="none", value=FOLDER)
 
 

@@ -8,6 +8,7 @@ import sys
 from collections.abc import Callable, Mapping, Sequence
 from contextvars import ContextVar
 from dataclasses import fields
+from itertools import takewhile
 from pathlib import Path
 from types import MappingProxyType
 from typing import Any, NoReturn, TypeVar
@@ -41,7 +42,15 @@ class Parser(argparse.ArgumentParser):
 
     def parse_args(self, args: Any = None, namespace: Any = None) -> Any:
         """Parse as argparse does; the error for an unknown option names the nearest one."""
-        found, unknown = self.parse_known_args(args, namespace)
+        words = sys.argv[1:] if args is None else list(args)
+        misspelled = (
+            word
+            for word in takewhile(lambda word: word != "--", words)
+            if word.startswith("--") and word.partition("=")[0] not in self._option_string_actions
+        )
+        for word in misspelled:  # before argparse reports what is missing as a result
+            self.error(self._unknown([word]))
+        found, unknown = self.parse_known_args(words, namespace)
         if unknown:
             self.error(self._unknown(unknown))
         return found

@@ -84,7 +84,7 @@ class A2dtwpOptions(CheckedOptions):
         shown="$GRADWIRE_DATA, else scikit-learn's digits",
         value=FOLDER,
     )
-    networks: tuple[str, ...] = option(NETWORKS, "networks to train", name="--models", known=NETWORKS)
+    networks: tuple[str, ...] = option(NETWORKS, "models, to train", name="--models", known=NETWORKS)
     policies: tuple[str, ...] = option(POLICIES, "policies of sending weights", known=POLICIES)
     seeds: tuple[int, ...] = option((1, 2, 3), "seeds of the training runs", name="--seed-list", least=1)
     images: int = option(6400, "maximum number of training images", name="--max-images", least=2)
