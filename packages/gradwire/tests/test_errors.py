@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import inspect
+from typing import Any
 
 import pytest
 from hypothesis import given
@@ -12,7 +13,7 @@ from gradwire import errors
 from gradwire.errors import one_line, shown
 from gradwire.wire import OutOfStepError
 
-CLASSES = [each for _, each in inspect.getmembers(errors, inspect.isclass)]
+CLASSES: list[Any] = [each for _, each in inspect.getmembers(errors, inspect.isclass)]
 
 
 @pytest.mark.parametrize("kind", CLASSES)

@@ -30,7 +30,7 @@ def test_the_sentence_has_the_smallest_and_the_largest_figure_and_their_rows() -
 
 
 def test_rows_of_several_tables_are_named_after_their_titles() -> None:
-    parts = ["mlp at 1gbit, 4 hosts: the loss", "", TABLE, "cnn, 2 hosts", TABLE, "a note"]
+    parts: list[str | Table] = ["mlp at 1gbit, 4 hosts: the loss", "", TABLE, "cnn, 2 hosts", TABLE, "a note"]
     assert [each.name for each in found(parts).rows] == [
         "DDP, hosts 2, mlp at 1gbit",
         "fp8, hosts 4, mlp at 1gbit",

@@ -32,7 +32,8 @@ def values(host: HostCost | None = None) -> dict[str, Any]:
     request = PlanRequest.of(
         10**9, 16, rate="1gbit", latency="50us", codecs=list(NBYTES)[1:], host=host or HostCost(), costs=costs
     )
-    return json.loads(json.dumps(replace(request, shared_machine=False).to_values()))
+    found: dict[str, Any] = json.loads(json.dumps(replace(request, shared_machine=False).to_values()))
+    return found
 
 
 def prediction(**changed: Any) -> Row:

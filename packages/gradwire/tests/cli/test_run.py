@@ -75,7 +75,12 @@ def test_words_become_options(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -
     from gradwire.run import run as module
 
     found: list[Any] = []
-    monkeypatch.setattr(module, "run_attached", lambda options: found.append(options) or 7)
+
+    def run_attached(options: Any) -> int:
+        found.append(options)
+        return 7
+
+    monkeypatch.setattr(module, "run_attached", run_attached)
     gradwire.Plan.of("quantize:8").save(tmp_path / "plan.json")
     monkeypatch.chdir(tmp_path)
     assert main(["run", "--plan", "plan.json", "--compare", "--timeout", "90s", "--", "a", "--", "b"]) == 7

@@ -147,4 +147,4 @@ def test_a_legend_has_fewer_columns_on_a_phone() -> None:
         legend_above(axes, 3)
         legend = axes.get_legend()
         assert legend is not None
-        assert legend._ncols == columns
+        assert legend._ncols == columns  # type: ignore[attr-defined]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any
 
 import matplotlib.figure
@@ -47,9 +48,15 @@ def test_where_hosts_stop_to_pay_is_the_planners_own_number() -> None:
     assert "pays off up to 4 hosts." in gains_by_hosts(ROWS, 2).caption
 
 
-def test_the_table_has_both_baselines_and_the_gains_over_them() -> None:
-    (_, table), said = by_hosts(ROWS)
+def _table_in(parts: Sequence[Any]) -> tuple[Table, Any]:
+    """Return the table of a page's first section, and the sentence after it."""
+    (_, table), said = parts
     assert isinstance(table, Table)
+    return table, said
+
+
+def test_the_table_has_both_baselines_and_the_gains_over_them() -> None:
+    table, said = _table_in(by_hosts(ROWS))
     assert table.rows[2][:8] == ("4", "400ms", "250ms", "125ms", "3.20x", "2.00x", "3.20x", "80 %")
     assert said == "Each additional host pays off up to 4 hosts."
     assert by_hosts([]) == []
@@ -57,8 +64,7 @@ def test_the_table_has_both_baselines_and_the_gains_over_them() -> None:
 
 def test_a_record_without_baselines_has_neither_their_columns_nor_their_curves() -> None:
     rows = [{name: row[name] for name in ("hosts", "step_s", "efficiency")} for row in ROWS]
-    (_, table), _ = by_hosts(rows)
-    assert isinstance(table, Table)
+    table, _ = _table_in(by_hosts(rows))
     assert [each.name for each in table.without_empty().columns] == [
         "hosts",
         "with gradwire",

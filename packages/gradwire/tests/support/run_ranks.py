@@ -44,7 +44,7 @@ def ddp(folder: str, plan: str, kind: str) -> list[torch.Tensor]:
             with torch.no_grad():
                 model(torch.randn(4, 32))
             model.train()
-        found.append(train(model, STEPS, passes=2 if kind == "accumulates" else 1))
+        found.append(train(model, STEPS, passes=2 if kind == "accumulates" else 1))  # type: ignore[no-untyped-call]
         if method == "run":
             running._save(now=True)
         if method == "attach":
@@ -181,7 +181,7 @@ def compared(folder: str, kind: str, steps: int) -> tuple[dict[str, Any], list[s
         optimizer.step()
     running._save(now=True)
     handle = running._models[0].handle
-    found = {"cycles": running._turns.cycles_s(), "steps": handle.ledger.summary().steps}
+    found: dict[str, Any] = {"cycles": running._turns.cycles_s(), "steps": handle.ledger.summary().steps}
     found["wall_s"] = handle.ledger.summary().wall_s
     if kind == "fsdp":
         handle.close()

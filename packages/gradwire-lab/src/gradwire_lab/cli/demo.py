@@ -21,9 +21,9 @@ from gradwire_lab.job.display import Display, make_display
 from gradwire_lab.job.events import VARIABLE, event_of
 from gradwire_lab.job.record import RunResult, read_results
 from gradwire_lab.testbed.bed import Testbed, inherited_environment
-from gradwire_lab.testbed.output import Stream, host_name
+from gradwire_lab.testbed.output import Stream
 from gradwire_lab.testbed.registry import KEPT_MEMORY
-from gradwire_lab.testbed.topology import Topology
+from gradwire_lab.testbed.topology import Topology, host_name
 
 HOSTS = 4
 MODEL = ["--data", "digits", "--model", "wide", "--batch", "32", "--lr", "0.01", "--schedule", "constant"]

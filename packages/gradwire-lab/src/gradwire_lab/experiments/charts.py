@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING
 
 from gradwire.page import Picture
 from gradwire.page.picture import COLOURS, CURVES, draw, legend_above, without_frame
+from gradwire.timing.interval import Ratio
 from gradwire_lab.experiments.experiment import Row, grouped, select
 from gradwire_lab.experiments.gain import PREDICTION, gains_of
 from gradwire_lab.experiments.speeds import (
@@ -23,7 +24,6 @@ from gradwire_lab.experiments.speeds import (
     JUDGE,
     PIPELINED,
     POWER_SGD,
-    Ratio,
     Speed,
     Trained,
     curve_of,

@@ -12,7 +12,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, fields, is_dataclass, replace
 from pathlib import Path
 from statistics import fmean, median
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, cast
 
 from gradwire.cli.lists import between_commas
 from gradwire.codecs import parse
@@ -39,7 +39,7 @@ from gradwire_lab.experiments.training_speed import EXPERIMENT as TRAINING_SPEED
 if TYPE_CHECKING:  # torch's import takes seconds
     from gradwire.planner import PlanRequest
     from gradwire.planner.candidates import Workload
-    from gradwire.planner.predict import Ranking
+    from gradwire.planner.predict import Predictor, Ranking
     from gradwire.timing.environment import CodecCost, Environment
     from gradwire.timing.line import HostCost
 
@@ -189,7 +189,8 @@ def _least(found: Sequence[Any]) -> Any:
         return tuple(map(_least, zip(*found, strict=True)))
     if is_dataclass(first):
         return replace(
-            first, **{each.name: _least([getattr(one, each.name) for one in found]) for each in fields(first)}
+            cast("Any", first),
+            **{each.name: _least([getattr(one, each.name) for one in found]) for each in fields(first)},
         )
     return min(found) if isinstance(first, float) else first
 
@@ -262,7 +263,7 @@ def _ddp() -> Plan:
     return Plan(algorithm="backend", bucket_nbytes=BUCKET_NBYTES)
 
 
-def _predictor(workload: Workload, hosts: int, environment: Environment) -> Any:
+def _predictor(workload: Workload, hosts: int, environment: Environment) -> Predictor:
     from gradwire.planner.exchange_times import Family
     from gradwire.planner.predict import Predictor
 

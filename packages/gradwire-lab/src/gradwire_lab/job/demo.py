@@ -99,7 +99,8 @@ def _draw_steps(axes: Axes, slow: NetworkRuns) -> None:
     label = f"time of a step at {slow.rate} [ms], after the choice of a plan, and speed-up over DDP"
     names = [each.run.label for each in results]
     paint_bars(axes, names, [("a step", CURVES[0], times_ms)], label)
-    axes.get_legend().remove()
+    if (legend := axes.get_legend()) is not None:
+        legend.remove()
     for place, (result, time_ms) in enumerate(zip(results, times_ms, strict=True)):
         note = f"{time_ms:.0f} ms" + ("" if result.run == DDP else f", {ddp_ms / time_ms:.1f}x")
         axes.annotate(

@@ -266,10 +266,8 @@ def step_verdict(results: Sequence[RunResult]) -> str | None:
     if ddp is None or not own:
         return None
     best = min(own, key=lambda each: each.step_s)
-    gain = ddp.step_s / best.step_s
-    times = f"{gain:.1f}x less time than" if gain >= 1 else f"{1 / gain:.1f}x more time than"
-    times = times if abs(gain - 1) >= _ALIKE else "as long as"
-    return f"A step of gradwire ({best.run.label}) takes {times} one of DDP; its loss was not compared"
+    compared = in_times(ddp.step_s / best.step_s, "DDP")
+    return f"A step of {best.run.label} is {compared}; the losses were not compared"
 
 
 def _is_own(run: Run) -> bool:

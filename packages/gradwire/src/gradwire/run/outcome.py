@@ -74,7 +74,8 @@ class RunOutcome:
     def of_record(cls, record: Mapping[str, Any]) -> Self:
         """Return the outcome of a run's record. Raises ``JobError`` if it is invalid."""
         given = Source("the record of a run", "run 'gradwire run' again", JobError).fields(record)
-        return cls(**{name: given.get(name, kind) for name, kind in KINDS.items()})
+        found: dict[str, Any] = {name: given.get(name, kind) for name, kind in KINDS.items()}
+        return cls(**found)
 
 
 def _cycles(value: object) -> dict[str, tuple[float, ...]]:

@@ -47,7 +47,7 @@ def report(outcome: RunOutcome, cycles: int) -> list[str | Table]:
         parts += [f"gradwire: {line}" for line in _sentences(each)]
     found = compared(outcome, cycles)
     if found is not None and outcome.attached:
-        table = [] if found.cycles == 0 else ["", found.table(), LEGEND, ON_LOSS]
+        table: list[str | Table] = [] if found.cycles == 0 else ["", found.table(), LEGEND, ON_LOSS]
         parts += ["", found.verdict(), *table]
     return parts
 

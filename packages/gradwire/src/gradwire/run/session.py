@@ -125,6 +125,7 @@ class RunSession:
     def _begin(self, module: weakref.ref[Any], kind: type[DdpModel] | type[FsdpModel]) -> None:
         """Attach to a model that begins its first training pass on this rank."""
         root = module()
+        assert root is not None, "its forward pass is running"
         for each in root.modules():  # FSDP's modules within it have its attachment
             pending = self._pending.pop(id(each), None)
             if pending is not None:
