@@ -10,7 +10,7 @@ from contextvars import ContextVar
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from gradwire.cli.settings import Settings
+from gradwire.cli.settings import SettingsFile
 from gradwire.files import STANDARD_OUTPUT, output_kept_for_files
 
 if TYPE_CHECKING:
@@ -26,7 +26,7 @@ class Call:
     Only parsers of ``command`` take part: a command may use the parser of another one.
     """
 
-    def __init__(self, command: str | None = None, settings: Settings | None = None) -> None:
+    def __init__(self, command: str | None = None, settings: SettingsFile | None = None) -> None:
         self._command, self._settings = command, settings
         self._set: dict[str, list[str]] = {}
         self._undo = ExitStack()

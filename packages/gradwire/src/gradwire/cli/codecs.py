@@ -29,7 +29,7 @@ COLUMNS = (
 )  # fmt: skip
 
 
-class Note(NamedTuple):
+class CodecNote(NamedTuple):
     """The error bound of a codec in words, its source, and when to use it."""
 
     error: str
@@ -39,30 +39,38 @@ class Note(NamedTuple):
 
 NOTES = MappingProxyType(
     {
-        "identity": Note("exact", "the baseline", "as the baseline, and where the network is fast enough"),
-        "fp16": Note("half an ulp of 11 bits", "IEEE 754 binary16", "for values from 2^-14 to 65504"),
-        "bf16": Note("half an ulp of 8 bits", "bfloat16", "if half the bytes are enough: any scale, fast"),
-        "inceptionn": Note("2^-7 below 1", "INCEPTIONN, alg. 2 and 3", "with hardware of this format"),
-        "errbound": Note(
+        "identity": CodecNote(
+            "exact", "the baseline", "as the baseline, and where the network is fast enough"
+        ),
+        "fp16": CodecNote("half an ulp of 11 bits", "IEEE 754 binary16", "for values from 2^-14 to 65504"),
+        "bf16": CodecNote(
+            "half an ulp of 8 bits", "bfloat16", "if half the bytes are enough: any scale, fast"
+        ),
+        "inceptionn": CodecNote("2^-7 below 1", "INCEPTIONN, alg. 2 and 3", "with hardware of this format"),
+        "errbound": CodecNote(
             "the bound, always", "gradwire", "if you know which error the model bears; or with rel=0.05"
         ),
-        "truncate": Note(
+        "truncate": CodecNote(
             "an ulp of the kept bits", "INCEPTIONN; Pipe-SGD +T", "with hardware of this format"
         ),
-        "quantize": Note(
+        "quantize": CodecNote(
             "half a step of the block", "Pipe-SGD +Q", "if neighbouring values have a similar scale"
         ),
-        "bfp": Note("one unit of the block", "AI smart NIC, BFP16", "with hardware of this format"),
-        "bitpack": Note("an ulp of the kept bytes", "A2DTWP, Bitpack", "for weights, not for gradients"),
-        "terngrad": Note("largest magnitude", "TernGrad, unbiased", "to compare with the literature"),
-        "topk": Note(
+        "bfp": CodecNote("one unit of the block", "AI smart NIC, BFP16", "with hardware of this format"),
+        "bitpack": CodecNote("an ulp of the kept bytes", "A2DTWP, Bitpack", "for weights, not for gradients"),
+        "terngrad": CodecNote("largest magnitude", "TernGrad, unbiased", "to compare with the literature"),
+        "topk": CodecNote(
             "largest dropped value", "top-k sparsification", "if few values matter, with a residual"
         ),
-        "lossless": Note("exact", "Zstandard on byte planes", "on links that are slower than its encoder"),
-        "fp8": Note(
+        "lossless": CodecNote(
+            "exact", "Zstandard on byte planes", "on links that are slower than its encoder"
+        ),
+        "fp8": CodecNote(
             "half an ulp of 4 bits", "FP8 E4M3, MX scales", "by default: any scale, with any optimizer"
         ),
-        "ecsq": Note("half a step of the block", "Gish and Pierce; rANS", "for the fewest bytes per error"),
+        "ecsq": CodecNote(
+            "half a step of the block", "Gish and Pierce; rANS", "for the fewest bytes per error"
+        ),
     }
 )
 """The notes of this package's codecs; the classes' docstrings have the exact bounds."""
@@ -159,10 +167,10 @@ def _most_bits(codec: Codec) -> str:
     return f"{8 * codec.max_nbytes(SAMPLE) / SAMPLE:.2f}"
 
 
-def note_of(codec: Codec) -> Note:
+def note_of(codec: Codec) -> CodecNote:
     """Return the note of a codec; for one of another package, its source is the package."""
     own = NOTES.get(codec.name)
-    return Note("", plugins.origin(plugins.CODECS, codec.name) or "", "") if own is None else own
+    return CodecNote("", plugins.origin(plugins.CODECS, codec.name) or "", "") if own is None else own
 
 
 # The card of one codec: its docstring, and what is measured.
@@ -186,7 +194,7 @@ def _bits(codec: Codec, speed: Speed | None) -> str:
     return most if speed is None else f"{speed.bits:.2f} typically, {most}"
 
 
-def _page(codec: Codec, note: Note) -> str:
+def _page(codec: Codec, note: CodecNote) -> str:
     return f"docs/codecs/{codec.name}.md" if codec.name in NOTES else f"in the documentation of {note.source}"
 
 

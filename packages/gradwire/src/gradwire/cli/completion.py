@@ -50,7 +50,7 @@ class Option:
 class Node:
     """A command or sub-command: its words, the words that may follow with their help, and its options.
 
-    ``runs`` tells whether another program's command follows ``--``.
+    ``runs`` is true if another program's command follows ``--``.
     """
 
     words: tuple[str, ...]

@@ -11,7 +11,7 @@ def suggestion(word: str, known: Iterable[str]) -> str:
 
     Examples
     --------
-    >>> suggestion("trian", ["plan", "train"])
+    >>> suggestion("trane", ["plan", "train"])
     " (did you mean 'train'?)"
     >>> suggestion("xyz", ["plan", "train"])
     ''

@@ -146,7 +146,7 @@ class Inspected(BaseException):
 
 
 inspecting: ContextVar[bool] = ContextVar("inspecting", default=False)
-"""Whether ``--help`` raises ``Inspected``."""
+"""If true, ``--help`` raises ``Inspected``."""
 
 
 class Formatter(argparse.RawDescriptionHelpFormatter):

@@ -40,7 +40,7 @@ _READERS = ("tomllib", "tomli")
 
 
 @dataclass(frozen=True)
-class Settings:
+class SettingsFile:
     """The settings of one file: its path, the name of their table in it, and the tables of commands."""
 
     file: Path
@@ -113,7 +113,7 @@ class Settings:
         return SpecError(f"{self.file}: expected {expected} for {key!r} in {self.named(path)}, got {got}")
 
 
-def find_settings(folder: Path) -> Settings | None:
+def find_settings(folder: Path) -> SettingsFile | None:
     """Return the settings for commands in ``folder``, or None. Raises ``SpecError`` for an invalid file."""
     named = os.environ.get(VARIABLE)
     if named == OFF:
@@ -143,7 +143,7 @@ def _relative(file: Path, folder: Path) -> Path:
     return Path(os.path.relpath(file, folder))
 
 
-def _read(file: Path, root: str) -> Settings | None:
+def _read(file: Path, root: str) -> SettingsFile | None:
     """Return the settings in a file; None if it doesn't exist, or has no such table."""
     try:
         text = read_text(file)
@@ -161,7 +161,7 @@ def _read(file: Path, root: str) -> Settings | None:
             return None
     if not isinstance(tables, Mapping):
         raise SpecError(f"{file}: expected a table for [{root}], got {shown(tables)}")
-    return Settings(file, root, tables)
+    return SettingsFile(file, root, tables)
 
 
 def _parse(file: Path, text: str) -> dict[str, Any]:
