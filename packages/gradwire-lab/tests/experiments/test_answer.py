@@ -44,6 +44,8 @@ def test_tables_without_the_columns_and_rows_without_a_figure_have_no_answer() -
     assert len(found([other, TABLE]).rows) == 2
     assert Findings.of([other, "a note"], ANSWER) is None
     assert Findings.of([Table(COLUMNS, TABLE.rows[2:])], ANSWER) is None
+    words = Table(COLUMNS, [("hook", "2", "bf16 hook, 1.9", "")])
+    assert Findings.of([words], ANSWER) is None, "the number is a part of a name"
 
 
 @pytest.mark.parametrize(("column", "label"), [("time", "time [s]"), ("gain", "gain [x]")])

@@ -33,7 +33,8 @@ def test_every_exhibit_claim_and_verdict_of_the_records_is_there(folder: Path) -
         for claim in each.judged.claims:
             text = " ".join(filter(None, (claim.text, claim.system)))
             assert (text, f"{MARKS[claim.verdict].sign} {claim.verdict}") in rows
-    assert html.count("<figure>") == len(MODELLED)
+    assert html.count("<figure>") == 1 + len(MODELLED), "the verdicts by paper, and a plot of each exhibit"
+    assert html.index('id="verdicts-caption"') < html.index("<details")
     for exhibit in EXHIBITS:
         assert exhibit.name in found.text  # those without a record are named, too
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
@@ -16,6 +17,9 @@ if TYPE_CHECKING:
 
 SHOWN = 24
 """The largest number of bars; the tables have all rows."""
+
+
+_FIGURE = re.compile(r"[-+]?\d")
 
 
 @dataclass(frozen=True)
@@ -114,9 +118,9 @@ def _place(table: Table, name: str) -> int:
 def _rows(table: Table, answer: Answer, title: str) -> Iterator[Finding]:
     value_at = _place(table, answer.column)
     for row in table.rows:
-        value = magnitude(row[value_at])
+        value = magnitude(row[value_at]) if _FIGURE.match(row[value_at]) else None
         if value is None:
-            continue  # a method that has no such figure
+            continue  # the row has no such figure
         places = [_place(table, name) for name in answer.names]
         named = [_named(table.columns[place], row[place]) for place in places]
         short = title.partition(":")[0].partition(",")[0]

@@ -20,6 +20,7 @@ from gradwire.plan import Plan
 from gradwire.tables import Column, Table, figure
 from gradwire.units import format_duration, parse_rate
 from gradwire_lab.columns import Columns, ms_of, table_of, text_of
+from gradwire_lab.experiments.answer import Answer
 from gradwire_lab.experiments.experiment import (
     FOLDER,
     Cell,
@@ -38,6 +39,7 @@ from gradwire_lab.experiments.training_speed import EXPERIMENT as TRAINING_SPEED
 
 if TYPE_CHECKING:  # torch's import takes seconds
     from gradwire.planner import PlanRequest
+    from gradwire.planner.baselines import Baselines
     from gradwire.planner.candidates import Workload
     from gradwire.planner.predict import Predictor, Ranking
     from gradwire.timing.environment import CodecCost, Environment
@@ -198,10 +200,10 @@ def _least(found: Sequence[Any]) -> Any:
 def predicted(values: Any, model: Model, cell: Cell) -> dict[str, Any]:
     """Return the predicted steps of DDP, of its bf16 hook, and of the chosen plan, in seconds."""
     request, environment = _placed(values, model.count, model.compute_s, cell)
-    ranking = _chosen(request, environment)
+    ranking, baselines = _chosen(request, environment), _baselines(request, environment)
     return {
-        "ddp_s": _ddp_s(request.workload, cell["hosts"], environment),
-        "hook_s": _hook_s(request.workload, cell["hosts"], environment),
+        "ddp_s": baselines.plain_s(cell["hosts"]),
+        "hook_s": baselines.hook_s(cell["hosts"]),
         "step_s": ranking.prediction.step_s,
         "codec": str(ranking.plan.codec),
         "algorithm": ranking.plan.algorithm,
@@ -214,9 +216,9 @@ def predicted_step_s(values: Any, cell: Cell) -> float:
     shared = {**values, "shared_machine": True}
     request, environment = _placed(shared, TASK_COUNTS[cell["task"]], cell["compute_s"], cell)
     if cell["method"] == HOOK:
-        return _hook_s(request.workload, cell["hosts"], environment)
+        return _baselines(request, environment).hook_s(cell["hosts"])
     if cell["method"] == JUDGE:
-        return _ddp_s(request.workload, cell["hosts"], environment)
+        return _baselines(request, environment).plain_s(cell["hosts"])
     codec, algorithm = PLANS[cell["method"]]
     plan = Plan(parse(codec), algorithm, bucket_nbytes=BUCKET_NBYTES)
     return _predictor(request.workload, cell["hosts"], environment).predict(plan).step_s
@@ -246,21 +248,10 @@ def _chosen(request: PlanRequest, environment: Environment) -> Ranking:
     return choose(predictor, space, uncertainty_of(found, environment))
 
 
-def _ddp_s(workload: Workload, hosts: int, environment: Environment) -> float:
-    return _predictor(workload, hosts, environment).predict(_ddp()).step_s
+def _baselines(request: PlanRequest, environment: Environment) -> Baselines:
+    from gradwire.planner.baselines import Baselines
 
-
-def _hook_s(workload: Workload, hosts: int, environment: Environment) -> float:
-    """Return DDP's step with half of the bytes, and the time to round gradients to bfloat16 and back."""
-    identity, bf16 = environment.cost("identity"), environment.cost("bf16").at(1)
-    halved = replace(identity, points=tuple(replace(each, nbytes=2.0) for each in identity.points))
-    cheaper = replace(environment, codecs={**environment.codecs, "identity": halved})
-    cast_s = workload.count * (bf16.encode_s + bf16.decode_s)
-    return _predictor(workload, hosts, cheaper).predict(_ddp()).step_s + cast_s
-
-
-def _ddp() -> Plan:
-    return Plan(algorithm="backend", bucket_nbytes=BUCKET_NBYTES)
+    return Baselines(request.workload, environment)
 
 
 def _predictor(workload: Workload, hosts: int, environment: Environment) -> Predictor:
@@ -343,6 +334,7 @@ def _costs(values: Any) -> Table:
 EXPERIMENT = Experiment(
     name="gain",
     question="how much faster is a step predicted to be, by model, rate and hosts?",
+    answer=Answer("8 hosts", ("link",)),
     options=GainOptions,
     cells=cells,
     run=run,
