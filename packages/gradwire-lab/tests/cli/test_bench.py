@@ -35,7 +35,7 @@ def test_a_line_is_measured_shown_and_kept(
     assert "1/3 ranks 0 and 1, 1B: " in printed.out
     table = printed.out[printed.out.index("link between ranks 0 and 1, in a testbed of 1gbit") :]
     assert max(len(line) for line in table.splitlines()) <= 80
-    assert [line.split()[0] for line in table.splitlines()[4:7]] == ["1B", "1KiB", "64KiB"]
+    assert [line.split()[0] for line in table.splitlines()[5:8]] == ["1B", "1KiB", "64KiB"]
     rate = LineRate.load(tmp_path / "out" / "line.json")
     assert [point.nbytes for point in rate.points] == [1, 1024, 65536]
     assert rate.line == fit(rate.points)
@@ -178,7 +178,7 @@ def test_a_launch_that_cannot_be_is_refused(
     monkeypatch.setattr("gradwire.line_rate.ranks.run_joined", never)
     for name, value in ({"RANK": "0", "MASTER_ADDR": "127.0.0.1"} | variables).items():
         monkeypatch.setenv(name, value)
-    assert main(["bench", what, *words.split()]) == 2
+    assert main([*_command(what), *words.split()]) == 2
     assert reason in capsys.readouterr().err
 
 
@@ -187,13 +187,15 @@ def test_every_benchmark_has_help_that_fits(
     capsys: pytest.CaptureFixture[str], what: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("COLUMNS", "80")
-    assert main(["bench", what, "--help"]) == 0
+    assert main([*_command(what), "--help"]) == 0
     printed = capsys.readouterr().out.splitlines()
     assert len(printed) <= 50
     assert max(len(line) for line in printed) <= 80
-    assert printed[printed.index("example:") + 1].startswith(
-        f"  gradwire {what if what == 'line-rate' else 'bench ' + what} "
-    )
+    assert printed[printed.index("example:") + 1].startswith(f"  gradwire {' '.join(_command(what))} ")
+
+
+def _command(what: str) -> list[str]:
+    return [what] if what == "line-rate" else ["bench", what]
 
 
 def never(*_: object) -> NoReturn:

@@ -63,7 +63,7 @@ def test_two_processes_write_the_same_bytes() -> None:
         ("bytes.json", "bytes.json cannot be read"),
         ("empty", "empty holds no records of gradwire reproduce"),
         ("good --html good", "good is a folder; pass a file"),
-        ("good --out=", "name a file"),
+        ("good --html=", "name a file"),
         ("damaged", "is not valid JSON"),
         ("good --quick", "expected an option of gradwire report, got --quick (did you mean '--quiet'?)"),
     ],

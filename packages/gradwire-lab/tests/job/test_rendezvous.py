@@ -72,7 +72,7 @@ def test_torchrun_starts_a_job(tmp_path: Path) -> None:
         [*runner, str(free_port()), *words], capture_output=True, text=True, timeout=90, check=False
     )
     assert done.returncode == 0, done.stderr
-    assert done.stdout.count("D-Sync: epoch 1/1") == 1, "only rank 0 speaks"
+    assert done.stdout.count("D-Sync: step 14/14") == 1, "only rank 0 speaks"
     record = json.loads((out / "record.json").read_text())
     assert record["options"]["workers"] == 2
     assert [run["steps"] for run in record["runs"]] == [14, 14]

@@ -41,7 +41,7 @@ def test_what_is_measured_has_columns_and_fits(
 
 def test_measured_sizes_agree_with_the_formats() -> None:
     shown: list[tuple[int, int, str]] = []
-    found = dict(measure(["identity", "bf16", "fp8", "ecsq:0.5"], lambda *each: shown.append(each)))
+    found = dict(measure(["identity", "bf16", "fp8", "ecsq:0.5"], lambda *each: shown.append(each), {}))
     bits = {spec: round(speed.bits, 2) for spec, speed in found.items()}
     assert (bits["identity"], bits["bf16"], bits["fp8"]) == (32, 16, 8.03)
     assert 1 < bits["ecsq:0.5"] < 5, "an entropy coder's payload is far below its largest"

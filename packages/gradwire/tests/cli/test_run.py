@@ -45,7 +45,7 @@ sys.exit(5)
 @pytest.mark.parametrize(
     ("words", "sentence"),
     [
-        ([], "gradwire: expected the script's command after '--', got none; for example: gradwire run --"),
+        ([], "gradwire: expected a command after '--', got none; for example: gradwire run -- torchrun"),
         (["--codec", "fp8", "--plan", "p.json", "--", "x"], "expected --codec or --plan, got both"),
         (["--codec", "fp9", "--", "x"], "fp9"),
         (["--plan", "none.json", "--", "x"], "none.json"),

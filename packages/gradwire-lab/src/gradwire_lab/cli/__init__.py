@@ -14,7 +14,7 @@ COMMANDS = MappingProxyType(
         ),
         "bench": ("measure all-reduces over the network between ranks", "gradwire_lab.cli.bench:run"),
         "testbed": (
-            "run a command on hosts with rate-limited links, all on this machine",
+            "run a command on hosts with rate-limited links on this machine",
             "gradwire_lab.cli.testbed:run",
         ),
         "reproduce": (

@@ -333,7 +333,7 @@ def _costs(values: Any) -> Table:
 
 EXPERIMENT = Experiment(
     name="gain",
-    question="how much faster is a step predicted to be, by model, rate and hosts?",
+    question="how much faster are steps predicted to be, by rate and hosts?",
     answer=Answer("8 hosts", ("link",)),
     options=GainOptions,
     cells=cells,

@@ -81,7 +81,7 @@ def test_times_have_units_or_are_seconds() -> None:
     ]
     assert tried == []
     assert {words for name, words, _ in options() if name == "--timeout"} == {
-        "doctor", "line-rate", "train", "bench allreduce", "testbed run",
+        "doctor", "line-rate", "run", "train", "bench allreduce", "testbed run",
     }  # fmt: skip
 
 

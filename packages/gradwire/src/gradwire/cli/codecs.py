@@ -12,6 +12,7 @@ from gradwire import plugins
 from gradwire.cli.parser import Parser, add_usual
 from gradwire.cli.progress import Show, measuring
 from gradwire.codecs import TABLE, Codec, class_of, parse
+from gradwire.errors import MissingPackageError
 from gradwire.tables import Column, Table, show
 from gradwire.version import import_problem
 
@@ -101,13 +102,15 @@ def run(arguments: Sequence[str]) -> None:
     words = parser.parse_args(arguments)
     specs = specs_of_all() if words.spec is None else [str(parse(words.spec))]
     problem = "" if words.no_measure else import_problem("torch")
-    speeds: Mapping[str, Speed] = {}
+    speeds, missing = dict[str, Speed](), dict[str, MissingPackageError]()
     if not words.no_measure and not problem:
         with measuring(words.quiet) as progress:
-            speeds = dict(measure(specs, progress))
+            speeds = dict(measure(specs, progress, missing))
     show(*(_list(speeds) if words.spec is None else card(parse(words.spec), speeds.get(specs[0]))))
     if problem:
         show("", f"Typical bits and speeds need torch, which cannot be imported here ({problem}).")
+    for spec, error in missing.items():
+        show("", f"{spec} was not measured: {error}")
 
 
 def specs_of_all() -> list[str]:
@@ -116,15 +119,24 @@ def specs_of_all() -> list[str]:
     return [class_of(name).EXAMPLES[0] for name in names]
 
 
-def measure(specs: Sequence[str], progress: Show) -> Iterator[tuple[str, Speed]]:
-    """Yield the speed of each codec on this machine, on values like those of gradients."""
+def measure(
+    specs: Sequence[str], progress: Show, missing: dict[str, MissingPackageError]
+) -> Iterator[tuple[str, Speed]]:
+    """Yield the speed of each codec on this machine, on values like those of gradients.
+
+    A codec whose package is not installed is added to ``missing`` instead.
+    """
     from gradwire.planner.calibration import synthetic_gradients  # imports torch
     from gradwire.timing.calibrate import codec_cost
 
     sample = synthetic_gradients(MEASURED)[:1]
     for done, spec in enumerate(specs):
         progress(done, len(specs), spec)
-        (point,) = codec_cost(parse(spec), sample, 1, 4 * MEASURED, repeats=REPEATS).points
+        try:
+            (point,) = codec_cost(parse(spec), sample, 1, 4 * MEASURED, repeats=REPEATS).points
+        except MissingPackageError as error:
+            missing[spec] = error
+            continue
         yield (
             spec,
             Speed(

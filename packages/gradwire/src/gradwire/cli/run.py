@@ -6,39 +6,34 @@ from collections.abc import Sequence
 from datetime import datetime
 from pathlib import Path
 
-from gradwire.cli.parser import Parser, chosen, file_path, folder_path, split_command
+from gradwire.cli.parser import Parser, add_folder, add_timeout, add_usual, chosen, file_path
 from gradwire.errors import SpecError
 from gradwire.files import check_folder_new, check_folder_writable
 from gradwire.page import PAGE, RECORD
-from gradwire.units import parse_duration
 
 LEAST_STEPS, MOST_STEPS = 12, 10_000
+WHAT = "ddp"
+"""The value of ``--compare``, as for ``gradwire train``."""
 
 
 def run(arguments: Sequence[str]) -> int:
     """Run the command: check its options, run the script; return the script's exit code."""
-    own, command = split_command(arguments)
-    words = _parser().parse_args(own)
-    if not command:
-        raise SpecError(
-            "expected the script's command after '--', got none; for example: gradwire run -- torchrun "
-            "--nproc-per-node 2 train.py"
-        )
+    words, command = _parser().parse_command(arguments, "torchrun --nproc-per-node 2 train.py")
     if words.codec is not None and words.plan is not None:
         raise SpecError("expected --codec or --plan, got both; omit one, because a plan names its codec")
     if words.steps is not None and not words.compare:
         raise SpecError("expected --compare with --steps, got only --steps; add --compare, or omit --steps")
     if words.steps is not None and not LEAST_STEPS <= words.steps <= MOST_STEPS:
         raise SpecError(f"expected {LEAST_STEPS} to {MOST_STEPS} for --steps, got {words.steps}")
-    timeout_s = None if words.timeout is None else parse_duration(words.timeout)
     from gradwire.run.run import RunOptions, run_attached  # imports torch, which takes seconds
 
     out = words.out or Path("runs") / f"run-{datetime.now():%Y%m%d-%H%M%S}"
     check_folder_new("--out", out, [RECORD, PAGE], words.overwrite)
     check_folder_writable("--out", out)
     plan = _plan(words.codec, words.plan)
+    compare = words.compare is not None
     return run_attached(
-        chosen(RunOptions, words, command=tuple(command), plan=plan, timeout_s=timeout_s, out=out)
+        chosen(RunOptions, words, command=tuple(command), plan=plan, compare=compare, out=out)
     )
 
 
@@ -66,15 +61,18 @@ def _parser() -> Parser:
     group.add_argument("--codec", metavar="SPEC", help="codec, e.g. fp8 (the run measures and chooses)")
     group.add_argument("--plan", type=file_path, metavar="FILE", help="file of a plan, instead of a codec")
     group.add_argument("--strict", action="store_true", help="fail if gradwire cannot be attached")
-    group.add_argument("--timeout", metavar="TIME", help="limit of a wait for another rank (30s)")
+    add_timeout(group, 30.0, "in each wait for another rank")
     group = parser.add_argument_group("comparison")
     group.add_argument(
-        "--compare", action="store_true", help="average some steps without gradwire, and compare the times"
+        "--compare",
+        nargs="?",
+        const=WHAT,
+        choices=[WHAT],
+        metavar="WHAT",
+        help=f"compare with others: plain DDP or FSDP2, and the bf16 hook ({WHAT})",
     )
-    group.add_argument("--steps", type=int, metavar="N", help="counted steps of each kind (20)")
+    group.add_argument("--steps", type=int, metavar="N", help="measured steps, of each method (20)")
     group = parser.add_argument_group("results")
-    group.add_argument("--out", type=folder_path, metavar="DIR", help="for record and page (runs/run-TIME)")
-    group.add_argument("--overwrite", action="store_true", help="replace an older result in DIR")
-    group.add_argument("--quiet", action="store_true", help="print only errors")
-    group.add_argument("-h", "--help", action="help", help="show this text")
+    add_folder(group, "runs/run-TIME")
+    add_usual(group)
     return parser
