@@ -18,11 +18,14 @@ from __future__ import annotations
 from collections import deque
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
-from typing import ClassVar, Self
+from typing import TYPE_CHECKING, ClassVar
 
 import torch
 from torch import nn
 from torch.nn.utils import vector_to_parameters
+
+if TYPE_CHECKING:
+    from typing_extensions import Self
 
 Batch = tuple[torch.Tensor, torch.Tensor]
 State = tuple[torch.Tensor, ...]

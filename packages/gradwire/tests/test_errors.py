@@ -76,14 +76,24 @@ def test_a_copy_says_the_same_and_holds_no_frame() -> None:
 
     with pytest.raises(errors.LinkTimeoutError) as caught:
         fail()
-    caught.value.add_note("in step 3")
+    errors.add_note(caught.value, "in step 3")
     twin = errors.copied(caught.value)
     assert (type(twin), str(twin)) == (errors.LinkTimeoutError, "rank 1 is gone")
     assert isinstance(twin.__cause__, ConnectionResetError)
     assert twin.__cause__.errno == 104
     assert twin.__traceback__ is twin.__cause__.__traceback__ is None
-    twin.add_note("elsewhere")
+    errors.add_note(twin, "elsewhere")
     assert caught.value.__notes__ == ["in step 3"]
+
+
+def test_where_python_prints_no_notes_they_extend_the_message(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(errors.sys, "version_info", (3, 10, 0))
+    error, system, number = errors.ExchangeError("rank 1 is gone"), OSError(104, "reset"), KeyError(3)
+    for each in (error, system, number):
+        errors.add_note(each, "in step 3")
+    assert str(error) == "rank 1 is gone\nin step 3"
+    assert (system.errno, str(system), str(number)) == (104, "[Errno 104] reset", "3")
+    assert not hasattr(error, "__notes__")
 
 
 def test_a_copy_of_a_class_that_wants_other_arguments_has_its_text() -> None:

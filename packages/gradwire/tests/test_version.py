@@ -2,7 +2,6 @@ from __future__ import annotations
 
 import re
 import subprocess
-import tomllib
 from importlib.metadata import version as version_of
 from pathlib import Path
 
@@ -10,13 +9,11 @@ import pytest
 
 from gradwire import version as module
 from gradwire.version import EXTRAS, NEEDED, commit, how_to_install, import_problem, installed, version
-from support.project import ROOT
+from support.project import ROOT, read_toml
 
 
 def test_the_version_is_that_of_pyproject() -> None:
-    project = tomllib.loads((ROOT / "packages/gradwire/pyproject.toml").read_text(encoding="utf-8"))[
-        "project"
-    ]
+    project = read_toml(ROOT / "packages/gradwire/pyproject.toml")["project"]
     assert version() == project["version"]
 
 
@@ -69,14 +66,12 @@ def test_a_change_in_any_package_changes_the_commit(tmp_path: Path, monkeypatch:
 def test_an_extra_that_is_named_exists(extra: str) -> None:
     package = EXTRAS.get(extra, "gradwire")
     path = ROOT / "packages" / package / "pyproject.toml"
-    assert extra in tomllib.loads(path.read_text(encoding="utf-8"))["project"]["optional-dependencies"]
+    assert extra in read_toml(path)["project"]["optional-dependencies"]
     assert f"'./packages/{package}[{extra}]'" in how_to_install(extra)
 
 
 def test_the_packages_that_are_needed_are_those_of_the_project() -> None:
-    project = tomllib.loads((ROOT / "packages/gradwire/pyproject.toml").read_text(encoding="utf-8"))[
-        "project"
-    ]
+    project = read_toml(ROOT / "packages/gradwire/pyproject.toml")["project"]
     assert {re.split("[<>=]", each)[0] for each in project["dependencies"]} == {*NEEDED}
 
 

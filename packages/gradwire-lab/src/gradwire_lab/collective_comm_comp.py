@@ -6,7 +6,7 @@ import os
 from collections.abc import Callable
 from dataclasses import replace
 from datetime import timedelta
-from typing import TYPE_CHECKING, Any, Self
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import torch
@@ -27,6 +27,7 @@ from gradwire.wire import TOS
 
 if TYPE_CHECKING:
     from mpi4py import MPI
+    from typing_extensions import Self
 
 
 # Marked TCP connections between the processes of an MPI job, which MPI itself cannot provide.

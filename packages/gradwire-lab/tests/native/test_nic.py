@@ -169,7 +169,7 @@ def test_a_merged_packet_says_how_large_its_segments_are() -> None:
     near, far = opened(merges=True)
     values = projected(gradients(16_000))
     sent = near.handle(True, replace(MARKED, payload=values.tobytes()).frame(), 1448)
-    merged = [frame for frame in sent if frame[14 + 20 + 16 : 14 + 20 + 18] == (1448).to_bytes(2)]
+    merged = [frame for frame in sent if frame[14 + 20 + 16 : 14 + 20 + 18] == (1448).to_bytes(2, "big")]
     assert len(sent) - len(merged) <= 2, "the first tells the ratio, and the last may be short"
     assert len(sent) < values.nbytes / 1448 / 4
     assert all(len(frame) > 0.9 * (14 + 40 + 1448) for frame in merged[:-1])

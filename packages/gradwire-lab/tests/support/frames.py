@@ -12,7 +12,7 @@ USUAL_OPTIONS = bytes.fromhex("020405b4 0402 080a 00000001 00000000 01 030307")
 
 def checksum(data: bytes) -> int:
     data += bytes(len(data) % 2)
-    total = sum(int.from_bytes(data[at : at + 2]) for at in range(0, len(data), 2))
+    total = sum(int.from_bytes(data[at : at + 2], "big") for at in range(0, len(data), 2))
     while total >> 16:
         total = (total & 0xFFFF) + (total >> 16)
     return ~total & 0xFFFF

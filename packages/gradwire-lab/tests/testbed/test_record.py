@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from datetime import UTC, datetime
+from datetime import datetime, timezone
 
 from gradwire_lab.testbed.output import SCHEMA, CommandRun, HostExit
 from gradwire_lab.testbed.topology import Topology, address
@@ -12,7 +12,7 @@ RUN = CommandRun(
     Topology((125e6, None)),
     ("python", "-c", "print('é')"),
     (HostExit(0, 1.23456789), HostExit(137, 0.5)),
-    datetime(2026, 3, 4, 5, 6, 7, 890, tzinfo=UTC),
+    datetime(2026, 3, 4, 5, 6, 7, 890, tzinfo=timezone.utc),
     0.1,
     2.00004,
     137,

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from contextlib import ExitStack
 from functools import cached_property
-from typing import TYPE_CHECKING, Any, Protocol, Self
+from typing import TYPE_CHECKING, Any, Protocol
 
 from gradwire.autotune.initial_plan import new_recorder
 from gradwire.checkpoints import SUM, check_sealed
@@ -22,6 +22,7 @@ from gradwire.sync.residual import AUTO, SCALE, STEPS, Residuals
 
 if TYPE_CHECKING:
     import torch
+    from typing_extensions import Self
 
     from gradwire.autotune.estimate import Estimate
     from gradwire.autotune.recorder import Recorder

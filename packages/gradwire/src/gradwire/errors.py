@@ -5,6 +5,7 @@ Each class has the place of its entry in the documentation as ``docs``.
 
 from __future__ import annotations
 
+import sys
 from typing import ClassVar
 
 PAGE = "troubleshooting.md"
@@ -101,6 +102,22 @@ class NicError(GradwireError):
     """An error for a software NIC that can't start, or that lost an interface."""
 
 
+def add_note(error: BaseException, note: str) -> None:
+    """Add a note to an exception, which its traceback prints below the message.
+
+    Python 3.10 prints no notes. There the note becomes another line of the message, if the message is text.
+    """
+    if sys.version_info >= (3, 11):
+        error.add_note(note)
+    else:
+        _extend_message(error, note)
+
+
+def _extend_message(error: BaseException, note: str) -> None:
+    if error.args and isinstance(error.args[0], str):
+        error.args = (f"{error.args[0]}\n{note}", *error.args[1:])
+
+
 def copied(error: BaseException) -> BaseException:
     """Return a copy of an exception without its traceback.
 
@@ -117,7 +134,7 @@ def copied(error: BaseException) -> BaseException:
         twin.args = error.args  # MemoryError sets them only in its __init__
     twin.__dict__.update(error.__dict__)
     if "__notes__" in twin.__dict__:
-        twin.__notes__ = [*twin.__notes__]
+        twin.__dict__["__notes__"] = [*twin.__dict__["__notes__"]]
     twin.__cause__ = None if error.__cause__ is None else copied(error.__cause__)
     twin.__context__ = None if error.__context__ is None else copied(error.__context__)
     twin.__suppress_context__ = error.__suppress_context__

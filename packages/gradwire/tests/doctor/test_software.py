@@ -1,14 +1,13 @@
 from __future__ import annotations
 
 import re
-import tomllib
 
 import pytest
 
 from gradwire.doctor.software import LEAST_PYTHON, LEAST_TORCH, check_package, check_python, check_torch
-from support.project import ROOT
+from support.project import ROOT, read_toml
 
-PROJECT = tomllib.loads((ROOT / "packages/gradwire/pyproject.toml").read_text(encoding="utf-8"))["project"]
+PROJECT = read_toml(ROOT / "packages/gradwire/pyproject.toml")["project"]
 
 
 def test_the_least_versions_are_those_of_the_package() -> None:

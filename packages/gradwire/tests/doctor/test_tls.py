@@ -2,7 +2,7 @@ from __future__ import annotations
 
 import shutil
 import subprocess
-from datetime import UTC, datetime, timedelta
+from datetime import datetime, timedelta, timezone
 from pathlib import Path
 
 import pytest
@@ -33,7 +33,7 @@ policy = policy
 [policy]
 commonName = supplied
 """
-NOW = datetime(2030, 1, 1, tzinfo=UTC)
+NOW = datetime(2030, 1, 1, tzinfo=timezone.utc)
 openssl = pytest.mark.skipif(shutil.which("openssl") is None, reason="makes keys with the program openssl")
 
 
@@ -69,7 +69,7 @@ def end_of(certificate: str) -> datetime:
     """Return when it expires, as openssl says."""
     words = ["openssl", "x509", "-noout", "-enddate", "-in", certificate]
     told = subprocess.run(words, check=True, capture_output=True, text=True, timeout=30).stdout
-    return datetime.strptime(told.strip(), "notAfter=%b %d %H:%M:%S %Y GMT").replace(tzinfo=UTC)
+    return datetime.strptime(told.strip(), "notAfter=%b %d %H:%M:%S %Y GMT").replace(tzinfo=timezone.utc)
 
 
 @openssl

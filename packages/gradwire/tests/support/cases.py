@@ -8,6 +8,8 @@ from functools import wraps
 
 import pytest
 
+from gradwire.errors import add_note
+
 Test = Callable[..., None]
 
 
@@ -36,7 +38,7 @@ def for_each(names: str, values: Iterable[object] | Mapping[str, object]) -> Cal
                 except pytest.skip.Exception as skipped:
                     raise AssertionError(f"{names} = {case} would skip the other cases, too") from skipped
                 except BaseException as error:
-                    error.add_note(f"where {names} = {case}")
+                    add_note(error, f"where {names} = {case}")
                     raise
 
         run_all.__signature__ = signature.replace(parameters=fixtures)  # type: ignore[attr-defined]

@@ -30,4 +30,4 @@ def undisturbed(attempt: Callable[[], Result], attempts: int = 4) -> Result:
             return attempt()
         except DisturbedError as disturbance:
             disturbances.append(disturbance)
-    raise ExceptionGroup(f"none of {attempts} attempts was undisturbed", disturbances)
+    raise DisturbedError(f"none of {attempts} attempts was undisturbed: {'; '.join(map(str, disturbances))}")

@@ -7,7 +7,7 @@ import socket
 import struct
 from contextlib import ExitStack, closing, suppress
 from dataclasses import dataclass
-from typing import Self
+from typing import TYPE_CHECKING
 
 from gradwire._native import _core
 from gradwire.codecs import Codec, parse
@@ -15,6 +15,9 @@ from gradwire.codecs.native import NativeCodec
 from gradwire.codecs.wrappers import offloadable
 from gradwire.errors import NicError, SpecError
 from gradwire.wire import TOS
+
+if TYPE_CHECKING:
+    from typing_extensions import Self
 
 # Packet sockets: all frames of an interface, in both directions, with any destination.
 

@@ -5,7 +5,6 @@ from __future__ import annotations
 import math
 from collections.abc import Callable
 from dataclasses import dataclass, replace
-from enum import StrEnum
 from functools import cache
 
 from gradwire_lab.closed_forms.smart_nic import (
@@ -18,6 +17,7 @@ from gradwire_lab.closed_forms.smart_nic import (
     overlapped_step,
     smart_step,
 )
+from gradwire_lab.text_enum import TextEnum
 
 # The constants of the model, for the prototype that the smart NIC's authors measured.
 #
@@ -127,7 +127,7 @@ def _solve(rising: Callable[[float], float], wanted: float) -> float:
     return middle
 
 
-class How(StrEnum):
+class How(TextEnum):
     """The relation of the model's figure to the published one."""
 
     PREDICTED = "predicted"

@@ -9,13 +9,13 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from enum import StrEnum
 from statistics import fmean
 from types import MappingProxyType
 
 from gradwire.tables import Column, Table, figure
 from gradwire.units import counted
 from gradwire_lab.experiments.learning import LEAST_SEEDS, Trainings
+from gradwire_lab.text_enum import TextEnum
 
 NO_NUMBER = "in words"
 """Shown for a published figure that has no number."""
@@ -23,7 +23,7 @@ SHARE, RATIO = "%", "x"
 """Units: shares, from 0 to 1 and shown in percent, and ratios."""
 
 
-class Basis(StrEnum):
+class Basis(TextEnum):
     """The origin of a claim's figures."""
 
     MEASURED = "measured"
@@ -35,7 +35,7 @@ class Basis(StrEnum):
     """Published numbers recombined, or bytes divided by a configured rate: no run can change them."""
 
 
-class Verdict(StrEnum):
+class Verdict(TextEnum):
     """The judgement of a claim, in the order of reports, failures first."""
 
     DID_NOT_LEARN = "did not learn"

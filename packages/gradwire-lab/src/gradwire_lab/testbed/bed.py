@@ -10,7 +10,7 @@ import time
 from collections.abc import Mapping, Sequence
 from datetime import datetime
 from pathlib import Path
-from typing import Self
+from typing import TYPE_CHECKING
 
 import gradwire
 from gradwire.errors import SpecError, TestbedError
@@ -20,6 +20,9 @@ from gradwire_lab.testbed.output import CommandRun, Sink, Watch, show
 from gradwire_lab.testbed.registry import MARK, Entry, enter, variables
 from gradwire_lab.testbed.runner import Channel, Runner, pair
 from gradwire_lab.testbed.topology import Topology
+
+if TYPE_CHECKING:
+    from typing_extensions import Self
 
 SET_UP_TIMEOUT_S = 60.0
 TAKE_DOWN_TIMEOUT_S = 5.0

@@ -4,12 +4,15 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any, Self
+from typing import TYPE_CHECKING, Any
 
 from gradwire.errors import SpecError
 from gradwire.fields import Source, line, rows, whole
 from gradwire.records import read_object
 from gradwire.units import format_duration, format_rate, parse_duration, parse_rate
+
+if TYPE_CHECKING:
+    from typing_extensions import Self
 
 MOST_HOSTS = 64
 LEAST_NBYTES_PER_S = 12_500.0

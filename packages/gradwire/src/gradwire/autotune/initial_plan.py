@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING, Self, cast
+from typing import TYPE_CHECKING, cast
 
 from gradwire.autotune.rules import CandidateRules
 from gradwire.autotune.settings import NAME, Auto, terms_of
@@ -16,6 +16,7 @@ from gradwire.sync.observe import NO_CHOOSER, PlanChooser
 
 if TYPE_CHECKING:
     import torch
+    from typing_extensions import Self
 
     from gradwire.autotune.recorder import Recorder
 

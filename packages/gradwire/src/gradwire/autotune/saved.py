@@ -7,7 +7,7 @@ import json
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import Self
+from typing import TYPE_CHECKING
 
 from gradwire.autotune.decision import Decision
 from gradwire.autotune.rules import CandidateRules
@@ -22,6 +22,9 @@ from gradwire.log import LOG
 from gradwire.machine import machine_id
 from gradwire.records import make_record, read_record, to_json
 from gradwire.version import version
+
+if TYPE_CHECKING:
+    from typing_extensions import Self
 
 # The check of a saved decision against the user's present settings, which take precedence.
 

@@ -11,7 +11,7 @@ from collections.abc import Sequence
 from dataclasses import replace
 from math import inf, isinf
 from statistics import fmean, median
-from typing import Self
+from typing import TYPE_CHECKING
 
 from gradwire.autotune.decision import Decision, best_of, same_way, stays
 from gradwire.autotune.settings import DEFAULT, AutoConfig
@@ -19,6 +19,9 @@ from gradwire.fields import Source, rows, to_values
 from gradwire.plan import Plan
 from gradwire.planner.predict import UNCERTAINTY
 from gradwire.units import exact_size, format_duration
+
+if TYPE_CHECKING:
+    from typing_extensions import Self
 
 _SOURCE = Source("decisions", "run the same version of gradwire on all ranks")
 

@@ -138,7 +138,8 @@ class TopK(Codec):
 def _magnitudes(x: torch.Tensor) -> Words:
     """Return bit patterns without the sign, which sort like magnitudes; all non-finite ones are equal."""
     words: Words = x.numpy().view(np.uint32) & np.uint32(0x7FFF_FFFF)
-    return np.minimum(words, np.uint32(_INFINITY_BITS), out=words)
+    np.minimum(words, np.uint32(_INFINITY_BITS), out=words)
+    return words
 
 
 def _largest(magnitudes: Words, k: int) -> np.ndarray[tuple[int], np.dtype[np.int64]]:

@@ -11,12 +11,15 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager
 from functools import lru_cache
-from typing import Any, Self
+from typing import TYPE_CHECKING, Any
 
 import torch
 
 from gradwire.devices import owner_of
 from gradwire.devices.base import CPU, CPU_STREAM, DONE, Device, Event, Stream, T, bring_back, fetch, serves
+
+if TYPE_CHECKING:
+    from typing_extensions import Self
 
 # Accelerators whose torch module has the streams and events of ``torch.cuda``.
 #

@@ -7,7 +7,7 @@ import re
 import socket
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
-from datetime import UTC, datetime, timedelta
+from datetime import datetime, timedelta, timezone
 
 from gradwire import _native
 from gradwire.codecs import TABLE, Codec, parse
@@ -176,8 +176,8 @@ def check_tls(environment: Mapping[str, str], now: datetime | None = None) -> Fi
     except LinkError as error:
         return Finding("TLS", "FAIL", str(error))
     if found is not None:
-        ends = datetime.fromtimestamp(found.expires_s, UTC)
-        return _check_expiry(environment[CERTIFICATE], ends, now or datetime.now(UTC))
+        ends = datetime.fromtimestamp(found.expires_s, timezone.utc)
+        return _check_expiry(environment[CERTIFICATE], ends, now or datetime.now(timezone.utc))
     transport = environment.get(TRANSPORT, "TCP")
     if transport != "TCP":
         return Finding(

@@ -19,7 +19,7 @@ from gradwire.autotune import Auto
 from gradwire.autotune.initial_plan import InitialPlan
 from gradwire.checkpoints import check_sealed, check_summed, save_checkpoint, sealed
 from gradwire.ddp.attach import attach
-from gradwire.errors import AttachError, MissingPackageError, SpecError, StateError
+from gradwire.errors import AttachError, MissingPackageError, SpecError, StateError, add_note
 from gradwire.fields import Source, mapping, optional, whole
 from gradwire.plan import PlanLike
 from gradwire.sync.checkpoint import redivide
@@ -334,5 +334,5 @@ def _advice() -> Iterator[None]:
     try:
         yield
     except StateError as error:
-        error.add_note("with resume_residuals=False, training continues without the saved residuals")
+        add_note(error, "with resume_residuals=False, training continues without the saved residuals")
         raise

@@ -12,7 +12,7 @@ import warnings
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from functools import partial
-from typing import Any, Self
+from typing import TYPE_CHECKING, Any
 
 import torch
 from torch import nn
@@ -28,6 +28,9 @@ from gradwire.offload.policies import FORMATS, Policy, policy_of
 from gradwire.offload.replicas import DeviceEnd, DeviceLike, Residents, replicas_of, split_layers
 from gradwire.offload.sender import Sender
 from gradwire.offload.sums import LayerSteps
+
+if TYPE_CHECKING:
+    from typing_extensions import Self
 
 _VERSION = 1
 _SOURCE = Source("the state of a HostOffload", "load a state saved with the same layers", StateError)

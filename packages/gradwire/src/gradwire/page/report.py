@@ -14,7 +14,7 @@ from contextlib import suppress
 from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Self
+from typing import TYPE_CHECKING, Any
 
 from gradwire.errors import JobError
 from gradwire.files import STANDARD_OUTPUT, write_files
@@ -25,6 +25,7 @@ from gradwire.version import how_to_install
 
 if TYPE_CHECKING:
     from jinja2 import Template
+    from typing_extensions import Self
 
 
 # Strings with attributes for pages. A table on a terminal shows only the strings.

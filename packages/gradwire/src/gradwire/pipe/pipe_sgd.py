@@ -17,7 +17,7 @@ from gradwire.autotune.initial_plan import InitialPlan
 from gradwire.autotune.rules import whole
 from gradwire.autotune.settings import Auto
 from gradwire.codecs.spec import is_whole
-from gradwire.errors import ExchangeError, SpecError, shown
+from gradwire.errors import ExchangeError, SpecError, add_note, shown
 from gradwire.pipe.correction import CORRECTIONS, check_correction, check_forward
 from gradwire.pipe.pipeline import Pipeline, Treatment
 from gradwire.plan import PlanLike
@@ -233,9 +233,10 @@ class PipeSGD(WorkerMethod):
         try:
             accounting = broadcast_buffers(self.model, self.exchange)
         except ExchangeError as error:
-            error.add_note(
+            add_note(
+                error,
                 "while copying rank 0's buffers to all ranks: all ranks must call drain, evaluating and "
-                "state_dict together, with buffers of equal sizes"
+                "state_dict together, with buffers of equal sizes",
             )
             raise
         count_buffers(self.ledger, accounting)

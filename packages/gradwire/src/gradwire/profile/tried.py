@@ -6,7 +6,7 @@ import json
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from statistics import median
-from typing import Self
+from typing import TYPE_CHECKING
 
 from gradwire.autotune.settings import DEFAULT
 from gradwire.errors import JobError
@@ -15,6 +15,9 @@ from gradwire.files import replace_file
 from gradwire.tables import Column, Table, figure
 from gradwire.timing.calibrate import disagreement
 from gradwire.units import format_size
+
+if TYPE_CHECKING:
+    from typing_extensions import Self
 
 COUNTED = 30
 """The number of measured steps with the chosen plan."""

@@ -4,13 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Protocol, Self
+from typing import TYPE_CHECKING, Protocol
 
 import torch
 import torch.distributed as dist
 
 from gradwire.costs import ExchangeCost
-from gradwire.errors import AttachError, ExchangeError, LinkError
+from gradwire.errors import AttachError, ExchangeError, LinkError, add_note
 from gradwire.exchange import Exchange
 from gradwire.exchange.frames import Difference
 from gradwire.links.base import Link
@@ -18,6 +18,9 @@ from gradwire.plan import Plan
 from gradwire.sync.group import AFTER_AGREEING, agree, connect, facts_of
 from gradwire.sync.ledger.ledger import Ledger
 from gradwire.sync.ledger.lost import ErrorSums
+
+if TYPE_CHECKING:
+    from typing_extensions import Self
 
 
 @dataclass(frozen=True, slots=True)
@@ -233,7 +236,7 @@ class SyncContext:
 
     def annotate(self, error: BaseException, doing: str) -> None:
         """Add a note to an error: ``doing``, which names the work that failed, and the remedy."""
-        error.add_note(f"{doing}; {self.remedy}")
+        add_note(error, f"{doing}; {self.remedy}")
 
     def fail(self, error: BaseException) -> BaseException:
         """Refuse all later exchanges, close all links to notify the peers, and return the reason.

@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterable, Mapping
 from inspect import isfunction
 from time import perf_counter
 from types import TracebackType
-from typing import Any, Self
+from typing import TYPE_CHECKING, Any
 
 import torch
 import torch.distributed as dist
@@ -35,6 +35,9 @@ from gradwire.sync.residual import AUTO, Residuals
 from gradwire.sync.trained import Trained, check_extras, relaid
 from gradwire.sync.views import Layouts
 from gradwire.version import version
+
+if TYPE_CHECKING:
+    from typing_extensions import Self
 
 Group = dist.ProcessGroup | Link | None
 """The ranks of a method: a group of ``torch.distributed``, a link, or None for the world."""

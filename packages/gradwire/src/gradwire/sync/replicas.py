@@ -87,7 +87,7 @@ def check_in_flight(steps_done: int, in_flight: int, exchange: Exchange) -> None
 
     All ranks call this in the first step after a load. Raises ``ExchangeError``.
     """
-    every = [int.from_bytes(each) for each in _gather(in_flight.to_bytes(4), exchange)]
+    every = [int.from_bytes(each, "big") for each in _gather(in_flight.to_bytes(4, "big"), exchange)]
     other = next((rank for rank, count in enumerate(every) if count != every[0]), None)
     if other is not None:
         raise StateError(

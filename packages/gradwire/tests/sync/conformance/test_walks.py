@@ -13,7 +13,6 @@ from __future__ import annotations
 import os
 import sys
 import threading
-import tomllib
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -30,7 +29,7 @@ import gradwire
 from gradwire.ddp.attach import gradwire_hook
 from gradwire.errors import ExchangeError
 from gradwire.links.channel import Channel
-from support.project import ROOT
+from support.project import ROOT, read_toml
 from support.sharded import Case, loss_of, make_model, shard
 
 SOURCE = str(Path(gradwire.__file__).parent)
@@ -115,7 +114,7 @@ def walk(spec: str) -> list[str]:
 
 def _rooms() -> dict[str, int]:
     """Return the rooms of the core, and which row each is in, from above."""
-    project = tomllib.loads((ROOT / "pyproject.toml").read_text())
+    project = read_toml(ROOT / "pyproject.toml")
     rows = project["tool"]["importlinter"]["contracts"][0]["layers"]
     return {room.strip(): number for number, row in enumerate(rows) for room in row.split("|")}
 

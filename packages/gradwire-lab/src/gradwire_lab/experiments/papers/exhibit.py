@@ -5,7 +5,6 @@ from __future__ import annotations
 import re
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass, field, replace
-from enum import StrEnum
 from functools import partial
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, Generic
@@ -26,6 +25,7 @@ from gradwire_lab.experiments.experiment import (
     select,
 )
 from gradwire_lab.experiments.record import as_json
+from gradwire_lab.text_enum import TextEnum
 
 if TYPE_CHECKING:
     from gradwire.launch.local import RankContext
@@ -33,7 +33,7 @@ if TYPE_CHECKING:
 # The origin of each number of an exhibit: its paper, a calibration, or a choice with a reason.
 
 
-class OriginKind(StrEnum):
+class OriginKind(TextEnum):
     """The kind of origin of a number."""
 
     PAPER = "published"

@@ -5,12 +5,15 @@ from __future__ import annotations
 import json
 import math
 from dataclasses import asdict, dataclass, field, fields, replace
-from typing import Any, Protocol, Self
+from typing import TYPE_CHECKING, Any, Protocol
 
 from gradwire.costs import ExchangeCost, Scales
 from gradwire.errors import StateError
 from gradwire.fields import Source, anything, keyed, line, of, only, optional, real, whole
 from gradwire.plan import Plan
+
+if TYPE_CHECKING:
+    from typing_extensions import Self
 
 
 class PlanChoice(Protocol):

@@ -11,13 +11,16 @@ from collections.abc import Hashable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, field, fields, replace
 from functools import cached_property
 from itertools import accumulate
-from typing import Any, Self
+from typing import TYPE_CHECKING, Any
 
 import torch
 
 from gradwire.exchange import Norms
 from gradwire.fields import keyed, of, real
 from gradwire.sync.ledger.counts import SOURCE
+
+if TYPE_CHECKING:
+    from typing_extensions import Self
 
 # The relative error of encoding a gradient, by parameter, and the steps in which it is measured.
 

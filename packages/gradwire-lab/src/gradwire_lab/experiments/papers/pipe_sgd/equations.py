@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from statistics import fmean
+from typing import TYPE_CHECKING
 
 from gradwire_lab.closed_forms.formulas import (
     AlphaBetaGamma,
@@ -61,6 +62,9 @@ SEGMENTS = (
     "not travel while the rest is computed in a pipeline"
 )
 
+if TYPE_CHECKING:
+    from typing_extensions import Unpack
+
 
 @dataclass(frozen=True)
 class EquationsOptions:
@@ -93,7 +97,7 @@ def claims(rows: Sequence[Row]) -> list[Claim]:
     ]
 
 
-def _steps(measured: MeasuredWays) -> Iterator[tuple[Claim, *tuple[str, ...]]]:
+def _steps(measured: MeasuredWays) -> Iterator[tuple[Claim, Unpack[tuple[str, ...]]]]:
     # Claims about pipelines are calibrated: the batch was raised after a run in which one hid 46 %.
     step_s = {
         pipeline: {ratio: measured.step_s(f"K = {pipeline}", ratio) for ratio in measured.ratios}
