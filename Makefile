@@ -75,11 +75,12 @@ measured: .venv/ready ## measure the figures of the documentation on this machin
 figures: .venv/ready ## write the documentation's tables and charts from the records in docs/measured
 	$(BIN)/python scripts/figures.py write
 
-lint: .venv/ready ## format, lint, spelling, prose, and figures without a record
+lint: .venv/ready ## format, lint, spelling, prose, the Dockerfile, and figures without a record
 	$(BIN)/ruff format --check .
 	$(BIN)/ruff check .
 	$(BIN)/python scripts/check_prose.py
 	$(BIN)/python scripts/figures.py check
+	$(BIN)/hadolint Dockerfile
 	$(BIN)/codespell README.md CONTRIBUTING.md CHANGELOG.md docs examples packages tests bench scripts
 
 types: .venv/ready ## strict types

@@ -23,7 +23,7 @@ from gradwire.links.rendezvous.addresses import (
 )
 from gradwire.links.rendezvous.tls import CERTIFICATE, KEY, encryption
 
-LEAST_PYTHON = (3, 11)
+LEAST_PYTHON = (3, 10)
 LEAST_TORCH = (2, 6)
 """The minimum versions, as in pyproject.toml; a test compares them."""
 
