@@ -28,6 +28,7 @@ from gradwire.log import LOG
 from gradwire.page import RECORD, keep
 from gradwire.sync.ledger.counts import SOURCE, BucketCounts, BypassCounts, Decided, PlanChoice, Tally
 from gradwire.sync.ledger.lost import ErrorSums, LostBook
+from gradwire.sync.ledger.prometheus import exposition
 from gradwire.sync.ledger.sinks import JsonLines, Sink, StepCounts, TensorBoard, profiled
 from gradwire.sync.ledger.summary import Summary, ledger_record, page_of
 from gradwire.units import format_size
@@ -155,6 +156,15 @@ class Ledger:
             decided = tuple(each.reason for each in (*self._decided, *self._deciding))
             counts = (self.rank, self._steps, self._wall_s, tally, sinks, self._lost_so_far())
             return Summary(*counts, warnings, decided)
+
+    def prometheus(self) -> str:
+        """Return the counts in the text format of Prometheus, for the program's own endpoint.
+
+        The sink ``PrometheusFile`` writes the same text to a file while training runs.
+        """
+        totals = self.summary()
+        errors = {name: each.last for name, each in totals.lost.buckets.items() if each.samples}
+        return exposition(totals.rank, totals.steps, totals.wall_s, totals.tally, errors)
 
     def __repr__(self) -> str:
         total = self.summary().total

@@ -1,0 +1,158 @@
+"""A ledger in the text format of Prometheus, as a string and as a file that is replaced while training runs.
+
+Counters are sums since the start of the process or, after a resume, of the run. A bucket is a label, so
+the number of buckets is limited: Prometheus stores a time series for every value of a label.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Iterable, Mapping
+from itertools import islice
+from pathlib import Path
+from time import monotonic
+from typing import TypeVar
+
+from gradwire.errors import SpecError, shown
+from gradwire.files import check_folder_writable, replace_file
+from gradwire.sync.ledger.counts import BucketCounts, BypassCounts, Tally
+from gradwire.sync.ledger.sinks import StepCounts
+
+MOST_LABELS = 20
+"""The largest number of buckets, and of reasons, with time series of their own; the others are summed.
+
+The first buckets that occur are listed, because a counter must not move from one label to another."""
+OTHERS = "(others)"
+EVERY_S = 15.0
+"""Seconds between two writes of the file: Prometheus reads it every 15 s to 60 s."""
+
+Labels = tuple[tuple[str, str], ...]
+_Counts = TypeVar("_Counts", BucketCounts, BypassCounts)
+_BUCKET_COUNTERS: tuple[tuple[str, str, Callable[[BucketCounts], float]], ...] = (
+    ("exchanges", "Exchanges of the bucket.", lambda counts: counts.exchanges),
+    ("gradient_bytes", "Bytes of averaged gradients.", lambda counts: counts.gradient_nbytes),
+    (
+        "raw_bytes",
+        "Bytes of floats that this rank sent, before encoding.",
+        lambda counts: counts.cost.raw_nbytes,
+    ),
+    ("wire_bytes", "Bytes on the wire that carried them.", lambda counts: counts.cost.wire_nbytes),
+    ("codec_seconds", "Seconds of encoding and decoding.", lambda counts: counts.cost.codec_s),
+    ("wait_seconds", "Seconds of waiting for frames.", lambda counts: counts.cost.wait_s),
+    ("exposed_seconds", "Seconds for which training waited.", lambda counts: counts.exposed_s),
+    ("exchange_seconds", "Seconds of exchanges, overlapped or not.", lambda counts: counts.cost.total_s),
+    ("nonfinite_exchanges", "Exchanges with NaN or infinity.", lambda counts: counts.cost.nonfinite),
+)
+_BYPASS_COUNTERS: tuple[tuple[str, str, Callable[[BypassCounts], float]], ...] = (
+    ("bypasses", "Gradients that bypassed the codec.", lambda counts: counts.count),
+    ("bypassed_bytes", "Bytes of gradients that bypassed the codec.", lambda counts: counts.nbytes),
+)
+
+
+def exposition(
+    rank: int, steps: int, wall_s: float, tally: Tally, relative_errors: Mapping[str, float]
+) -> str:
+    """Return counts in the text format of Prometheus, with the last relative error of every bucket."""
+    buckets = _limited(tally.buckets, BucketCounts())
+    bypasses = _limited(tally.bypasses, BypassCounts())
+    of_rank = (("rank", str(rank)),)
+    lines = [
+        *_family("steps_total", "counter", "Steps that ended.", [(of_rank, steps)]),
+        *_family("wall_seconds_total", "counter", "Seconds of these steps.", [(of_rank, wall_s)]),
+    ]
+    for name, meaning, figure in _BUCKET_COUNTERS:
+        samples = [((*of_rank, ("bucket", each)), figure(counts)) for each, counts in buckets.items()]
+        lines += _family(f"{name}_total", "counter", meaning, samples)
+    for name, meaning, count in _BYPASS_COUNTERS:
+        samples = [((*of_rank, ("reason", each)), count(counts)) for each, counts in bypasses.items()]
+        lines += _family(f"{name}_total", "counter", meaning, samples)
+    errors = [
+        ((*of_rank, ("bucket", name)), relative_errors[name]) for name in buckets if name in relative_errors
+    ]
+    lines += _family("relative_error", "gauge", "Relative error of encoding, last measured.", errors)
+    return "".join(f"{line}\n" for line in lines)
+
+
+def _limited(counts: Mapping[str, _Counts], none: _Counts) -> dict[str, _Counts]:
+    """Return the first counts by label, and the sum of the others."""
+    kept = dict(islice(counts.items(), MOST_LABELS))
+    others = list(islice(counts.values(), MOST_LABELS, None))
+    return kept | ({OTHERS: sum(others, none)} if others else {})
+
+
+def _family(name: str, kind: str, meaning: str, samples: Iterable[tuple[Labels, float]]) -> list[str]:
+    """Return the lines of one metric, or none without a sample."""
+    head = [f"# HELP gradwire_{name} {meaning}", f"# TYPE gradwire_{name} {kind}"]
+    rows = [f"gradwire_{name}{{{_labels(labels)}}} {_number(figure)}" for labels, figure in samples]
+    return head + rows if rows else []
+
+
+def _labels(labels: Labels) -> str:
+    return ",".join(f'{name}="{_escaped(value)}"' for name, value in labels)
+
+
+def _escaped(value: str) -> str:
+    return value.replace("\\", r"\\").replace('"', r"\"").replace("\n", r"\n")
+
+
+def _number(figure: float) -> str:
+    return {"nan": "NaN", "inf": "+Inf", "-inf": "-Inf"}.get(text := repr(figure), text)
+
+
+class PrometheusFile:
+    """A sink that keeps a file in the text format of Prometheus up to date, for node_exporter's collector.
+
+    The file is replaced atomically at most every ``every_s`` seconds, at the end of a step, and at ``close``.
+    ``docs/accounting.md`` has the names of the metrics. Each rank of a host needs its own file.
+
+    Parameters
+    ----------
+    path
+        The file, whose name must end in ``.prom``. Its folder must exist, and be writable.
+    every_s
+        The least time between two writes, in seconds.
+
+    Raises
+    ------
+    SpecError
+        For a path that doesn't end in ``.prom``, because the collector ignores it, or whose folder doesn't
+        exist.
+    JobError
+        For a folder that can't be written.
+    """
+
+    def __init__(self, path: str | os.PathLike[str], every_s: float = EVERY_S) -> None:
+        self.path = Path(path)
+        if self.path.suffix != ".prom":
+            raise SpecError(f"expected a file that ends in .prom, got {shown(os.fspath(path))}; rename it")
+        if not self.path.parent.is_dir():
+            raise SpecError(f"expected a folder at {self.path.parent}, got none; create it")
+        check_folder_writable("PrometheusFile", self.path.parent)
+        self._every_s, self._next_s = every_s, 0.0
+        self._rank: int | None = None
+        self._steps, self._wall_s, self._tally = 0, 0.0, Tally()
+        self._errors: dict[str, float] = {}
+
+    def write(self, step: StepCounts) -> None:
+        """Add the step, and replace the file if it is due. Raises ``OSError``."""
+        self._rank = step.rank
+        self._steps += step.complete
+        self._wall_s += step.wall_s
+        self._tally.add(step.tally)
+        self._errors |= {name: each for name, each in step.lost.buckets.items() if each is not None}
+        if monotonic() >= self._next_s:
+            self._replace()
+
+    def close(self) -> None:
+        """Write the last counts; may be called twice. Raises ``OSError``."""
+        if self._rank is not None:
+            self._replace()
+
+    def _replace(self) -> None:
+        assert self._rank is not None, "a step precedes"
+        text = exposition(self._rank, self._steps, self._wall_s, self._tally, self._errors)
+        replace_file(self.path, text.encode())
+        self._next_s = monotonic() + self._every_s
+
+    def __repr__(self) -> str:
+        return f"PrometheusFile({os.fspath(self.path)!r})"
