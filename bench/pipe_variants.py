@@ -18,14 +18,11 @@ from __future__ import annotations
 from collections import deque
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING, ClassVar
+from typing import ClassVar
 
 import torch
 from torch import nn
 from torch.nn.utils import vector_to_parameters
-
-if TYPE_CHECKING:
-    from typing_extensions import Self
 
 Batch = tuple[torch.Tensor, torch.Tensor]
 State = tuple[torch.Tensor, ...]
@@ -55,7 +52,7 @@ class SGD:
         """Return the running mean of the gradients; a step with it leaves the velocity unchanged."""
         return (1 - self.momentum) * state[0]
 
-    def spread(self, delay: int) -> Self:
+    def spread(self, delay: int) -> SGD:
         """Return the optimizer that ``Spike`` updates with."""
         kept = self.momentum**delay
         return replace(self, of_velocity=kept, of_gradient=(1 - kept) / (1 - self.momentum))

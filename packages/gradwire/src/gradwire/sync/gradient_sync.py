@@ -9,7 +9,7 @@ from collections import deque
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from time import perf_counter
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import Any, TypeVar
 
 import torch
 import torch.distributed as dist
@@ -35,9 +35,6 @@ from gradwire.sync.residual import Residuals
 from gradwire.sync.thread import CallWork, CommunicationThread, Work
 from gradwire.sync.views import Layouts
 from gradwire.sync.work import BucketWork, GradientBucket, Route, why_bypassed
-
-if TYPE_CHECKING:
-    from typing_extensions import Self
 
 T = TypeVar("T")
 
@@ -104,7 +101,7 @@ class GradientSync:
         *,
         remedy: str,
         late_advice: str,
-    ) -> Self:
+    ) -> GradientSync:
         """Connect to all ranks of a group, as ``SyncContext.connect`` does. Raises ``AttachError``."""
         context = SyncContext.connect(
             group, plan, options, facts, ledger, remedy=remedy, late_advice=late_advice
