@@ -21,7 +21,7 @@ SLURM, KUBERNETES, RAY = (
     EXAMPLES / each for each in ("slurm/train.sbatch", "kubernetes/train.yaml", "ray/train.py")
 )
 DIGITS = [str(EXAMPLES / "torchrun_ddp.py"), "--plan", "fp8", "--epochs", "3"]
-_TIMEOUT_S = 280.0
+_TIMEOUT_S = 550.0
 
 
 def environment(**variables: str) -> dict[str, str]:
@@ -95,7 +95,7 @@ def test_the_stand_in_refuses_what_sbatch_refuses(script: str) -> None:
 
 
 @pytest.mark.processes
-@pytest.mark.timeout(300)
+@pytest.mark.timeout(600)
 def test_the_job_trains_on_two_nodes(tmp_path: Path) -> None:
     path = install(tmp_path / "bin")
     job = str(free_port(29500, 30500) - 29500)
@@ -114,7 +114,7 @@ def test_the_job_trains_on_two_nodes(tmp_path: Path) -> None:
 
 
 @pytest.mark.processes
-@pytest.mark.timeout(300)
+@pytest.mark.timeout(600)
 def test_the_job_ends_if_the_doctor_fails(tmp_path: Path) -> None:
     path = install(tmp_path / "bin")
     done = subprocess.run(
@@ -150,7 +150,7 @@ def test_the_manifest_follows_the_schemas_of_kubernetes() -> None:
 
 
 @pytest.mark.processes
-@pytest.mark.timeout(300)
+@pytest.mark.timeout(600)
 def test_the_command_of_the_pods_trains(tmp_path: Path) -> None:
     _, job = documents()
     (container,) = job["spec"]["template"]["spec"]["containers"]
@@ -191,7 +191,7 @@ def test_the_command_of_the_pods_trains(tmp_path: Path) -> None:
 
 
 @pytest.mark.processes
-@pytest.mark.timeout(300)
+@pytest.mark.timeout(600)
 def test_ray_trains_where_it_is_installed(tmp_path: Path) -> None:
     pytest.importorskip("ray.train", reason="Ray takes hundreds of megabytes")
     done = subprocess.run(
