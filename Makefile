@@ -83,8 +83,9 @@ lint: .venv/ready ## format, lint, spelling, prose, the Dockerfile, and figures 
 	$(BIN)/hadolint Dockerfile
 	$(BIN)/codespell README.md CONTRIBUTING.md CHANGELOG.md docs examples packages tests bench scripts
 
-types: .venv/ready ## strict types
+types: .venv/ready ## strict types, and nothing in the packages that Python 3.10 lacks
 	$(BIN)/mypy
+	$(BIN)/mypy --python-version 3.10 $(wildcard packages/*/src)
 
 layers: .venv/ready ## who may import whom, how long a file may be, and which test belongs to which module
 	$(BIN)/lint-imports

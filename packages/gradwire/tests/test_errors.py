@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import inspect
+import sys
 from typing import Any
 
 import pytest
@@ -87,7 +88,7 @@ def test_a_copy_says_the_same_and_holds_no_frame() -> None:
 
 
 def test_where_python_prints_no_notes_they_extend_the_message(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(errors.sys, "version_info", (3, 10, 0))
+    monkeypatch.setattr(sys, "version_info", (3, 10, 0))
     error, system, number = errors.ExchangeError("rank 1 is gone"), OSError(104, "reset"), KeyError(3)
     for each in (error, system, number):
         errors.add_note(each, "in step 3")

@@ -7,9 +7,10 @@ from pathlib import Path
 import pytest
 from prometheus_client.parser import text_string_to_metric_families
 
+from gradwire.costs import ExchangeCost
 from gradwire.errors import SpecError
 from gradwire.sync.ledger import prometheus
-from gradwire.sync.ledger.counts import Tally
+from gradwire.sync.ledger.counts import BucketCounts, BypassCounts, Tally
 from gradwire.sync.ledger.ledger import Ledger
 from gradwire.sync.ledger.prometheus import MOST_LABELS, OTHERS, PrometheusFile, exposition
 from support.ledgers import LARGE, SMALL
@@ -77,15 +78,15 @@ def test_buckets_are_limited_and_counters_never_move() -> None:
     assert sum(wire.values()) == tally.total.cost.wire_nbytes
 
 
-def exchanged(cost: object) -> prometheus.BucketCounts:
-    return prometheus.BucketCounts(1, 400, 0.0, cost)  # type: ignore[arg-type]
+def exchanged(cost: ExchangeCost) -> BucketCounts:
+    return BucketCounts(1, 400, 0.0, cost)
 
 
 @pytest.mark.parametrize("name", ['a "quoted" name', "back\\slash", "two\nlines", "{brace} = 1", "\u00fc"])
 def test_any_name_survives_as_a_label(name: str) -> None:
     tally = Tally()
     tally.add_bucket(name, exchanged(SMALL))
-    tally.add_bypass(name, prometheus.BypassCounts(2, 8))
+    tally.add_bypass(name, BypassCounts(2, 8))
     read = samples(exposition(3, 1, 1.0, tally, {name: float("nan")}))
     assert read["gradwire_wire_bytes_total", name] == SMALL.wire_nbytes
     assert read["gradwire_bypasses_total", name] == 2
