@@ -7,11 +7,14 @@ from abc import ABC, abstractmethod
 from threading import Event as ThreadingEvent
 from threading import Lock, Thread
 from time import monotonic
-from typing import Self
+from typing import TYPE_CHECKING
 
 from gradwire_lab.job.events import is_watched, line_of
 from gradwire_lab.job.options import Run
 from gradwire_lab.job.record import Epoch, EpochDone, Progress, RunDone, RunStarted, StepDone
+
+if TYPE_CHECKING:
+    from typing_extensions import Self
 
 LINE_EVERY_S = 4.0
 """The time between two lines of progress: short enough to see that a job is alive."""

@@ -7,12 +7,15 @@ from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from types import MappingProxyType
-from typing import Any, Self
+from typing import TYPE_CHECKING, Any
 
 from gradwire.errors import JobError
 from gradwire.fields import Source, keyed, mapping, of, optional, real, rows, text
 from gradwire.files import replace_file
 from gradwire.run.comparison import ATTACHED, METHODS, PLAIN
+
+if TYPE_CHECKING:
+    from typing_extensions import Self
 
 
 @dataclass(frozen=True)

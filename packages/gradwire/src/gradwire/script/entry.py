@@ -12,12 +12,15 @@ from importlib.abc import Loader, MetaPathFinder
 from importlib.machinery import ModuleSpec
 from pathlib import Path
 from types import ModuleType
-from typing import Any, Protocol, Self
+from typing import TYPE_CHECKING, Any, Protocol
 
 from gradwire.errors import JobError
 from gradwire.fields import Source, of
 from gradwire.plugins import resolve
 from gradwire.script.lifeline import end_with_command
+
+if TYPE_CHECKING:
+    from typing_extensions import Self
 
 # Call a function with a module of another package as soon as the module is imported.
 
