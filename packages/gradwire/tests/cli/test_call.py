@@ -47,7 +47,7 @@ def test_the_parser_of_another_command_changes_nothing(monkeypatch: pytest.Monke
         assert not call.is_verbose
         assert "GRADWIRE_LOG" not in os.environ
         parser("gradwire demo").parse_args(["--verbose"])
-        assert call.is_verbose
+        assert current_call().is_verbose
         assert os.environ["GRADWIRE_LOG"] == "debug"
         assert current_call() is call
     assert "GRADWIRE_LOG" not in os.environ

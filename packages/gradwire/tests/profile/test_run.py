@@ -43,7 +43,7 @@ def test_estimates_are_printed_and_written(
 ) -> None:
     seen["code"] = 5
     record, plan = tmp_path / "record.json", tmp_path / "plan.json"
-    wanted = ProfileOptions(("script", "x"), ("100mbit",), hosts=(4,), json=record, out=plan, steps=4)
+    wanted = ProfileOptions(("script", "x"), ("100mbit",), hosts=(4,), json=record, save=plan, steps=4)
     assert profile(wanted) == 5, "the script's own exit code"
     assert seen["command"] == ("script", "x")
     assert seen["settings"].steps == 4

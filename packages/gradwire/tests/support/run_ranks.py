@@ -44,7 +44,8 @@ def ddp(folder: str, plan: str, kind: str) -> list[torch.Tensor]:
             with torch.no_grad():
                 model(torch.randn(4, 32))
             model.train()
-        found.append(train(model, STEPS, passes=2 if kind == "accumulates" else 1))  # type: ignore[no-untyped-call]
+        passes = 2 if kind == "accumulates" else 1
+        found.append(train(model, STEPS, passes=passes))  # type: ignore[no-untyped-call]
         if method == "run":
             running._save(now=True)
         if method == "attach":
