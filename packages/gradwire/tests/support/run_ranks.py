@@ -43,9 +43,9 @@ def ddp(folder: str, plan: str, kind: str) -> list[torch.Tensor]:
             model.eval()
             with torch.no_grad():
                 model(torch.randn(4, 32))
-            model.train()
+            model.train()  # type: ignore[no-untyped-call]
         passes = 2 if kind == "accumulates" else 1
-        found.append(train(model, STEPS, passes=passes))  # type: ignore[no-untyped-call]
+        found.append(train(model, STEPS, passes=passes))
         if method == "run":
             running._save(now=True)
         if method == "attach":
