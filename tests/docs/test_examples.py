@@ -73,7 +73,7 @@ def test_a_script_without_gradwire_learns_with_gradwire_run(tmp_path: Path) -> N
     first, last = (float(each) for each in re.findall(r"held-out loss (\S+)", run.ranks[0]))
     assert first > 5.0, "untrained, a byte costs about ln 256"
     assert last < 0.8 * first
-    assert "attached to DistributedDataParallel 'GPT' on 2 ranks" in run.stderr
+    assert "attached to DistributedDataParallel 'GPT' (" in run.stderr
     (model,) = RunOutcome.load(settings.outcome).models
     summary = read_summary(model.ledger)
     assert summary.steps == 30, "one for each two passes"

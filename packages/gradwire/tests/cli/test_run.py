@@ -106,7 +106,7 @@ def test_an_unchanged_script_is_attached_and_compared(tmp_path: Path) -> None:
         timeout=110,
     )
     said = " ".join(done.stderr.split())
-    assert "gradwire: attached to DistributedDataParallel 'Linear' on 2 ranks (240.8kB of gradients)" in said
+    assert "gradwire: attached to DistributedDataParallel 'Linear' (240.8kB of gradients)" in said
     assert "with fp8 over ring" in said
     assert "The loss was not compared" in said
     assert [line for line in done.stdout.splitlines() if line.startswith("step")] == [

@@ -89,6 +89,9 @@ def test_the_table_has_a_row_for_each_way() -> None:
     ]
     assert "2.0" in text[-3]
     assert "tie: " in text[-2]
+    noisy = lines(compared(1.0, 2.0, scatter=0.1).table())
+    assert "noisy: " in noisy[-3]
+    assert "tie" not in "".join(noisy)
     few = lines(compared(2.0, 1.0, cycles=1).table())
     assert "x (" not in "".join(few), "one cycle has no interval"
 

@@ -148,7 +148,7 @@ class Compared:
     def _row(self, method: str, times_s: Sequence[float]) -> tuple[str, ...]:
         step = Ratio.of(1e3 * each for each in times_s)
         interval = "-" if len(times_s) < 2 else f"{figure(step.least)} to {figure(step.most)}"
-        gain = "" if method == ATTACHED or self.is_short else self.ratio(method).in_words()
+        gain = "" if method == ATTACHED or self.is_short else _in_words(self.ratio(method))
         name = f"gradwire, {self.plan}" if method == ATTACHED else {PLAIN: "plain"}.get(method, method)
         return name, str(len(times_s)), figure(step.mean), interval, gain
 
@@ -163,6 +163,16 @@ ON_LOSS = (
 )
 
 
+def _is_noisy(ratio: Ratio) -> bool:
+    """Return whether the interval includes 1, and is too wide for a tie."""
+    return ratio.is_tie and ratio.most > (1 + NOISY_SHARE) * ratio.least
+
+
+def _in_words(ratio: Ratio) -> str:
+    words = ratio.in_words()
+    return f"noisy: {words.removeprefix('tie: ')}" if _is_noisy(ratio) else words
+
+
 def _against(method: str, ratio: Ratio) -> str:
     of, speed = _IN_WORDS[method], f"{ratio.mean:.2f} times as fast"
     ends = f"({ratio.least:.2f} to {ratio.most:.2f})"
@@ -170,6 +180,6 @@ def _against(method: str, ratio: Ratio) -> str:
         return f"{speed} as with {of} {ends}"
     if ratio.most < 1:
         return f"slower than with {of}: {speed} {ends}"
-    if ratio.most > (1 + NOISY_SHARE) * ratio.least:
+    if _is_noisy(ratio):
         return f"too noisy to compare with {of}: {speed} {ends}"
     return f"as fast as with {of}, a tie: {speed} {ends}"

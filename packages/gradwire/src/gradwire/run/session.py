@@ -18,7 +18,6 @@ from torch import nn
 
 from gradwire.attached import Attached
 from gradwire.errors import AttachError, GradwireError
-from gradwire.planner.explain import name_plan
 from gradwire.run.comparison import Compared
 from gradwire.run.methods import AttachableModel, DdpModel, FsdpModel, StepSink
 from gradwire.run.models import ModelTurns, RunModel
@@ -26,7 +25,7 @@ from gradwire.run.outcome import ModelOutcome, RunOutcome
 from gradwire.run.settings import RunSettings
 from gradwire.sync.group import REFUSED, agree, all_or_none
 from gradwire.sync.ledger.ledger import Ledger
-from gradwire.units import counted, format_size
+from gradwire.units import format_size
 
 MEETING_S = 300.0
 """The limit of the wait for all ranks to begin their first training pass: they may compile before it."""
@@ -169,17 +168,13 @@ class RunSession:
         return attached
 
     def _tell(self, model: RunModel) -> None:
-        """Print on rank 0 whether gradwire is attached to a model."""
+        """Print on rank 0 whether gradwire is attached to a model; ``attach`` logs the ranks and the plan."""
         if self._rank != 0 or self._settings.quiet:
             return
         if model.attached is None:
             say(f"not attached to {model.trained.name}: {model.problem}")
             return
-        plan = name_plan(model.attached.plan)
-        how = f"with {plan}" if self._settings.plan else f"with {plan} until it has chosen a plan"
-        world = counted(model.trained.group.size(), "rank")
-        gradients = f"{format_size(4 * model.floats)} of gradients"
-        say(f"attached to {model.trained.name} on {world} ({gradients}), {how}")
+        say(f"attached to {model.trained.name} ({format_size(4 * model.floats)} of gradients)")
 
     def _passed(self, model: RunModel, method: str) -> None:
         """Handle the end of a training step of a model, which was averaged by ``method``."""
