@@ -113,14 +113,11 @@ def test_every_command_line_is_understood(
         line = re.split(r"\s+#| \|\| |\s{3,}", line)[0]
         if script := re.search(r"(?:examples|bench)/\w+\.py", line):
             assert (ROOT / script[0]).is_file(), f"{page}: {line}"
-        own, _, inner = line.partition(" -- ")  # what a testbed runs is a command, too
-        for part in (own, inner):
+        for part in line.split(" -- "):  # what a testbed runs is a command, too
             _, gradwire, words = part.rpartition("gradwire ")
             if gradwire:
                 assert main([*shlex.split(words), "--no-such-option"]) == 2
-                assert "unrecognized arguments: --no-such-option;" in capsys.readouterr().err, (
-                    f"{page}: {line}"
-                )
+                assert ", got --no-such-option" in capsys.readouterr().err, f"{page}: {line}"
 
 
 @pytest.mark.processes
