@@ -52,7 +52,7 @@ def test_all_commands_have_a_parser() -> None:
 def test_a_name_has_one_kind_of_value_and_one_meaning() -> None:
     found: dict[str, dict[tuple[object, str], list[str]]] = defaultdict(lambda: defaultdict(list))
     for name, words, action in options():
-        value = None if action.nargs == 0 else action.metavar
+        value = None if action.nargs in (0, "?") and action.option_strings else action.metavar
         found[name][value, meaning(action)].append(words)
     several = {name: dict(meanings) for name, meanings in found.items() if len(meanings) > 1}
     assert several == {}

@@ -113,7 +113,9 @@ class Parser(argparse.ArgumentParser):
             action = self._option_string_actions.get(option)
             if action is None:
                 return None
-            place += 2 if action.nargs is None and not equals else 1
+            follows = words[place + 1] if place + 1 < len(words) else None
+            takes = action.nargs is None or (action.nargs == "?" and follows in (action.choices or ()))
+            place += 2 if takes and not equals else 1
         return place if place < len(words) else None
 
     def _check_value(self, action: argparse.Action, value: Any) -> None:
