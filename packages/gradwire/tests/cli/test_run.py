@@ -48,6 +48,7 @@ sys.exit(5)
         ([], "gradwire: expected a command after '--', got none; for example: gradwire run -- torchrun"),
         (["torchrun", "train.py"], "before the command, got none; write gradwire run -- torchrun train.py"),
         (["--compare", "torchrun", "-h"], "write gradwire run --compare -- torchrun -h"),
+        (["--compare", "ddp", "x"], "write gradwire run --compare ddp -- x"),
         (["--steps=20", "--comprae", "--", "x"], "got --comprae (did you mean '--compare'?)"),
         (["--codec", "fp8", "--plan", "p.json", "--", "x"], "expected --codec or --plan, got both"),
         (["--codec", "fp9", "--", "x"], "fp9"),
