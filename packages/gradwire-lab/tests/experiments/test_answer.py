@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 import matplotlib.figure
 import pytest
 
@@ -17,7 +19,7 @@ TABLE = Table(
 ANSWER = Answer("time", ("method", "hosts"))
 
 
-def found(parts: list[str | Table], answer: Answer = ANSWER) -> Findings:
+def found(parts: Sequence[str | Table], answer: Answer = ANSWER) -> Findings:
     findings = Findings.of(parts, answer)
     assert findings is not None
     return findings

@@ -25,6 +25,7 @@ def test_its_question_and_its_tables_are_there(tmp_path: Path) -> None:
     html = page_of(fields, [], [exhibit])
     assert re.search(r"\? [A-Z][^?]*: \d+ figures?\. ", Page(html).text), "its claims answer the question"
     assert html.index("<figure>") < html.index("<table"), "its claims are the hero"
+    assert len({*page.captions}) == len(page.captions), "each table has a name of its own"
     with pytest.raises(JobError, match="was altered after it was written: expected the checksum"):
         page_of({**fields, "finished": False}, [exhibit.experiment])
     fields.pop(SUM)  # as older records

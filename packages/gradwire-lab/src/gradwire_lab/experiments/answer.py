@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import re
+from collections import Counter
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from gradwire.page import Picture
+from gradwire.page import Part, Picture
 from gradwire.page.picture import CURVES, bar_height, name_bars, without_frame
 from gradwire.page.report import magnitude
 from gradwire.tables import Column, Table
@@ -19,6 +20,8 @@ SHOWN = 24
 """The largest number of bars; the tables have all rows."""
 
 
+LONGEST_TITLE = 160
+"""The characters of a paragraph up to which it becomes the caption of the table below it."""
 _FIGURE = re.compile(r"[-+]?\d")
 
 
@@ -129,3 +132,18 @@ def _rows(table: Table, answer: Answer, title: str) -> Iterator[Finding]:
 
 def _named(column: Column, cell: str) -> str:
     return cell if column.is_text or not cell else f"{column.name} {cell}"
+
+
+def captioned(parts: Sequence[str | Table], question: str) -> list[Part]:
+    """Return the parts with a caption of its own for each table: the title before it, or the question."""
+    told, seen = list[Part](), Counter[str]()
+    for part in parts:
+        if isinstance(part, str):
+            told += [part] if part else []
+            continue
+        last = told[-1] if told else ""
+        is_title = isinstance(last, str) and 0 < len(last) <= LONGEST_TITLE
+        caption = str(told.pop()).rstrip(":") if is_title else question
+        seen[caption] += 1
+        told.append((f"{caption} ({seen[caption]})" if seen[caption] > 1 else caption, part))
+    return told

@@ -15,7 +15,7 @@ from gradwire.page.picture import COLOURS, legend_above, paint_bars
 from gradwire.page.report import Details, options_in_words, render_all
 from gradwire.tables import Column, Table
 from gradwire.units import counted
-from gradwire_lab.experiments.answer import Findings
+from gradwire_lab.experiments.answer import Findings, captioned
 from gradwire_lab.experiments.claim import Claim, Verdict, shown
 from gradwire_lab.experiments.claim_plot import plot
 from gradwire_lab.experiments.experiment import Experiment
@@ -64,9 +64,8 @@ def page_of(
     experiment = found[0]
     parts = experiment.table(record["rows"])
     said, hero = _answered(record, experiment, parts, known.get(schema))
-    told: list[Part] = [part if isinstance(part, str) else (experiment.question, part) for part in parts]
     unfinished = "" if record.get("finished", True) else " (unfinished)"
-    sections = [Section("What was measured", [part for part in told if part])]
+    sections = [Section("What was measured", captioned(parts, experiment.question))]
     return render(Report(f"Experiment {experiment.name}{unfinished}", said, sections, hero), record)
 
 

@@ -199,7 +199,7 @@ def page_of(record: Mapping[str, Any]) -> str:
         Section("Why", [why] if why else []),
         Section("Plans", [*([bars] if scaling else []), plans, LEGEND]),
         Section("More or fewer hosts", by_hosts(scaling)),
-        Section("Inputs", [("Inputs", Table(_texts("input", "value", "source"), inputs))]),
+        Section("Inputs", [("Inputs and their sources", Table(_texts("input", "value", "source"), inputs))]),
         Section("Codecs", [("Codecs that were considered", _codecs(record["codecs"]))]),
         Section("The plan as JSON", [json.dumps(record["plan"])]),
     ]
