@@ -22,7 +22,7 @@ def test_what_is_measured_has_columns_and_fits(
 ) -> None:
     told: list[tuple[int, int, str]] = []
 
-    def measured(specs: list[str], _: object) -> list[tuple[str, Speed]]:
+    def measured(specs: list[str], *_: object) -> list[tuple[str, Speed]]:
         told.append((0, len(specs), specs[0]))
         return [(spec, Speed(12.5, 1e10, 2.04e9)) for spec in specs]
 

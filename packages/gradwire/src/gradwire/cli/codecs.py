@@ -12,7 +12,6 @@ from gradwire import plugins
 from gradwire.cli.parser import Parser, add_usual
 from gradwire.cli.progress import Show, measuring
 from gradwire.codecs import TABLE, Codec, class_of, parse
-from gradwire.errors import MissingPackageError
 from gradwire.tables import Column, Table, show
 from gradwire.version import import_problem
 
@@ -102,7 +101,7 @@ def run(arguments: Sequence[str]) -> None:
     words = parser.parse_args(arguments)
     specs = specs_of_all() if words.spec is None else [str(parse(words.spec))]
     problem = "" if words.no_measure else import_problem("torch")
-    speeds, missing = dict[str, Speed](), dict[str, MissingPackageError]()
+    speeds, missing = dict[str, Speed](), dict[str, ImportError]()
     if not words.no_measure and not problem:
         with measuring(words.quiet) as progress:
             speeds = dict(measure(specs, progress, missing))
@@ -120,7 +119,7 @@ def specs_of_all() -> list[str]:
 
 
 def measure(
-    specs: Sequence[str], progress: Show, missing: dict[str, MissingPackageError]
+    specs: Sequence[str], progress: Show, missing: dict[str, ImportError]
 ) -> Iterator[tuple[str, Speed]]:
     """Yield the speed of each codec on this machine, on values like those of gradients.
 
@@ -134,7 +133,7 @@ def measure(
         progress(done, len(specs), spec)
         try:
             (point,) = codec_cost(parse(spec), sample, 1, 4 * MEASURED, repeats=REPEATS).points
-        except MissingPackageError as error:
+        except ImportError as error:
             missing[spec] = error
             continue
         yield (
