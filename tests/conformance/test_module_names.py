@@ -25,6 +25,7 @@ OTHERS = {
     **dict.fromkeys(("gradwire.algorithms", "gradwire.checks", "gradwire.commands"), "entry points"),
     "gradwire.pages": "entry points",
     "gradwire.lossy": "a logger",
+    "gradwire.toml": "a file of settings",
 }
 """What is written like a module's name, and what it names instead."""
 IMPORT_ALL = """

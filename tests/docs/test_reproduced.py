@@ -54,7 +54,7 @@ def test_the_page_counts_their_verdicts() -> None:
 def test_their_page_is_made_without_measuring_with_the_same_bytes(tmp_path: Path) -> None:
     pages = [tmp_path / "first.html", tmp_path / "second.html"]
     for page in pages:
-        assert main(["report", str(RECORDS), "--out", str(page)]) == 0
+        assert main(["report", str(RECORDS), "--html", str(page)]) == 0
     first, second = (page.read_bytes() for page in pages)
     assert first == second
     assert all(each.name.encode() in first for each in EXHIBITS)  # those without a record, too

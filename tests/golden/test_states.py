@@ -23,6 +23,7 @@ READ = golden.load("states")
 RENAMED = {
     "Attached.load_state_dict#1": "Attached.load_state_dict#2",
     "Attached.load_state_dict#2": "Attached.load_state_dict#6",
+    "Settings.of_environment#1": "Settings.of_text#1",
     "AttachedFsdp.load_state_dict#1": "Attached.load_state_dict#4",
     "AttachedFsdp.load_state_dict#2": "Attached.load_state_dict#8",
 }
@@ -56,11 +57,13 @@ def test_a_saved_state_is_read_as_before(
 ) -> None:
     reader = readers[RENAMED.get(key, key)]
     result = reader.load(states[key])
-    if not key.startswith(
-        "HostOffload.load_state_dict"
-    ):  # its bits follow from weights that differ in each process
-        found = result if reader.look is None else reader.look()
-        assert golden.difference(READ[key], golden.plain(found)) is None
+    if key.startswith("HostOffload.load_state_dict"):
+        return  # its bits follow from weights that differ in each process
+    found = golden.plain(result if reader.look is None else reader.look())
+    before = READ[key]
+    if key.startswith("read_summary"):  # the text of a summary has its lines in a different order
+        before, found = sorted(before.splitlines()), sorted(found.splitlines())
+    assert golden.difference(before, found) is None
 
 
 def test_every_state_has_what_was_read_from_it(states: dict[str, Any]) -> None:

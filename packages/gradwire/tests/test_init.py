@@ -84,7 +84,7 @@ WITHOUT_TORCH = [
     "run --codec fp8 --plan plan.json -- train.py",
     "profile --",
     "profile --hosts 1 -- train.py",
-    "codecs",
+    "codecs --no-measure",
     "codecs --help",
     "codecs --all",
 ]

@@ -73,12 +73,12 @@ def test_sharded_exchanges_are_asked_for() -> None:
 @pytest.mark.parametrize("networks", ["4", "4:", ":1gbit", "four:1gbit", "1:1gbit", "4:fast", "4:1gbit,"])
 def test_a_mistaken_network_is_one_sentence(networks: str) -> None:
     with pytest.raises(GradwireError) as caught:
-        prediction.EXPERIMENT.read(argparse.Namespace(networks=networks, sizes="2MiB", sharded=False))
+        prediction.EXPERIMENT.read(argparse.Namespace(networks=networks, sizes="2MiB", with_sharded=False))
     assert "\n" not in str(caught.value)
 
 
 def test_networks_and_sizes_are_read() -> None:
     options = prediction.EXPERIMENT.read(
-        argparse.Namespace(networks="4:1gbit,2:unlimited,4:1gbit", sizes="8MiB,1MB", sharded=False)
+        argparse.Namespace(networks="4:1gbit,2:unlimited,4:1gbit", sizes="8MiB,1MB", with_sharded=False)
     )
     assert options == prediction.PredictionOptions(((4, "1gbit"), (2, "unlimited")), (1_000_000, 8 << 20))

@@ -21,7 +21,7 @@ from gradwire_lab.testbed.registry import KEPT_MEMORY
 
 def words(**given: object) -> argparse.Namespace:
     usual = {"hosts": 2, "rates": "1gbit", "tasks": "gpt", "methods": None, "device": "cpu", "seeds": 1}
-    files = dict.fromkeys(["data_dir", "images", "text"])
+    files = dict.fromkeys(["data_dir", "cifar_dir", "text"])
     return argparse.Namespace(**{**usual, **files, **given})
 
 
@@ -52,7 +52,7 @@ def test_methods_are_named_by_parts_and_compared_with_ddp() -> None:
         ({"methods": "fp8,Adam"}, "no method has 'Adam' in its name"),
         ({"hosts": 1}, "at least 2 hosts"),
         ({"data_dir": "nowhere"}, "MNIST is incomplete in"),
-        ({"images": "nowhere"}, "expected a folder for --images, got"),
+        ({"cifar_dir": "nowhere"}, "expected a folder for --cifar-dir, got"),
         ({"text": "nowhere"}, "expected a file for --text, got"),
         ({"seeds": 0}, "expected --seeds of 1 or more, got 0"),
         ({"device": "tpu"}, "expected --device from cpu, cuda, got 'tpu'"),
@@ -112,7 +112,7 @@ def test_images_are_those_of_the_variable_unless_a_folder_is_named(
         (tmp_path / name).mkdir(parents=True)
     assert training_speed.EXPERIMENT.read(words()).images == tmp_path / "variable" / "cifar10"
     monkeypatch.chdir(tmp_path)
-    assert training_speed.EXPERIMENT.read(words(images="named")).images == tmp_path / "named"
+    assert training_speed.EXPERIMENT.read(words(cifar_dir="named")).images == tmp_path / "named"
 
 
 def test_without_a_list_methods_are_those_of_the_documentation_once_for_each_seed() -> None:

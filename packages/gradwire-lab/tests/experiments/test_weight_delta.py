@@ -15,7 +15,7 @@ from gradwire_lab.experiments.weight_delta import WeightDeltaOptions
 
 
 def words(**given: object) -> argparse.Namespace:
-    usual = {"text": None, "rates": "3e-6,1e-3", "training": 2, "warm": 1, "measured": 2}
+    usual = {"text": None, "lrs": "3e-6,1e-3", "training": 2, "warm_up": 1, "steps": 2}
     return argparse.Namespace(**{**usual, **given})
 
 
@@ -37,9 +37,9 @@ def test_a_small_rate_moves_fewer_bits_than_a_large_one(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("given", "reason"),
     [
-        ({"rates": "fast"}, "expected learning rates such as 3e-5,1e-4, got 'fast'"),
-        ({"rates": "2"}, "expected learning rates between 0 and 1, got"),
-        ({"warm": 0}, "expected --warm-up of 1 or more, got 0"),
+        ({"lrs": "fast"}, "expected learning rates such as 3e-5,1e-4, got 'fast'"),
+        ({"lrs": "2"}, "expected learning rates between 0 and 1, got"),
+        ({"warm_up": 0}, "expected --warm-up of 1 or more, got 0"),
         ({"text": "/nowhere"}, "expected a file for --text, got /nowhere; pass one that exists"),
     ],
 )

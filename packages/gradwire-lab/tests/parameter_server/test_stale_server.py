@@ -277,7 +277,7 @@ def test_roles_and_staleness_are_checked(make_model: MakeModel) -> None:
         StaleServer(model, sgd(model), STAR, 1, group=second)
     with pytest.raises(SpecError, match="create a StaleServer there"):
         StaleWorker(model, STAR, 1, group=first)
-    with pytest.raises(SpecError, match="expects the algorithm 'star'"):
+    with pytest.raises(SpecError, match="expected the algorithm 'star'"):
         StaleServer(model, sgd(model), Plan(), 1, group=first)
     for wrong in (-1, 1.0, True, None):
         with pytest.raises(SpecError, match="expected a staleness as a whole number from 0"):

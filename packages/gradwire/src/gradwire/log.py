@@ -17,7 +17,7 @@ LOG = logging.getLogger("gradwire")
 VARIABLE = "GRADWIRE_LOG"
 """The environment variable with the least important lines to show; it overrides the application's levels."""
 LEVELS = {"quiet": logging.WARNING, "info": logging.INFO, "debug": logging.DEBUG}
-_USUAL = logging.INFO
+_USUAL = logging.INFO - 1  # shows INFO, and differs from every level that an application sets
 
 
 def level() -> int | None:
@@ -40,10 +40,8 @@ def open_log() -> None:
     chosen = level()
     if chosen is not None:
         LOG.setLevel(chosen)
-        _LEVELS.is_ours = False
     elif LOG.level == logging.NOTSET:
         LOG.setLevel(_USUAL)
-        _LEVELS.is_ours = True
 
 
 def is_configured() -> bool:
@@ -67,23 +65,15 @@ class _Fallback(logging.Handler):
 
 
 class _Levels(logging.Filter):
-    """The filter that applies the application's level, as if the logger had no level of its own.
-
-    Attributes
-    ----------
-    is_ours
-        Whether ``open_log`` gave the logger its level, because the application had not.
-    """
-
-    is_ours = False
+    """The filter that applies the application's level, as if the logger had no level of its own."""
 
     def filter(self, record: logging.LogRecord) -> bool:
         """Return whether the application, if it configures logging, shows lines of this level."""
-        if self.is_ours and LOG.level == _USUAL and is_configured():
+        if LOG.level == _USUAL and is_configured():
             return record.levelno >= logging.getLogger().level
         return True
 
 
-_FALLBACK, _LEVELS = _Fallback(), _Levels()
+_FALLBACK = _Fallback()
 LOG.addHandler(_FALLBACK)  # before ``open_log``, it writes warnings, as Python does without a handler
-LOG.addFilter(_LEVELS)
+LOG.addFilter(_Levels())

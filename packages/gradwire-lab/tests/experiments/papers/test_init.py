@@ -46,7 +46,7 @@ def test_a_paper_an_exhibit_or_all_are_chosen() -> None:
     assert {each.paper for each in chosen("study")} == {"study"}
     assert [each.name for each in chosen("study-figure-8")] == ["study-figure-8"]
     with pytest.raises(
-        SpecError, match=r"expected a paper \(study, .*\) or a name of .* --list, got 'alexnet'"
+        SpecError, match=r"expected a paper \(study, .*\) or a name from .* --list, got 'alexnet'"
     ):
         chosen("alexnet")
 

@@ -45,7 +45,9 @@ SAYS = {
     ITSELF: "each independently|^carried exactly, with all|^exact, (as|in the place of)",
     BLOCK: "NaN or infinity,? (turns|gives) its block.*other blocks are unaffected",
     CHUNK: "NaN or infinity,? (turns|makes) .*whole chunk.* segment",
-    UNITS["truncate"]: "each independently.*for k <= 8 one .*turns the whole chunk.* segment.* into NaN",
+    UNITS[
+        "truncate"
+    ]: "(?i)each independently.*for k <= 8,? one .*turns the whole chunk.* segment.* into NaN",
     UNITS["bitpack"]: "as `+truncate`+.*for r = 1 the whole chunk",
 }
 """How cards and pages put it."""
