@@ -35,6 +35,7 @@ def complaints(tab: Any) -> Iterator[str]:
     """Yield the faults of the open report."""
     yield from _themes(tab)
     yield from _folding(tab)
+    tab.evaluate(OPEN)
     tables = tab.query_selector_all("table.sortable")
     if not tables:
         yield "expected a table, got none"
