@@ -107,6 +107,7 @@ def test_images_are_those_of_the_variable_unless_a_folder_is_named(
     monkeypatch.setenv("GRADWIRE_DATA", str(tmp_path / "variable"))
     assert training_speed.mnist(None) == tmp_path / "variable"
     assert training_speed.mnist(str(tmp_path / "named")) == tmp_path / "named"
+    (tmp_path / "variable").mkdir()
     assert training_speed.EXPERIMENT.read(words()).images is None, "the variable's folder has none"
     for name in ("variable/cifar10", "named"):
         (tmp_path / name).mkdir(parents=True)

@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-import atexit
-import os
 import sys
 import weakref
 from collections.abc import Callable
 from contextlib import suppress
 from functools import cache, partial
+from multiprocessing.util import Finalize
 from time import monotonic
 from typing import Any
 
@@ -110,7 +109,8 @@ class RunSession:
     def _wait_for(self, module: Any, kind: type[DdpModel] | type[FsdpModel]) -> None:
         if self._rank is None:
             self._rank = dist.get_rank()
-            atexit.register(self._save_at_exit, os.getpid())
+            # Not atexit: processes that multiprocessing started end without it.
+            Finalize(None, self._save, kwargs={"now": True}, exitpriority=0)
         known = self._pending.get(id(module))
         if known is None or known[0]() is not module:  # fully_shard may return a module again
             own = weakref.ref(module)
@@ -203,7 +203,3 @@ class RunSession:
         within = {id(each) for module in waiting.values() for each in module.modules() if each is not module}
         models += [ModelOutcome(self._pending[key][2], NO_PASS) for key in waiting if key not in within]
         return RunOutcome(tuple(models), self._turns.cycles_s(), self._turns.plan)
-
-    def _save_at_exit(self, process: int) -> None:
-        if os.getpid() == process:  # not in a child that was forked
-            self._save(now=True)
