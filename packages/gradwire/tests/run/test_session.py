@@ -131,7 +131,7 @@ def test_a_dead_rank_leaves_the_result_so_far(tmp_path: Path) -> None:
     assert done.returncode == 1
     assert "attached to DistributedDataParallel 'Linear' (2.48kB of gradients)" in done.stderr
     (found,) = outcome(tmp_path).models
-    assert 50 <= read_summary(found.ledger).steps <= 60
+    assert 50 <= read_summary(found.ledger).steps <= 61
 
 
 @pytest.mark.parametrize(("kind", "methods"), [("ddp", (PLAIN, BF16, ATTACHED)), ("fsdp", (PLAIN, ATTACHED))])
