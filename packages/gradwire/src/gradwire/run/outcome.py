@@ -87,9 +87,8 @@ def _cycles(value: object) -> dict[str, tuple[float, ...]]:
     if found and (
         not {PLAIN, ATTACHED} <= found.keys() <= {*METHODS} or len({*map(len, found.values())}) > 1
     ):
-        raise JobError(
-            f"expected as many step times for {PLAIN} as for {ATTACHED}, got those of {', '.join(found)}"
-        )
+        counts = ", ".join(f"{method}: {len(times)}" for method, times in found.items())
+        raise JobError(f"expected equally many step times for {PLAIN} and {ATTACHED}, got {counts}")
     return found
 
 
