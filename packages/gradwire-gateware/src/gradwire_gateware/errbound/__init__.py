@@ -1,1 +1,1 @@
-"""The codec ``errbound`` as hardware, with absolute and relative bounds."""
+"""The ``errbound`` codec in hardware, with absolute and relative bounds."""

@@ -85,7 +85,7 @@ def _cifar(named: str | None) -> Path | None:
 
 @dataclass(frozen=True)
 class TrainingSpeedOptions(CheckedOptions):
-    """The networks, tasks, and methods, the files of images and texts, the device, and the seeds.
+    """The networks, tasks, and methods, the image and text files, the device, and the seeds.
 
     ``images`` is a folder of CIFAR, as in ``a2dtwp``. All hosts share the machine's ``device``. Each method
     trains once per seed.

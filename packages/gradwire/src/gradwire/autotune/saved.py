@@ -1,4 +1,4 @@
-"""Decisions of earlier runs, from files with a run's last decision, and from checkpoints."""
+"""Decisions from earlier runs, read from decision files or checkpoints."""
 
 from __future__ import annotations
 

@@ -147,7 +147,7 @@ PAGES = MappingProxyType({SCHEMA: page_of})
 
 @dataclass(frozen=True)
 class ProfileOptions:
-    """Options of a profile: a script, and the networks and hosts to estimate for."""
+    """Options for a profile: the script to run, and the networks and hosts to estimate for."""
 
     command: tuple[str, ...]  # the script's command line
     rates: tuple[str, ...] = ()  # of networks besides this one, as in "10gbit"

@@ -94,7 +94,7 @@ class ModelTurns:
         return self._turns.cycles(self._marks.seconds)
 
     def add(self, model: RunModel) -> None:
-        """Let an attached model take part."""
+        """Add an attached model to the turns."""
         if not self.is_over:
             self._restart()
         self._models.append(model)

@@ -59,7 +59,7 @@ def remedy(address: str) -> str:
 
 
 def address_of(name: str) -> str:
-    """Return an interface's IPv4 address, or its IPv6 address that isn't link-local; "" if it has neither."""
+    """Return an interface's IPv4 address, or else a non-link-local IPv6 address; "" if it has neither."""
     with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as asking, suppress(OSError):
         answer = fcntl.ioctl(asking, _SIOCGIFADDR, struct.pack("256s", name.encode()[:15]))
         return socket.inet_ntoa(answer[20:24])

@@ -1,4 +1,4 @@
-"""Training of a network with four workers that average gradients with a ring, with a codec in every hop.
+"""Training of a network with four workers that average gradients over a ring, with a codec at every hop.
 
 Gradients are exchanged as by gradwire in training (Algorithm 1 of the paper): each hop encodes the partial
 sum, and the owner of a finished chunk encodes it once for all workers.

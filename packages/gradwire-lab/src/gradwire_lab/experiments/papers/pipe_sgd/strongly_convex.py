@@ -1,4 +1,4 @@
-"""The strongly convex network: the mean excess loss falls as log T / T, even with K steps in flight."""
+"""A network with a strongly convex loss: the excess loss falls as log T / T, even with K steps in flight."""
 
 from __future__ import annotations
 
