@@ -88,18 +88,18 @@ class Attached:
 
     def _read(self, state: Mapping[str, Any]) -> Mapping[str, Any]:
         """Return the state of a ``GradientSync`` from this object's state."""
-        own = self._sync.feedback
-        shards = own if self._watch is None else None
-        if _is_older(state):
-            opened = _opened_older(state, shards)
-            world = opened.get("world")
-        else:
-            found = unpack(state, own.rank, own.world if shards is None else None, self._method)
+        own, is_sharded = self._sync.feedback, self._watch is None
+        opened = state
+        if not _is_older(state):
+            found = unpack(state, own.rank, None if is_sharded else own.world, self._method)
             decided = {AUTO: found.auto} if found.auto else {}
-            opened, world = {**found.of_residuals(), STEPS: found.steps_done, **decided}, found.world
-        if shards is not None and isinstance(world, int) and world != shards.world:
+            opened = {**found.of_residuals(), STEPS: found.steps_done, **decided}
+        elif is_sharded:
+            opened = _opened_older_shards(state, own.rank)
+        world = opened.get("world")
+        if is_sharded and isinstance(world, int) and world != own.world:
             raise StateError(
-                f"rank {shards.rank} expected residuals of {shards.world} ranks, got residuals of {world} "
+                f"rank {own.rank} expected residuals of {own.world} ranks, got residuals of {world} "
                 "ranks, for which FSDP shards gradients differently; continue without residuals"
             )
         return opened
@@ -231,12 +231,10 @@ def _is_older(state: object) -> bool:
     return isinstance(state, Mapping) and "residuals" in state
 
 
-def _opened_older(state: Mapping[str, Any], shards: Residuals | None) -> Mapping[str, Any]:
-    """Return the state of a ``GradientSync`` from an older version's; ``shards`` are FSDP's residuals."""
-    if shards is None:
-        return state
+def _opened_older_shards(state: Mapping[str, Any], rank: int) -> Mapping[str, Any]:
+    """Return the state of a ``GradientSync`` from a sharded model's state of an older version."""
     given = _OLDER.fields(state, "residuals", AUTO, SUM)
     residuals = given.get("residuals", mapping)
     given.get(AUTO, text, None)
-    check_sealed(state, f"the residuals of rank {shards.rank}")
+    check_sealed(state, f"the residuals of rank {rank}")
     return {**residuals, **({AUTO: state[AUTO]} if AUTO in state else {})}

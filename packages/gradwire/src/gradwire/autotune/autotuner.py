@@ -22,6 +22,7 @@ from gradwire.autotune.step_times import StepTime, StepTimes, Watch
 from gradwire.autotune.survey import STAYS, Findings, Survey
 from gradwire.autotune.trial import Trial
 from gradwire.codecs import parse
+from gradwire.log import LOG
 from gradwire.plan import Plan
 from gradwire.sync.flat import float_shape
 from gradwire.sync.observe import NULL_BUCKET, BetweenSteps, BucketObserver, PlanChooser, StepCost
@@ -31,7 +32,6 @@ if TYPE_CHECKING:
     from gradwire.sync.context import SyncContext
     from gradwire.sync.work import BucketWork
 
-_LOG = logging.getLogger("gradwire")
 _ROWS = {row.event: row for row in TRANSITIONS}
 
 
@@ -178,7 +178,7 @@ class Autotuner(PlanChooser):
             facts = {"step": self._step, "plans": len(self._trial.decisions), "turns": self._trial.turns}
             said = row.says.format(**facts, change=self._watch.change)
             names = left.value, self._state.value
-            _LOG.debug("autotune: transition %d, %s to %s: %s", row.number, *names, said)
+            LOG.debug("autotune: transition %d, %s to %s: %s", row.number, *names, said)
 
     def _observe(self, sync: BetweenSteps) -> TunerEvent | None:
         """Make the measurement that is due on all ranks, if any, and return the event."""
@@ -253,7 +253,7 @@ class Autotuner(PlanChooser):
         told = replace(decision, reason=why + decision.reason)
         if self._rank == 0:
             level = logging.INFO if self._trial.present is None else logging.DEBUG
-            _LOG.log(level, "from step %d on, %s", self._step, told.reason)
+            LOG.log(level, "from step %d on, %s", self._step, told.reason)
         self._note(self._step, told)
 
     # The actions of TRANSITIONS, by their rows.

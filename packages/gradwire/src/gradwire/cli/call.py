@@ -12,12 +12,10 @@ from typing import TYPE_CHECKING, Any
 
 from gradwire.cli.settings import SettingsFile
 from gradwire.files import STANDARD_OUTPUT, output_kept_for_files
+from gradwire.log import VARIABLE as LEVEL
 
 if TYPE_CHECKING:
     import argparse
-
-LOG = "GRADWIRE_LOG"
-"""The variable with the level of gradwire's log, which ``--quiet`` and ``--verbose`` set for a command."""
 
 
 class Call:
@@ -58,7 +56,7 @@ class Call:
         loudness = {"quiet": "quiet", "verbose": "debug"}
         for name, level in loudness.items():
             if getattr(found, name, False):
-                self._undo.enter_context(_variable(LOG, level))
+                self._undo.enter_context(_variable(LEVEL, level))
         if getattr(found, "verbose", False):
             self.is_verbose = True
             for words in self._set.values():
