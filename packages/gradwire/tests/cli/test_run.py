@@ -16,7 +16,7 @@ import gradwire
 from gradwire.cli import main
 
 SCRIPT = """
-import hashlib, sys
+import hashlib, os, sys
 import torch
 import torch.distributed as dist
 from torch import nn
@@ -34,9 +34,10 @@ for step in range(steps):
     model(torch.randn(32, 300)).square().mean().backward()
     optimizer.step()
     if rank == 0:
-        print(f"step {step}", flush=True)
+        os.write(1, f"step {step}\\n".encode())  # at once, so that ranks don't write into each other's lines
 flat = nn.utils.parameters_to_vector(model.parameters()).detach().numpy()
-print("weights", hashlib.sha256(flat.tobytes()).hexdigest(), flush=True)
+os.write(1, f"weights {hashlib.sha256(flat.tobytes()).hexdigest()}\\n".encode())
+dist.barrier()  # torchrun ends the other rank as soon as one fails
 sys.exit(5)
 """
 """A script without gradwire, which fails at its end; its argument is the number of steps."""
