@@ -217,24 +217,43 @@ def test_a_second_interrupt_is_heeded_at_once(place: Path) -> None:
     assert process.returncode == 130
 
 
-def waiting(place: Path) -> tuple[subprocess.Popen[str], dict[str, list[int]]]:
-    """Return a testbed whose hosts wait, and its processes by what they are."""
-    process = start(
-        place, "run", "--hosts", "2", "--grace", "0.1", "--", "sh", "-c", "echo ready; exec sleep 100"
-    )
-    assert process.stdout is not None
-    for _ in range(2):
-        assert process.stdout.readline().endswith("| ready\n")
-    found: dict[str, list[int]] = {"outer": [process.pid], "unshare": [], "supervisor": [], "host": []}
+def processes_by_role(place: Path, outer: int) -> dict[str, list[int]]:
+    """Return a testbed's processes by role, without any in the middle of ``exec``, which have no words."""
+    found: dict[str, list[int]] = {"outer": [outer], "unshare": [], "supervisor": [], "host": []}
     for number in carriers(place):
-        words = Path(f"/proc/{number}/cmdline").read_text(encoding="utf-8").split("\0")
+        try:
+            words = Path(f"/proc/{number}/cmdline").read_text(encoding="utf-8").split("\0")
+        except OSError:
+            continue
         if "unshare" in words[0]:
             found["unshare"].append(number)
         elif "gradwire_lab.testbed.supervisor" in words:
             found["supervisor"].append(number)
         elif words[0] in ("sh", "sleep"):
             found["host"].append(number)
-    assert [len(numbers) for numbers in found.values()] == [1, 1, 1, 2]
+    return found
+
+
+def waiting(place: Path) -> tuple[subprocess.Popen[str], dict[str, list[int]]]:
+    """Return a testbed whose hosts wait, and its processes by role."""
+    process = start(
+        place, "run", "--hosts", "2", "--grace", "0.1", "--", "sh", "-c", "echo ready; exec sleep 100"
+    )
+    assert process.stdout is not None
+    for _ in range(2):
+        assert process.stdout.readline().endswith("| ready\n")
+    found: dict[str, list[int]] = {}
+
+    def is_complete() -> bool:
+        found.update(processes_by_role(place, process.pid))
+        return [len(numbers) for numbers in found.values()] == [1, 1, 1, 2]
+
+    try:
+        wait_until(is_complete)
+    except AssertionError:
+        process.terminate()  # the failure of one test must not fail the tests after it
+        process.communicate(timeout=60)
+        raise
     return process, found
 
 
