@@ -1,4 +1,4 @@
-// The only file that knows Python. Addresses and lengths come in; the GIL is released around every kernel.
+// With bind_engine.cc, the only file that knows Python. Addresses and lengths come in; the GIL is released around every kernel.
 #include <nanobind/nanobind.h>
 #include <nanobind/stl/optional.h>
 #include <nanobind/stl/string.h>
@@ -11,6 +11,7 @@
 #include <tuple>
 #include <vector>
 
+#include "bind_engine.h"
 #include "gradwire/delta.h"
 #include "gradwire/entropy.h"
 #include "gradwire/float_environment.h"
@@ -318,6 +319,7 @@ void bind_nic(nb::module_& m) {
 }  // namespace
 
 NB_MODULE(_core, m) {
+  nb::set_leak_warnings(false);  // an engine lives as long as its link, which may be until the process ends
   m.def("available_targets", &available_targets);
   m.def("target", [] { return std::string(gradwire::current_target().name); });
   m.def("set_target", [](const std::string& name) { return gradwire::set_target(name.c_str()); });
@@ -350,4 +352,5 @@ NB_MODULE(_core, m) {
   m.def("crc32c", &crc32c);
   m.def("crc32c_of_bytes", &crc32c_of_bytes);
   bind_nic(m);
+  gradwire::bind_engine(m);
 }

@@ -32,6 +32,11 @@ bool cpu_runs_avx512() {
   return cpu_runs_avx2() && __builtin_cpu_supports("avx512f") && __builtin_cpu_supports("avx512bw") &&
          __builtin_cpu_supports("avx512dq") && __builtin_cpu_supports("avx512vl");
 }
+
+bool cpu_multiplies_vectors() {
+  static const bool found = __builtin_cpu_supports("vpclmulqdq");
+  return found;
+}
 #elif defined(GRADWIRE_AARCH64)
 bool cpu_runs_neon() {
   constexpr unsigned long kWanted = HWCAP_ASIMD | HWCAP_CRC32;

@@ -30,7 +30,7 @@ const Target kAvx512Target = {
     .norms = &kNormsAvx512,
     .rans = &kRansAvx512,
     .delta = &kDeltaAvx512,
-    .crc32c = crc32c_avx2,
+    .crc32c = crc32c_avx512,
     .hash64 = hash64_avx512,
 };
 

@@ -1,4 +1,4 @@
-// Fuzzes every format, the entropy coder, the weight deltas, the NIC's frames, and scales on every target of this machine;
+// Fuzzes every format, the entropy coder, the weight deltas, the NIC's frames, the engine, and scales on every target of this machine;
 // build it with sanitizers. A failure names the seed and the round that repeat it.
 //
 //   fuzz_formats [--seconds S] [--rounds N] [--seed K] [--first-round R]
@@ -12,6 +12,7 @@
 #include <string>
 
 #include "check.h"
+#include "check_engine.h"
 #include "check_lossless.h"
 #include "check_nic.h"
 #include "check_scale.h"
@@ -110,6 +111,10 @@ void run(const Options& options) {
     }
     if (random.one_in(5)) {
       count_verdicts(check_nic(cases, random), counts["(nic)"]);
+      continue;
+    }
+    if (random.one_in(20)) {
+      count_verdicts(check_engine(cases, random), counts["(engine)"]);
       continue;
     }
     if (random.one_in(12)) {

@@ -11,13 +11,6 @@ namespace gradwire {
 
 namespace {
 
-// x^exponent modulo the polynomial, in the reflected order of bits.
-constexpr std::uint32_t power_of_x(std::size_t exponent) {
-  std::uint32_t power = 0x80000000U;
-  for (std::size_t i = 0; i < exponent; ++i) power = (power >> 1) ^ ((power & 1) != 0 ? 0x82F63B78U : 0U);
-  return power;
-}
-
 // The CRC after nbytes more zero bytes, that is crc * x^(8 nbytes): the carry-less product of two reflected words
 // comes out multiplied by x, and reducing it with the crc32 instruction multiplies by x^32, hence the 33.
 template <std::size_t kNbytes>

@@ -24,13 +24,13 @@ def clock(monkeypatch: pytest.MonkeyPatch) -> Clock:
 
 
 def test_a_rank_that_only_waits_sends_none(clock: Clock) -> None:
-    activity = Activity(_sent_at=clock.now)
+    activity = Activity(sent_at=clock.now)
     activity.heard_at = clock.now = 1000.0
     assert not activity.is_due(8.0)
 
 
 def test_a_rank_that_moves_frames_all_the_time_sends_one_in_a_quarter_of_the_timeout(clock: Clock) -> None:
-    activity, sent = Activity(_sent_at=clock.now), []
+    activity, sent = Activity(sent_at=clock.now), []
     for _ in range(1024):
         clock.now += 0.0078125
         activity.moved_at = clock.now
@@ -42,7 +42,7 @@ def test_a_rank_that_moves_frames_all_the_time_sends_one_in_a_quarter_of_the_tim
 
 
 def test_what_moved_once_is_told_once(clock: Clock) -> None:
-    activity = Activity(_sent_at=clock.now)
+    activity = Activity(sent_at=clock.now)
     activity.moved_at, clock.now = 101.0, 110.0
     assert activity.is_due(8.0)
     clock.now = 120.0

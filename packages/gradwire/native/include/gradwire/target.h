@@ -43,6 +43,8 @@ bool cpu_runs_scalar();
 bool cpu_runs_avx2();
 bool cpu_runs_avx512();
 bool cpu_runs_neon();
+// Whether an avx512 processor also has carry-less products of 64 bytes (VPCLMULQDQ).
+bool cpu_multiplies_vectors();
 
 // The targets of this machine, slowest first, ended by a null pointer; the first is scalar.
 const Target* const* available_targets();

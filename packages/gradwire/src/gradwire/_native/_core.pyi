@@ -100,3 +100,62 @@ class Nic:
     ) -> None: ...
     def stop(self) -> None: ...
     def counts(self, to_link: bool) -> list[int]: ...
+
+class Status:
+    DONE: Status
+    FRAME_REFUSED: Status
+    PAYLOAD_REFUSED: Status
+    LINK_FAILED: Status
+    TIMED_OUT: Status
+    INTERRUPTED: Status
+
+class End:
+    rank: int
+    length: bytes
+    low_water: int
+    next_sent: int
+    next_received: int
+    unsent: list[bytes]
+    received: list[bytes]
+    open: int
+    partial: tuple[int, bytes] | None
+
+class Result:
+    status: Status
+    action: int
+    error: int
+    announced: int
+    refused: bytes
+    posted: list[int]
+    finite: bool
+    lost_finite: bool
+    seconds: tuple[float, float, float]
+    sizes: tuple[int, int, int]
+    ends: list[End]
+    times: tuple[float, float, float]
+    interrupt: BaseException | None
+
+class Engine:
+    def run(
+        self,
+        peers: Sequence[tuple[int, int, bytes, int, int, int]],
+        actions: int,
+        count: int,
+        segments: int,
+        values: int,
+        segment_count: int,
+        name: str,
+        params: tuple[int, int, int],
+        of_sums: tuple[int, int, int],
+        codec_id: int,
+        fingerprint: int,
+        exact: bool,
+        flags: int,
+        ranks: float,
+        errors: tuple[int, int, int, int] | None,
+        copies: tuple[int, int, int, int, int] | None,
+        timeout_s: float,
+        times: tuple[float, float, float],
+        threads: int,
+        heeds_interrupts: bool,
+    ) -> Result: ...

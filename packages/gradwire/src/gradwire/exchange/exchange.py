@@ -17,6 +17,7 @@ from gradwire.costs import ExchangeCost
 from gradwire.devices import CPU, Staged, device_of, on_host
 from gradwire.errors import ExchangeError, FrameError, LinkError, PayloadError, SpecError
 from gradwire.exchange.backend import NativeAllReduce, NativeReducer, in_words
+from gradwire.exchange.engine import EngineRun, NativeOrder, lend, native_order
 from gradwire.exchange.feedback import ErrorFeedback, FeedbackFactory, Residual, check_residual
 from gradwire.exchange.frames import Buffers, Framer, Sequences, Transport, incoming_buffers
 from gradwire.exchange.norms import Norms, check_norms
@@ -241,9 +242,7 @@ class Exchange:
             reducer = self._reducer if request.half is Half.ALL_REDUCE else None
             if reducer is not None and reducer.takes(codec, tensor.numel()):
                 return self._sum_by_transport(reducer, tensor, feedback, resources, copies)
-            place = self.plan.algorithm, request.half, self.link.rank, self.link.world
-            order = _frame_order(*place, tensor.numel(), self._segment_count)
-            run = ScheduleRun(resources, tensor, order, feedback, copies)
+            run = self._scheduled(resources, tensor, request.half, feedback, copies)
             try:
                 accounting = run.run()
             except BaseException as error:
@@ -254,6 +253,22 @@ class Exchange:
             return accounting
         finally:
             self._at_work.release()
+
+    def _scheduled(
+        self,
+        resources: CodecResources,
+        tensor: torch.Tensor,
+        half: Half,
+        feedback: ErrorFeedback,
+        copies: SegmentCopies | None,
+    ) -> ScheduleRun | EngineRun:
+        """Return the run of a bucket: by the native engine if it serves the link and the codec."""
+        place = self.plan.algorithm, half, self.link.rank, self.link.world
+        order = _native_order(*place, tensor.numel(), self._segment_count)
+        connections = lend(self.link, resources.framer.codec, tensor)
+        if connections is None:
+            return ScheduleRun(resources, tensor, order.actions, feedback, copies)
+        return EngineRun(resources, connections, tensor, order, feedback, copies)
 
     def _feedback_of(self, codec: Codec, tensor: torch.Tensor, request: BucketRequest) -> ErrorFeedback:
         """Return the error feedback of one run."""
@@ -319,7 +334,7 @@ class Exchange:
         if isinstance(error, (FrameError, LinkError, PayloadError)):
             raise ExchangeError(failure) from error
 
-    def _describe(self, half: Half, run: ScheduleRun, error: BaseException) -> str:
+    def _describe(self, half: Half, run: ScheduleRun | EngineRun, error: BaseException) -> str:
         action, peer = run.action, None if run.action is None else run.action.peer
         reason, own = str(error) or type(error).__name__, self.link.name_of(self.link.rank)
         if self.transport.note_difference(error, peer, run.posted) and self.transport.difference is not None:
@@ -345,9 +360,9 @@ class Exchange:
 
 
 @lru_cache(maxsize=256)
-def _frame_order(
+def _native_order(
     algorithm: str, half: Half, rank: int, world: int, n: int, segment_count: int
-) -> list[Action]:
+) -> NativeOrder:
     chosen = collectives.get(algorithm)
     steps = getattr(chosen, half.value)(rank, world)
-    return frame_order(steps, n, chosen.chunks(world), segment_count, AHEAD)
+    return native_order(frame_order(steps, n, chosen.chunks(world), segment_count, AHEAD), segment_count)

@@ -127,6 +127,24 @@ class ErrorFeedback:
         """Divide the sums ``elements``, from ``start`` on, by ``ranks``, and check that they are finite."""
         self.finite &= _native.finish(elements, ranks)
 
+    @property
+    def receivers(self) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor | None] | None:
+        """The native engine's receivers of the encoding error: borders, sums, and each value's error."""
+        return None
+
+    def ran(
+        self,
+        finished: list[tuple[int, int]],  # noqa: ARG002 - for HostFeedback
+        encoded: list[tuple[int, int]],  # noqa: ARG002
+        finite: bool,
+        lost_finite: bool,  # noqa: ARG002
+    ) -> None:
+        """Record a run of the native engine, which has filled the ``receivers``.
+
+        ``finished`` and ``encoded`` are the ranges of sums that it finished, and of values that it encoded.
+        """
+        self.finite &= finite
+
     def commit(self) -> None:
         """Store the encoding error after a successful run."""
 
@@ -153,6 +171,11 @@ class MeasuredFeedback(ErrorFeedback):
             self.finished(elements, start, ranks)
         else:
             self.finite &= self._lose(payload, elements, start, ranks)
+
+    @property
+    def receivers(self) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor | None] | None:
+        """The receivers of the encoding error: borders and sums of the ranges."""
+        return self._norms.borders, self._norms.sums[1:], None
 
     def _lose(self, payload: torch.Tensor, elements: torch.Tensor, start: int, ranks: int) -> bool:
         """Measure the encoding error; unless ``ranks`` is 0, adopt the decoded values.
@@ -207,6 +230,25 @@ class HostFeedback(MeasuredFeedback):
         """Finish sums, and record their range."""
         self._finished.append((start, start + elements.numel()))
         super().finished(elements, start, ranks)
+
+    @property
+    def receivers(self) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor | None] | None:
+        """The receivers of the encoding error: borders and sums of the ranges, and each value's error."""
+        return self._norms.borders, self._norms.sums[1:], self._lost
+
+    def ran(
+        self,
+        finished: list[tuple[int, int]],
+        encoded: list[tuple[int, int]],
+        finite: bool,
+        lost_finite: bool,
+    ) -> None:
+        """Record a run of the native engine, and its ranges."""
+        super().ran(finished, encoded, finite, lost_finite)
+        self._finished += finished
+        if not self._codec.EXACT:
+            self._noted += encoded
+        self._lost_finite &= lost_finite
 
     def commit(self) -> None:
         """Store the encoding error as the residual, or keep the old one with non-finite values set to 0."""

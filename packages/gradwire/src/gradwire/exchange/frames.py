@@ -27,7 +27,8 @@ from gradwire.wire import (
     step_of,
 )
 
-_SEQUENCES = 1 << 32  # the header's field wraps around
+SEQUENCES = 1 << 32
+"""The modulus of sequence numbers, which are 32-bit fields of the header."""
 _incoming = weakref.WeakKeyDictionary["Link", "Buffers"]()
 _CODEC_NAMES = {row.wire_id: row.name for row in TABLE}
 
@@ -74,8 +75,16 @@ class Sequences:
     def take(self, peer: int) -> int:
         """Return the next frame's sequence number for ``peer``, and increment it."""
         number = self._next[peer]
-        self._next[peer] = (number + 1) % _SEQUENCES
+        self._next[peer] = (number + 1) % SEQUENCES
         return number
+
+    def look(self, peer: int) -> int:
+        """Return the next frame's sequence number for ``peer``."""
+        return self._next[peer]
+
+    def resume(self, peer: int, number: int) -> None:
+        """Continue with ``number`` as the next frame's sequence number for ``peer``."""
+        self._next[peer] = number
 
 
 class Framer:

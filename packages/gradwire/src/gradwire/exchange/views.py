@@ -66,6 +66,15 @@ class CodecPart:
         """The start of each parameter in the exchanged values, and the end of the last one."""
         return (0, *accumulate(self.sizes))
 
+    @cached_property
+    def table(self) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
+        """The starts in the bucket, the numbers of values, and the borders; int64."""
+        starts = [start for start, _ in self.ranges]
+        columns = starts, self.counts, self.borders
+        with torch.inference_mode(mode=False):
+            one, two, three = (torch.tensor(each, dtype=torch.int64, device="cpu") for each in columns)
+        return one, two, three
+
     @property
     def is_dense(self) -> bool:
         """Whether the exchanged values have no padding."""
@@ -140,6 +149,11 @@ class SegmentCopies:
     def __init__(self, bucket: torch.Tensor, values: torch.Tensor, part: CodecPart) -> None:
         self._bucket, self._values, self._part = bucket, values, part
         self._here = set[tuple[int, int]]()
+
+    @property
+    def table(self) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor, torch.Tensor]:
+        """The bucket, and where its parameters are, for the native engine."""
+        return self._bucket, *self._part.table
 
     def bring(self, start: int, stop: int) -> None:
         """Copy the range ``start..stop`` of the exchanged values from the bucket, once."""

@@ -170,12 +170,12 @@ class Activity:
 
     moved_at: float = -math.inf
     heard_at: float = -math.inf
-    _sent_at: float = field(default_factory=time.monotonic)
+    sent_at: float = field(default_factory=time.monotonic)
 
     def is_due(self, timeout_s: float) -> bool:
         """Return whether keepalives are due; if so, record them as sent."""
         now = time.monotonic()
-        due = self._sent_at < self.moved_at and now - self._sent_at > timeout_s / SIGNS
+        due = self.sent_at < self.moved_at and now - self.sent_at > timeout_s / SIGNS
         if due:
-            self._sent_at = now
+            self.sent_at = now
         return due

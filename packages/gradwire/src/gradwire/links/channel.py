@@ -6,19 +6,22 @@ frame may be sent on the marked one, without a length; the upper half of the fra
 
 from __future__ import annotations
 
+import os
 import socket
 import struct
 import threading
 import time
 from collections import deque
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Protocol
 
 import torch
 
+from gradwire._native.engine import End, NativeEnd, NativeState
 from gradwire.errors import LinkError
 from gradwire.links.base import OWN_END, Activity
-from gradwire.wire import memory_of
+from gradwire.wire import MAX_FRAME_NBYTES, memory_of
 
 _LENGTH = struct.Struct("<Q")
 _FLOATS_SHIFT = 32
@@ -135,13 +138,70 @@ class Channel:
         self._filled = 0  # bytes of the payload, or of the length before it
         self._low_water = 1
         self._is_bare = self._is_mute = bare
+        self._is_lent = False
         self.ended = False
         self.closes = False
 
     @property
+    def is_lendable(self) -> bool:
+        """Whether native code may use the socket now: no TLS, no frame in flight, and no thread waits."""
+        busy = (
+            self.incoming or self.outgoing or self.has_waiter or self._is_mute or self._is_bare or self.ended
+        )
+        return type(self.socket) is socket.socket and self.marked is None and not busy
+
+    def lend(self) -> NativeState:
+        """Return the state for native code, which has exclusive use of the socket until ``restore``."""
+        self._is_lent = self.has_waiter = True
+        return NativeState(self.fd, bytes(self._length[: self._filled]), self._low_water)
+
+    def restore(
+        self, link: Mover, end: NativeEnd | End, memory: Callable[[], torch.Tensor]
+    ) -> list[Operation]:
+        """End native code's use of the socket, and return the receives that it had posted, in order.
+
+        ``memory`` returns a buffer for each of them.
+        """
+        with self.turn:
+            self._is_lent = self.has_waiter = False
+            self._filled, self._low_water = len(end.length), end.low_water
+            self._length[: self._filled] = end.length
+            if self.ended:
+                self.socket.close()
+            for rest in end.unsent:
+                frame = torch.frombuffer(bytearray(rest), dtype=torch.uint8)
+                self.outgoing.append(self._operation(link, self.sending, frame))
+            posted = [self._operation(link, self.receiving, memory()) for _ in range(end.open)]
+            self.incoming.extend(posted)
+            if posted and end.partial is not None:
+                nbytes, part = end.partial
+                self._payload, self._filled = posted[0].views[0][:nbytes], len(part)
+                self._payload[: len(part)] = part
+                posted[0].frame = posted[0].frame[:nbytes]
+            if self.ended:
+                self._fail(self.outgoing, OWN_END)
+                self._fail(self.incoming, OWN_END)
+            whole = [torch.frombuffer(bytearray(each), dtype=torch.uint8) for each in end.received]
+        return [*(self._operation(link, self.receiving, each, done=True) for each in whole), *posted]
+
+    def reason_of(self, error: int, announced: int = 0) -> str:
+        """Return the reason for a failure of native code.
+
+        ``error`` is the ``errno``, or 0 at the end of the stream; ``announced`` is the length of a frame that
+        is too large, or 0.
+        """
+        if announced:
+            return _too_large(MAX_FRAME_NBYTES, announced)
+        return self._reason(OSError(error, os.strerror(error))) if error else self._gone()
+
+    def _operation(self, link: Mover, what: str, frame: torch.Tensor, *, done: bool = False) -> Operation:
+        views = [memory_of(frame)]
+        return Operation(link=link, channel=self, what=what, frame=frame, views=views, done=done)
+
+    @property
     def hears(self) -> bool:
         """Whether this end expects no frame, so that only a keepalive should arrive next."""
-        return not (self.incoming or self._is_mute or self._filled == _LENGTH.size)
+        return not (self.incoming or self._is_mute or self._is_lent or self._filled == _LENGTH.size)
 
     def send(self, link: Mover, frame: torch.Tensor, floats_nbytes: int = 0) -> Operation:
         """Start to send a frame, with the last ``floats_nbytes`` on the marked channel."""
@@ -183,7 +243,8 @@ class Channel:
         """Return the start of an arrived frame that no receive awaits, without consuming it."""
         if self.hears:
             self.pull(listening=True)
-        if self.incoming or self._is_mute or self._payload is not None or self._filled < _LENGTH.size:
+        is_busy = self.incoming or self._is_lent or self._is_mute or self._payload is not None
+        if is_busy or self._filled < _LENGTH.size:
             return b""
         try:
             return self.socket.recv(nbytes, socket.MSG_PEEK | socket.MSG_DONTWAIT)
@@ -263,7 +324,7 @@ class Channel:
         if self.marked is not None:
             floats_nbytes, nbytes = nbytes >> _FLOATS_SHIFT, nbytes & ((1 << _FLOATS_SHIFT) - 1)
         if nbytes > room:
-            self._fail(self.incoming, f"expected a frame of at most {room} bytes, got one of {nbytes}")
+            self._fail(self.incoming, _too_large(room, nbytes))
             return
         if floats_nbytes > nbytes:
             counted = f"got one of {nbytes} bytes with {floats_nbytes} bytes of floats"
@@ -300,3 +361,7 @@ class Channel:
         for operation in operations:
             operation.failure, operation.done = failure, True
         operations.clear()
+
+
+def _too_large(room: int, nbytes: int) -> str:
+    return f"expected a frame of at most {room} bytes, got one of {nbytes}"

@@ -21,10 +21,11 @@ import socket
 import time
 import weakref
 from collections.abc import Mapping, Sequence
-from contextlib import suppress
+from contextlib import ExitStack, suppress
 
 import torch
 
+from gradwire._native.engine import NativeState
 from gradwire.errors import LinkError, LinkTimeoutError
 from gradwire.links.base import OWN_END, SIGNS, Activity, Link
 from gradwire.links.channel import Channel, Operation
@@ -182,6 +183,22 @@ class SocketLink(Link):
             raise LinkTimeoutError(f"{operation.what}: no progress within {timeout_s:g} s")
         if not operation.done:
             poll.poll(1e3 * min(left_s, timeout_s / SIGNS + _MOMENT_S, _LONGEST_SLEEP_S))
+
+    def lend(self) -> list[tuple[Channel, NativeState]] | None:
+        """Return the idle connections to all peers for the native engine, or None if it can't use them.
+
+        The caller has exclusive use of the connections until ``restore``.
+        """
+        own = [getattr(type(self), each) for each in ("isend", "isend_marked", "irecv")]
+        if own != [SocketLink.isend, SocketLink.isend_marked, SocketLink.irecv]:
+            return None  # a subclass that changes frames
+        channels = list(self._channels.values())
+        with ExitStack() as turns:
+            for each in channels:
+                turns.enter_context(each.turn)
+            if not channels or not all(each.is_lendable for each in channels):
+                return None
+            return [(each, each.lend()) for each in channels]
 
     def forget(self) -> None:
         """Close this process's copies of the sockets after a fork; connections must end with the parent."""

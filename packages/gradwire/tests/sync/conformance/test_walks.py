@@ -3,9 +3,9 @@
 Of attach, the first calls of the listed functions come in this order, and no room below ``sync`` calls it or
 one above it. Of a bucket, each rank records a warm step of two ranks over sockets, on all threads, from the
 call of DDP's hook until the bucket's future is complete. The path are the functions under way where the
-bucket passes from one thread to the other, into the kernel, out of it, or back to DDP. Each counts once. Of a
-dead peer's error, the other rank records which functions are called, call another one, or are left, from the
-moment when a channel knows that its connection has ended.
+bucket passes from one thread to the other, to the native engine, or back to DDP. Each counts once. Of a dead
+peer's error, the other rank records which functions are called, call another one, or are left, from the
+moment when a channel explains that its connection has ended.
 """
 
 from __future__ import annotations
@@ -26,6 +26,7 @@ from torch import nn
 from torch.nn.parallel import DistributedDataParallel
 
 import gradwire
+from gradwire._native import engine
 from gradwire.ddp.attach import gradwire_hook
 from gradwire.errors import ExchangeError
 from gradwire.links.channel import Channel
@@ -34,8 +35,8 @@ from support.sharded import Case, loss_of, make_model, shard
 
 SOURCE = str(Path(gradwire.__file__).parent)
 WARM_STEPS, STEPS = 2, 3
-CROSSINGS = ("put", "sendmsg", "recv_into", "set_result")
-"""What carries a bucket on: between threads, into the kernel and out of it, and back to DDP."""
+CROSSINGS = ("put", "set_result")
+"""What carries a bucket on, besides the native engine: between threads, and back to DDP."""
 DEAD = 1
 """The rank of two that dies."""
 OTHERS_ALONE = {
@@ -76,6 +77,8 @@ class Walk:
             self._notes |= code is gradwire_hook.__code__
             if self._notes and code.co_filename.startswith(SOURCE):
                 self._seen.add(code)
+            if self._notes and code is engine.run.__code__:
+                self._cross(frame)
         elif event == "return" and code is gradwire_hook.__code__:
             result.wait()  # backward goes on afterwards: what ends the step is not the bucket's
             self._notes = False
@@ -149,7 +152,7 @@ def attach_walk(rows: dict[str, int]) -> tuple[list[str], list[tuple[str, str]]]
 
 
 class ErrorWalk:
-    """Recorder of the functions that an error passes, once a channel has read a connection's end."""
+    """Recorder of the functions that an error passes, once the engine has read a connection's end."""
 
     def __init__(self) -> None:
         self.path: list[CodeType] = []
@@ -159,8 +162,7 @@ class ErrorWalk:
         code, caller = frame.f_code, frame.f_back
         if event not in ("call", "return") or not code.co_filename.startswith(SOURCE):
             return
-        has_ended = code in (Channel._gone.__code__, Channel._reason.__code__)
-        if not self.path and not (has_ended and caller and caller.f_code is Channel.pull.__code__):
+        if not self.path and code is not Channel.reason_of.__code__:
             return
         for each in (caller, frame) if event == "call" else (frame,):
             if each is not None and each.f_code.co_filename.startswith(SOURCE):

@@ -1,0 +1,191 @@
+// The engine for Python: addresses and lengths come in, an outcome and the state of the connections go out.
+#include "bind_engine.h"
+
+#include <nanobind/stl/optional.h>
+#include <nanobind/stl/pair.h>
+#include <nanobind/stl/string.h>
+#include <nanobind/stl/tuple.h>
+#include <nanobind/stl/vector.h>
+
+#include <functional>
+#include <optional>
+#include <stdexcept>
+#include <string>
+#include <tuple>
+#include <utility>
+#include <vector>
+
+#include "engine/run.h"
+
+namespace nb = nanobind;
+
+namespace gradwire {
+
+namespace {
+
+using engine::Byte;
+
+template <typename T>
+T* pointer(std::uintptr_t address) {
+  return reinterpret_cast<T*>(address);
+}
+
+nb::bytes as_bytes(const Byte* data, std::size_t nbytes) {
+  return nb::bytes(reinterpret_cast<const char*>(data), nbytes);
+}
+
+nb::bytes as_bytes(const std::vector<Byte>& data) { return as_bytes(data.data(), data.size()); }
+
+// Rank, descriptor, length, low-water mark, and the sequence numbers of the next frames sent and received.
+using PeerTuple = std::tuple<std::int64_t, int, nb::bytes, int, std::uint32_t, std::uint32_t>;
+// Number of parameters, and the addresses of bucket, starts, counts and borders.
+using CopiesTuple = std::tuple<std::size_t, std::uintptr_t, std::uintptr_t, std::uintptr_t, std::uintptr_t>;
+// Addresses of errors, borders and sums, and the number of ranges.
+using ErrorsTuple = std::tuple<std::uintptr_t, std::uintptr_t, std::uintptr_t, std::size_t>;
+using Numbers = std::tuple<int, int, int>;
+using Times = std::tuple<double, double, double>;
+
+// The state of one connection after a run.
+struct End {
+  std::int64_t rank;
+  nb::bytes length;
+  int low_water;
+  std::uint32_t next_sent;
+  std::uint32_t next_received;
+  std::vector<nb::bytes> unsent;
+  std::vector<nb::bytes> received;  // whole frames that no action has taken
+  std::size_t open;                 // posted receives without a whole frame
+  std::optional<std::pair<std::size_t, nb::bytes>> partial;  // the size of the first of these, and its bytes so far
+};
+
+End end_of(const engine::Peer& peer) {
+  const engine::Connection& each = peer.connection;
+  End end{peer.rank, as_bytes(each.length()), each.low_water(), peer.next_sent, peer.next_received, {}, {}, 0, {}};
+  for (const auto& bytes : each.unsent()) end.unsent.push_back(as_bytes(bytes));
+  for (const engine::Incoming& incoming : each.incoming()) {
+    if (incoming.done) {
+      end.received.push_back(as_bytes(incoming.buffer, incoming.nbytes));
+    } else {
+      if (end.open == 0 && each.is_within_frame()) {
+        end.partial = {incoming.nbytes, as_bytes(incoming.buffer, each.filled())};
+      }
+      ++end.open;
+    }
+  }
+  return end;
+}
+
+struct Result {
+  engine::Outcome outcome;
+  std::vector<End> ends;
+  Times times;
+  nb::object interrupt = nb::none();
+};
+
+const Format& format(const std::string& name) {
+  const Format* found = find_format(name.c_str());
+  if (found == nullptr) throw std::invalid_argument("no compiled format is named " + name);
+  return *found;
+}
+
+Params params_of(const Numbers& numbers) {
+  return {std::get<0>(numbers), std::get<1>(numbers), std::get<2>(numbers)};
+}
+
+Result run(engine::Engine& self, const std::vector<PeerTuple>& ends, std::uintptr_t actions, std::size_t count,
+           std::size_t segments, std::uintptr_t values, std::size_t segment_count, const std::string& name,
+           const Numbers& params, const Numbers& of_sums, std::uint8_t codec_id, std::uint32_t fingerprint, bool exact,
+           std::uint16_t flags, float ranks, const std::optional<ErrorsTuple>& errors,
+           const std::optional<CopiesTuple>& copies, double timeout_s, const Times& times, int threads,
+           bool heeds_interrupts) {
+  engine::Request request{pointer<const engine::Action>(actions),
+                          count,
+                          pointer<float>(values),
+                          segment_count,
+                          segments,
+                          {&format(name), params_of(params), params_of(of_sums), codec_id, fingerprint, exact},
+                          flags,
+                          ranks,
+                          {},
+                          {},
+                          timeout_s,
+                          threads};
+  if (errors) {
+    const auto& [lost, borders, sums, ranges] = *errors;
+    request.errors = {pointer<float>(lost), pointer<const std::int64_t>(borders), ranges, pointer<double>(sums)};
+  }
+  if (copies) {
+    const auto& [parameters, bucket, starts, counts, borders] = *copies;
+    request.copies = {pointer<float>(bucket), pointer<const std::int64_t>(starts), pointer<const std::int64_t>(counts),
+                      pointer<const std::int64_t>(borders), parameters};
+  }
+  std::vector<engine::Peer> peers;
+  for (const auto& [rank, descriptor, length, low_water, next_sent, next_received] : ends) {
+    const auto* const head = reinterpret_cast<const Byte*>(length.c_str());
+    peers.push_back({rank, engine::Connection(descriptor, head, length.size(), low_water), next_sent, next_received});
+  }
+  engine::Activity activity{std::get<0>(times), std::get<1>(times), std::get<2>(times)};
+  Result result;
+  std::function<bool()> is_interrupted;
+  if (heeds_interrupts) {
+    is_interrupted = [&result] {
+      const nb::gil_scoped_acquire acquire;
+      if (PyErr_CheckSignals() == 0) return false;
+      const nb::python_error raised;
+      result.interrupt = nb::borrow(raised.value());
+      return true;
+    };
+  }
+  {
+    const nb::gil_scoped_release release;
+    result.outcome = self.run(request, peers, activity, is_interrupted);
+  }
+  for (const engine::Peer& peer : peers) result.ends.push_back(end_of(peer));
+  result.times = {activity.moved_s, activity.heard_s, activity.sent_s};
+  return result;
+}
+
+}  // namespace
+
+void bind_engine(nb::module_& m) {
+  nb::enum_<engine::Status>(m, "Status")
+      .value("DONE", engine::Status::done)
+      .value("FRAME_REFUSED", engine::Status::frame_refused)
+      .value("PAYLOAD_REFUSED", engine::Status::payload_refused)
+      .value("LINK_FAILED", engine::Status::link_failed)
+      .value("TIMED_OUT", engine::Status::timed_out)
+      .value("INTERRUPTED", engine::Status::interrupted);
+  nb::class_<End>(m, "End")
+      .def_ro("rank", &End::rank)
+      .def_ro("length", &End::length)
+      .def_ro("low_water", &End::low_water)
+      .def_ro("next_sent", &End::next_sent)
+      .def_ro("next_received", &End::next_received)
+      .def_ro("unsent", &End::unsent)
+      .def_ro("received", &End::received)
+      .def_ro("open", &End::open)
+      .def_ro("partial", &End::partial);
+  nb::class_<Result>(m, "Result")
+      .def_prop_ro("status", [](const Result& self) { return self.outcome.status; })
+      .def_prop_ro("action", [](const Result& self) { return self.outcome.action; })
+      .def_prop_ro("error", [](const Result& self) { return self.outcome.fault.error; })
+      .def_prop_ro("announced", [](const Result& self) { return self.outcome.fault.announced; })
+      .def_prop_ro("refused", [](const Result& self) { return as_bytes(self.outcome.refused); })
+      .def_prop_ro("posted", [](const Result& self) { return self.outcome.posted; })
+      .def_prop_ro("finite", [](const Result& self) { return self.outcome.finite; })
+      .def_prop_ro("lost_finite", [](const Result& self) { return self.outcome.lost_finite; })
+      .def_prop_ro("seconds",
+                   [](const Result& self) {
+                     return Times{self.outcome.encode_s, self.outcome.decode_s, self.outcome.wait_s};
+                   })
+      .def_prop_ro("sizes",
+                   [](const Result& self) {
+                     return std::tuple{self.outcome.raw_nbytes, self.outcome.wire_nbytes, self.outcome.frames};
+                   })
+      .def_ro("ends", &Result::ends)
+      .def_ro("times", &Result::times)
+      .def_ro("interrupt", &Result::interrupt);
+  nb::class_<engine::Engine>(m, "Engine").def(nb::init<>()).def("run", &run);
+}
+
+}  // namespace gradwire

@@ -1,0 +1,113 @@
+// The connection to one peer, and its frames in flight; the native counterpart of gradwire/links/channel.py.
+//
+// A frame is sent after its length, 8 bytes. A length of all ones, without a frame, is a keepalive.
+#pragma once
+
+#include <array>
+#include <cstddef>
+#include <cstdint>
+#include <deque>
+#include <vector>
+
+#include "frame.h"
+
+namespace gradwire::engine {
+
+constexpr std::size_t kLengthNbytes = 8;
+constexpr std::uint64_t kKeepalive = ~std::uint64_t{0};
+// The largest frame, as wire.MAX_FRAME_NBYTES.
+constexpr std::size_t kMostFrameNbytes = std::size_t{1} << 25;
+
+// Seconds of the monotonic clock, as Python's time.monotonic().
+double now_s();
+
+// The times of the last part of a frame, of the last keepalive received, and of the last one sent.
+struct Activity {
+  double moved_s;
+  double heard_s;
+  double sent_s;
+};
+
+// The reason why a connection can no longer send, or receive.
+struct Fault {
+  enum class Kind { none, ended, system, oversized };
+
+  Kind kind = Kind::none;
+  int error = 0;                // errno, of `system`
+  std::uint64_t announced = 0;  // the length, of `oversized`
+
+  explicit operator bool() const { return kind != Kind::none; }
+};
+
+// A posted receive.
+struct Incoming {
+  Byte* buffer;
+  std::size_t nbytes;
+  bool done;
+};
+
+class Connection {
+ public:
+  // `length` has the first `filled` bytes of a length that has arrived; `low_water` is the socket's SO_RCVLOWAT.
+  Connection(int descriptor, const Byte* length, std::size_t filled, int low_water);
+
+  int descriptor() const { return descriptor_; }
+  const Fault& send_fault() const { return send_fault_; }
+  const Fault& receive_fault() const { return receive_fault_; }
+
+  // Starts to send a frame, which must not change until `has_sent` returns true for the ticket.
+  std::uint64_t send(const Byte* frame, std::size_t nbytes, Activity& activity);
+  bool has_sent(std::uint64_t ticket) const { return sent_ >= ticket; }
+  bool is_sending() const { return !outgoing_.empty() && !send_fault_; }
+  void send_keepalive(Activity& activity);
+
+  // Starts to receive a frame into a buffer of kMostFrameNbytes.
+  void post(Byte* buffer);
+  bool has_frame() const { return !incoming_.empty() && incoming_.front().done; }
+  Incoming take_frame();
+  bool is_receiving() const { return !incoming_.empty() && !incoming_.back().done && !receive_fault_; }
+  // Returns whether no frame is expected, so that only a keepalive should arrive next.
+  bool hears() const { return !is_receiving() && !receive_fault_ && filled_ < kLengthNbytes; }
+
+  // Sends as many bytes as the kernel accepts.
+  void push(Activity& activity);
+  // Receives the bytes of posted receives that have arrived and, if listening, keepalives.
+  void pull(bool listening, Activity& activity);
+
+  // What is left in flight, for the caller that goes on.
+  int low_water() const { return low_water_; }
+  std::vector<Byte> length() const;
+  std::vector<std::vector<Byte>> unsent() const;
+  const std::deque<Incoming>& incoming() const { return incoming_; }
+  // Whether the first incomplete receive has its frame's length, which is its `nbytes`, and how much has arrived.
+  bool is_within_frame() const { return within_frame_; }
+  std::size_t filled() const { return filled_; }
+
+ private:
+  struct Outgoing {
+    std::array<Byte, kLengthNbytes> length;
+    const Byte* frame;  // null for a keepalive
+    std::size_t nbytes;
+    std::size_t sent;  // of the length and the frame
+  };
+
+  void queue(std::uint64_t length, const Byte* frame, std::size_t nbytes, Activity& activity);
+  Incoming& first_open();
+  void go_on(Activity& activity);
+  void wake_at(std::size_t nbytes);
+
+  int descriptor_;
+  std::deque<Outgoing> outgoing_;
+  std::uint64_t queued_ = 0;
+  std::uint64_t sent_ = 0;
+  std::deque<Incoming> incoming_;
+  std::size_t done_ = 0;  // of the posted receives
+  std::array<Byte, kLengthNbytes> length_{};
+  std::size_t filled_;
+  bool within_frame_ = false;
+  int low_water_;
+  Fault send_fault_;
+  Fault receive_fault_;
+};
+
+}  // namespace gradwire::engine

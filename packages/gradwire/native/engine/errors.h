@@ -1,0 +1,38 @@
+// The measurement of a run's encoding error, as gradwire/exchange/norms.py defines it.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <vector>
+
+#include "gradwire/losses.h"
+#include "gradwire/target.h"
+
+namespace gradwire::engine {
+
+struct Segment {
+  float* values;
+  std::size_t start;  // in the bucket
+  std::size_t count;
+};
+
+// The receivers of the error: none, sums of squares by ranges of the bucket, or these and the error of each value.
+struct Errors {
+  float* lost = nullptr;  // null without error feedback
+  const std::int64_t* borders = nullptr;
+  std::size_t ranges = 0;
+  double* sums = nullptr;  // three rows; null for no measurement
+
+  bool are_measured() const { return sums != nullptr; }
+
+  // Adds the error of a payload that encodes the segment, whose values become the decoded ones, divided, if `adopts`.
+  // `scratch` is memory for the decoded values.
+  Loss measure(const Target& target, const Payload& payload, const Segment& segment, bool adopts, float divisor,
+               std::vector<float>& scratch, int threads) const;
+
+ private:
+  Loss measure_whole(const Target& target, const Payload& payload, const Segment& segment, float* decoded, bool adopts,
+                     float divisor, int threads) const;
+};
+
+}  // namespace gradwire::engine

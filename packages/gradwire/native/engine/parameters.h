@@ -1,0 +1,51 @@
+// The parameters of a bucket in the exchanged values, as gradwire/exchange/views.py places them.
+#pragma once
+
+#include <algorithm>
+#include <cstddef>
+#include <cstdint>
+
+namespace gradwire::engine {
+
+// The copies between a bucket and the exchanged values, where each parameter is padded with zeros.
+struct Copies {
+  float* bucket = nullptr;  // null without copies
+  const std::int64_t* starts = nullptr;   // in the bucket
+  const std::int64_t* counts = nullptr;   // of values
+  const std::int64_t* borders = nullptr;  // in the exchanged values; one more than there are parameters
+  std::size_t parameters = 0;
+
+  // Copies the exchanged values [start, stop) from the bucket.
+  void bring(float* values, std::int64_t start, std::int64_t stop) const {
+    for_each_part(start, stop, [&](std::int64_t from, std::int64_t to, std::int64_t count, std::int64_t zeros) {
+      std::copy_n(bucket + from, count, values + to);
+      std::fill_n(values + to + count, zeros, 0.0F);
+    });
+  }
+
+  // Copies them to the bucket.
+  void take_back(const float* values, std::int64_t start, std::int64_t stop) const {
+    for_each_part(start, stop, [&](std::int64_t to, std::int64_t from, std::int64_t count, std::int64_t /*zeros*/) {
+      std::copy_n(values + from, count, bucket + to);
+    });
+  }
+
+ private:
+  // Calls work(position in the bucket, position in the exchanged values, number of values, number of zeros) for each part
+  // of a parameter.
+  template <typename Work>
+  void for_each_part(std::int64_t start, std::int64_t stop, const Work& work) const {
+    const auto all = static_cast<std::ptrdiff_t>(parameters);
+    auto number = std::upper_bound(borders, borders + all, start) - borders - 1;
+    for (; number < all && borders[number] < stop; ++number) {
+      const std::int64_t border = borders[number];
+      const std::int64_t first = std::max<std::int64_t>(start - border, 0);
+      const std::int64_t last = std::min(stop, borders[number + 1]) - border;
+      if (last <= first) continue;
+      const std::int64_t count = std::max<std::int64_t>(std::min(last, counts[number]) - first, 0);
+      work(starts[number] + first, border + first, count, last - first - count);
+    }
+  }
+};
+
+}  // namespace gradwire::engine

@@ -1,0 +1,169 @@
+"""The native engine: one bucket's exchange over TCP connections, without the interpreter lock."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import NamedTuple
+
+from gradwire._native import _core, _obey_environment, _three, threads
+from gradwire.deferred import torch
+
+End = _core.End
+Engine = _core.Engine
+Result = _core.Result
+Status = _core.Status
+
+Peer = tuple[int, int, bytes, int, int, int]
+"""A peer's rank, descriptor, partial length, low-water mark, and next sequence numbers (sent, received)."""
+
+
+class NativeState(NamedTuple):
+    """A connection without frames in flight, for native code that uses its socket.
+
+    Attributes
+    ----------
+    fd
+        The socket's descriptor.
+    length
+        The part of the next frame's length that has arrived.
+    low_water
+        The socket's ``SO_RCVLOWAT``.
+    """
+
+    fd: int
+    length: bytes
+    low_water: int
+
+
+@dataclass(frozen=True, slots=True)
+class NativeEnd:
+    """A connection after native code has used it, with the frames that are still in flight.
+
+    Attributes
+    ----------
+    length, low_water
+        As in ``NativeState``.
+    unsent
+        The rest of each frame that has not been sent, with its length.
+    received
+        The frames that have arrived and no caller has read.
+    open
+        The number of receives whose frames have not arrived completely.
+    partial
+        The first of these frames, if its length has arrived: its size, and its bytes so far.
+    """
+
+    length: bytes
+    low_water: int
+    unsent: Sequence[bytes] = ()
+    received: Sequence[bytes] = ()
+    open: int = 0
+    partial: tuple[int, bytes] | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class NativeActions:
+    """A rank's schedule as the engine reads it.
+
+    Attributes
+    ----------
+    rows
+        One row per action, int64: operation, peer, start, stop, keep, step, place, and index of the segment.
+    segments
+        The number of distinct segments.
+    segment_count
+        The largest number of values of a segment.
+    """
+
+    rows: torch.Tensor
+    segments: int
+    segment_count: int
+
+
+@dataclass(frozen=True, slots=True)
+class NativeFormat:
+    """A codec as the engine uses it: compiled format, parameters, and header fields."""
+
+    name: str
+    params: tuple[int, ...]
+    of_sums: tuple[int, ...]
+    codec_id: int
+    fingerprint: int
+    exact: bool
+
+
+@dataclass(frozen=True, slots=True)
+class NativeErrors:
+    """The receivers of the encoding error: sums by range, float64, and each value's error, if wanted."""
+
+    borders: torch.Tensor
+    sums: torch.Tensor
+    lost: torch.Tensor | None
+
+
+@dataclass(frozen=True, slots=True)
+class NativeCopies:
+    """The positions of a bucket's parameters, in the bucket and in the exchanged values; int64."""
+
+    bucket: torch.Tensor
+    starts: torch.Tensor
+    counts: torch.Tensor
+    borders: torch.Tensor
+
+
+def run(
+    engine: _core.Engine,
+    peers: Sequence[Peer],
+    actions: NativeActions,
+    values: torch.Tensor,
+    codec: NativeFormat,
+    *,
+    flags: int,
+    ranks: int,
+    errors: NativeErrors | None,
+    copies: NativeCopies | None,
+    timeout_s: float,
+    times: tuple[float, float, float],
+) -> _core.Result:
+    """Run a schedule over the peers' connections, which have no frames in flight; never raise for a fault.
+
+    ``times`` are those of the link's ``Activity``. The result has the costs, and the state of all
+    connections. On the main thread, a wait ends soon after a signal whose handler raises an exception.
+    """
+    _obey_environment()
+    rows = actions.rows
+    return engine.run(
+        peers,
+        rows.data_ptr(),
+        rows.shape[0],
+        actions.segments,
+        values.data_ptr(),
+        actions.segment_count,
+        codec.name,
+        _three(codec.params),
+        _three(codec.of_sums),
+        codec.codec_id,
+        codec.fingerprint,
+        codec.exact,
+        flags,
+        float(ranks),
+        None if errors is None else _errors_of(errors),
+        None if copies is None else _copies_of(copies),
+        timeout_s,
+        times,
+        threads(),
+        threading.current_thread() is threading.main_thread(),
+    )
+
+
+def _errors_of(errors: NativeErrors) -> tuple[int, int, int, int]:
+    lost = 0 if errors.lost is None else errors.lost.data_ptr()
+    return lost, errors.borders.data_ptr(), errors.sums.data_ptr(), errors.borders.numel() - 1
+
+
+def _copies_of(copies: NativeCopies) -> tuple[int, int, int, int, int]:
+    tensors = copies.bucket, copies.starts, copies.counts, copies.borders
+    bucket, starts, counts, borders = (each.data_ptr() for each in tensors)
+    return copies.counts.numel(), bucket, starts, counts, borders

@@ -1,0 +1,211 @@
+"""One run of a schedule by the native engine: the frames of ``ScheduleRun``, without the interpreter lock."""
+
+from __future__ import annotations
+
+import os
+import weakref
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from functools import lru_cache
+from typing import NoReturn
+
+import torch
+
+from gradwire._native.engine import (
+    Engine,
+    NativeActions,
+    NativeCopies,
+    NativeEnd,
+    NativeErrors,
+    NativeFormat,
+    NativeState,
+    Result,
+    Status,
+    run,
+)
+from gradwire.codecs import Codec
+from gradwire.codecs.native import NativeCodec
+from gradwire.collectives.frame_order import Action, Do, Segment
+from gradwire.costs import ExchangeCost
+from gradwire.devices import CPU, device_of
+from gradwire.errors import ExchangeError, LinkError, LinkTimeoutError, SpecError
+from gradwire.exchange.feedback import ErrorFeedback
+from gradwire.exchange.frames import SEQUENCES
+from gradwire.exchange.views import SegmentCopies
+from gradwire.exchange.walk import CodecResources
+from gradwire.links.base import Link, Receiving
+from gradwire.links.channel import Channel, Operation
+from gradwire.links.sockets import SocketLink
+from gradwire.wire import AVERAGE
+
+VARIABLE = "GRADWIRE_ENGINE"
+"""The environment variable that selects the engine: ``native``, or ``python`` to compare them."""
+
+_engines = weakref.WeakKeyDictionary["Link", Engine]()
+_CODES = {do: code for code, do in enumerate(Do)}
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class NativeOrder:
+    """A rank's frame order, as data for the engine; ``finished`` and ``encoded`` are ranges of the bucket.
+
+    ``finished`` has the ranges whose sums this rank finishes, and ``encoded`` those that it encodes.
+    """
+
+    actions: list[Action]
+    native: NativeActions
+    finished: list[tuple[int, int]] = field(default_factory=list)
+    encoded: list[tuple[int, int]] = field(default_factory=list)
+
+
+def native_order(actions: list[Action], segment_count: int) -> NativeOrder:
+    """Return a frame order as data for the engine."""
+    numbers = dict[Segment, int]()
+    rows, finished, encoded = [], [], []
+    for each in actions:
+        segment, do = each.segment, each.do
+        number = numbers.setdefault(segment, len(numbers))
+        extent = segment.start, segment.stop
+        rows.append((_CODES[do], each.peer, *extent, each.keep, each.step, each.place, number))
+        if do in (Do.PUBLISH, Do.STORE):
+            finished.append(extent)
+        if do in (Do.PUBLISH, Do.SEND_PARTIAL):
+            encoded.append(extent)
+    table = torch.tensor(rows, dtype=torch.int64, device="cpu")
+    return NativeOrder(actions, NativeActions(table, len(numbers), segment_count), finished, encoded)
+
+
+@lru_cache(maxsize=64)
+def _format_of(codec: NativeCodec) -> NativeFormat:
+    name, params = codec.compiled
+    of_sums = codec.of_sums
+    assert isinstance(of_sums, NativeCodec)
+    return NativeFormat(name, params, of_sums.compiled[1], codec.wire_id, codec.fingerprint, codec.EXACT)
+
+
+def lend(link: Link, codec: Codec, tensor: torch.Tensor) -> list[tuple[Channel, NativeState]] | None:
+    """Return the link's connections for an ``EngineRun``, or None if the engine can't run the exchange.
+
+    It needs plain TCP connections, a compiled codec, and a bucket on the host. Raises ``SpecError`` for an
+    invalid ``GRADWIRE_ENGINE``.
+    """
+    is_served = isinstance(codec, NativeCodec) and device_of(tensor) is CPU
+    if not (isinstance(link, SocketLink) and is_served and _is_native(os.environ.get(VARIABLE, "native"))):
+        return None
+    return link.lend()
+
+
+def _is_native(name: str) -> bool:
+    if name not in ("native", "python"):
+        raise SpecError(f"{VARIABLE}: expected native or python, got {name!r}")
+    return name == "native"
+
+
+class EngineRun:
+    """One run of a schedule by the native engine; it has the interface of ``ScheduleRun``."""
+
+    def __init__(
+        self,
+        resources: CodecResources,
+        connections: list[tuple[Channel, NativeState]],
+        tensor: torch.Tensor,
+        order: NativeOrder,
+        feedback: ErrorFeedback,
+        copies: SegmentCopies | None,
+    ) -> None:
+        self._resources, self._connections, self._order = resources, connections, order
+        self._tensor, self._feedback, self._copies = tensor, feedback, copies
+        self.action: Action | None = None
+        self.posted: list[tuple[int, Receiving]] = []
+
+    def run(self) -> ExchangeCost:
+        """Run the whole schedule and return its cost; after an error, ``action`` is the failed one."""
+        result = None
+        try:
+            self._feedback.begin(self._tensor)
+            result = self._run()
+        finally:
+            self._give_back(result)
+        self._feedback.ran(self._order.finished, self._order.encoded, result.finite, result.lost_finite)
+        if result.status != Status.DONE:
+            self._raise(result)
+        self._feedback.commit()
+        encode_s, decode_s, wait_s = result.seconds
+        raw_nbytes, wire_nbytes, frames = result.sizes
+        return ExchangeCost(encode_s, decode_s, 0.0, wait_s, raw_nbytes, wire_nbytes, frames)
+
+    def _run(self) -> Result:
+        resources, link = self._resources, self._link
+        sent, received = resources.sent, resources.received
+        peers = [
+            (each.peer, *state, sent.look(each.peer), received.look(each.peer))
+            for each, state in self._connections
+        ]
+        codec, activity, errors = resources.framer.codec, link.activity, self._feedback.receivers
+        assert isinstance(codec, NativeCodec)
+        return run(
+            _engine_of(link),
+            peers,
+            self._order.native,
+            self._tensor,
+            _format_of(codec),
+            flags=resources.flags,
+            ranks=link.world if resources.flags & AVERAGE else 1,
+            errors=None if errors is None else NativeErrors(*errors),
+            copies=None if self._copies is None else NativeCopies(*self._copies.table),
+            timeout_s=resources.timeout_s,
+            times=(activity.moved_at, activity.heard_at, activity.sent_at),
+        )
+
+    @property
+    def _link(self) -> SocketLink:
+        link = self._resources.link
+        assert isinstance(link, SocketLink)
+        return link
+
+    def _give_back(self, result: Result | None) -> None:
+        """Return the connections to the link, which continues where the engine stopped."""
+        resources, link = self._resources, self._link
+        if result is None:  # the engine didn't start
+            for channel, state in self._connections:
+                channel.restore(link, NativeEnd(state.length, state.low_water), resources.incoming.take)
+            return
+        activity = link.activity
+        activity.moved_at, activity.heard_at, activity.sent_at = result.times
+        receives = dict[int, Iterator[Operation]]()
+        for (channel, _), end in zip(self._connections, result.ends, strict=True):
+            resources.sent.resume(channel.peer, end.next_sent)
+            resources.received.resume(channel.peer, end.next_received)
+            receives[channel.peer] = iter(channel.restore(link, end, resources.incoming.take))
+        for number in result.posted:
+            peer = self._order.actions[number].peer
+            operation = next(receives[peer])
+            if number != result.action:
+                self.posted.append((peer, operation))
+
+    def _raise(self, result: Result) -> NoReturn:
+        """Raise the error that ``ScheduleRun`` raises for the same failure."""
+        self.action = action = self._order.actions[result.action]
+        if result.interrupt is not None:
+            raise result.interrupt
+        resources = self._resources
+        (channel,) = (channel for channel, _ in self._connections if channel.peer == action.peer)
+        what = channel.receiving if action.receives else channel.sending
+        if result.status == Status.TIMED_OUT:
+            raise LinkTimeoutError(f"{what}: no progress within {resources.timeout_s:g} s")
+        if result.status == Status.LINK_FAILED:
+            raise LinkError(f"{what}: {channel.reason_of(result.error, result.announced)}")
+        frame, count = bytearray(result.refused), action.segment.stop - action.segment.start
+        memory = torch.frombuffer(frame, dtype=torch.uint8) if frame else torch.empty(0, dtype=torch.uint8)
+        sequence = (resources.received.look(action.peer) - 1) % SEQUENCES
+        payload = resources.framer.open(memory, count, sequence, resources.flags)
+        resources.framer.codec.decode(payload, torch.empty(count, dtype=torch.float32, device="cpu"))
+        raise ExchangeError(
+            "expected a frame that the native engine can read, got one that only Python reads"
+        )
+
+
+def _engine_of(link: Link) -> Engine:
+    if link not in _engines:
+        _engines[link] = Engine()
+    return _engines[link]

@@ -1,0 +1,387 @@
+"""The native engine gives the frames, bits, costs and errors of the Python walk, which is the definition."""
+
+from __future__ import annotations
+
+import socket
+import struct
+import threading
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from typing import Any, NamedTuple
+
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from gradwire.codecs import Codec, parse
+from gradwire.codecs.native import NativeCodec
+from gradwire.errors import ExchangeError, SpecError
+from gradwire.exchange import Exchange
+from gradwire.exchange.engine import EngineRun
+from gradwire.exchange.feedback import Residual
+from gradwire.exchange.norms import Norms
+from gradwire.exchange.request import BucketRequest, Half
+from gradwire.exchange.views import ParameterViews
+from gradwire.links import Link
+from gradwire.links.base import Wrapper
+from gradwire.links.sockets import SocketLink
+from gradwire.plan import Plan
+from gradwire.wire import HEADER_NBYTES, PARTING, Header, frame_memory, memory_of, parting_frame, seal_frame
+from support.every_codec import SPECS
+from support.meshes import sockets
+
+RunRanks = Callable[..., list[Any]]
+NATIVE = [spec for spec in SPECS if isinstance(parse(spec), NativeCodec)]
+ALGORITHMS = ["ring", "tree", "butterfly", "star", "pairwise"]
+
+
+class InPython(Wrapper):
+    """A link that the native engine can't use; it notes the frames that it sends and receives."""
+
+    def __init__(self, inner: Link) -> None:
+        super().__init__(inner)
+        self.frames: list[bytes] = []
+
+    def isend(self, to: int, frame: torch.Tensor) -> Any:
+        """Note a frame, and send it."""
+        self.frames.append(bytes(memory_of(frame)))
+        return self._inner.isend(to, frame)
+
+    def irecv(self, source: int, buffer: torch.Tensor) -> Any:
+        """Receive a frame, which is noted when it has arrived."""
+        return Noted(self._inner.irecv(source, buffer), self.frames)
+
+
+class Noted:
+    """A receive that notes its frame."""
+
+    def __init__(self, inner: Any, frames: list[bytes]) -> None:
+        self._inner, self._frames = inner, frames
+
+    def wait(self, *arguments: Any, **named: Any) -> torch.Tensor:
+        """Return the frame."""
+        frame: torch.Tensor = self._inner.wait(*arguments, **named)
+        self._frames.append(bytes(memory_of(frame)))
+        return frame
+
+
+@pytest.fixture(autouse=True)
+def native_runs(monkeypatch: pytest.MonkeyPatch) -> list[int]:
+    """Return the ranks of the engine's runs, one by one."""
+    ranks: list[int] = []
+    run = EngineRun.run
+
+    def counted(self: EngineRun) -> Any:
+        ranks.append(self._resources.link.rank)
+        return run(self)
+
+    monkeypatch.setattr(EngineRun, "run", counted)
+    return ranks
+
+
+class Found(NamedTuple):
+    """The result of one rank's exchanges."""
+
+    buckets: list[bytes]
+    residual: bytes
+    norms: bytes
+    sizes: list[tuple[float, float, int, int]]
+
+
+@dataclass(frozen=True)
+class Case:
+    """The exchanges of one rank: two buckets, with a residual or norms if wanted."""
+
+    plan: Plan
+    count: int
+    half: Half = Half.ALL_REDUCE
+    average: bool = True
+    feedback: str = ""
+    views: ParameterViews | None = None
+    values: Callable[[int], torch.Tensor] | None = field(default=None, compare=False)
+
+    def run(self, link: Link) -> Found:
+        """Run the exchanges on one rank."""
+        exchange = Exchange(link, self.plan)
+        generator = torch.Generator().manual_seed(link.rank)
+        residual = (
+            0.001 * torch.randn(self.count, generator=generator) if "residual" in self.feedback else None
+        )
+        kept = None if residual is None else Residual([residual], torch.empty(self.count))
+        borders = (
+            [0, self.count // 3, self.count]
+            if self.views is None
+            else [sum(self.views.counts[:i]) for i in range(len(self.views.counts) + 1)]
+        )
+        norms = Norms(borders) if "norms" in self.feedback else None
+        buckets, sizes = [], []
+        for _ in range(2):
+            bucket = torch.randn(self.count, generator=generator)
+            if self.values is not None:
+                bucket = self.values(link.rank)
+            request = BucketRequest(self.half, self.average, None, self.views, kept, norms)
+            cost = exchange.run(bucket, request)
+            buckets.append(bucket.numpy().tobytes())
+            sizes.append((cost.raw_nbytes, cost.wire_nbytes, cost.frames, cost.nonfinite))
+            assert min(cost.encode_s, cost.decode_s, cost.wait_s, cost.handling_s) >= 0.0
+        return Found(
+            buckets,
+            b"" if residual is None else residual.numpy().tobytes(),
+            b"" if norms is None else norms.sums.numpy().tobytes(),
+            sizes,
+        )
+
+
+def check(run_ranks: RunRanks, world: int, case: Case, native_runs: list[int]) -> None:
+    """Compare all ranks in Python, all on the engine, and every other one on the engine."""
+    python = run_ranks(world, case.run, links=[InPython(each) for each in sockets(world, 30.0)])
+    assert not native_runs
+    assert run_ranks(world, case.run, links=sockets(world, 30.0)) == python
+    assert set(native_runs) == set(range(world) if world > 1 else ())
+    mixed = [each if each.rank % 2 else InPython(each) for each in sockets(world, 30.0)]
+    assert run_ranks(world, case.run, links=mixed) == python
+    native_runs.clear()
+
+
+@pytest.mark.parametrize("world", range(1, 10))
+@pytest.mark.parametrize("algorithm", ALGORITHMS)
+def test_every_algorithm_and_world(
+    run_ranks: RunRanks, world: int, algorithm: str, native_runs: list[int]
+) -> None:
+    plan = Plan(parse("fp8"), algorithm, segment_nbytes=1 << 14)
+    check(run_ranks, world, Case(plan, 40_001), native_runs)
+
+
+@pytest.mark.parametrize("spec", NATIVE)
+@pytest.mark.parametrize("feedback", ["", "norms", "residual", "residual and norms"])
+def test_every_codec(run_ranks: RunRanks, spec: str, feedback: str, native_runs: list[int]) -> None:
+    plan = Plan(parse(spec), "ring", segment_nbytes=1 << 14, residual="residual" in feedback)
+    check(run_ranks, 3, Case(plan, 20_003, feedback=feedback), native_runs)
+
+
+@settings(max_examples=25, deadline=None)
+@given(
+    count=st.integers(0, 30_000),
+    world=st.integers(2, 4),
+    segment=st.sampled_from([1 << 14, 1 << 15, 1 << 20]),
+    algorithm=st.sampled_from(ALGORITHMS),
+    average=st.booleans(),
+    half=st.sampled_from([Half.ALL_REDUCE, Half.REDUCE, Half.BROADCAST]),
+)
+def test_any_length_segment_and_half(
+    count: int, world: int, segment: int, algorithm: str, average: bool, half: Half
+) -> None:
+    from support.ranks import run_ranks
+
+    if half is not Half.ALL_REDUCE:
+        algorithm = "star" if algorithm == "star" else "ring"
+    case = Case(Plan(parse("quantize:4"), algorithm, segment_nbytes=segment), count, half, average)
+    python = run_ranks(world, case.run, links=[InPython(each) for each in sockets(world, 30.0)])
+    assert run_ranks(world, case.run, links=sockets(world, 30.0)) == python
+
+
+@pytest.mark.parametrize("spec", ["fp8", "ecsq:0.25,block=64", "identity"])
+@pytest.mark.parametrize("feedback", ["", "norms"])
+def test_parameters_that_are_padded_or_have_their_own_codecs(
+    run_ranks: RunRanks, spec: str, feedback: str, native_runs: list[int]
+) -> None:
+    counts = (1000, 1, 20_480, 63, 5000, 3)
+    codecs: list[Codec] = [parse(spec)] * 6
+    codecs[1] = codecs[4] = parse("bf16")
+    plan = Plan(parse(spec), "ring", segment_nbytes=1 << 14)
+    views = ParameterViews.of(plan, 3, counts, codecs)
+    check(run_ranks, 3, Case(plan, sum(counts), feedback=feedback, views=views), native_runs)
+
+
+@pytest.mark.parametrize("spec", ["identity", "fp8", "errbound:2^-10", "ecsq:0.25"])
+@pytest.mark.parametrize("feedback", ["", "norms", "residual"])
+def test_nonfinite_values(run_ranks: RunRanks, spec: str, feedback: str, native_runs: list[int]) -> None:
+    def values(rank: int) -> torch.Tensor:
+        bucket = torch.full((20_000,), 0.5)
+        bucket[17 * rank] = float("nan") if rank else float("inf")
+        return bucket
+
+    plan = Plan(parse(spec), "ring", segment_nbytes=1 << 14, residual="residual" in feedback)
+    check(run_ranks, 3, Case(plan, 20_000, feedback=feedback, values=values), native_runs)
+
+
+def test_frames_are_the_same_bytes(run_ranks: RunRanks) -> None:
+    for spec in ("identity", "fp8", "ecsq:0.25"):
+        case = Case(Plan(parse(spec), "ring", segment_nbytes=1 << 14), 40_000)
+        noted = []
+        for engine in (False, True):
+            one, other = sockets(2, 30.0)
+            witness = InPython(other)
+            run_ranks(2, case.run, links=[one if engine else InPython(one), witness])
+            noted.append(witness.frames)
+        assert noted[0] == noted[1]
+        assert len(noted[0]) == 2 * 2 * 2 * 5, "two buckets, halves and directions, five segments each"
+
+
+# Failures: what the other end of a rank's connection does, and the error of the rank, by both.
+
+CODEC = parse("fp8")
+PLAN = Plan(CODEC, "ring", segment_nbytes=1 << 14)
+COUNT = 16_384
+SEGMENT = 4096
+
+
+class Peer:
+    """The other end of rank 0's connection, which reads nothing unless it is asked to."""
+
+    def __init__(self, connection: socket.socket) -> None:
+        self.connection = connection
+
+    def send(self, frame: torch.Tensor, nbytes: int | None = None) -> None:
+        """Send a frame, or a part of it, after its length."""
+        data = bytes(memory_of(frame))
+        self.connection.sendall(struct.pack("<Q", len(data)) + data[:nbytes])
+
+    def frame(self, count: int = SEGMENT, payload: bytes | None = None, **named: int) -> torch.Tensor:
+        """Return the first frame of a correct rank, with some fields of its header replaced."""
+        memory = frame_memory(HEADER_NBYTES + CODEC.max_nbytes(SEGMENT) + 1)
+        body = memory[HEADER_NBYTES:]
+        nbytes = CODEC.encode(torch.ones(SEGMENT), body).numel()
+        if payload is not None:
+            nbytes = len(payload)
+            body[:nbytes] = torch.frombuffer(bytearray(payload), dtype=torch.uint8)
+        fields = {
+            "codec_id": CODEC.wire_id,
+            "fingerprint": CODEC.fingerprint,
+            "sequence": 0,
+            "flags": 1,
+            "count": count,
+        }
+        return seal_frame(memory, nbytes, **(fields | named))
+
+    def altered(self, position: int) -> torch.Tensor:
+        """Return a correct frame with one bit flipped."""
+        frame = self.frame().clone()
+        frame[position] ^= 4
+        return frame
+
+
+def ends_within_a_frame(peer: Peer) -> None:
+    peer.send(peer.frame(), 50)
+    peer.connection.close()
+
+
+def ends_after_a_frame(peer: Peer) -> None:
+    peer.send(peer.frame())
+    peer.connection.close()
+
+
+FAULTS: dict[str, Callable[[Peer], None]] = {
+    "is gone": lambda peer: peer.connection.close(),
+    "stops": lambda _: None,
+    "stops within a length": lambda peer: peer.connection.sendall(b"\x10"),
+    "stops within a frame": lambda peer: peer.send(peer.frame(), 50),
+    "ends within a frame": ends_within_a_frame,
+    "ends after a frame": ends_after_a_frame,
+    "only keeps alive": lambda peer: peer.connection.sendall(b"\xff" * 80),
+    "announces too much": lambda peer: peer.connection.sendall(struct.pack("<Q", 1 << 40)),
+    "sends nothing as a frame": lambda peer: peer.connection.sendall(struct.pack("<Q", 0)),
+    "sends half a header": lambda peer: peer.send(peer.frame()[:16].clone()),
+    "speaks another protocol": lambda peer: peer.send(peer.altered(0)),
+    "has an altered header": lambda peer: peer.send(peer.altered(9)),
+    "has an altered payload": lambda peer: peer.send(peer.altered(40)),
+    "has another codec": lambda peer: peer.send(peer.frame(codec_id=parse("bf16").wire_id)),
+    "has another spec": lambda peer: peer.send(peer.frame(fingerprint=1)),
+    "has another length": lambda peer: peer.send(peer.frame(count=SEGMENT - 1)),
+    "lost a frame": lambda peer: peer.send(peer.frame(sequence=1)),
+    "sends a sum": lambda peer: peer.send(peer.frame(flags=0)),
+    "has a payload that is too large": lambda peer: peer.send(
+        peer.frame(payload=bytes(CODEC.max_nbytes(SEGMENT) + 1))
+    ),
+    "has a payload that is too small": lambda peer: peer.send(peer.frame(payload=b"abc")),
+    "is at another step": lambda peer: peer.send(peer.frame(flags=1 | 9 << 1)),
+    "has left at another step": lambda peer: peer.send(parting_frame([(1, 5)], has_left=True)),
+    "reports another rank's step": lambda peer: peer.send(parting_frame([(1, 5), (0, 3)], has_left=False)),
+    "announces less than it sends": lambda peer: peer.send(cut_header(peer.frame())),
+}
+
+
+def cut_header(frame: torch.Tensor) -> torch.Tensor:
+    """Return a frame whose header announces more bytes than follow."""
+    header = Header.unpack(bytes(memory_of(frame)[:HEADER_NBYTES]))
+    return torch.cat(
+        [frame[:HEADER_NBYTES], frame[HEADER_NBYTES : HEADER_NBYTES + header.payload_nbytes - 9]]
+    )
+
+
+def failure(link: SocketLink, *, native: bool, step: int | None) -> tuple[str, str, bytes]:
+    """Return the error of rank 0, its cause, and its bucket."""
+    link.step = step
+    bucket = torch.ones(COUNT)
+    used: Link = link if native else InPython(link)
+    used.step = step
+    with pytest.raises(ExchangeError) as caught:
+        Exchange(used, PLAN).all_reduce(bucket, timeout_s=0.4)
+    cause = caught.value.__cause__
+    return str(caught.value), f"{type(cause).__name__}: {cause}", bucket.numpy().tobytes()
+
+
+@pytest.mark.parametrize("step", [None, 3])
+@pytest.mark.parametrize("fault", FAULTS)
+def test_failures_have_the_same_error(fault: str, step: int | None, native_runs: list[int]) -> None:
+    found = []
+    for native in (False, True):
+        ours, theirs = socket.socketpair()
+        ours.setblocking(False)
+        link = SocketLink(0, {1: ours}, 5.0)
+        FAULTS[fault](Peer(theirs))
+        found.append(failure(link, native=native, step=step))
+        assert ours.fileno() == -1, "the link is closed"
+        theirs.close()
+    assert found[0] == found[1]
+    assert native_runs == [0]
+    assert PARTING not in {parse(spec).wire_id for spec in SPECS}
+
+
+def test_a_close_by_another_thread_ends_the_run() -> None:
+    ours, theirs = socket.socketpair()
+    ours.setblocking(False)
+    link = SocketLink(0, {1: ours}, 60.0)
+    closing = threading.Timer(0.2, link.close)
+    closing.start()
+    with pytest.raises(ExchangeError, match="this rank has closed its link"):
+        Exchange(link, PLAN).all_reduce(torch.ones(COUNT))
+    closing.join()
+    assert ours.fileno() == -1
+    theirs.close()
+
+
+def test_a_link_with_frames_in_flight_is_left_to_python(native_runs: list[int], run_ranks: RunRanks) -> None:
+    links = sockets(2, 30.0)
+    before = [links[0].irecv(1, torch.empty(64, dtype=torch.uint8)), None]
+    links[1].isend(0, torch.zeros(8, dtype=torch.uint8)).wait()
+
+    def rank(link: Link) -> float:
+        bucket = torch.full((100,), float(link.rank))
+        receiving = before[link.rank]
+        if receiving is not None:
+            assert receiving.wait().numel() == 8
+        Exchange(link, Plan(parse("identity"), "ring")).all_reduce(bucket)
+        return float(bucket[0])
+
+    assert run_ranks(2, rank, links=links) == [0.5, 0.5]
+    assert sorted(native_runs) == [0, 1], "once nothing is in flight"
+
+
+@pytest.mark.parametrize("name", ["native", "python"])
+def test_the_variable_selects_the_engine(
+    monkeypatch: pytest.MonkeyPatch, run_ranks: RunRanks, name: str, native_runs: list[int]
+) -> None:
+    monkeypatch.setenv("GRADWIRE_ENGINE", name)
+    run_ranks(2, Case(Plan(CODEC, "ring"), 10).run, links=sockets(2, 30.0))
+    assert bool(native_runs) == (name == "native")
+
+
+def test_an_unknown_engine_is_an_error(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("GRADWIRE_ENGINE", "rust")
+    links = sockets(2, 5.0)
+    with pytest.raises(SpecError, match="GRADWIRE_ENGINE: expected native or python, got 'rust'"):
+        Exchange(links[0], PLAN).all_reduce(torch.ones(COUNT))
+    for link in links:
+        link.close()
