@@ -64,6 +64,7 @@ def test_json_is_readable() -> None:
         "offload": None,
         "scale": None,
         "encode_on": "host",
+        "lanes": 1,
         "codecs": [],
     }
     assert json.loads(replace(plan, bucket_nbytes=25_000_000).to_json())["bucket_nbytes"] == 25_000_000
@@ -203,6 +204,10 @@ def test_the_default_is_an_uncompressed_ring() -> None:
         ({"scale": "auto", "offload": "truncate:16"}, r"got truncate:16; omit scale$"),
         ({"scale": "auto", "codec": parse("errbound:2^0")}, r"got errbound:2\^0; omit scale"),
         ({"scale": "auto", "codec": parse("errbound:rel=0.1")}, r"got errbound:rel=0.1; omit scale"),
+        ({"lanes": 0}, r"expected a whole number from 1 to 16 for lanes, got 0$"),
+        ({"lanes": 17}, r"expected a whole number from 1 to 16 for lanes, got 17$"),
+        ({"lanes": 2, "algorithm": "backend"}, r"expected lanes=1 for the algorithm backend, got lanes=2"),
+        ({"lanes": 2, "exchange": "sharded"}, r"expected lanes=1 for a sharded exchange, got lanes=2"),
         ({"encode_on": "gpu"}, r"expected one of host, device for encode_on, got 'gpu'$"),
         (
             {"encode_on": "device", "codec": parse("ecsq:1")},
@@ -249,7 +254,7 @@ def test_the_largest_values_are_taken() -> None:
         (
             '{"codex": "fp16"}',
             r"expected the fields codec, algorithm, segment_nbytes, pipeline, bucket_nbytes, residual, "
-            r"exchange, offload, scale, encode_on, codecs for a plan, got the unknown field 'codex'; write",
+            r"exchange, offload, scale, encode_on, lanes, codecs for a plan, got the unknown field 'codex';",
         ),
         ('{"codec": "fp17"}', r"no codec is named 'fp17'"),
         ('{"codec": 17}', r"expected a spec such as 'quantize:8', got 17"),

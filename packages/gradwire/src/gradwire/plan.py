@@ -14,6 +14,7 @@ from gradwire import collectives
 from gradwire.checkpoints import SUM, is_as_sealed, sealed_text
 from gradwire.codecs import DEFAULT_CODEC, TABLE, Codec, Identity, codec_of, parse
 from gradwire.codecs.rules import Rule, codec_by_name, read_rules
+from gradwire.codecs.spec import check_count
 from gradwire.codecs.wrappers import Projected, Scaled, offloadable, scalable
 from gradwire.errors import JobError, SpecError, shown
 from gradwire.fields import Source, named, to_values
@@ -29,6 +30,8 @@ MAX_SEGMENT_NBYTES = FLOAT_NBYTES * (1 << 32) - SEGMENT_UNIT_NBYTES
 """The largest segment, because frames count elements in 32 bits; most codecs' largest frames are smaller."""
 MAX_PIPELINE = 1024
 """The largest pipeline: training stores a gradient for every step in flight, and older ones are useless."""
+MAX_LANES = 16
+"""The largest number of lanes: each has a thread, and a connection to every rank."""
 MAX_BUCKET_NBYTES = 1 << 48
 """The largest bucket: the memory that a CPU can address, which bounds any gradient."""
 SCALES = (None, "auto")
@@ -84,6 +87,9 @@ class Plan:
         memory and back. ``"device"``: run Triton kernels on the GPU, so that only payloads cross the bus. The
         bits are the same. Gradients on the CPU are encoded there in both cases. ``docs/gpu.md`` has the
         limits of ``"device"``.
+    lanes
+        The number of buckets that training exchanges at once, 1 to 16, each with its own connections and
+        thread. More lanes help if steps have several buckets, and latency is long or cores are idle.
     codecs
         Codecs for some parameters of a model in place of ``codec``: a list of ``{"match": regular expression,
         "codec": codec or spec}``. The first rule whose expression is found in a parameter's name is used.
@@ -105,6 +111,7 @@ class Plan:
     offload: Codec | str | None = None
     scale: str | None = None
     encode_on: str = PLACES[0]
+    lanes: int = 1
     codecs: Sequence[Rule | Mapping[str, Codec | str]] = ()
 
     def __post_init__(self) -> None:
@@ -117,6 +124,10 @@ class Plan:
         self._check_scale()
         collectives.get(self.algorithm)
         check_count("pipeline", self.pipeline, 1, MAX_PIPELINE)
+        check_count("lanes", self.lanes, 1, MAX_LANES)
+        if self.lanes > 1 and (self.is_sharded or self.algorithm == collectives.backend.NAME):
+            what = "a sharded exchange" if self.is_sharded else f"the algorithm {self.algorithm}"
+            raise SpecError(f"expected lanes=1 for {what}, got lanes={self.lanes}; omit lanes")
         check_count("segment_nbytes", self.segment_nbytes, SEGMENT_UNIT_NBYTES, MAX_SEGMENT_NBYTES)
         if self.bucket_nbytes is not None:
             check_count("bucket_nbytes", self.bucket_nbytes, FLOAT_NBYTES, MAX_BUCKET_NBYTES)
@@ -133,8 +144,7 @@ class Plan:
                 )
 
     def _check_offload(self) -> None:
-        found = codec_of(self.offload, "offload")
-        if found is None:
+        if (found := codec_of(self.offload, "offload")) is None:
             return
         object.__setattr__(self, "offload", offloadable(found))
         if self.codec != Identity() or self.codecs:
@@ -232,12 +242,10 @@ class Plan:
         return self
 
     def for_one_codec(self, who: str) -> Plan:
-        """Return the plan for ``who``, which doesn't know parameter names. Raises ``SpecError`` for rules."""
-        if self.codecs:
-            raise SpecError(
-                f"{who} supports one codec for all parameters, got a plan with per-parameter codecs; use a "
-                "plan without them"
-            )
+        """Return the plan for ``who``, which has one codec and one lane. Raises ``SpecError`` for more."""
+        if self.codecs or self.lanes > 1:
+            got = "per-parameter codecs" if self.codecs else f"lanes={self.lanes}"
+            raise SpecError(f"{who} expected a plan with one codec and one lane, got {got}; omit them")
         return self
 
     @cached_property
@@ -357,14 +365,6 @@ def _is_path(text: str) -> bool:
     if text.endswith(".json") or "/" in text:
         return True
     return text.partition(":")[0] not in {row.name for row in TABLE} and Path(text).is_file()
-
-
-def check_count(name: str, value: int, unit: int, most: int) -> None:
-    """Raise ``SpecError`` with the name of the value unless it is a multiple of ``unit`` up to ``most``."""
-    if not isinstance(value, int) or isinstance(value, bool) or not unit <= value <= most:
-        raise SpecError(f"expected a whole number from {unit} to {most} for {name}, got {shown(value)}")
-    if value % unit != 0:
-        raise SpecError(f"expected a multiple of {unit} for {name}, got {value}")
 
 
 def frame_nbytes(codec: Codec, segment_nbytes: int) -> int:

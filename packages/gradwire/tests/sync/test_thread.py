@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import sys
 import threading
 import time
 from collections.abc import Callable
@@ -19,7 +20,7 @@ from gradwire.links.base import Link
 from gradwire.links.loopback import loopback
 from gradwire.plan import Plan
 from gradwire.sync.context import SyncContext
-from gradwire.sync.thread import CallWork, CommunicationThread, longest_s
+from gradwire.sync.thread import SWITCH_S, CallWork, CommunicationThread, longest_s, start
 from support.faulty_link import Fault, FaultyLink
 from support.pipes import pipe_sgd, through
 
@@ -238,3 +239,32 @@ def test_d_sync_reports_a_dead_peer_too(
         return str(caught.value)
 
     assert _names(run_exchanges(2, body)[0], "rank 0", "rank 1", "step 0")
+
+
+@pytest.mark.parametrize("usual_s", [0.005, 0.0001])
+def test_threads_switch_quickly_while_one_communicates(usual_s: float) -> None:
+    before = sys.getswitchinterval()
+    sys.setswitchinterval(usual_s)
+    try:
+        released = threading.Event()
+        running = [start(released.wait, f"thread {i}", released.set, released.set) for i in range(2)]
+        assert sys.getswitchinterval() == pytest.approx(min(usual_s, SWITCH_S), abs=2e-6)
+        released.set()
+        for thread in running:
+            thread.join(10.0)
+        assert sys.getswitchinterval() == pytest.approx(usual_s, abs=2e-6)
+    finally:
+        sys.setswitchinterval(before)
+
+
+def test_a_switch_interval_that_someone_sets_meanwhile_stays() -> None:
+    before = sys.getswitchinterval()
+    try:
+        released = threading.Event()
+        thread = start(released.wait, "thread", released.set, released.set)
+        sys.setswitchinterval(0.02)
+        released.set()
+        thread.join(10.0)
+        assert sys.getswitchinterval() == pytest.approx(0.02)
+    finally:
+        sys.setswitchinterval(before)

@@ -11,6 +11,7 @@ from pathlib import Path
 from gradwire.autotune.settings import NAME as AUTO
 from gradwire.cli.parser import Parser, add_folder, add_timeout, add_usual, chosen, file_path, folder_path
 from gradwire.codecs import DEFAULT_CODEC
+from gradwire.codecs.spec import check_count
 from gradwire.collectives import NAMES as ALGORITHMS
 from gradwire.errors import SpecError
 from gradwire.launch.launched import launched_workers
@@ -22,7 +23,6 @@ from gradwire.plan import (
     MAX_SEGMENT_NBYTES,
     SEGMENT_UNIT_NBYTES,
     Plan,
-    check_count,
 )
 from gradwire.units import parse_size
 from gradwire_lab.job.batches import MODELS

@@ -147,3 +147,11 @@ def write_real(value: float) -> str:
     """Return ``value`` as text with six digits, or more if needed to read back the same number."""
     short = f"{value:g}"
     return short if float(short) == value else repr(float(value))
+
+
+def check_count(name: str, value: int, unit: int, most: int) -> None:
+    """Raise ``SpecError`` with the name of the value unless it is a multiple of ``unit`` up to ``most``."""
+    if not isinstance(value, int) or isinstance(value, bool) or not unit <= value <= most:
+        raise SpecError(f"expected a whole number from {unit} to {most} for {name}, got {shown(value)}")
+    if value % unit != 0:
+        raise SpecError(f"expected a multiple of {unit} for {name}, got {value}")

@@ -192,15 +192,22 @@ class _MeasuredBucket(BucketObserver):
 
 
 class Verdict(Work):
-    """The end-of-step exchange in which all ranks agree on the ``LossyError`` to raise, if any."""
+    """The end-of-step exchange in which all ranks agree on the ``LossyError`` to raise, if any.
 
-    def __init__(self, context: SyncContext, meter: EncodingErrorMeter, step: int) -> None:
+    It starts after the work in ``earlier``, which other lanes may run.
+    """
+
+    def __init__(
+        self, context: SyncContext, meter: EncodingErrorMeter, step: int, earlier: Sequence[Work] = ()
+    ) -> None:
         what = f"the verdicts on step {step}"
         super().__init__(context, "verdicts", what, context.timeout_s, count=meter.count)
-        self._meter, self.step = meter, step
+        self._meter, self.step, self._earlier = meter, step, earlier
 
     def run(self, exchange: Exchange) -> None:
         """Run the agreement, and set ``cost`` and ``verdict``."""
+        for each in self._earlier:
+            each.settle()
         self.cost, self.verdict = self._meter.agree(exchange)
 
 

@@ -16,7 +16,7 @@ import torch.distributed as dist
 
 from gradwire.checkpoints import sealed
 from gradwire.costs import ExchangeCost
-from gradwire.errors import ExchangeError, GradwireError
+from gradwire.errors import AttachError, ExchangeError, GradwireError
 from gradwire.exchange import Exchange
 from gradwire.plan import Plan
 from gradwire.sync.context import (
@@ -29,10 +29,11 @@ from gradwire.sync.context import (
 )
 from gradwire.sync.encoding_error import EncodingErrorMeter, Verdict
 from gradwire.sync.error_feedback import NO_FEEDBACK, feedback_by_name
+from gradwire.sync.lanes import Lanes
 from gradwire.sync.ledger.ledger import Ledger
 from gradwire.sync.observe import NULL_BUCKET, StepCost, StepObserver, begin_watching
 from gradwire.sync.residual import Residuals
-from gradwire.sync.thread import CallWork, CommunicationThread, Work
+from gradwire.sync.thread import CallWork, Work
 from gradwire.sync.views import Layouts
 from gradwire.sync.work import BucketWork, GradientBucket, Route, why_bypassed
 
@@ -79,7 +80,8 @@ class GradientSync:
         self.meter = EncodingErrorMeter(context, layouts.names)
         self._observers: tuple[StepObserver, ...] = (self.meter, *observers)
         self._host, self._cadence = host, cadence
-        self._communication: CommunicationThread | None = None
+        self._lanes = Lanes(context)
+        self._lanes.follow(context.plan)
         self._pending = deque[Work]()  # work that ``finish`` waits for, oldest first
         self._counted = StepCost(0)  # by ``count``, in the current step
         self._active: int | None = None
@@ -157,7 +159,8 @@ class GradientSync:
         """
         context = self.context
         context.check()
-        work = BucketWork(context, bucket, context.steps_done + 1, self.meter.count)
+        lane = self._lanes.of(bucket.index)
+        work = BucketWork(lane, bucket, context.steps_done + 1, self.meter.count)
         work.active, work.timeout_s = self._active, self._next_timeout_s()
         reason = why_bypassed(bucket.tensor)
         if reason is not None:
@@ -209,9 +212,9 @@ class GradientSync:
         """
         step = self.context.steps_done + 1
         if self.meter.agrees(step):
-            verdict = Verdict(self.context, self.meter, step)
+            verdict = Verdict(self.context, self.meter, step, [*self._pending])
             self._pending.append(verdict)
-            self._thread().put(verdict)
+            self._lanes.put(verdict)
 
     def observe(self, observer: StepObserver) -> None:
         """Add an observer of the following steps; all ranks call this between the same two steps."""
@@ -290,13 +293,16 @@ class GradientSync:
         self.context.check()
         context, what = self.context, f"{what} before step {self.context.steps_done + 1}"
         work = CallWork(context, what, call, context.begin_timeout_s, context.step + self._is_in_step)
-        self._thread().put(work)
+        self._lanes.put(work)
         work.wait()
         return work.value
 
     def follow(self, plan: Plan) -> None:
         """Switch to a different plan; all ranks call this while no exchange is running."""
-        self.context.exchange.follow(plan)
+        try:
+            self._lanes.follow(plan)
+        except AttachError as error:
+            raise self.fail(error) from error
         self.meter.forget()
 
     def state_dict(self) -> dict[str, Any]:
@@ -326,26 +332,13 @@ class GradientSync:
 
     def end(self) -> None:
         """Close the link and end the thread after its queued work; return at once."""
-        context, thread = self.context, self._communication
-        if context.owns_link and thread is None:
-            context.exchange.close()
-        if thread is not None:
-            if context.owns_link:
-                thread.put(CallWork(context, "the link", lambda exchange: exchange.close(), None))
-            thread.end()
+        self._lanes.end()
 
     def close(self) -> None:
         """Close the link and join the thread; may be called twice. Raises ``LinkTimeoutError``."""
         context = self.context
         context.is_closed = context.is_closed or context.exchange.transport.failure is None
-        self.end()
-        if self._communication is not None:
-            self._communication.close(max((work.nbytes // 4 for work in self._pending), default=0))
-
-    def _thread(self) -> CommunicationThread:
-        if self._communication is None:
-            self._communication = CommunicationThread(self.context)
-        return self._communication
+        self._lanes.close(max((work.nbytes // 4 for work in self._pending), default=0))
 
     def _next_timeout_s(self) -> float:
         """Return the limit of the next bucket's waits for a peer, in seconds.
@@ -382,7 +375,7 @@ class GradientSync:
         work.request = replace(work.request, average=average, views=views, timeout_s=work.timeout_s)
         work.feedback = NO_FEEDBACK if feedback is None else feedback
         work.stage()
-        self._thread().put(work)
+        self._lanes.put(work)
 
     def _observed(self, call: Callable[..., T], *given: object) -> T:
         """Call an observer and return its value; an unexpected exception ends the step on all ranks.

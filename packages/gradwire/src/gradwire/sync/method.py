@@ -116,12 +116,13 @@ class Method(ABC):
         self._chooser = NO_CHOOSER if choose is None else choose(model.named_parameters())
         self._groups_of, self._synchronised = optimizer, False
         self._laid_out: FlatGradients | None = None
-        link = group if isinstance(group, Link) else _connect(group, timeout_s, name, plan)
+        link, members = (group, None) if isinstance(group, Link) else _connect(group, timeout_s, name, plan)
         try:
             context = SyncContext(
                 Exchange(link, plan),
                 SyncOptions(timeout_s, strict=strict),
                 ledger,
+                members,
                 model=f"this {name}",
                 remedy=f"create a new {name}",
                 owns_link=link is not group,
@@ -390,7 +391,9 @@ class WorkerMethod(Method):
         """Train on one batch, after the replicas have been made equal."""
 
 
-def _connect(group: dist.ProcessGroup | None, timeout_s: float, method: str, plan: Plan) -> Link:
+def _connect(
+    group: dist.ProcessGroup | None, timeout_s: float, method: str, plan: Plan
+) -> tuple[Link, dist.ProcessGroup]:
     chosen = member_group(group, f"create a {method}", f", or pass {method} a Link as its group")
     ending = f"; create a {method} on all ranks of the group"
-    return connect(chosen, timeout_s, ExchangeError, ending, tos=plan.tos)
+    return connect(chosen, timeout_s, ExchangeError, ending, tos=plan.tos), chosen

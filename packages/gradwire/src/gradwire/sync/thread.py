@@ -7,10 +7,12 @@ such thread per rank.
 from __future__ import annotations
 
 import atexit
+import sys
 from abc import ABC, abstractmethod
 from collections.abc import Callable
 from concurrent.futures import Future, wait
 from contextlib import nullcontext, suppress
+from math import isclose
 from queue import SimpleQueue
 from threading import TIMEOUT_MAX, Lock, Thread, current_thread
 from time import perf_counter
@@ -46,7 +48,15 @@ FINISH_S = 5.0
 BREAK_OFF_S = 5.0
 """The limit for waits to end after that, once their connections are closed, in seconds."""
 
+SWITCH_S = 0.0005
+"""The longest time for which a thread that is busy in Python delays a thread that returns to Python.
+
+It is the interpreter's switch interval while a communication thread runs; the default is 5 ms, which a bucket
+would lose when it starts and when it ends.
+"""
+
 _under_way: dict[Thread, tuple[Callable[[], object], Callable[[], object]]] = {}
+_usual_switch_s = SWITCH_S
 
 
 def start(
@@ -58,6 +68,8 @@ def start(
     Then, or after ``FINISH_S``, it calls ``break_off``, which must make all waits of any thread fail.
     """
     thread = Thread(target=lambda: _watched(run, thread), name=name, daemon=True)
+    if not _under_way:
+        _shorten_switches()
     _under_way[thread] = finish, break_off
     atexit.unregister(_end_all)
     atexit.register(_end_all)  # last registered, first called: before the connections are closed
@@ -70,6 +82,16 @@ def _watched(run: Callable[[], object], thread: Thread) -> None:
         run()
     finally:
         del _under_way[thread]
+        if not _under_way and isclose(
+            sys.getswitchinterval(), SWITCH_S, abs_tol=2e-6
+        ):  # no other caller has changed it
+            sys.setswitchinterval(_usual_switch_s)
+
+
+def _shorten_switches() -> None:
+    global _usual_switch_s
+    _usual_switch_s = sys.getswitchinterval()
+    sys.setswitchinterval(min(_usual_switch_s, SWITCH_S))
 
 
 def _end_all() -> None:
@@ -158,6 +180,13 @@ class Work(ABC):
         """Return whether ``wait`` would return or raise at once."""
         return self._result.done()
 
+    def settle(self) -> None:
+        """Wait until the work is done, without counting it or raising its error.
+
+        Each wait in it has a limit, so it ends.
+        """
+        wait([self._result])
+
     def wait(self) -> ExchangeCost:
         """Wait for the work, count it the first time, and return its cost.
 
@@ -224,13 +253,14 @@ class CommunicationThread:
     later work runs: it fails with the error of ``Transport.check``. A program that ends waits a few seconds
     for queued work (``start``).
 
-    ``context`` is the work's context; only this thread uses its exchange while work is running.
+    ``context`` is the work's context; only this thread uses its exchange while work is running. ``lane`` is
+    the number of the link among those of the model.
     """
 
-    def __init__(self, context: SyncContext) -> None:
+    def __init__(self, context: SyncContext, lane: int = 0) -> None:
         self._context, context.thread = context, self
         self._inbox: SimpleQueue[Work | None] = SimpleQueue()
-        name = f"gradwire communication, rank {context.rank}"
+        name = f"gradwire communication, rank {context.rank}" + (f", lane {lane}" if lane else "")
         self._thread = start(self._run, name, self.end, context.exchange.close)
 
     @property

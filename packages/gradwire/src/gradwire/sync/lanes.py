@@ -1,0 +1,99 @@
+"""The lanes of one model's buckets: links to the same ranks, with a communication thread for each.
+
+Bucket i of a step uses lane i modulo the number of lanes, on all ranks. So as many buckets are exchanged at
+once, and a small bucket doesn't wait for the latency of the one before it. Each lane has its own order of
+frames, so that the exchange is the same as with one lane.
+"""
+
+from __future__ import annotations
+
+from gradwire.errors import AttachError, ExchangeError
+from gradwire.exchange import Exchange
+from gradwire.plan import Plan
+from gradwire.sync.context import SyncContext
+from gradwire.sync.group import AFTER_AGREEING, connect
+from gradwire.sync.thread import CallWork, CommunicationThread, Work
+
+
+class Lanes:
+    """The links and threads of one model's buckets on one rank.
+
+    Lane 0 is the link of ``context``, which all other work uses. The other lanes are connected when a plan
+    first needs them. A failure of one lane ends all of them.
+    """
+
+    def __init__(self, context: SyncContext) -> None:
+        self._contexts = [context]
+        self._threads: dict[int, CommunicationThread] = {}
+
+    def follow(self, plan: Plan) -> None:
+        """Switch all lanes to a plan, and connect the lanes that it needs.
+
+        All ranks call this while no exchange is running. Raises ``AttachError``, and ``ExchangeError`` for a
+        link without a process group, which has only one lane.
+        """
+        for context in self._contexts:
+            context.exchange.follow(plan)
+        while len(self._contexts) < plan.lanes:
+            self._connect(plan)
+
+    def of(self, index: int) -> SyncContext:
+        """Return the context of the lane for a bucket of this number in the step."""
+        first, number = self._contexts[0], index % self._contexts[0].plan.lanes
+        chosen = self._contexts[number]
+        chosen.steps_before, chosen.steps_done = first.steps_before, first.steps_done
+        return chosen
+
+    def put(self, work: Work) -> None:
+        """Queue a piece of work on the communication thread of its lane."""
+        number = next(number for number, each in enumerate(self._contexts) if each is work.context)
+        self._thread(number).put(work)
+
+    def end(self) -> None:
+        """Close the links and end the threads after their queued work; return at once."""
+        for number, context in enumerate(self._contexts):
+            thread = self._threads.get(number)
+            if context.owns_link and thread is None:
+                context.exchange.close()
+            if thread is not None:
+                if context.owns_link:
+                    thread.put(CallWork(context, "the link", lambda exchange: exchange.close(), None))
+                thread.end()
+
+    def close(self, count: int) -> None:
+        """Close the links and join the threads, which may still average ``count`` floats.
+
+        May be called twice. Raises ``LinkTimeoutError`` if a thread does not end.
+        """
+        self.end()
+        for thread in self._threads.values():
+            thread.close(count)
+
+    def _thread(self, number: int) -> CommunicationThread:
+        if number not in self._threads:
+            self._threads[number] = CommunicationThread(self._contexts[number], number)
+        return self._threads[number]
+
+    def _connect(self, plan: Plan) -> None:
+        first = self._contexts[0]
+        if first.group is None:
+            raise ExchangeError(
+                f"rank {first.rank}: expected a plan with lanes=1 for a link without a process group, got "
+                f"lanes={plan.lanes}; use lanes=1"
+            )
+        link = connect(first.group, first.timeout_s, AttachError, f"; {AFTER_AGREEING}", tos=plan.tos)
+        lane = SyncContext(
+            Exchange(link, plan),
+            first.options,
+            first.ledger,
+            first.group,
+            first.model,
+            first.remedy,
+            first.late_advice,
+            fails_late=first.fails_late,
+            ranks=range(link.world),
+        )
+        self._contexts.append(lane)
+        first.ranks = first.ranks or range(link.world)
+        for each in self._contexts:
+            each.siblings = self._contexts

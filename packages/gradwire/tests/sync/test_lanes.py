@@ -1,0 +1,145 @@
+"""Several lanes: the averages of one lane, more threads, and the same failures, for DDP and pipelines."""
+
+from __future__ import annotations
+
+import os
+import threading
+import time
+from collections.abc import Callable
+from functools import partial
+from typing import Any
+
+import pytest
+import torch
+import torch.distributed as dist
+from torch.nn.parallel import DistributedDataParallel
+
+import gradwire
+from gradwire import PipeSGD, Plan, parse
+from gradwire.errors import ExchangeError, LossyError
+from gradwire.exchange import Exchange
+from gradwire.links import loopback
+from gradwire.sync.context import SyncContext
+from gradwire.sync.lanes import Lanes
+from support.ddp_ranks import SMALL_BUCKETS, loss_of, make_model, weights
+
+RunProcesses = Callable[..., list[Any]]
+pytestmark = pytest.mark.processes
+
+
+def threads() -> int:
+    """Return the number of communication threads of this process."""
+    return sum("gradwire communication" in each.name for each in threading.enumerate())
+
+
+def train(plan: Plan, steps: int = 6, **options: Any) -> tuple[torch.Tensor, int, float]:
+    """Train with several buckets; return the weights, the most threads, and the bytes on the wire."""
+    model = DistributedDataParallel(make_model(), **SMALL_BUCKETS)
+    attached = gradwire.attach(model, plan, **options)
+    optimizer, most = torch.optim.SGD(model.parameters(), lr=0.1), 0
+    for step in range(steps):
+        optimizer.zero_grad()
+        loss_of(model, step).backward()  # type: ignore[no-untyped-call]
+        optimizer.step()
+        most = max(most, threads())
+    nbytes = attached.ledger.summary().total.cost.wire_nbytes
+    attached.close()
+    assert threads() == 0
+    return weights(model), most, nbytes
+
+
+@pytest.mark.parametrize("world", [2, 3])
+@pytest.mark.parametrize("residual", [False, True])
+def test_averages_and_bytes_are_those_of_one_lane(
+    run_processes: RunProcesses, world: int, residual: bool
+) -> None:
+    plans = [Plan(parse("fp8"), residual=residual, lanes=lanes) for lanes in (1, 2, 4)]
+    found = [run_processes(world, train, plan) for plan in plans]
+    for ranks in found:
+        assert all(torch.equal(each[0], found[0][0][0]) for each in ranks)
+    assert [ranks[0][1] for ranks in found] == [1, 2, 4]
+    assert [each[2] for each in found[2]] == [each[2] for each in found[0]]
+
+
+def follow_then_train() -> tuple[int, torch.Tensor]:
+    """Change the number of lanes between steps."""
+    model = DistributedDataParallel(make_model(), **SMALL_BUCKETS)
+    attached = gradwire.attach(model, Plan(parse("fp8")))
+    most = 0
+    for step, lanes in enumerate((1, 3, 1, 2, 3)):
+        attached._sync.follow(Plan(parse("fp8"), lanes=lanes))
+        loss_of(model, step).backward()  # type: ignore[no-untyped-call]
+        most = max(most, threads())
+    attached.close()
+    return most, torch.cat([p.grad.flatten() for p in model.parameters() if p.grad is not None])
+
+
+def test_a_later_plan_may_have_more_lanes_or_fewer(run_processes: RunProcesses) -> None:
+    (most, gradient), (_, other) = run_processes(2, follow_then_train)
+    assert most == 3
+    assert torch.equal(gradient, other)
+
+
+def lose_everything() -> str:
+    """Train with a codec that loses most of the gradient, and a strict limit."""
+    with pytest.raises(LossyError) as caught:
+        train(Plan(parse("errbound:2^0"), lanes=3), steps=400, strict=True)
+    return str(caught.value)
+
+
+def test_ranks_agree_on_an_error_after_all_lanes(run_processes: RunProcesses) -> None:
+    one, other = run_processes(2, lose_everything)
+    assert one == other
+    assert "loses" in one
+
+
+def die(dead: int) -> tuple[str, float, int]:
+    """Let one rank end between two buckets; return the error of another one, its time, and the threads."""
+    model = DistributedDataParallel(make_model(), **SMALL_BUCKETS)
+    attached = gradwire.attach(model, Plan(parse("fp8"), lanes=3), timeout_s=20.0)
+    loss_of(model, 0).backward()  # type: ignore[no-untyped-call]
+    dist.barrier()
+    if dist.get_rank() == dead:
+        os._exit(1)
+    began = time.monotonic()
+    with pytest.raises(ExchangeError) as caught:
+        loss_of(model, 1).backward()  # type: ignore[no-untyped-call]
+    took_s = time.monotonic() - began
+    attached.close()
+    return str(caught.value), took_s, threads()
+
+
+def test_a_dead_peer_ends_all_lanes(run_processes: RunProcesses) -> None:
+    for found in run_processes(3, die, 2, absent=(2,))[:2]:
+        sentence, took_s, left = found
+        assert "has closed its link" in sentence
+        assert took_s < 15.0, "nobody waits for a timeout"
+        assert left == 0
+
+
+def pipe(lanes: int) -> torch.Tensor:
+    """Train a pipeline with several buckets."""
+    model = make_model()
+    plan = Plan(parse("fp8"), pipeline=2, bucket_nbytes=1 << 13, lanes=lanes)
+    trained = PipeSGD(model, torch.optim.SGD(model.parameters(), lr=0.05), plan)
+    for step in range(6):
+        trained.step(partial(loss_of, model, step))
+    trained.drain()
+    trained.close()
+    return weights(model)
+
+
+def test_a_pipeline_ends_with_the_weights_of_one_lane(run_processes: RunProcesses) -> None:
+    one, other = run_processes(2, pipe, 1)
+    assert torch.equal(one, other)
+    for found in run_processes(2, pipe, 3):
+        assert torch.equal(found, one)
+
+
+def test_a_link_without_a_group_has_one_lane() -> None:
+    links = loopback(2)
+    lanes = Lanes(SyncContext(Exchange(links[0], Plan())))
+    with pytest.raises(ExchangeError, match="rank 0: expected a plan with lanes=1 for a link without a"):
+        lanes.follow(Plan(lanes=2))
+    for link in links:
+        link.close()
