@@ -14,7 +14,7 @@ GBIT = 125e6
 
 
 def enter(monkeypatch: pytest.MonkeyPatch, topology: Topology) -> None:
-    monkeypatch.setenv(TOPOLOGY, json.dumps({"topology": topology.to_dict()}))
+    monkeypatch.setenv(TOPOLOGY, json.dumps({"topology": topology.to_dict(), "impairment": "relay"}))
 
 
 def test_outside_there_is_nothing_to_know(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -34,6 +34,7 @@ def test_outside_there_is_nothing_to_know(monkeypatch: pytest.MonkeyPatch) -> No
             Topology((GBIT,) * 4, groups=(2, 2), core_nbytes_per_s=2 * GBIT),
             "1gbit, 2gbit between groups",
         ),
+        (Topology((GBIT,), delay_s=0.025), "1gbit, 25ms one way by relay"),
     ],
 )
 def test_rates_are_told_from_the_slowest_to_the_fastest(

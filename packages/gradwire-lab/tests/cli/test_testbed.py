@@ -9,33 +9,16 @@ import signal
 import subprocess
 import sys
 import tempfile
-from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
 from gradwire.cli import main
-from support.beds import carriers, needs_namespaces, start, surroundings, wait_until
+from support.beds import has_netem, needs_namespaces, start, surroundings
 from support.project import SOURCES
 
 NOBODY = 65534
 pytestmark = pytest.mark.processes
-
-
-@pytest.fixture
-def place(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
-    """Work in a folder that marks all processes of the test; find the machine as it was afterwards."""
-    monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
-    monkeypatch.chdir(tmp_path)
-    before = surroundings()
-    yield tmp_path
-    try:
-        wait_until(lambda: not carriers(tmp_path))
-    finally:
-        for process in carriers(tmp_path):
-            os.kill(process, signal.SIGKILL)
-    assert surroundings() == before
-    assert not list(tmp_path.glob("gradwire-testbed-*"))
 
 
 @pytest.mark.parametrize("words", [["--help"], ["run", "--help"], ["clean", "--help"]])
@@ -74,6 +57,10 @@ def test_help_fits_a_screen_and_shows_an_example(
         ("run --core 1gbit -- true", "at least 2 groups"),
         ("run --mtu 100 -- true", "expected a testbed MTU from 1280 to 9000 bytes, got 100"),
         ("run --delay one -- true", "expected a time such as"),
+        ("run --delay 1ms --jitter 2ms -- true", "expected a testbed jitter from 0 to its delay of 1ms"),
+        ("run --loss 1 -- true", "expected a share of packets to lose of at least 0 and below 1, got 1"),
+        ("run --loss 1% -- true", "expected a number, got '1%'"),
+        ("run --topology bad.json --loss 0.1 -- true", "omit --loss"),
         ("run --delay= -- true", "expected a time such as"),
         ("run --delay 1h -- true", "expected a time such as"),
         ("run --timeout soon -- true", "or '30' (seconds), got 'soon'"),
@@ -157,16 +144,27 @@ def test_a_folder_that_cannot_be_written_stops_it_before_the_start(
 
 
 @needs_namespaces
-def test_a_delay_works_or_is_refused_in_a_sentence(place: Path, capfd: pytest.CaptureFixture[str]) -> None:
-    assert place.exists()
-    code = main(["testbed", "run", "--hosts", "2", "--delay", "1ms", "--", "tc", "qdisc"])
+def test_a_delay_works_and_says_by_what_and_at_what_cost(
+    place: Path, capfd: pytest.CaptureFixture[str]
+) -> None:
+    words = ["--hosts", "2", "--delay", "2ms", "--jitter", "1ms", "--loss", "0.01", "--out", "kept"]
+    assert main(["testbed", "run", *words, "--", "tc", "qdisc"]) == 0
     printed = capfd.readouterr()
-    if code == 0:
-        assert printed.out.count("tbf") == 2
+    assert printed.err == ""
+    assert printed.out.count("tbf") == 2
+    head, *_, report, last = printed.out.splitlines()
+    what = "network: 2ms of delay, one way, +-1ms of jitter, 1 % of packets lost, by "
+    record = json.loads((place / "kept" / "record.json").read_text(encoding="utf-8"))
+    assert record["topology"]["jitter"] == "1ms"
+    if has_netem():
+        assert head == f"{what}the kernel's netem"
+        assert (record["impairment"], record["relay"]) == ("netem", None)
     else:
-        assert (code, printed.out) == (2, "")
-        assert printed.err.startswith("gradwire: a testbed needs sch_netem, which this kernel lacks")
-        assert printed.err.count("\n") == 1
+        assert head == f"{what}a relay, because this kernel lacks sch_netem"
+        assert report == "relay: 0B in 0 frames, 0 lost on purpose"
+        assert (record["impairment"], record["relay"]["frames"]) == ("relay", 0)
+    assert last == "record and logs are in kept"
+    shutil.rmtree(place / "kept")
 
 
 @needs_namespaces
@@ -217,93 +215,6 @@ def test_a_second_interrupt_is_heeded_at_once(place: Path) -> None:
     assert process.returncode == 130
 
 
-def processes_by_role(place: Path, outer: int) -> dict[str, list[int]]:
-    """Return a testbed's processes by role, without any in the middle of ``exec``, which have no words."""
-    found: dict[str, list[int]] = {"outer": [outer], "unshare": [], "supervisor": [], "host": []}
-    for number in carriers(place):
-        try:
-            words = Path(f"/proc/{number}/cmdline").read_text(encoding="utf-8").split("\0")
-        except OSError:
-            continue
-        if "unshare" in words[0]:
-            found["unshare"].append(number)
-        elif "gradwire_lab.testbed.supervisor" in words:
-            found["supervisor"].append(number)
-        elif words[0] in ("sh", "sleep"):
-            found["host"].append(number)
-    return found
-
-
-def waiting(place: Path) -> tuple[subprocess.Popen[str], dict[str, list[int]]]:
-    """Return a testbed whose hosts wait, and its processes by role."""
-    process = start(
-        place, "run", "--hosts", "2", "--grace", "0.1", "--", "sh", "-c", "echo ready; exec sleep 100"
-    )
-    assert process.stdout is not None
-    for _ in range(2):
-        assert process.stdout.readline().endswith("| ready\n")
-    found: dict[str, list[int]] = {}
-
-    def is_complete() -> bool:
-        found.update(processes_by_role(place, process.pid))
-        return [len(numbers) for numbers in found.values()] == [1, 1, 1, 2]
-
-    try:
-        wait_until(is_complete)
-    except AssertionError:
-        process.terminate()  # the failure of one test must not fail the tests after it
-        process.communicate(timeout=60)
-        raise
-    return process, found
-
-
-@needs_namespaces
-@pytest.mark.parametrize(
-    ("victim", "code", "sentence"),
-    [
-        ("outer", -signal.SIGKILL, ""),
-        ("unshare", 2, "supervisor is gone"),
-        ("supervisor", 2, "supervisor is gone"),
-        ("host", 137, "was killed by SIGKILL after "),
-    ],
-)
-def test_whoever_is_killed_the_kernel_takes_the_rest_down(
-    place: Path, victim: str, code: int, sentence: str
-) -> None:
-    process, found = waiting(place)
-    os.kill(found[victim][-1], signal.SIGKILL)
-    _, err = process.communicate(timeout=60)
-    assert process.returncode == code
-    assert sentence in err
-    assert "Traceback" not in err
-
-
-@needs_namespaces
-def test_clean_ends_what_a_killed_testbed_left_and_no_living_one(place: Path) -> None:
-    process, found = waiting(place)
-    os.kill(found["supervisor"][0], signal.SIGSTOP)  # so that it cannot notice
-    process.kill()
-    process.wait()
-    for pipe in (process.stdout, process.stderr):  # the stopped one still has the other ends
-        assert pipe is not None
-        pipe.close()
-    living = start(place, "run", "--hosts", "1", "--", "sh", "-c", "echo ready; sleep 100")
-    assert living.stdout is not None
-    assert living.stdout.readline() == "h0 | ready\n"
-    assert len(carriers(place)) >= 7
-    out, err = start(place, "clean").communicate(timeout=60)
-    assert f"ended process {found['unshare'][0]}, " in out
-    assert f"removed {place}/gradwire-testbed-" in out
-    assert out.splitlines()[-1].endswith("whose testbed is running")
-    assert err == ""
-    wait_until(lambda: not set(carriers(place)) & {each for group in found.values() for each in group})
-    assert living.poll() is None
-    living.send_signal(signal.SIGTERM)
-    living.communicate(timeout=60)
-    wait_until(lambda: not carriers(place))
-    assert start(place, "clean").communicate(timeout=60)[0] == "no leftovers found\n"
-
-
 def python_of_nobody() -> str | None:
     """Return a Python that an ordinary user can run, and that can have a testbed then."""
     check = "from gradwire_lab.testbed.namespaces import private_area; private_area()"
@@ -336,6 +247,8 @@ def test_an_ordinary_user_may_have_one() -> None:
             "run",
             "--hosts",
             "2",
+            "--delay",
+            "1ms",
             "--out",
             "logs",
             "--",

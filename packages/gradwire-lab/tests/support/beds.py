@@ -7,6 +7,7 @@ import subprocess
 import sys
 import time
 from collections.abc import Callable, Sequence
+from functools import cache
 from pathlib import Path
 
 import pytest
@@ -29,6 +30,13 @@ def _reason() -> str:
 
 REASON = _reason()
 needs_namespaces = pytest.mark.skipif(bool(REASON), reason=REASON)
+
+
+@cache
+def has_netem() -> bool:
+    """Return whether this kernel has netem, by asking it."""
+    words = [*private_area(), find_tool("tc"), "qdisc", "add", "dev", "lo", "root", "netem", "delay", "1us"]
+    return subprocess.run(words, capture_output=True, timeout=20, check=False).returncode == 0
 
 
 def surroundings() -> dict[str, object]:

@@ -35,7 +35,7 @@ supervisor.forget = lambda entry: print("forgot", entry)
 """
 SERVE = (
     "supervisor.Supervisor(Channel(socket.socket(fileno=int(sys.argv[1]))), [0, 0], "
-    "supervisor.NicPrograms((), ())).serve()"
+    "supervisor.NicPrograms((), ()), supervisor.RelayProgram(None)).serve()"
 )
 MAIN = "supervisor.main(int(sys.argv[1]), sys.argv[2], sys.argv[3])"
 
@@ -107,7 +107,7 @@ def test_hosts_have_their_variables_files_and_exit_codes(channel: Channel) -> No
     assert all(0 < told["seconds"] < 20 for told in exits)
     assert read(files) == [b"out 0 /\n", b"err 0\n", b"out 1 /\n", b"err 1\n"]
     channel.send({"do": "sweep"})
-    assert hear(channel) == {"told": "swept"}
+    assert hear(channel) == {"told": "swept", "relay": None}
 
 
 def test_a_signal_reaches_all_that_a_host_has_started(channel: Channel) -> None:
@@ -142,7 +142,7 @@ def test_outside_of_an_area_of_its_own_it_does_nothing() -> None:
 def test_a_network_that_cannot_be_made_is_told_and_its_entry_removed() -> None:
     own, other = pair()
     script = """
-def no_network(topology):
+def no_network(topology, impairment):
     raise OSError("no bridge for " + str(topology.hosts))
 
 supervisor.make_network = no_network

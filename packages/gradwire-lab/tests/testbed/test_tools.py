@@ -25,10 +25,11 @@ def only(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 
 @pytest.mark.parametrize(
-    ("missing", "package"), [("ip", "iproute2"), ("tc", "iproute2"), ("unshare", "util-linux")]
+    ("missing", "package"),
+    [("bridge", "iproute2"), ("ip", "iproute2"), ("tc", "iproute2"), ("unshare", "util-linux")],
 )
 def test_a_missing_program_is_named_with_its_package(only: Path, missing: str, package: str) -> None:
-    for name in {"ip", "tc", "unshare"} - {missing}:
+    for name in {"bridge", "ip", "tc", "unshare"} - {missing}:
         program(only, name, "exit 0")
     with pytest.raises(errors.TestbedError, match=f"needs the program '{missing}'; install {package}"):
         namespaces.private_area()
@@ -44,7 +45,7 @@ def test_programs_are_found_where_an_ordinary_path_does_not_look(
 
 
 def test_a_kernel_that_forbids_namespaces_is_told_in_a_sentence(only: Path) -> None:
-    for name in ("ip", "tc"):
+    for name in ("bridge", "ip", "tc"):
         program(only, name, "exit 0")
     program(only, "unshare", 'echo "unshare: unshare failed: Operation not permitted" >&2; exit 1')
     with pytest.raises(
@@ -56,7 +57,7 @@ def test_a_kernel_that_forbids_namespaces_is_told_in_a_sentence(only: Path) -> N
 
 def test_root_without_privileges_gets_a_user_namespace(only: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(os, "geteuid", lambda: 0)
-    for name in ("ip", "tc"):
+    for name in ("bridge", "ip", "tc"):
         program(only, name, "exit 0")
     program(only, "unshare", 'test "$1" = --user')
     assert namespaces.private_area()[1:4] == ["--user", "--map-current-user", "--keep-caps"]
@@ -68,7 +69,7 @@ def test_root_without_privileges_gets_a_user_namespace(only: Path, monkeypatch: 
 
 def test_an_unshare_that_hangs_is_given_up(only: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(namespaces, "_PROBE_TIMEOUT_S", 0.1)
-    for name in ("ip", "tc"):
+    for name in ("bridge", "ip", "tc"):
         program(only, name, "exit 0")
     program(only, "unshare", "exec /bin/sleep 20")
     with pytest.raises(errors.TestbedError, match=r"unshare did not end within 0.1 s"):
@@ -76,7 +77,7 @@ def test_an_unshare_that_hangs_is_given_up(only: Path, monkeypatch: pytest.Monke
 
 
 def test_the_area_names_what_it_must_keep_apart(only: Path) -> None:
-    for name in ("ip", "tc", "unshare"):
+    for name in ("bridge", "ip", "tc", "unshare"):
         program(only, name, "exit 0")
     words = namespaces.private_area()
     assert subprocess.run([*words, "true"], check=False, timeout=10).returncode == 0
@@ -84,11 +85,11 @@ def test_the_area_names_what_it_must_keep_apart(only: Path) -> None:
 
 
 def test_the_doctor_says_whether_there_can_be_testbeds(only: Path) -> None:
-    for name in ("ip", "unshare"):
+    for name in ("bridge", "ip", "unshare"):
         program(only, name, "exit 0")
     missing = "a testbed needs the program 'tc'; install iproute2"
     assert [*tools.check()] == [
         Finding("testbeds", "ok", f"not available ({missing}); training does not need them")
     ]
     program(only, "tc", "exit 0")
-    assert [*tools.check()] == [Finding("testbeds", "ok", "ip, tc, unshare are installed")]
+    assert [*tools.check()] == [Finding("testbeds", "ok", "bridge, ip, tc, unshare are installed")]

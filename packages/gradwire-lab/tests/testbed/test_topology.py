@@ -16,12 +16,16 @@ def test_json_keeps_every_bit_of_it(topology: Topology) -> None:
 
 
 def test_it_is_written_as_people_write_it() -> None:
-    topology = Topology.even(4, "1.5gbit", groups=2, core="100mbit", delay="50us", mtu_nbytes=9000)
+    topology = Topology.even(
+        4, "1.5gbit", groups=2, core="100mbit", delay="50us", mtu_nbytes=9000, jitter="20us", loss=0.001
+    )
     assert topology.to_dict() == {
         "rates": ["1.5gbit"] * 4,
         "groups": [2, 2],
         "core": "100mbit",
         "delay": "50us",
+        "jitter": "20us",
+        "loss": 0.001,
         "mtu": 9000,
     }
     assert topology.group_of == (0, 0, 1, 1)
@@ -55,6 +59,17 @@ def test_hosts_have_names_and_addresses_of_their_own() -> None:
         (lambda: Topology.even(4, core="1gbit"), "at least 2 groups"),
         (lambda: Topology((None,), delay_s=-1.0), "delay from 0 to 10s, got -1 s"),
         (lambda: Topology((None,), delay_s=float("nan")), "got nan s"),
+        (
+            lambda: Topology.even(2, delay="1ms", jitter="2ms"),
+            "jitter from 0 to its delay of 1ms, got 0.002 s; lower the jitter",
+        ),
+        (lambda: Topology.even(2, jitter="2ms"), "jitter from 0 to its delay of 0, got 0.002 s"),
+        (lambda: Topology((None,), loss=1.0), "at least 0 and below 1, got 1; pass e.g. 0.001"),
+        (lambda: Topology((None,), loss=float("nan")), "at least 0 and below 1, got nan"),
+        (
+            lambda: Topology.from_json('{"rates": ["1gbit"], "loss": "1%"}'),
+            "expected a finite number for loss of a topology, got '1%'",
+        ),
         (lambda: Topology.even(2, mtu_nbytes=9001), "MTU from 1280 to 9000 bytes, got 9001"),
         (
             lambda: Topology.from_json('{"rates": ["1gbit"], "mtu": "9000"}'),

@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from gradwire.errors import JobError, SpecError
-from gradwire.units import format_rate, parse_rate
+from gradwire.units import format_duration, format_rate, parse_duration, parse_rate
 from gradwire.version import installed, version
 
 
@@ -85,7 +85,7 @@ def described() -> Any:
 
 
 def rates_in_words() -> str | None:
-    """Return the rates of the testbed's links, such as ``1gbit``, or None outside. Raises ``JobError``."""
+    """Return the testbed's link rates and delay, such as ``1gbit``, or None outside. Raises ``JobError``."""
     try:
         return described_in_words(described())
     except SpecError as error:
@@ -93,7 +93,7 @@ def rates_in_words() -> str | None:
 
 
 def described_in_words(found: Any) -> str | None:
-    """Return the link rates in a description from ``described``, as text. Raises ``SpecError``."""
+    """Return the link rates and the delay in a description from ``described``. Raises ``SpecError``."""
     if found is None:
         return None
     try:
@@ -101,10 +101,15 @@ def described_in_words(found: Any) -> str | None:
         found_rates = [parse_rate(each) for each in topology["rates"]]
         slowest, *others = sorted({float("inf") if each is None else each for each in found_rates})
         core = parse_rate(topology.get("core", "unlimited"))
-    except (KeyError, TypeError, ValueError) as error:
+        delay_s, by = parse_duration(topology.get("delay", "0")), found.get("impairment")
+    except (AttributeError, KeyError, TypeError, ValueError) as error:
         raise SpecError(f"expected a testbed's rates, got {found!r:.80}") from error
     rates = format_rate(slowest) + (f" to {format_rate(others[-1])}" if others else "")
-    return rates if core is None else f"{rates}, {format_rate(core)} between groups"
+    if core is not None:
+        rates += f", {format_rate(core)} between groups"
+    if delay_s > 0:
+        rates += f", {format_duration(delay_s)} one way" + (f" by {by}" if by else "")
+    return rates
 
 
 TOPOLOGY = "GRADWIRE_TESTBED"

@@ -13,9 +13,11 @@ from types import MappingProxyType
 from gradwire.cli.parser import Parser, add_folder, add_timeout, add_usual, file_path, seconds
 from gradwire.errors import SpecError
 from gradwire.files import check_folder_new, read_text, write_files
-from gradwire.units import parse_rate
+from gradwire.units import format_duration, parse_rate
 from gradwire_lab.testbed.bed import GRACE_S, Testbed, check_command, inherited_environment
-from gradwire_lab.testbed.output import CommandRun, Logs, show
+from gradwire_lab.testbed.delay_line import RelayReport
+from gradwire_lab.testbed.layout import Impairment
+from gradwire_lab.testbed.output import CommandRun, Logs, Sink, show
 from gradwire_lab.testbed.registry import clean
 from gradwire_lab.testbed.topology import NIC_HOST, NIC_LINK, USUAL_MTU_NBYTES, Topology, equal_groups
 
@@ -82,13 +84,39 @@ def _perform(
 ) -> CommandRun:
     with ExitStack() as stack:
         stack.enter_context(bed)
-        if out is None:
-            return bed.run(command, timeout_s=timeout_s, grace_s=grace_s)
-        logs = stack.enter_context(closing(Logs(out, bed.topology.hosts)))
-        done = bed.run(command, timeout_s=timeout_s, grace_s=grace_s, sinks=(show, logs))
-        write_files({out / RECORD: done.to_json().encode()})
-    sys.stdout.write(f"record and logs are in {out}\n")
+        if bed.impairment is not None:
+            sys.stdout.write(f"network: {impairment_in_words(bed.topology, bed.impairment)}\n")
+        sinks: tuple[Sink, ...] = (show,)
+        if out is not None:
+            sinks = show, stack.enter_context(closing(Logs(out, bed.topology.hosts)))
+        done = bed.run(command, timeout_s=timeout_s, grace_s=grace_s, sinks=sinks)
+        if done.relay is not None:
+            _show_relay(done.relay)
+        if out is not None:
+            write_files({out / RECORD: done.to_json().encode()})
+            sys.stdout.write(f"record and logs are in {out}\n")
     return done
+
+
+def impairment_in_words(topology: Topology, impairment: Impairment) -> str:
+    """Return the delay, jitter, and loss of frames, and the mechanism behind them, as text."""
+    words = f"{format_duration(topology.delay_s)} of delay, one way"
+    if topology.jitter_s > 0:
+        words += f", +-{format_duration(topology.jitter_s)} of jitter"
+    if topology.loss > 0:
+        words += f", {100 * topology.loss:g} % of packets lost"
+    by = "the kernel's netem" if impairment == "netem" else "a relay, because this kernel lacks sch_netem"
+    return f"{words}, by {by}"
+
+
+def _show_relay(report: RelayReport) -> None:
+    sys.stdout.write(f"relay: {report}\n")
+    if report.overruns or report.refused:
+        sys.stdout.flush()
+        sys.stderr.write(
+            f"gradwire: the relay lost {report.overruns} frames that arrived faster than it read, and hosts' "
+            f"links refused {report.refused}; lower --rate, or run as root, which has larger buffers\n"
+        )
 
 
 def _parser() -> Parser:
@@ -104,6 +132,8 @@ def _parser() -> Parser:
     group.add_argument("--rate", metavar="RATE", help=f"rate of each host's link, each way ({RATE})")
     group.add_argument("--host-rates", metavar="LIST", help="or that of each host: 1gbit,1gbit,100mbit")
     group.add_argument("--delay", type=seconds, metavar="TIME", help="delay of every frame, one way: 1ms (0)")
+    group.add_argument("--jitter", type=seconds, metavar="TIME", help="its largest deviation, in order (0)")
+    group.add_argument("--loss", type=float, metavar="P", help="lose this share of packets: 0.001 (0)")
     group.add_argument("--groups", type=int, metavar="N", help="switches, with equal numbers of hosts (1)")
     group.add_argument("--core", metavar="RATE", help="rate of each uplink, each way (unlimited)")
     group.add_argument("--mtu", type=int, metavar="NBYTES", help=f"of every link ({USUAL_MTU_NBYTES})")
@@ -143,7 +173,7 @@ def _nic(words: str | None) -> list[str]:
 
 def _topology(options: argparse.Namespace) -> Topology:
     if options.topology is not None:
-        named = ("hosts", "rate", "host_rates", "delay", "groups", "core", "mtu")
+        named = ("hosts", "rate", "host_rates", "delay", "jitter", "loss", "groups", "core", "mtu")
         given = [name for name in named if getattr(options, name) is not None]
         if given:
             raise SpecError(f"--topology defines the whole network; omit --{given[0].replace('_', '-')}")
@@ -155,6 +185,8 @@ def _topology(options: argparse.Namespace) -> Topology:
         parse_rate(options.core),
         0.0 if options.delay is None else options.delay,
         USUAL_MTU_NBYTES if options.mtu is None else options.mtu,
+        0.0 if options.jitter is None else options.jitter,
+        0.0 if options.loss is None else options.loss,
     )
 
 

@@ -15,6 +15,8 @@ from typing import TYPE_CHECKING
 import gradwire
 from gradwire.errors import SpecError, TestbedError
 from gradwire.launch.launched import interrupts_held
+from gradwire_lab.testbed.delay_line import RelayReport
+from gradwire_lab.testbed.layout import Impairment
 from gradwire_lab.testbed.namespaces import private_area
 from gradwire_lab.testbed.output import CommandRun, Sink, Watch, show
 from gradwire_lab.testbed.registry import MARK, Entry, enter, variables
@@ -41,6 +43,9 @@ class Testbed:
         ``gradwire nic --codec inceptionn:2^-10``; ``--host``, ``--link``, and ``--ready-fd`` are added. Each
         run starts one for every host and ends it with SIGTERM. Its output is part of the host's standard
         error.
+    netem
+        Whether the kernel's netem may delay and lose frames. A relay does it otherwise, and where the kernel
+        has no netem.
 
     Examples
     --------
@@ -56,9 +61,12 @@ class Testbed:
         On entry, if this machine can't create such a testbed.
     """
 
-    def __init__(self, topology: Topology, *, nic: Sequence[str] = ()) -> None:
+    def __init__(self, topology: Topology, *, nic: Sequence[str] = (), netem: bool = True) -> None:
         self.topology = topology
         self.nic = tuple(nic)
+        self.impairment: Impairment | None = None
+        """The mechanism that delays and loses frames, from the start of the ``with`` block; None without."""
+        self._may_use_netem = netem
         self._entry: Entry | None = None
         self._channel: Channel | None = None
         self._supervisor: subprocess.Popen[bytes] | None = None
@@ -122,12 +130,14 @@ class Testbed:
         folder = Path.cwd() if folder is None else folder
         check_command(command, inherited.get("PATH", os.defpath), folder)
         environments = [
-            variables(self.topology, host, self._entry.mark, inherited) for host in range(self.topology.hosts)
+            variables(self.topology, host, self._entry.mark, inherited, self.impairment)
+            for host in range(self.topology.hosts)
         ]
         started, began = datetime.now().astimezone(), time.monotonic()
         watch = Watch(self.topology.hosts, began, timeout_s, grace_s)
+        runner = Runner(self._channel, watch, sinks)
         try:
-            Runner(self._channel, watch, sinks).follow(command, environments, folder)
+            runner.follow(command, environments, folder)
             if watch.interrupts:
                 raise KeyboardInterrupt
         except BaseException:
@@ -143,6 +153,8 @@ class Testbed:
             exit_code=watch.exit_code,
             failure=watch.failure,
             nic=self.nic,
+            impairment=self.impairment,
+            relay=None if runner.relay is None else RelayReport.from_dict(runner.relay),
         )
 
     def close(self) -> None:
@@ -182,7 +194,8 @@ class Testbed:
 
     def _set_up(self, channel: Channel) -> None:
         try:
-            channel.send({"topology": self.topology.to_dict(), "nic": list(self.nic)})
+            words = {"topology": self.topology.to_dict(), "nic": list(self.nic)}
+            channel.send({**words, "netem": self._may_use_netem})
             received = channel.receive(SET_UP_TIMEOUT_S)
         except BrokenPipeError:
             received = None
@@ -194,6 +207,7 @@ class Testbed:
             raise TestbedError("the testbed's supervisor ended before its network was ready; try again")
         if received[0]["told"] == "failed":
             raise TestbedError(received[0]["reason"])
+        self.impairment = received[0]["impairment"]
 
 
 def inherited_environment() -> dict[str, str]:

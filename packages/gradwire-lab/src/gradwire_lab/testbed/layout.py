@@ -5,7 +5,9 @@ from __future__ import annotations
 import os
 import subprocess
 from collections.abc import Sequence
+from contextlib import suppress
 from pathlib import Path
+from typing import Literal
 
 from gradwire.errors import TestbedError
 from gradwire_lab.testbed.namespaces import (
@@ -20,6 +22,7 @@ from gradwire_lab.testbed.namespaces import (
 from gradwire_lab.testbed.tools import find_tool
 from gradwire_lab.testbed.topology import (
     INTERFACE,
+    MOST_NBYTES_PER_S,
     NIC_HOST,
     NIC_LINK,
     Topology,
@@ -33,7 +36,12 @@ from gradwire_lab.testbed.topology import (
 # A host's link is a veth pair: ``eth0`` in the host's namespace, and ``h0``, ``h1``, ... at a bridge, its
 # switch. Each end limits its outgoing traffic: ``eth0`` limits the host's sending, ``h0`` its receiving.
 
+# If a relay delays the frames to a host, ``h0`` only receives frames from the host. The switch sends the
+# host's frames to ``q0``, whose other end is ``r0``, where the relay reads them. It writes them to ``h0``.
+
 CORE = "core"
+Impairment = Literal["netem", "relay"]
+"""The mechanism that delays frames or loses them on purpose."""
 
 
 def switch_links(topology: Topology, namespaces: Sequence[str]) -> list[str]:
@@ -52,12 +60,49 @@ def switch_links(topology: Topology, namespaces: Sequence[str]) -> list[str]:
     return lines + (_core_links(topology) if groups > 1 else [])
 
 
-def switch_limits(topology: Topology) -> list[str]:
-    """Return the lines for ``tc`` that limit the rates of hosts' receiving and of the core."""
+def relay_links(topology: Topology) -> list[str]:
+    """Return the lines for ``ip`` that insert a relay between each host's link and its switch."""
+    lines: list[str] = []
+    for host, group in enumerate(topology.group_of):
+        port, end = relay_port(host), relay_end(host)
+        lines += [
+            _pair(end, port, topology),
+            f"link set dev {end} up",
+            f"link set dev {port} master {_switch(group)} up",
+            f"link set dev {host_name(host)} type bridge_slave learning off flood off mcast_flood off "
+            "bcast_flood off",
+            f"link set dev {port} type bridge_slave learning off flood off",
+        ]
+    return lines
+
+
+def relay_routes(topology: Topology) -> list[str]:
+    """Return the lines for ``bridge`` that send the hosts' frames to the relay."""
+    return [
+        f"fdb add {hardware_address(host)} dev {relay_port(host)} master static"
+        for host in range(topology.hosts)
+    ]
+
+
+def relay_port(host: int) -> str:
+    """Return the name of the switch's port to the relay for a host."""
+    return f"q{host}"
+
+
+def relay_end(host: int) -> str:
+    """Return the name of the interface at which the relay reads the frames for a host."""
+    return f"r{host}"
+
+
+def switch_limits(topology: Topology, impairment: Impairment | None = None) -> list[str]:
+    """Return the lines for ``tc`` that limit the rates of hosts' receiving and of the core.
+
+    With netem, they also delay and lose frames.
+    """
     lines: list[str] = []
     for host, rate in enumerate(topology.rates_nbytes_per_s):
         lines += _limit(host_name(host), rate, topology)
-        lines += _delay(host_name(host), rate, topology)
+        lines += _netem(host_name(host), rate, topology) if impairment == "netem" else []
     if len(topology.groups) > 1:
         for group in range(len(topology.groups)):
             for end in _uplink(group):
@@ -70,12 +115,16 @@ def host_links(topology: Topology, host: int, *, has_nic: bool = False) -> list[
 
     The hosts' neighbour tables are static. Otherwise, an ARP request would wait in the queue of a busy link,
     and after three seconds the kernel would report the host as unreachable.
+
+    If packets are lost on purpose, the hosts' TCP sends them one by one. Otherwise, several packets that are
+    one frame for the kernel would be lost together.
     """
     rate = topology.rates_nbytes_per_s[host]
     gso = "" if rate is None or has_nic else f" gso_max_size {gso_nbytes(rate, topology.mtu_nbytes)}"
+    gso += " gso_max_segs 1" if topology.loss > 0 else ""
     lines = [
         "link set dev lo up",
-        f"link set dev {INTERFACE} addrgenmode none{gso} up",
+        f"link set dev {INTERFACE}{gso} up",
         f"address add {address(host)}/24 dev {INTERFACE}",
     ]
     return lines + [
@@ -98,9 +147,9 @@ def nic_links(topology: Topology, host: int, namespace: str) -> list[str]:
     interface.
     """
     return [
-        f"link set dev {NIC_LINK} address {hardware_address(host, nic=True)} addrgenmode none up",
+        f"link set dev {NIC_LINK} address {hardware_address(host, nic=True)} up",
         f"{_pair(NIC_HOST, INTERFACE, topology)} address {hardware_address(host)} netns {namespace}",
-        f"link set dev {NIC_HOST} addrgenmode none up",
+        f"link set dev {NIC_HOST} up",
     ]
 
 
@@ -115,7 +164,7 @@ def _pair(name: str, peer: str, topology: Topology) -> str:
 
 
 def _bridge(name: str) -> list[str]:
-    return [f"link add name {name} type bridge", f"link set dev {name} addrgenmode none up"]
+    return [f"link add name {name} type bridge mcast_snooping 0", f"link set dev {name} up"]
 
 
 def _switch(group: int) -> str:
@@ -148,34 +197,54 @@ def _limit(device: str, rate_nbytes_per_s: float | None, topology: Topology) -> 
     ]
 
 
-def _delay(device: str, rate_nbytes_per_s: float | None, topology: Topology) -> list[str]:
-    """Return the lines for ``tc`` that delay frames once, on their last link, before the rate limit."""
-    if topology.delay_s == 0:
+def _netem(device: str, rate_nbytes_per_s: float | None, topology: Topology) -> list[str]:
+    """Return the lines for ``tc`` that impair frames once, on their last link, before the rate limit.
+
+    netem keeps the order of frames with different delays only if it has a rate; the one here limits nothing.
+    """
+    if not topology.is_impaired:
         return []
     place = "root" if rate_nbytes_per_s is None else "parent 1:1"
-    return [
-        f"qdisc add dev {device} {place} handle 10: netem delay {topology.delay_s * 1e6:.3f}us "
-        f"limit {NETEM_QUEUE_PACKETS}"
-    ]
+    words = f"delay {topology.delay_s * 1e6:.3f}us"
+    if topology.jitter_s > 0:
+        words += f" {topology.jitter_s * 1e6:.3f}us rate {round(MOST_NBYTES_PER_S)}bps"
+    if topology.loss > 0:
+        words += f" loss random {100 * topology.loss:.9g}%"
+    return [f"qdisc add dev {device} {place} handle 10: netem {words} limit {NETEM_QUEUE_PACKETS}"]
 
 
 TOOL_TIMEOUT_S = 30.0
 _TCP = Path("/proc/sys/net/ipv4")
-_KINDS = {"type bridge": "bridge", "type veth": "veth", "netem": "sch_netem", "tbf": "sch_tbf"}
+_IPV6_ADDRESSES = Path("/proc/sys/net/ipv6/conf/default/addr_gen_mode")
+_KINDS = {"type bridge": "bridge", "type veth": "veth", "tbf": "sch_tbf"}
+_NETEM = "qdisc add dev lo root netem delay 1us"
 _UNKNOWN = ("unknown", "not supported", "no such file")
 
 
-def make_network(topology: Topology) -> list[int]:
+def choose_impairment(topology: Topology, *, netem: bool = True) -> Impairment | None:
+    """Return how to impair frames: by netem if the kernel has it and it is allowed, otherwise by a relay."""
+    if not topology.is_impaired:
+        return None
+    return "netem" if netem and _has_netem() else "relay"
+
+
+def make_network(topology: Topology, impairment: Impairment | None = None) -> list[int]:
     """Create the network and return descriptors of the hosts' network namespaces.
+
+    With the impairment ``"relay"``, no frames reach a host until a relay forwards them.
 
     Raises
     ------
     TestbedError
         If this kernel lacks a kind of link or limit, or ``ip`` or ``tc`` fails for any other reason.
     """
+    _silence()
     namespaces = [_namespace() for _ in range(topology.hosts)]
     _batch("ip", switch_links(topology, [_path(namespace) for namespace in namespaces]))
-    _batch("tc", switch_limits(topology))
+    if impairment == "relay":
+        _batch("ip", relay_links(topology))
+        _batch("bridge", relay_routes(topology))
+    _batch("tc", switch_limits(topology, impairment))
     for host, namespace in enumerate(namespaces):
         with inside(namespace):
             _batch("ip", host_links(topology, host))
@@ -194,6 +263,9 @@ def insert_nics(topology: Topology, hosts: Sequence[int]) -> list[int]:
         If ``ip`` or ``tc`` fails.
     """
     nics = [new_namespace() for _ in hosts]
+    for nic in nics:
+        with inside(nic):
+            _silence()
     for host, (own, nic) in enumerate(zip(hosts, nics, strict=True)):
         with inside(own):
             _batch("ip", [f"link set dev {INTERFACE} netns {_path(nic)} name {NIC_LINK}"])
@@ -206,14 +278,13 @@ def insert_nics(topology: Topology, hosts: Sequence[int]) -> list[int]:
 
 
 def explain(tool: str, lines: Sequence[str], complaint: str) -> str:
-    """Return a sentence that explains the error output of ``ip`` or ``tc`` for a batch of lines."""
+    """Return a sentence that explains the error output of a tool for a batch of lines."""
     words = [line for line in complaint.splitlines() if line.strip()] or ["no reason was given"]
     reason, place = words[0], words[-1].rpartition(":")[2]
     line = lines[int(place) - 1] if place.isdigit() and 0 < int(place) <= len(lines) else ""
     for sign, kind in _KINDS.items():
         if sign in line and any(unknown in reason.lower() for unknown in _UNKNOWN):
-            hint = ", or omit the delay" if kind == "sch_netem" else ""
-            return f"a testbed needs {kind}, which this kernel lacks; run modprobe {kind}{hint}"
+            return f"a testbed needs {kind}, which this kernel lacks; run modprobe {kind}"
     return f"the testbed's network could not be created: '{tool} {line}' reported: {reason.strip()}"
 
 
@@ -224,17 +295,40 @@ def _path(namespace: int) -> str:
 def _namespace() -> int:
     namespace = new_namespace()
     with inside(namespace):
+        _silence()
         known = (_TCP / "tcp_allowed_congestion_control").read_text(encoding="ascii").split()
         for name, value in tcp_settings(known).items():
             (_TCP / name).write_text(value, encoding="ascii")
     return namespace
 
 
+def _silence() -> None:
+    """Give no IPv6 addresses to later interfaces, because the kernel sends frames of its own about them."""
+    with suppress(FileNotFoundError):  # the kernel has no IPv6
+        _IPV6_ADDRESSES.write_text("1", encoding="ascii")
+
+
+def _has_netem() -> bool:
+    """Return whether the kernel has netem, after a trial in a new network namespace."""
+    namespace = new_namespace()
+    try:
+        with inside(namespace):
+            return _run("tc", [_NETEM]).returncode == 0
+    finally:
+        os.close(namespace)
+
+
 def _batch(tool: str, lines: Sequence[str]) -> None:
     if not lines:
         return
+    done = _run(tool, lines)
+    if done.returncode != 0:
+        raise TestbedError(explain(tool, lines, done.stderr or done.stdout))
+
+
+def _run(tool: str, lines: Sequence[str]) -> subprocess.CompletedProcess[str]:
     try:
-        done = subprocess.run(
+        return subprocess.run(
             [find_tool(tool), "-batch", "-"],
             input="".join(f"{line}\n" for line in lines),
             capture_output=True,
@@ -244,5 +338,3 @@ def _batch(tool: str, lines: Sequence[str]) -> None:
         )
     except subprocess.TimeoutExpired as error:
         raise TestbedError(f"'{tool}' did not end within {TOOL_TIMEOUT_S:g} s; try again") from error
-    if done.returncode != 0:
-        raise TestbedError(explain(tool, lines, done.stderr or done.stdout))

@@ -14,6 +14,7 @@ from typing import BinaryIO, Literal, TextIO
 from gradwire.errors import TestbedError
 from gradwire.records import make_record, to_json
 from gradwire.units import format_duration
+from gradwire_lab.testbed.delay_line import RelayReport
 from gradwire_lab.testbed.topology import Topology, address, host_name
 
 Stream = Literal["out", "err"]
@@ -206,6 +207,7 @@ class CommandRun:
     ``failure`` describes the failure in a sentence, or is None if every host ended with exit code 0.
     ``exit_code`` is 0, the exit code of the host that failed first, or 124 after a timeout. Times are in
     seconds. ``nic`` is the command of the NIC between each host and its link, empty without NICs.
+    ``impairment`` is the mechanism that delayed and lost frames, ``netem`` or ``relay``, or None without.
     """
 
     topology: Topology
@@ -217,6 +219,8 @@ class CommandRun:
     exit_code: int
     failure: str | None
     nic: tuple[str, ...] = ()
+    impairment: str | None = None
+    relay: RelayReport | None = None
 
     def to_json(self) -> str:
         """Return the record as readable JSON; ``load`` is the machine's load average over one minute."""
@@ -224,6 +228,8 @@ class CommandRun:
             "topology": self.topology.to_dict(),
             "command": list(self.command),
             "nic": list(self.nic),
+            "impairment": self.impairment,
+            "relay": None if self.relay is None else self.relay.to_dict(),
             "started": self.started.isoformat(timespec="seconds"),
             "set_up_s": round(self.set_up_s, 4),
             "seconds": round(self.seconds, 4),

@@ -202,7 +202,9 @@ again, page by page, which takes half of the computation time, with every method
 INTERFACE_VARIABLES = ("GLOO_SOCKET_IFNAME", "NCCL_SOCKET_IFNAME", "TP_SOCKET_IFNAME")
 
 
-def variables(topology: Topology, host: int, mark: str, inherited: Mapping[str, str]) -> dict[str, str]:
+def variables(
+    topology: Topology, host: int, mark: str, inherited: Mapping[str, str], impairment: str | None = None
+) -> dict[str, str]:
     """Return the environment of a host's command: the inherited one, and the variables of a rank.
 
     Unless ``OMP_NUM_THREADS`` is inherited, OpenMP's threads are limited to the host's share of the machine's
@@ -214,6 +216,7 @@ def variables(topology: Topology, host: int, mark: str, inherited: Mapping[str, 
         "topology": topology.to_dict(),
         "addresses": [address(each) for each in range(topology.hosts)],
         "interface": INTERFACE,
+        "impairment": impairment,
         "shared_cores": cores,
     }
     own, all_of_them = str(host), str(topology.hosts)

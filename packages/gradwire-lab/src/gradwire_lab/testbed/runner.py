@@ -131,6 +131,8 @@ class Runner:
         self._sinks = sinks
         self._swept = False
         self._failure = ""
+        self.relay: Message | None = None
+        """The report of the run's relay, or None without a relay."""
         self._streams: dict[int, Lines] = {}
         """The line splitter of each output stream, by descriptor."""
 
@@ -213,10 +215,10 @@ class Runner:
                     f"the command cannot be started: {message['reason']}; pass a program for this machine, "
                     "or a script that begins with '#!'"
                 )
-            case "failed":  # a NIC failed before any command started; its output is still unread
+            case "failed":  # a NIC or the relay failed; the hosts' output is still unread
                 self._failure, self._swept = message["reason"], True
             case "swept":
-                self._swept = True
+                self.relay, self._swept = message.get("relay"), True
 
     def _tell(self, message: dict[str, object]) -> None:
         with suppress(BrokenPipeError):  # _hear then raises an error

@@ -18,9 +18,10 @@ from contextlib import suppress
 from pathlib import Path
 
 from gradwire.errors import TestbedError
-from gradwire_lab.testbed.layout import insert_nics, make_network
+from gradwire_lab.testbed.layout import choose_impairment, insert_nics, make_network
 from gradwire_lab.testbed.namespaces import forget_ambient_capabilities, inside
 from gradwire_lab.testbed.registry import forget
+from gradwire_lab.testbed.relay_program import RelayProgram
 from gradwire_lab.testbed.runner import Channel, Message, NicPrograms, keep_awake
 from gradwire_lab.testbed.topology import Topology
 
@@ -28,10 +29,13 @@ from gradwire_lab.testbed.topology import Topology
 class Supervisor:
     """A server for the testbed at the other end of the channel, until that end is closed."""
 
-    def __init__(self, channel: Channel, namespaces: list[int], nics: NicPrograms) -> None:
+    def __init__(
+        self, channel: Channel, namespaces: list[int], nics: NicPrograms, relay: RelayProgram
+    ) -> None:
         self._channel = channel
         self._namespaces = namespaces
         self._nics = nics
+        self._relay = relay
         self._hosts: dict[int, tuple[int, float, subprocess.Popen[bytes]]] = {}
         """The host, start time, and ``Popen`` of each running command, by process ID."""
         self._awake: list[subprocess.Popen[bytes]] = []
@@ -74,14 +78,16 @@ class Supervisor:
                         os.killpg(process, message["number"])
             case "sweep":
                 self._nics.end()
+                report = self._relay.end()
                 sweep()
-                self._channel.send({"told": "swept"})
+                self._channel.send({"told": "swept", "relay": report})
         return True
 
     def _start(self, message: Message, files: list[int]) -> None:
         """Start the command on every host, with two of ``files`` as its standard output and error."""
         try:
             self._awake = keep_awake()  # until the sweep
+            self._relay.start()
             self._nics.start(files[1::2])
             for host, namespace in enumerate(self._namespaces):
                 with inside(namespace):
@@ -113,6 +119,9 @@ class Supervisor:
                 pid, status = os.waitpid(-1, os.WNOHANG)
                 if pid == 0:
                     return
+                if pid == self._relay.pid:
+                    self._stop_without_relay(os.waitstatus_to_exitcode(status))
+                    return
                 if pid in self._hosts:
                     host, started, process = self._hosts.pop(pid)
                     process.returncode = os.waitstatus_to_exitcode(status)
@@ -120,6 +129,15 @@ class Supervisor:
                     self._channel.send(
                         {"told": "exited", "host": host, "code": process.returncode, "seconds": seconds}
                     )
+
+    def _stop_without_relay(self, code: int) -> None:
+        """End the run, because no frame reaches a host any more."""
+        self._relay.end()
+        sweep()
+        self._hosts.clear()
+        how = f"signal {-code}" if code < 0 else f"exit code {code}"
+        reason = f"the relay that delays frames ended with {how}, and no host is reachable; start a new run"
+        self._channel.send({"told": "failed", "reason": reason})
 
 
 def sweep() -> None:
@@ -155,14 +173,16 @@ def _serve(channel: Channel) -> None:
         return
     try:
         topology, words = Topology.from_dict(first[0]["topology"]), first[0]["nic"]
-        namespaces = make_network(topology)
+        impairment = choose_impairment(topology, netem=first[0].get("netem", True))
+        namespaces = make_network(topology, impairment)
         nics = insert_nics(topology, namespaces) if words else []
         forget_ambient_capabilities()
     except (TestbedError, OSError) as error:
         channel.send({"told": "failed", "reason": str(error)})
         return
-    channel.send({"told": "ready"})
-    Supervisor(channel, namespaces, NicPrograms(words, nics)).serve()
+    channel.send({"told": "ready", "impairment": impairment})
+    relay = RelayProgram(topology if impairment == "relay" else None)
+    Supervisor(channel, namespaces, NicPrograms(words, nics), relay).serve()
 
 
 if __name__ == "__main__":

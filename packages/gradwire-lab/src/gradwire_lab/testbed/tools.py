@@ -13,13 +13,15 @@ from gradwire.errors import TestbedError
 if TYPE_CHECKING:  # a testbed needs no compiled kernels, but the doctor does
     from gradwire.doctor.finding import Finding
 
-PACKAGES = MappingProxyType({"ip": "iproute2", "tc": "iproute2", "unshare": "util-linux"})
+PACKAGES = MappingProxyType(
+    {"bridge": "iproute2", "ip": "iproute2", "tc": "iproute2", "unshare": "util-linux"}
+)
 """The Linux package of each program."""
 _SYSTEM_FOLDERS = "/usr/sbin:/sbin"  # an ordinary user's PATH may lack them
 
 
 def find_tool(name: str) -> str:
-    """Return the path of ``ip``, ``tc``, or ``unshare``. Raises ``TestbedError`` if it is missing."""
+    """Return the path of one of ``PACKAGES``. Raises ``TestbedError`` if it is missing."""
     path = shutil.which(name, path=f"{os.environ.get('PATH', os.defpath)}:{_SYSTEM_FOLDERS}")
     if path is None:
         raise TestbedError(f"a testbed needs the program {name!r}; install {PACKAGES[name]}")

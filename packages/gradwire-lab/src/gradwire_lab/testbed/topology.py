@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from gradwire.errors import SpecError
-from gradwire.fields import Source, line, rows, whole
+from gradwire.fields import Source, line, real, rows, whole
 from gradwire.records import read_object
 from gradwire.units import format_duration, format_rate, parse_duration, parse_rate
 
@@ -42,6 +42,11 @@ class Topology:
         The rate of the link between a group's switch and the core, in each direction; None is unlimited.
     delay_s
         The added one-way delay of every frame between two hosts.
+    jitter_s
+        The largest deviation of a frame's delay from ``delay_s``, at most ``delay_s``. Deviations are
+        uniform, and frames to a host keep their order.
+    loss
+        The share of packets that are lost on purpose, independently of each other.
     mtu_nbytes
         The largest IP packet of every link.
 
@@ -56,6 +61,8 @@ class Topology:
     core_nbytes_per_s: float | None = None
     delay_s: float = 0.0
     mtu_nbytes: int = USUAL_MTU_NBYTES
+    jitter_s: float = 0.0
+    loss: float = 0.0
 
     def __post_init__(self) -> None:
         _check_hosts(self.hosts)
@@ -66,6 +73,16 @@ class Topology:
         if not 0 <= self.delay_s <= LONGEST_DELAY_S:
             longest = format_duration(LONGEST_DELAY_S)
             raise SpecError(f"expected a testbed delay from 0 to {longest}, got {self.delay_s:g} s")
+        if not 0 <= self.jitter_s <= self.delay_s:
+            raise SpecError(
+                f"expected a testbed jitter from 0 to its delay of {format_duration(self.delay_s)}, got "
+                f"{self.jitter_s:g} s; lower the jitter, or raise the delay"
+            )
+        if not 0 <= self.loss < 1:
+            raise SpecError(
+                f"expected a share of packets to lose of at least 0 and below 1, got {self.loss:g}; pass "
+                "e.g. 0.001"
+            )
         if not LEAST_MTU_NBYTES <= self.mtu_nbytes <= MOST_MTU_NBYTES:
             raise SpecError(
                 f"expected a testbed MTU from {LEAST_MTU_NBYTES} to {MOST_MTU_NBYTES} bytes, got "
@@ -92,14 +109,24 @@ class Topology:
         core: str | None = None,
         delay: str = "0",
         mtu_nbytes: int = USUAL_MTU_NBYTES,
+        jitter: str = "0",
+        loss: float = 0.0,
     ) -> Self:
-        """Return a topology of equal hosts in equal groups, with rates and delay as on the command line.
+        """Return a topology of equal hosts in equal groups, with rates and times as on the command line.
 
         Raises ``SpecError``.
         """
         _check_hosts(hosts)
         rates = (parse_rate(rate),) * hosts
-        return cls(rates, equal_groups(hosts, groups), parse_rate(core), parse_duration(delay), mtu_nbytes)
+        return cls(
+            rates,
+            equal_groups(hosts, groups),
+            parse_rate(core),
+            parse_duration(delay),
+            mtu_nbytes,
+            parse_duration(jitter),
+            loss,
+        )
 
     @property
     def hosts(self) -> int:
@@ -112,6 +139,11 @@ class Topology:
         sizes = self.groups or (self.hosts,)
         return tuple(group for group, size in enumerate(sizes) for _ in range(size))
 
+    @property
+    def is_impaired(self) -> bool:
+        """Whether frames are delayed or lost on purpose."""
+        return self.delay_s > 0 or self.loss > 0
+
     def to_dict(self) -> dict[str, Any]:
         """Return a JSON dictionary that ``from_dict`` reads; values are exact."""
         return {
@@ -119,6 +151,8 @@ class Topology:
             "groups": list(self.groups),
             "core": _rate_text(self.core_nbytes_per_s),
             "delay": _delay_text(self.delay_s),
+            "jitter": _delay_text(self.jitter_s),
+            "loss": self.loss,
             "mtu": self.mtu_nbytes,
         }
 
@@ -128,13 +162,15 @@ class Topology:
 
         Raises ``SpecError`` for an unknown key or a value of the wrong type.
         """
-        given = _SOURCE.fields(words, "rates", "groups", "core", "delay", "mtu")
+        given = _SOURCE.fields(words, "rates", "groups", "core", "delay", "jitter", "loss", "mtu")
         return cls(
             given.get("rates", rows(_rate), ()),
             given.get("groups", rows(whole()), ()),
             given.get("core", _rate, None),
-            given.get("delay", lambda word: parse_duration(line(word)), 0.0),
+            given.get("delay", _duration, 0.0),
             given.get("mtu", whole(), USUAL_MTU_NBYTES),
+            given.get("jitter", _duration, 0.0),
+            given.get("loss", real(), 0.0),
         )
 
     @classmethod
@@ -172,6 +208,10 @@ def _check_hosts(hosts: int) -> None:
 
 def _rate(word: object) -> float | None:
     return parse_rate(line(word))
+
+
+def _duration(word: object) -> float:
+    return parse_duration(line(word))
 
 
 def _rate_text(nbytes_per_s: float | None) -> str:

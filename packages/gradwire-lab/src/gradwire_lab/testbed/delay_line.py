@@ -1,0 +1,115 @@
+"""The frames on their way to a host, and what their relay reports about them, without sockets or clocks."""
+
+from __future__ import annotations
+
+import random
+from collections import Counter, deque
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+from gradwire.units import format_duration, format_size
+
+if TYPE_CHECKING:
+    from typing_extensions import Self
+
+
+class Frame(NamedTuple):
+    """A frame with the time at which it is due; ``delay_s`` is None unless its delay is measured."""
+
+    due: float
+    data: bytes
+    arrived: float = 0.0
+    delay_s: float | None = None
+
+
+class DelayLine:
+    """A queue that delays frames, keeps their order, and loses some of them.
+
+    The n-th frame of a queue with the same seed has the same fate.
+    """
+
+    def __init__(self, delay_s: float, jitter_s: float, loss: float, seed: int) -> None:
+        self._delay_s, self._jitter_s, self._loss = delay_s, jitter_s, loss
+        self._random = random.Random(seed)
+        self._last = 0.0
+        self.frames: deque[Frame] = deque()
+        self.lost = 0
+
+    def put(self, data: bytes, now: float, stamp: float | None = None) -> None:
+        """Add a frame that arrived at ``now``; ``stamp`` is that time by the kernel's clock, if measured."""
+        if self._loss and self._random.random() < self._loss:
+            self.lost += 1
+            return
+        delay_s = self._delay_s
+        if self._jitter_s:
+            delay_s += self._jitter_s * (2 * self._random.random() - 1)
+        due = self._last = max(now + delay_s, self._last)
+        self.frames.append(Frame(due, data) if stamp is None else Frame(due, data, stamp, due - now))
+
+
+class Errors:
+    """The distribution of the errors of measured delays, in whole microseconds."""
+
+    def __init__(self) -> None:
+        self._counts: Counter[int] = Counter()
+
+    def add(self, error_s: float) -> None:
+        """Add an error, of which the sign is dropped."""
+        self._counts[round(abs(error_s) * 1e6)] += 1
+
+    def quantile_s(self, share: float) -> float | None:
+        """Return the error in seconds that this share of the delays doesn't exceed; None without delays."""
+        rank = share * self._counts.total()
+        for error_us in sorted(self._counts):
+            rank -= self._counts[error_us]
+            if rank <= 0:
+                return error_us / 1e6
+        return None
+
+
+@dataclass(frozen=True, slots=True)
+class RelayReport:
+    """The traffic of a relay in one run, what it cost, and how exact its delays were.
+
+    ``nbytes`` are those of the frames with their headers. ``lost`` frames were lost on purpose. ``overruns``
+    were lost because they arrived faster than the relay read, and ``refused`` by the hosts' links.
+    ``processor_s`` includes the kernel's work for the hosts that receive the frames.
+    """
+
+    frames: int
+    nbytes: int
+    lost: int
+    overruns: int
+    refused: int
+    seconds: float
+    processor_s: float
+    error_median_s: float | None
+    error_p99_s: float | None
+
+    @property
+    def processor_s_per_gb(self) -> float | None:
+        """The processor time per 10^9 bytes, or None without traffic."""
+        return self.processor_s / self.nbytes * 1e9 if self.nbytes else None
+
+    def to_dict(self) -> dict[str, Any]:
+        """Return a JSON dictionary that ``from_dict`` reads."""
+        return asdict(self)
+
+    @classmethod
+    def from_dict(cls, words: Mapping[str, Any]) -> Self:
+        """Return the report of a relay from its own JSON."""
+        return cls(**words)
+
+    def __str__(self) -> str:
+        """Return the report in one line."""
+        parts = [f"{format_size(self.nbytes)} in {self.frames} frames, {self.lost} lost on purpose"]
+        if self.processor_s_per_gb is not None:
+            parts.append(
+                f"{self.processor_s_per_gb:.1f} s of processor time per GB "
+                f"({100 * self.processor_s / self.seconds:.0f} % of a core)"
+            )
+        if self.error_median_s is not None and self.error_p99_s is not None:
+            median, p99 = format_duration(self.error_median_s), format_duration(self.error_p99_s)
+            parts.append(f"error of the delay {median} (median), {p99} (99 %)")
+        return "; ".join(parts)
