@@ -1,7 +1,7 @@
-"""The codecs and the ring all-reduce as hardware, described in Amaranth; needs the extra ``gateware``.
+"""The codecs and the ring all-reduce as hardware, described in Amaranth.
 
 Every block reads and writes AXI streams (``stream``), produces the same bytes as the native codecs, and moves
-a word in every cycle. Modules are imported on first use, because Amaranth is an extra.
+a word in every cycle. Modules are imported on first use, because Amaranth belongs to the extra ``gateware``.
 """
 
 from __future__ import annotations
@@ -11,4 +11,4 @@ from __future__ import annotations
 WIDTHS = (256, 512)
 """The word widths of blocks, in bits."""
 LANE_BITS = 32
-"""The bits of a lane, one float32 of a word."""
+"""The number of bits of a lane, which is one float32 of a word."""

@@ -1,4 +1,7 @@
-"""The hardware of ``bfp``: blocks are rounded to their largest exponents, and decoded at any byte offset."""
+"""The hardware of ``bfp``: a compressor that rounds blocks to shared exponents, and a decompressor.
+
+The decompressor handles blocks at any byte offset.
+"""
 
 from __future__ import annotations
 
@@ -33,17 +36,18 @@ from gradwire_gateware.stream import (
 _PEAKS = 16
 """The depth of the memory of block exponents."""
 _ENCODING = 4
-"""The largest latency in cycles of a word and of its block's exponent through their memories."""
+"""The largest latency in cycles of a word, and of its block's exponent, through the two memories."""
 
 
 class BfpCompressor(Circuit):
     """A compressor from float32 to payloads of ``codec``, packet by packet.
 
-    A block's words are stored in a memory, and after the last one, its exponent in another; then the words
-    are read, while the next block is written. Each stage of the search for the largest exponent halves the
-    lanes. After the memories, one stage joins words and exponents; two compute each value's distance to the
-    block's exponent and shift it; one rounds; and two are the ``Packer``'s. The last block of a packet is
-    padded with zeros, one word per cycle, before the next packet is accepted.
+    A block's words are stored in a memory. After the last word, the block's exponent is stored in another
+    memory. Then the words are read, while the next block is written. Each stage of the search for the largest
+    exponent halves the lanes. After the memories, one stage joins words and exponents, two stages compute
+    each value's distance to the block's exponent and shift the value, one stage rounds, and two stages belong
+    to the ``Packer``. The last block of a packet is padded with zeros, one word per cycle, before the next
+    packet is accepted.
     """
 
     def __init__(self, codec: Bfp, width: int = 256) -> None:
@@ -119,11 +123,11 @@ def _quantise(
 
 
 def _rounded(stage: Pipeline, x: Value, peak: Value, is_zero: Value, bits: int) -> Value:
-    """Return the register of the mantissa of ``x``, three stages later: nearest, ties to even, saturated.
+    """Return the register of the rounded mantissa of ``x``, three stages later.
 
-    The highest set bit of a value whose exponent is ``distance`` below the peak is ``distance`` below a
-    mantissa's highest bit. From a distance of ``bits + 1`` on, the value is below one half; this includes
-    subnormals, because the peak is 32 or more.
+    Rounding is to nearest, ties to even, and saturates. The highest set bit of a value whose exponent is
+    ``distance`` below the peak is ``distance`` below a mantissa's highest bit. From a distance of ``bits +
+    1`` on, the value is below one half. This includes subnormals, because the peak is 32 or more.
     """
     difference = (peak - x[23:31])[:8]
     is_small = is_zero | (difference > bits)
@@ -149,17 +153,17 @@ _COMING = 4
 
 
 class BfpCutter(Circuit):
-    """A source that outputs a payload's two current words and ``place``, the next mantissas' offset in them.
+    """A source that outputs a payload's two current words, and the offset of the next mantissas in them.
 
-    Words alternate between two memories in LUT RAM, because registers for two words would be half of a
-    decompressor's registers. More words may wait there, so that the room signal is a register. One current
-    word is in each memory. ``window`` has both, followed by the first memory's word again, so that ``place``
-    can start in either.
+    The offset is ``place``. Words alternate between two memories in LUT RAM, because registers for two words
+    would be half of a decompressor's registers. More words may wait there, so that the room signal is a
+    register. One current word is in each memory. ``window`` has both words, followed by the first memory's
+    word again, so that ``place`` can start in either.
 
-    Offsets depend only on byte counts, never on data, so the next offset, and the bytes of each word beyond
+    Offsets depend only on byte counts, never on data. So the next offset, and the bytes of each word beyond
     it, are known one cycle ahead. An output is transferred in a cycle in which ``valid`` and ``ready`` are
-    high. ``opens`` marks that a block's exponent is at ``place``, and ``is_null`` that the packet has no
-    whole word.
+    high. ``opens`` marks that a block's exponent is at ``place``, and ``is_null`` marks that the packet has
+    no whole word.
     """
 
     def __init__(self, layout: BfpLayout, width: int) -> None:
@@ -215,7 +219,10 @@ class BfpCutter(Circuit):
             ]
 
     def _words_at_hand(self, m: Module, move: _Move) -> tuple[_CutWord, _CutWord]:
-        """Return the two current words; the second one leaves with the first."""
+        """Return the two current words.
+
+        The second one leaves together with the first.
+        """
         come, size = self.s_axis, self._size
         now, then = (_CutWord(name, size) for name in ("now", "then"))
         leaves = move.fires & (move.last | move.wraps)
@@ -256,10 +263,10 @@ class BfpCutter(Circuit):
         return now, then
 
     def _remember(self, m: Module, takes: Value, leaves: Value, clears: Value) -> None:
-        """Write words to the memories, and read the current ones; the counters' low bit selects a memory.
+        """Write words to the memories, and read the current words.
 
-        An arriving word is written in every cycle until it is accepted, because acceptance is known late in
-        a cycle, and its entry is free.
+        The counters' low bit selects a memory. An arriving word is written in every cycle until it is
+        accepted, because acceptance is known late in a cycle, and its entry is free.
         """
         come, width = self.s_axis, 8 * self._size
         depth = 1 + _COMING // 2
@@ -288,22 +295,22 @@ class _Move(NamedTuple):
     """The change of the offset in a cycle."""
 
     fires: Signal
-    """The next mantissas are transferred."""
+    """The signal that the next mantissas are transferred."""
     last: Signal
-    """The next mantissas are the last ones of their packet."""
+    """The signal that the next mantissas are the last ones of their packet."""
     wraps: Value
-    """The next mantissas end in the second current word, or at the end of the first one."""
+    """The signal that the next mantissas end in the second current word, or at the end of the first one."""
     step: Value
-    """The bytes by which ``beyond`` advances."""
+    """The number of bytes by which ``beyond`` advances."""
     first_two: int
     """The value of ``beyond`` at the beginning of each packet."""
 
 
 class _CutWord:
-    """A current word: ``count`` is its number of bytes, ``spare`` the number of them after ``beyond``.
+    """A current word.
 
-    ``spare`` is negative if a packet's last word ends before ``beyond``, so that its sign marks the packet's
-    end.
+    ``count`` is its number of bytes, and ``spare`` is the number of its bytes after ``beyond``. ``spare`` is
+    negative if a packet's last word ends before ``beyond``, so that its sign marks the packet's end.
     """
 
     def __init__(self, name: str, size: int) -> None:
@@ -314,7 +321,10 @@ class _CutWord:
 
 
 _COARSE = 4
-"""The byte granularity of the first shift of mantissas; the second one shifts by the remainder."""
+"""The byte granularity of the first shift of mantissas.
+
+The second shift is by the remainder.
+"""
 _DECODING = 6
 """The latency in cycles from the cutter to the values."""
 _QUIET_NAN = 0x7FC0_0000
@@ -324,11 +334,11 @@ class BfpDecompressor(Circuit):
     """A decompressor from payloads of ``codec`` to float32, packet by packet.
 
     A payload doesn't contain the number of values in its last block, so whole blocks are decoded, with 0 for
-    padding; the frame has the count. If a packet ends within a block, the output ends with its last complete
+    padding. The frame has the count. If a packet ends within a block, the output ends with its last complete
     word.
 
-    After the ``BfpCutter``, two stages shift a word's mantissas to bit 0, one removes the exponent before a
-    block's first ones, and three decode the values.
+    After the ``BfpCutter``, two stages shift a word's mantissas to bit 0, one stage removes the exponent
+    before a block's first mantissas, and three stages decode the values.
     """
 
     def __init__(self, codec: Bfp, width: int = 256) -> None:

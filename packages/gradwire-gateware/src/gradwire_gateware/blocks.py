@@ -1,4 +1,4 @@
-"""The blocks by name and their construction; Amaranth is imported when a block is built."""
+"""The blocks by name, and their construction, for which Amaranth is imported."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ class Block(NamedTuple):
 
     @property
     def codec(self) -> str | None:
-        """The first of the codecs, or None."""
+        """The first of the block's codecs, or None."""
         return self.codecs[0] if self.codecs else None
 
 

@@ -36,14 +36,19 @@ _MEANINGS = {
 
 
 _MEMORY = re.compile(r"^( *)(reg \[\d+:0\] [^;]* \[\d+:0\];)$", re.MULTILINE)
-"""The declaration of a memory. All memories belong to queues, which never read a word in the cycle in which
-they write it. Without this information, synthesis adds a register and a multiplexer for each bit."""
+"""The declaration of a memory.
+
+All memories belong to queues, which never read a word in the cycle in which they write it. Without this
+information, synthesis adds a register and a multiplexer for each bit.
+"""
 
 _TRIGGER = re.compile(r"^( *)(reg (\\\$auto\$verilog_backend\S*) += 0;)$", re.MULTILINE)
-"""The declaration of a constant that all combinational blocks of a module read. Yosys relies on its
-initialisation as an event at time 0. SystemVerilog initialises variables before any block waits, so it isn't
-an event there: a block whose inputs keep their initial values would never run, and a reset that is high from
-time 0 would load unknown bits into registers."""
+"""The declaration of a constant that all combinational blocks of a module read.
+
+Yosys relies on its initialisation as an event at time 0. SystemVerilog initialises variables before any block
+waits, so the initialisation isn't an event there. A block whose inputs keep their initial values would never
+run, and a reset that is high from time 0 would load unknown bits into registers.
+"""
 
 
 class VerilogPort(NamedTuple):
@@ -92,9 +97,10 @@ def export(name: str, codec: str | None, width: int, parameters: Mapping[str, in
 
 
 def _with_event(match: re.Match[str]) -> str:
-    """Return the declaration with an added event at time 0, after all blocks wait; the value is irrelevant.
+    """Return the declaration with an added event at time 0, after all blocks wait.
 
-    Verilator evaluates every block at the start, but warns about this assignment.
+    The value of the event is irrelevant. Verilator evaluates every block at the start, but warns about this
+    assignment.
     """
     indent, declaration, name = match.groups()
     return (

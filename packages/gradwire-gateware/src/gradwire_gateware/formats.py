@@ -15,9 +15,12 @@ class BfpLayout(NamedTuple):
     mantissa_bits: int
     lanes: int
     words: int
-    """Words of float32 in a block."""
+    """The number of float32 words in a block."""
     nbytes: int
-    """Bytes of the mantissas of one word of float32; in a block's first word, they follow its exponent."""
+    """The number of bytes of the mantissas of one float32 word.
+
+    In a block's first word, they follow the block's exponent.
+    """
 
     @classmethod
     def of(cls, codec: Bfp, width: int) -> BfpLayout:
@@ -35,9 +38,12 @@ class BfpLayout(NamedTuple):
 # The format of ``inceptionn``.
 
 GROUP_LANES = 8
-"""The values that share a word of tags; the format calls them a burst."""
+"""The number of values that share a word of tags.
+
+The format calls such a group a burst.
+"""
 GROUP_NBYTES = 2 + 4 * GROUP_LANES
-"""The largest group: its tags, and eight raw floats."""
+"""The size of the largest group, with its tags and eight raw floats."""
 
 
 class Classes(NamedTuple):

@@ -1,7 +1,7 @@
 """Lanes: parallel blocks that process the packets of a wide stream in turn.
 
-A wide word has one piece per lane. All lanes share one memory with a bank for each piece, so that a wide word
-is transferred in one cycle. The lanes access the banks in rotation: in each cycle, every lane uses a
+A wide word has one piece for each lane. All lanes share one memory with a bank for each piece, so that a wide
+word is transferred in one cycle. The lanes access the banks in rotation: in each cycle, every lane uses a
 different bank. A lane transfers a wide word piece by piece, one per cycle, and starts in its ``slot``, one
 cycle of each rotation.
 """
@@ -18,7 +18,7 @@ from gradwire_gateware.queues import Queue
 from gradwire_gateware.stream import AxiStream, Circuit, LutFIFO, Pipeline, enter, flat
 
 _LATENCY = 8
-"""The largest latency in cycles between a lane's queue and the memory."""
+"""The largest latency in cycles between the queue of a lane and the memory."""
 
 
 class _Lanes(Circuit):
@@ -28,7 +28,7 @@ class _Lanes(Circuit):
         self._width, self._lanes = width, lanes
         rows = max(4, -(-chunk_words // lanes))
         self._row_bits = (rows - 1).bit_length()
-        """The bits of a wide word's address in a lane's memory."""
+        """The number of bits of a wide word's address in a lane's memory."""
         self._waiting = 2 * lanes + _LATENCY
         """The queue depth of a lane in narrow words, enough for a wide word in each slot."""
         super().__init__(ports)
@@ -53,7 +53,7 @@ class _Lanes(Circuit):
         return memory.write_port(), memory.read_port()
 
     def _places(self, name: str) -> tuple[list[Signal], list[Value]]:
-        """Return the register of each lane's row, and its address in the banks."""
+        """Return the register of each lane's row, and the row's address in the banks."""
         rows = [Signal(self._row_bits, name=f"{name}{lane}") for lane in range(self._lanes)]
         bits = (self._lanes - 1).bit_length()
         return rows, [Cat(row, Const(lane, bits)) for lane, row in enumerate(rows)]
@@ -61,8 +61,8 @@ class _Lanes(Circuit):
     def _packets(self, m: Module, moves: Value, ends: Value) -> tuple[Signal, Signal]:
         """Return the current lane on the wide side, one-hot, and the address of its wide word.
 
-        The next lane follows after ``ends``. The address is a register, so that no multiplexer precedes the
-        banks.
+        The lane after it is next when a packet ``ends``. The address is a register, so that no multiplexer
+        precedes the banks.
         """
         here, place = Signal(self._lanes, init=1), Signal(self._row_bits + (self._lanes - 1).bit_length())
         rows, places = self._places("wide_row")
@@ -79,11 +79,11 @@ class _Lanes(Circuit):
 
 
 class Distributor(_Lanes):
-    """A distributor of packets from a stream of ``lanes`` times ``width`` bits to narrow streams, in turn.
+    """A distributor of packets from a stream of ``lanes`` times ``width`` bits to narrow streams in turn.
 
     A packet enters the memory, which holds ``chunk_words`` narrow words per lane, at the wide stream's rate.
-    It leaves at the narrow stream's rate, while the other lanes receive theirs. A longer packet stalls the
-    wide stream.
+    It leaves at the narrow stream's rate, while the other lanes receive their packets. A longer packet stalls
+    the wide stream.
     """
 
     def __init__(self, width: int, *, lanes: int = 4, chunk_words: int = 512) -> None:
@@ -159,7 +159,7 @@ class Distributor(_Lanes):
 class Collector(_Lanes):
     """A collector of packets from narrow streams, in turn, into a stream of ``lanes`` times ``width`` bits.
 
-    It is the inverse of ``Distributor``, with a memory of the same size.
+    The collector is the inverse of ``Distributor``, with a memory of the same size.
     """
 
     def __init__(self, width: int, *, lanes: int = 4, chunk_words: int = 512) -> None:
@@ -219,7 +219,7 @@ class Collector(_Lanes):
     def _take(self, m: Module, lane: int, begins: Value) -> tuple[Value, Value]:
         """Return a lane's next piece, and whether all pieces of another wide word have arrived.
 
-        After a packet's last piece, the remaining pieces of its wide word are empty.
+        After a packet's last piece, the remaining pieces of the wide word are empty.
         """
         come = self.lane[lane]
         m.submodules[f"queue{lane}"] = queue = LutFIFO(width=len(flat(come)), depth=self._waiting)

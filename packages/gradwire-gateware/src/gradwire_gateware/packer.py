@@ -1,4 +1,4 @@
-"""Packets of groups of bytes, packed into words without gaps."""
+"""Packers of groups of bytes into the words of packets, without gaps."""
 
 from __future__ import annotations
 
@@ -23,17 +23,18 @@ class Packer(Circuit):
 
     ``data`` must be 0 from byte ``count`` on. A group is transferred in a cycle in which ``valid`` and
     ``ready`` are high. The first stage shifts a group to its offset in the words, which depends only on
-    earlier counts; the second stage collects. A group may complete several words, which leave one by one.
+    earlier counts; the second stage collects the bytes of a word. A group may complete several words, which
+    leave one by one.
 
     If all groups but a packet's last one are multiples of ``step`` bytes, a power of two, so are all offsets.
-    With ``step`` equal to ``most``, ``ready`` then stays high while the consumer's does.
+    If ``step`` equals ``most``, ``ready`` stays high while the consumer's ``ready`` is high.
 
     With ``come_far``, for distant sources, an extra first stage registers groups and their offsets, so that
     the shifter is near the words. With ``are_wide``, for control signals of high fan-out, two stages shift a
     group, by the low bits of its offset and then by the high ones, and control signals are duplicated
     registers, each for half of the bits. The two options exclude each other. With ``masks``, which
-    ``are_wide`` implies, registers of shifted groups have no reset, whose wire would be too long in a large
-    block.
+    ``are_wide`` implies, registers of shifted groups have no reset, because the reset's wire would be too
+    long in a large block.
     """
 
     def __init__(
@@ -156,7 +157,7 @@ def find_peaks(
     """Return the valid signal and the value of each block's maximum.
 
     A word's numbers arrive in the cycles of ``moves``; ``opens`` and ``closes`` mark a block's first and last
-    word. The first stage registers them, and each later one halves the number of lanes.
+    word. The first stage registers the numbers, and each later stage halves the number of lanes.
     """
     stage = Pipeline(m, Const(1))
     numbers = [stage.hold(number) for number in numbers]

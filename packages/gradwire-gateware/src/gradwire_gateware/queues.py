@@ -23,7 +23,7 @@ class BlockFIFO(SyncFIFOBuffered):
     """
 
     def elaborate(self, platform: object) -> Module:  # noqa: ARG002 - Amaranth's interface
-        """Return the module: words in a memory, and the first one in its output register."""
+        """Return the module, with words in a memory and the first word in an output register."""
         m = Module()
         places = self.depth - 1
         m.submodules.storage = storage = Memory(shape=self.width, depth=places, init=[])
@@ -60,20 +60,30 @@ def _next(address: Value, places: int) -> Value:
 
 
 _FILLED = 5
-"""The largest number of records of a queue while it reports room; ten more may be in flight."""
+"""The largest number of records of a queue that reports room.
+
+Ten more records may be in flight.
+"""
 _ON_THEIR_WAY = 8
 """The number of words that may still arrive at a memory that reports no room."""
 _SMALL = 15
-"""The largest number of words of a LUT RAM memory, without a buffer; ``LutFIFO`` keeps one entry free."""
+"""The largest number of words of a LUT RAM memory without a buffer.
+
+``LutFIFO`` keeps one entry free.
+"""
 _MOST_IN_LUTS = 64
-"""The largest number of records of a queue in LUT RAM; larger queues use block RAM."""
+"""The largest number of records of a queue in LUT RAM.
+
+Larger queues use block RAM.
+"""
 
 
 class Queue:
-    """A queue of records; the first one is ``first`` while ``has`` is high, and leaves with ``takes``.
+    """A queue of records.
 
-    ``first`` is a register, because control signals depend on it within the cycle. ``has_room`` is a
-    register, too, and is high while fewer than ``filled`` records wait behind the first one.
+    While ``has`` is high, ``first`` is the first record, which leaves with ``takes``. ``first`` is a
+    register, because control signals depend on it within the cycle. ``has_room`` is also a register, and is
+    high while fewer than ``filled`` records wait behind the first one.
     """
 
     def __init__(
@@ -93,14 +103,14 @@ class Queue:
         m.d.sync += self.has_room.eq(self._fifo.level < filled)
 
     def put(self, when: Value, **fields: Value) -> None:
-        """Add a record in each cycle in which ``when`` is high; call it once."""
+        """Add a record in each cycle in which ``when`` is high; may be called only once."""
         record: Any = self._layout(self._fifo.w_data)
         self._m.d.comb += self._fifo.w_en.eq(when)
         self._m.d.comb += [record[name].eq(value) for name, value in fields.items()]
 
 
 def taken_together(m: Module, plans: Queue, parts: Sequence[Queue], behind: Sequence[Queue]) -> Value:
-    """Return the signal that takes a plan, and if it is ``wanted``, a record of each part.
+    """Return the signal that takes a plan and, if it is ``wanted``, a record of each part.
 
     This needs all records, and room in the queues ``behind``, where one more record may arrive before the
     registered room signal is updated.
@@ -116,7 +126,7 @@ def taken_together(m: Module, plans: Queue, parts: Sequence[Queue], behind: Sequ
 
 
 def memory(m: Module, name: str, come: Any, depth: int, *, is_apart: bool = False) -> Any:
-    """Return the output stream of a memory for ``come``, behind a buffer, because block RAM is slow.
+    """Return the output stream of a memory for ``come``, which is behind a buffer, because block RAM is slow.
 
     With ``is_apart``, for block RAMs that are distant from each other or from the producer, the status
     signals are registers.
@@ -143,11 +153,11 @@ def open_memory(
 
 
 def counted_memory(m: Module, name: str, come: Any, begins: Value, late: int = 0) -> tuple[Any, Signal]:
-    """Return the output stream of a memory in LUT RAM, and the register that allows one more word.
+    """Return the output stream of a memory in LUT RAM, and a register that allows one more word.
 
-    A word's entry is reserved from the cycle of ``begins`` until one cycle after it leaves, so the stages
-    from there to ``come``, up to nine, never stall, and run at full throughput. If ``begins`` is some cycles
-    ``late``, as many entries are kept free.
+    A word's entry is reserved from the cycle of ``begins`` until one cycle after the word leaves. So the
+    stages from there to ``come``, up to nine, never stall, and run at full throughput. If ``begins`` is some
+    cycles ``late``, as many entries are kept free.
     """
     _, leaving = _stored(m, name, come, _SMALL)
     places = Signal(range(_SMALL + 1), init=_SMALL, name=f"{name}_places")
@@ -180,7 +190,10 @@ def _stored(
 
 
 def _registered(m: Module, name: str, come: Any) -> Any:
-    """Return ``come`` behind a register that never stalls; a following buffer has room for its word."""
+    """Return ``come`` behind a register that never stalls.
+
+    A following buffer must have room for its word.
+    """
     m.submodules[f"{name}_out"] = words = LutFIFO(width=len(flat(come)), depth=4)
     held = Signal(len(flat(come)), name=f"{name}_held", reset_less=True)
     is_there, out = Signal(name=f"{name}_there"), stream(len(come.tdata))
@@ -194,17 +207,20 @@ def _registered(m: Module, name: str, come: Any) -> Any:
 # Records in block RAM that can be read again until they are freed.
 
 _AHEAD = 16
-"""The entries of the LUT RAM; it is filled to one half, and the other half is for records in flight."""
+"""The number of entries of the LUT RAM.
+
+It is filled to one half, and the other half is for records in flight.
+"""
 
 
 class RewindingQueue:
-    """A queue of records that can be read again; ``first`` is valid while ``has`` is high.
+    """A queue of records that can be read again.
 
-    ``takes`` advances to the next record. A taken record keeps its entry until ``frees``, which frees the
-    oldest one in each cycle. ``rewinds`` restarts reading at the oldest one, a few cycles later; no record
-    may be taken in that cycle, nor freed in it or the one before. ``has_room`` is a register that is high
-    while the memory has fewer than ``filled`` records; one more may arrive. A few records are in LUT RAM as
-    well, so that ``takes`` doesn't have to stall the block RAM.
+    While ``has`` is high, ``first`` is valid, and ``takes`` advances to the next record. A taken record keeps
+    its entry until ``frees``, which frees the oldest record in each cycle. ``rewinds`` restarts reading at
+    the oldest record, a few cycles later. No record may be taken in that cycle, nor freed in it or the cycle
+    before. ``has_room`` is a register that is high while the memory has fewer than ``filled`` records; one
+    more may arrive. A few records are also in LUT RAM, so that ``takes`` doesn't have to stall the block RAM.
     """
 
     def __init__(self, m: Module, name: str, layout: dict[str, int], depth: int, filled: int) -> None:
@@ -250,7 +266,7 @@ class RewindingQueue:
             m.d.sync += [at.eq(begin), unread.eq(used + self._write.en)]
 
     def put(self, when: Value, **fields: Value) -> None:
-        """Add a record in each cycle in which ``when`` is high; call it once."""
+        """Add a record in each cycle in which ``when`` is high; may be called only once."""
         record: Any = self._layout(self._write.data)
         self._m.d.comb += self._write.en.eq(when)
         self._m.d.comb += [record[name].eq(value) for name, value in fields.items()]

@@ -36,7 +36,7 @@ LATENCY = 8
 _INFINITY = 0x7F80_0000
 _QUIET = 0x0040_0000
 _INVALID = 0xFFC0_0000
-"""The sum of opposite infinities on x86."""
+"""The sum of opposite infinities, as on x86."""
 
 
 class FloatAdder(Circuit):
@@ -50,11 +50,12 @@ class FloatAdder(Circuit):
 
 
 def float_sum(stage: Pipeline, a: Value, b: Value) -> Value:
-    """Return the register of ``a + b``. The sum of two NaNs is the first one, made quiet, as on x86.
+    """Return the register of ``a + b``, rounded as on x86.
 
-    Stages: compare the operands and compute both exponent differences; select one; shift the smaller operand;
-    add; count leading zeros; shift the sum; round; and insert non-finite results. A marker bit limits the
-    sum's shift to its exponent, because it counts as the sum's highest set bit.
+    The sum of two NaNs is the first one, made quiet. The stages are: compare the operands and compute both
+    exponent differences; select one; shift the smaller operand; add; count leading zeros; shift the sum;
+    round; and insert non-finite results. A marker bit limits the sum's shift to its exponent, because it
+    counts as the sum's highest set bit.
     """
     kinds = stage.hold(_kinds(a, b))
     swaps = stage.hold(b[:31] > a[:31])
@@ -113,7 +114,7 @@ def _not_finite(a: Value, b: Value, kinds: Value) -> Value:
 
 
 def _power(x: Value) -> Value:
-    """Return the biased exponent, 1 for subnormals."""
+    """Return the biased exponent, which is 1 for subnormals."""
     return Cat(x[23] | (x[23:31] == 0), x[24:31])
 
 
@@ -125,24 +126,27 @@ def _significand(x: Value) -> Value:
 
 
 _PARTED = 2
-"""The number of words that can wait for the adder, and for the host; as many more may be in flight."""
+"""The number of words that can wait for the adder and for the host.
+
+As many more may be in flight.
+"""
 
 
 class RingEngine(Circuit):
-    """A rank's engine: it all-reduces ``world`` chunks of ``chunk_words`` words, in ``host_order``.
+    """A rank's engine, which all-reduces ``world`` chunks of ``chunk_words`` words in ``host_order``.
 
     The host's streams carry float32, one packet per chunk; the neighbours' streams carry payloads. Received
     chunks are decompressed and added to local ones, and the sums are compressed and sent. The rank that
-    finishes a chunk decompresses and adopts the payload that it sends; the others forward the payload
+    finishes a chunk decompresses and adopts the payload that it sends. The other ranks forward the payload
     unchanged, so that all ranks have the same bits. Each point on a packet's path counts packets, and
     ``Routes``, derived from the steps of ``collectives.ring``, selects the path, so that packets follow
     without a pause.
 
-    It is free of deadlock: an arriving chunk always has room, encoded in one memory and summed in another, so
-    no engine waits for its right neighbour to begin. For C words per chunk and N ranks, the results are
-    complete after (2 N - 1) C cycles and a latency: N - 1 chunks arrive from the host before the last one,
-    whose sum is the first of N that go to the host. A separate decompressor handles the rank's own sum, so
-    that the other one processes a word from the left in every cycle.
+    The engine is free of deadlock: an arriving chunk always has room, encoded in one memory and summed in
+    another. So no engine waits for its right neighbour to begin. For C words per chunk and N ranks, the
+    results are complete after (2 N - 1) C cycles and a latency: N - 1 chunks arrive from the host before the
+    last one, whose sum is the first of N that go to the host. A separate decompressor handles the rank's own
+    sum, so that the other one processes a word from the left in every cycle.
     """
 
     def __init__(self, ring: Ring) -> None:
@@ -185,7 +189,10 @@ class RingEngine(Circuit):
         self._connect_values(m, encoder, decoded, own, adder)
 
     def _compressor(self, m: Module) -> tuple[Any, Any]:
-        """Return the compressor's input and output streams, buffered; for identity, one stream is both."""
+        """Return the compressor's buffered input and output streams.
+
+        For identity, one stream is both.
+        """
         codec, width = self._ring.codec, self._ring.width
         if isinstance(codec, Bfp):
             block: Any = BfpCompressor(codec, width)
@@ -206,7 +213,10 @@ class RingEngine(Circuit):
         return come.s_axis, go.m_axis
 
     def _decompressor(self, m: Module, name: str) -> tuple[Any, Any]:
-        """Return a decompressor's input and output streams; for identity, one stream is both."""
+        """Return a decompressor's input and output streams.
+
+        For identity, one stream is both.
+        """
         codec, width = self._ring.codec, self._ring.width
         if isinstance(codec, Bfp):
             block: Any = BfpDecompressor(codec, width)
@@ -220,10 +230,11 @@ class RingEngine(Circuit):
     def _connect_values(
         self, m: Module, encoder: Any, decoded: Any, published: Any, adder: WordAdder
     ) -> None:
-        """Connect the float32 streams: the first local packet is encoded, later ones are added to sums.
+        """Connect the float32 streams.
 
-        Buffers separate adder, adopter, and host, which are far from each other on a chip. Words from the
-        left wait for room at both, adder and host, because registers then signal it.
+        The first local packet is encoded, and later packets are added to sums. Buffers separate adder,
+        adopter, and host, which are far from each other on a chip. Words from the left wait for room at both
+        the adder and the host, because registers then signal it.
         """
         routes = self._ring.routes
         local, added, sums = self.s_axis, adder.s_axis, adder.m_axis
@@ -260,11 +271,11 @@ class RingEngine(Circuit):
 
 
 class WordAdder(Circuit):
-    """An adder of ``b`` to the words of a stream, lane by lane; up to ``depth`` sums wait in a memory.
+    """An adder of ``b`` to the words of a stream, lane by lane.
 
-    The adders run in every cycle, so that no signal has to stall all their registers at once. A word is
-    accepted only if the memory has room for its sum, which is reserved until the sum leaves. In a large block
-    (``is_large``), the memory uses ``is_apart``.
+    Up to ``depth`` sums wait in a memory. The adders run in every cycle, so that no signal has to stall all
+    their registers at once. A word is accepted only if the memory has room for its sum, which is reserved
+    until the sum leaves. In a large block (``is_large``), the memory uses ``is_apart``.
     """
 
     def __init__(self, width: int, depth: int, *, is_large: bool = False) -> None:
@@ -309,7 +320,7 @@ def _select(to: Any, condition: Value, one: Any, other: Any) -> list[Any]:
 
 
 def _route(m: Module, stream: Any, table: tuple[bool, ...]) -> Signal:
-    """Return the register of the current packet's entry in ``table``, which repeats."""
+    """Return the register of the current packet's entry in ``table``, which is used repeatedly."""
     route, index = Signal(init=table[0]), Signal(range(len(table)))
     bits = Const(sum(entry << at for at, entry in enumerate(table)), len(table))
     following = Mux(index == len(table) - 1, 0, index + 1)[: len(index)]

@@ -11,7 +11,10 @@ from gradwire_gateware import LANE_BITS
 from gradwire_gateware.formats import BfpLayout
 
 _SLACK_WORDS = 4
-"""Extra words of a memory beyond the largest payload, because packets don't share their last words."""
+"""The number of extra words of a memory beyond the largest payload.
+
+They are needed because packets don't share their last words.
+"""
 
 
 class Routes(NamedTuple):
@@ -21,17 +24,32 @@ class Routes(NamedTuple):
     """
 
     received_is_forwarded: tuple[bool, ...]
-    """The flags of packets from the left: whether the payload is forwarded unchanged."""
+    """The flags of packets from the left; a flag says whether the payload is forwarded unchanged."""
     decoded_is_added: tuple[bool, ...]
-    """The flags of decompressed packets: whether a packet is added to local values, or is a result."""
+    """The flags of decompressed packets.
+
+    A flag says whether a packet is added to local values, or is a result.
+    """
     given_is_own: tuple[bool, ...]
-    """The flags of results: whether a packet is this rank's own published sum, or from the left."""
+    """The flags of results.
+
+    A flag says whether a packet is this rank's own published sum, or is from the left.
+    """
     encoded_is_local: tuple[bool, ...]
-    """The flags of packets into the compressor: whether a packet has local values; if not, it has a sum."""
+    """The flags of packets into the compressor.
+
+    A flag says whether a packet has local values; if not, it has a sum.
+    """
     encoded_is_published: tuple[bool, ...]
-    """The flags of packets out of the compressor: whether a packet is a final sum, which this rank adopts."""
+    """The flags of packets out of the compressor.
+
+    A flag says whether a packet is a final sum, which this rank adopts.
+    """
     sent_is_forwarded: tuple[bool, ...]
-    """The flags of packets to the right: whether a packet is forwarded; if not, it is from the compressor."""
+    """The flags of packets to the right.
+
+    A flag says whether a packet is forwarded; if not, it is from the compressor.
+    """
 
     @classmethod
     def of(cls, world: int) -> Routes:
@@ -82,7 +100,7 @@ class Ring(NamedTuple):
 
 
 def host_order(rank: int, world: int) -> tuple[list[int], list[int]]:
-    """Return a rank's chunks in the order of its engine's input, and of its engine's output sums."""
+    """Return a rank's chunks in the order of the engine's input, and in the order of its output sums."""
     steps = list(ring.schedule(rank, world))
     taken = [steps[0].send[0], *(step.recv[0] for step in steps if step.combine)]
     given = [taken[-1], *(step.recv[0] for step in steps if not step.combine)]

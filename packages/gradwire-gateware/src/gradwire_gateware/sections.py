@@ -1,4 +1,4 @@
-"""Payloads of several sections: joined after a compressor, and split before a decompressor."""
+"""Payloads of several sections, which are joined after a compressor and split before a decompressor."""
 
 from __future__ import annotations
 
@@ -32,8 +32,8 @@ def store(
 ) -> tuple[list[Any], Value]:
     """Return the packers' streams, from memories for two chunks, and whether all memories have room.
 
-    A chunk's section of each packer has at most ``words`` words. The memories never stall the packers: their
-    source must start no group without room. Groups from ``more`` extra stages may still arrive.
+    A chunk's section of each packer has at most ``words`` words. The memories never stall the packers, so the
+    packers' source must start no group without room. Groups from ``more`` extra stages may still arrive.
     """
     streams, rooms, coming = [], [], _GROUPS_ON_THEIR_WAY + more
     for at, (packer, most) in enumerate(zip(packers, words, strict=True)):
@@ -45,7 +45,7 @@ def store(
 
 
 def join(m: Module, sections: Sequence[Any], out: Any) -> None:
-    """Join one packet from each stream into one packet without gaps."""
+    """Join one packet from each stream into a single packet without gaps."""
     width = len(out.tdata)
     m.submodules.packer = packer = Packer(width, width // 8, come_far=True)
     stage = Pipeline(m, packer.ready)
@@ -66,12 +66,12 @@ def join(m: Module, sections: Sequence[Any], out: Any) -> None:
 
 
 def cut(m: Module, come: Any, is_known: Value, sections: Sequence[tuple[Value, int, int]]) -> list[Any]:
-    """Split a packet into sections of given size, largest size, and memory words; return their streams.
+    """Split a packet into sections, and return their streams.
 
-    A packet's words wait until ``is_known`` is high, and the sizes are read with them. No word enters while a
-    memory has no room. After a packet's last word, one cycle has no word, because the remainder of a section
-    may have to be output. So only registers decide whether a word enters, wherever the sections are on the
-    chip.
+    A section has a size, a largest size, and the number of words of its memory. A packet's words wait until
+    ``is_known`` is high, and the sizes are read with them. No word enters while a memory has no room. After a
+    packet's last word, one cycle has no word, because the remainder of a section may have to be output. So
+    only registers decide whether a word enters, wherever the sections are on the chip.
     """
     skip: Value = Const(0)
     most_skipped = 0
@@ -118,16 +118,20 @@ class Countdown:
 # A byte range of a packet, aligned to the beginning of a word.
 
 _COARSE = 4
-"""The byte granularity of the first rotation stage; the second one rotates by the remainder."""
+"""The byte granularity of the first rotation stage.
+
+The second stage rotates by the remainder.
+"""
 
 
 class Trim(Circuit):
-    """A block that cuts packets to ``nbytes`` bytes from byte ``skip`` on, or drops them unless ``wanted``.
+    """A block that cuts packets to ``nbytes`` bytes from byte ``skip`` on, or drops them.
 
-    A packet's words wait until ``told`` is high; the three inputs must then be stable until ``takes_last``,
-    the cycle of the last word. Every wanted packet gives one packet, shorter if the input ends early. Two
-    stages rotate a word by ``skip`` modulo the word's size, and a third one merges the rest of the previous
-    word with the beginning of this one. After the last word, a remainder may take one more cycle.
+    Packets that aren't ``wanted`` are dropped. A packet's words wait until ``told`` is high. The three inputs
+    must then be stable until ``takes_last``, the cycle of the last word. Every wanted packet gives one
+    packet, shorter if the input ends early. Two stages rotate a word by ``skip`` modulo the word's size, and
+    a third stage merges the rest of the previous word with the beginning of this one. After the last word, a
+    remainder may take one more cycle.
     """
 
     def __init__(self, width: int, most_skipped: int, most: int = 2**16 - 1) -> None:

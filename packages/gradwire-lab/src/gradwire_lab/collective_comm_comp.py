@@ -40,25 +40,7 @@ _PLACE_NBYTES = 64
 
 
 def marked_link(comm: MPI.Comm | None = None, timeout_s: float = 30.0, tos: int = TOS) -> SocketLink:
-    """Return a link between all processes of a communicator, over its own connections, half of them marked.
-
-    All processes must call it. Values that NICs may compress use the marked connections.
-
-    Parameters
-    ----------
-    comm
-        An intracommunicator of mpi4py; None is ``MPI.COMM_WORLD``.
-    timeout_s
-        The longest wait without progress, in seconds.
-    tos
-        The type of service of the marked connections.
-
-    Raises
-    ------
-    LinkError
-        If mpi4py or MPI is missing, the variables for TLS are set, or the ranks can't reach each other.
-        ``LinkTimeoutError`` if a rank doesn't join in time.
-    """
+    """Return a link between all processes of a communicator, with a second, marked connection to each."""
     check_tos(tos)
     mpi = load_mpi()
     parent = intracommunicator(mpi, comm)
@@ -106,7 +88,7 @@ def _store(mpi: Any, parent: Any, what: str, timeout_s: float) -> Store:
 
 
 def _done(begin: Callable[[], Any], what: str, timeout_s: float) -> None:
-    """Start a non-blocking MPI collective and wait for it. Raises ``LinkTimeoutError``."""
+    """Start a non-blocking MPI collective, and wait for its end. Raises ``LinkTimeoutError``."""
     with calls:
         request = begin()
 
@@ -172,9 +154,10 @@ class CollectiveCommComp:
         self.Free()
 
     def Allreduce(self, sendbuf: Any, recvbuf: Any, op: Any = None) -> None:  # noqa: N802 - MPI's name
-        """Write the sum of all ranks' ``sendbuf`` to ``recvbuf``; with ``IN_PLACE``, sum the ``recvbuf``.
+        """Write the sum of all ranks' ``sendbuf`` to ``recvbuf``.
 
-        Raises ``TensorError`` for unsupported buffers and operations, and ``ExchangeError``.
+        With ``IN_PLACE``, the ranks' ``recvbuf`` are summed. Raises ``TensorError`` for unsupported buffers
+        and operations, and ``ExchangeError``.
         """
         self._check_sum(op)
         self._all.all_reduce(self._filled(sendbuf, recvbuf), average=False)

@@ -1,4 +1,4 @@
-"""Tables whose columns each have a function for their cells' text."""
+"""Tables in which each column has a function for the text of its cells."""
 
 from __future__ import annotations
 
@@ -24,5 +24,5 @@ def text_of(name: str) -> Callable[[Mapping[str, Any]], str]:
 
 
 def ms_of(name: str) -> Callable[[Mapping[str, Any]], str]:
-    """Return a function that formats a row's seconds as milliseconds."""
+    """Return a function that formats seconds in a row's value as milliseconds."""
     return lambda row: figure(1e3 * row[name])

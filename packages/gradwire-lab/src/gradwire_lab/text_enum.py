@@ -6,6 +6,6 @@ from enum import Enum
 
 
 class TextEnum(str, Enum):
-    """The base class of enumerations whose members are their values as text, also in an f-string."""
+    """The base class of enumerations whose members are text, also in an f-string."""
 
     __str__ = str.__str__

@@ -80,7 +80,10 @@ def _has_memory(tensor: torch.Tensor) -> bool:
 
 
 def _may_share_memory(tensor: torch.Tensor) -> bool:
-    """Return whether elements may share addresses, because a stride is within the extent of smaller ones."""
+    """Return whether elements of a tensor may share memory.
+
+    They may if a stride is smaller than the extent of the dimensions with smaller strides.
+    """
     reached = 0
     for stride, size in sorted(zip(tensor.stride(), tensor.shape, strict=True)):
         if size > 1 and stride <= reached:

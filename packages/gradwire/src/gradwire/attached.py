@@ -55,12 +55,12 @@ class Attached:
 
     @property
     def plan(self) -> Plan:
-        """The plan in use: the plan that all ranks agreed on, or have chosen last."""
+        """The plan in use, which all ranks agreed on or chose last."""
         return self._sync.plan
 
     @property
     def decisions(self) -> list[tuple[int, PlanChoice]]:
-        """The decisions of ``"auto"``, with the steps before which all ranks adopted a plan."""
+        """The decisions of ``"auto"``, each with the step before which all ranks adopted its plan."""
         return [*self._chooser.decisions]
 
     @outside_inference
@@ -169,7 +169,7 @@ class Attached:
         self._undo.close()
 
     def _leave_out(self, seconds: float) -> None:
-        """Subtract from the current step the seconds of steps that a stand-in averaged, in a comparison."""
+        """Subtract from the current step's time the ``seconds`` of a comparison in which another hook ran."""
         self.ledger._leave_out(seconds)
         self._chooser.leave_out(seconds)
 
@@ -232,7 +232,7 @@ def _is_older(state: object) -> bool:
 
 
 def _opened_older_shards(state: Mapping[str, Any], rank: int) -> Mapping[str, Any]:
-    """Return the state of a ``GradientSync`` from a sharded model's state of an older version."""
+    """Convert an older version's state of a sharded model to the state of a ``GradientSync``."""
     given = _OLDER.fields(state, "residuals", AUTO, SUM)
     residuals = given.get("residuals", mapping)
     given.get(AUTO, text, None)

@@ -1,6 +1,6 @@
 """All exceptions of gradwire. A message states the expected and the actual value, and the remedy.
 
-Each class has the place of its entry in the documentation as ``docs``.
+The attribute ``docs`` of each class names its entry in the documentation.
 """
 
 from __future__ import annotations
@@ -83,7 +83,7 @@ class AttachError(GradwireError, RuntimeError):
 
 
 class MissingPackageError(GradwireError, ImportError):
-    """An error for an optional package that isn't installed or can't be imported; names gradwire's extra."""
+    """An error for an optional package that can't be imported, with the extra to install in the message."""
 
 
 class DataError(GradwireError):

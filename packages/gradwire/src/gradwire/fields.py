@@ -34,7 +34,7 @@ class _WrongError(Exception):
         self.wanted, self.got, self.place = wanted, got, place
 
     def under(self, place: str) -> _WrongError:
-        """Return the same mistake for an enclosing value, which has this one at ``place``."""
+        """Return the same mistake for the enclosing value, in which this value is at ``place``."""
         dot = "." if place and self.place and not self.place.startswith("[") else ""
         return _WrongError(self.wanted, self.got, f"{place}{dot}{self.place}")
 
@@ -92,13 +92,13 @@ class Fields:
     @overload
     def get(self, name: str, kind: Kind[T], default: S) -> T | S: ...
     def get(self, name: str, kind: Kind[Any], default: Any = MISSING) -> Any:
-        """Return a field as validated by ``kind``; if it is missing, return ``default`` or raise an error."""
+        """Return a field as validated by ``kind``; a missing field is ``default`` or an error."""
         if name not in self._values:
             return self._source.read(MISSING, anything, name) if default is MISSING else default
         return self._source.read(self._values[name], kind, name)
 
     def below(self, start: str, kind: Kind[T]) -> dict[str, T]:
-        """Return the fields with the name prefix ``start``, by the rest of their names."""
+        """Return the fields whose names start with ``start``, keyed by the rest of the name."""
         found = [name for name in self._values if name.startswith(start)]
         return {name.removeprefix(start): self.get(name, kind) for name in found}
 
@@ -238,7 +238,7 @@ def optional(kind: Kind[T], none: S = None) -> Kind[T | S]:  # type: ignore[assi
 
 
 def rows(kind: Kind[T], count: int | None = None) -> Kind[tuple[T, ...]]:
-    """Return the kind that accepts lists whose entries are all of ``kind``, ``count`` of them if given."""
+    """Return the kind that accepts lists whose entries are all of ``kind``, of length ``count`` if given."""
 
     def read(value: object) -> tuple[T, ...]:
         if not isinstance(value, list | tuple) or count not in (None, len(value)):
@@ -330,7 +330,7 @@ def of(made: type[T], /, *needs: str, **kinds: Kind[Any]) -> Kind[T]:
     """Return the kind of mappings that become a dataclass, with the kinds of its annotations.
 
     Integers must be 0 or more, and other numbers finite, unless ``kinds`` has a kind for the field. A field
-    with a default may be missing; with ``needs``, all fields except these may be missing.
+    with a default may be missing; with ``needs``, only the fields in ``needs`` must be present.
     """
     hints = get_type_hints(made)
     own = {each.name: each for each in fields(made) if each.init}  # type: ignore[arg-type]

@@ -21,7 +21,10 @@ _DEVICES = Path("/dev")
 STANDARD_OUTPUT = Path("-")
 """The path that stands for standard output, to which ``write_files`` writes instead of a file."""
 MOST_TEXT_NBYTES = 1 << 28
-"""The size limit of records to read, in bytes: far above any command's record, and below memory."""
+"""The size limit of a record to read, in bytes.
+
+It is far above any command's record, and below a machine's memory.
+"""
 
 
 def cache_folder() -> Path:
@@ -89,7 +92,7 @@ def write_files(files: Mapping[Path, Content]) -> None:
 
 
 _kept_output: list[TextIO | int] = []
-"""Standard output, or its descriptor, while ``output_kept_for_files`` diverts what is printed."""
+"""Standard output, or its descriptor, while ``output_kept_for_files`` redirects printed text."""
 
 
 def _print(content: bytes) -> None:
@@ -104,7 +107,10 @@ def _print(content: bytes) -> None:
 
 @contextmanager
 def output_kept_for_files() -> Iterator[None]:
-    """Divert what this process and its children print to standard error, except files for standard output."""
+    """Redirect printed text of this process and its children to standard error.
+
+    Only files for standard output are still written there.
+    """
     sys.stdout.flush()
     with ExitStack() as undo:
         kept: TextIO | int = sys.stdout
@@ -174,9 +180,10 @@ def _sync_folder(folder: Path) -> None:
 
 
 def check_writable(option: str, path: Path, overwrite: bool) -> None:
-    """Raise ``JobError`` with the option's name unless the file ``path`` can be written; leave no trace.
+    """Raise ``JobError`` with the option's name unless the file ``path`` can be written.
 
-    An existing file is an older result that took time to measure, so only ``overwrite`` permits replacing it.
+    Nothing is written. An existing file is an older result that took time to measure, so only ``overwrite``
+    permits replacing it.
     """
     if path == STANDARD_OUTPUT:
         return
@@ -198,7 +205,8 @@ def check_writable(option: str, path: Path, overwrite: bool) -> None:
 def check_replaceable(path: Path, overwrite: bool, read: Callable[[Path], object]) -> None:
     """Raise ``OSError`` if the file at ``path`` must not be replaced.
 
-    Without ``overwrite``, only a file that ``read`` accepts is replaced; it raises ``SpecError`` for others.
+    Without ``overwrite``, only a file that ``read`` accepts is replaced; ``read`` raises ``SpecError`` for
+    others.
     """
     if path.is_dir():
         raise IsADirectoryError(errno.EISDIR, os.strerror(errno.EISDIR))
@@ -223,7 +231,10 @@ def check_folder_new(option: str, folder: Path, names: Sequence[str], overwrite:
 
 
 def check_folder_writable(option: str, folder: Path) -> None:
-    """Raise ``JobError`` with the option's name unless ``folder`` is writable; leave no trace."""
+    """Raise ``JobError`` with the option's name unless ``folder`` is writable.
+
+    Nothing remains in the folder.
+    """
     _try_folder(option, folder, folder, "folder")
 
 

@@ -1,4 +1,4 @@
-"""D-Sync: synchronous data-parallel SGD over an all-reduce, the baseline of Pipe-SGD (its figure 1b)."""
+"""D-Sync: synchronous data-parallel SGD over an all-reduce, the baseline in figure 1b of Pipe-SGD."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ class BackwardOverlap:
 
     The hooks that detect gradients exist only during backward. Therefore they run after the user's hooks,
     whose changes are exchanged, and a backward pass within ``compute_loss`` (an accumulation over smaller
-    batches) isn't mistaken for the last one.
+    batches) isn't mistaken for the step's backward pass.
     """
 
     def __init__(self, sync: GradientSync, gradients: FlatGradients, buckets: FlatBuckets) -> None:
@@ -144,7 +144,7 @@ class BackwardOverlap:
 
 
 class DSync(WorkerMethod):
-    """Synchronous SGD: each step averages its gradient over all ranks, and updates with the average.
+    """Synchronous SGD: each step averages its gradient over all ranks, and applies the average.
 
     ``w[t] = w[t-1] - lr * mean(g[t])``, where ``g[t]`` was computed at ``w[t-1]``. A step takes
     ``l_up + l_comp + l_comm`` (Pipe-SGD, equation 2) with one bucket. If the plan's ``bucket_nbytes`` divides

@@ -1,7 +1,8 @@
-"""Lines for users, by the logger ``gradwire``; on standard error if the application configures no logging.
+"""Log lines for users, by the logger ``gradwire``.
 
-Both are decided for each line, because an application may configure logging after it attached gradwire, and a
-line must never appear twice. Rank 0 writes all lines that are the same on all ranks.
+They are written to standard error if the application configures no logging. Logger and destination are
+decided for each line, because an application may configure logging after it attached gradwire, and a line
+must never appear twice. Rank 0 writes all lines that are the same on all ranks.
 """
 
 from __future__ import annotations
@@ -15,7 +16,7 @@ from gradwire.errors import SpecError
 LOG = logging.getLogger("gradwire")
 """The logger of all lines; ``gradwire.lossy`` has those that are also Python warnings."""
 VARIABLE = "GRADWIRE_LOG"
-"""The environment variable with the least important lines to show; it overrides the application's levels."""
+"""The environment variable for the lowest level to show, which overrides the application's levels."""
 LEVELS = {"quiet": logging.WARNING, "info": logging.INFO, "debug": logging.DEBUG}
 _USUAL = logging.INFO - 1  # shows INFO, and differs from every level that an application sets
 
@@ -33,9 +34,10 @@ def level() -> int | None:
 
 
 def open_log() -> None:
-    """Show lines from now on, by ``GRADWIRE_LOG`` or the application's settings; may be called repeatedly.
+    """Show lines from now on, at the level of ``GRADWIRE_LOG`` or of the application.
 
-    A level that the application gave the logger stays, unless the variable is set. Raises ``SpecError``.
+    A level that the application gave the logger stays, unless the variable is set. May be called repeatedly.
+    Raises ``SpecError``.
     """
     chosen = level()
     if chosen is not None:

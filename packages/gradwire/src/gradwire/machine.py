@@ -20,13 +20,16 @@ def cores() -> int:
 
 
 def stolen_s(proc: Path = Path("/proc")) -> float:
-    """Return the seconds for which a hypervisor has kept this machine's cores waiting since boot."""
+    """Return the seconds since boot for which a hypervisor has kept this machine's cores waiting."""
     cpu = (proc / "stat").read_text(encoding="utf-8").split(maxsplit=9)
     return int(cpu[8]) / os.sysconf("SC_CLK_TCK")
 
 
 def describe_machine(**more: object) -> dict[str, object]:
-    """Return a description of the machine with ``more`` facts, without the name of machine or user."""
+    """Return a description of the machine with ``more`` facts.
+
+    It contains no name of the machine or the user.
+    """
     return {
         "system": f"{platform.system()} {platform.machine()}",
         "kernel": platform.release(),
@@ -69,7 +72,7 @@ def _processor() -> str:
 
 
 def is_inside() -> bool:
-    """Return whether this process runs on a testbed's host; all hosts then share this machine."""
+    """Return whether this process runs on a host of a testbed, all of whose hosts share this machine."""
     return bool(os.environ.get(TOPOLOGY))
 
 

@@ -25,15 +25,15 @@ from gradwire.wire import HEADER_NBYTES, MAX_FRAME_NBYTES, TOS
 
 FLOAT_NBYTES = 4
 SEGMENT_UNIT_NBYTES = FLOAT_NBYTES * 4096
-"""The unit of segments, 4096 floats, so that the blocks of block codecs end at segments' ends."""
+"""The unit of segments, 4096 floats, so that the blocks of block codecs end where segments end."""
 MAX_SEGMENT_NBYTES = FLOAT_NBYTES * (1 << 32) - SEGMENT_UNIT_NBYTES
 """The largest segment, because frames count elements in 32 bits; most codecs' largest frames are smaller."""
 MAX_PIPELINE = 1024
-"""The largest pipeline: training stores a gradient for every step in flight, and older ones are useless."""
+"""The largest pipeline: each step in flight needs a stored gradient, and older gradients are useless."""
 MAX_LANES = 16
 """The largest number of lanes: each has a thread, and a connection to every rank."""
 MAX_BUCKET_NBYTES = 1 << 48
-"""The largest bucket: the memory that a CPU can address, which bounds any gradient."""
+"""The largest bucket: no gradient is larger than the memory that a CPU can address."""
 SCALES = (None, "auto")
 """The values of ``scale``; the default is first."""
 MOST_HOSTS = 256
@@ -60,8 +60,8 @@ class Plan:
         of 16384, with frames of at most 32 MiB. Smaller segments overlap more of a short chunk's encoding,
         transfer, and decoding, but every frame costs CPU time on both sides.
     pipeline
-        The number of steps in flight, 1 to 1024: 1 waits for the step's own gradient, 2 applies the previous
-        step's.
+        The number of steps in flight, 1 to 1024: 1 waits for the step's own gradient, and 2 applies the
+        gradient of the previous step.
     bucket_nbytes
         The largest bucket that training exchanges, in bytes of float32; a multiple of 4 up to 2^48. A larger
         parameter has its own bucket. With None, the whole gradient is one bucket. With smaller buckets, the
@@ -178,7 +178,7 @@ class Plan:
 
     @cached_property
     def encoding(self) -> Codec:
-        """The codec of frames: ``codec``, or a projection to values that NICs send exactly; with scale."""
+        """The codec of frames: ``codec`` with its scale, or one whose values NICs send exactly."""
         chosen = self.codec if self.offload is None else Projected(offloadable(parse(str(self.offload))))
         return self._scaled(chosen)
 
@@ -222,7 +222,7 @@ class Plan:
         return self.encode_on == "device"
 
     def on_host(self, who: str) -> Plan:
-        """Return the plan for ``who``, which encodes on the host. Raises ``SpecError`` otherwise."""
+        """Return this plan if it encodes on the host, as ``who`` requires, or raise ``SpecError``."""
         if self.encodes_on_device:
             raise SpecError(f"{who} expected encode_on='host', got 'device'; use a plan that encodes there")
         return self
@@ -233,7 +233,7 @@ class Plan:
         return self.exchange == "sharded"
 
     def for_whole_gradients(self, who: str) -> Plan:
-        """Return the plan for ``who``, which averages whole gradients. Raises ``SpecError`` if sharded."""
+        """Return this plan for ``who``, which averages whole gradients. Raises ``SpecError`` if sharded."""
         if self.is_sharded:
             raise SpecError(
                 f"{who} expected a plan with exchange='all_reduce', got 'sharded'; use such a plan, or train "
@@ -255,7 +255,7 @@ class Plan:
 
     @cached_property
     def keeps_residual(self) -> bool:
-        """Whether training keeps residuals: ``residual``, or by default whether a codec needs them."""
+        """Whether training keeps residuals, according to ``residual`` or, by default, to the codecs."""
         return any(each.WANTS_RESIDUAL for each in self.encodings) if self.residual is None else self.residual
 
     @classmethod
@@ -310,7 +310,7 @@ class Plan:
 
     @classmethod
     def from_json(cls, text: str) -> Plan:
-        """Return the plan in JSON from ``to_json`` of this or an older version; missing keys have defaults.
+        """Return the plan in JSON that ``to_json`` of this or an older version returned.
 
         Raises ``SpecError`` if the JSON is invalid, or if its checksum differs.
         """
@@ -331,7 +331,7 @@ class Plan:
     def save(self, path: str | os.PathLike[str], overwrite: bool = False) -> None:
         """Write the plan as JSON to a file atomically.
 
-        It replaces an older plan, and any other file only if ``overwrite`` is true. Raises ``SpecError`` if
+        An older plan is replaced, and any other file only if ``overwrite`` is true. Raises ``SpecError`` if
         it cannot be written.
         """
         try:
@@ -379,8 +379,8 @@ def _reason(error: Exception) -> str:
 def bucket_members(counts: Sequence[int], bucket_nbytes: int | None) -> list[range]:
     """Return the buckets as ranges of parameter numbers, in the order of their exchange.
 
-    Backward computes gradients approximately in reverse order of the parameters, so the last ones are in the
-    first bucket. A bucket ends before it would exceed ``bucket_nbytes``.
+    Backward computes gradients approximately in reverse order of the parameters, so the last parameters are
+    in the first bucket. A bucket ends before it would exceed ``bucket_nbytes``.
 
     Parameters
     ----------

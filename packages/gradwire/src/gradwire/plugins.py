@@ -18,7 +18,7 @@ from gradwire.errors import SpecError, one_line
 from gradwire.version import NEEDED
 
 COMMANDS = "gradwire.commands"
-"""The group of commands: any name = a mapping from commands to (one line of help, ``module:function``)."""
+"""The group of commands: a name = a mapping from commands to (one line of help, ``module:function``)."""
 CODECS = "gradwire.codecs"
 """The group of codecs: the name in specs = ``module:Class``."""
 ALGORITHMS = "gradwire.algorithms"

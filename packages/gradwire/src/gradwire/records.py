@@ -22,7 +22,7 @@ _SURROGATE = re.compile(r"\\u[dD][89a-fA-F]")
 
 
 def make_record(schema: str, fields: Mapping[str, object], **machine: object) -> dict[str, object]:
-    """Return a record with ``fields``; ``machine`` are more facts for the machine's description.
+    """Return a record with ``fields``; ``machine`` has more facts about the machine.
 
     A field named ``machine`` replaces this machine's description.
     """
@@ -40,7 +40,7 @@ def to_json(record: Mapping[str, object]) -> str:
 
 
 def read_object(text: str, called: str) -> dict[str, Any]:
-    """Return the JSON object in ``text``. Raises ``SpecError``, which names it ``called``."""
+    """Return the JSON object in ``text``. Raises ``SpecError``, which calls the text ``called``."""
     try:
         values = _loaded(text)
     except (ValueError, RecursionError) as error:

@@ -2,7 +2,7 @@
 
 The gradient is reduce-scattered with the plan's codec. Each rank updates its shard of exact weights with its
 shard of the optimizer's state (ZeRO's first stage: Rajbhandari et al., SC 2020). The other ranks get the
-changes of their replicas' weights, entropy coded and bit for bit.
+changes of their replicas' weights, entropy-coded without loss.
 """
 
 from __future__ import annotations
@@ -52,8 +52,8 @@ class Shard:
     """One rank's shard of the weights: ``start`` up to ``stop`` in the order of the flat gradient.
 
     The constructor replaces the parameters of the optimizer, which has no state yet, with 1-D slices of
-    ``masters``, each in its parameter's group, so that the optimizer has state only for the shard.
-    ``masters`` are the exact weights, 1-D float32 on the CPU; the caller fills them.
+    ``masters``, each in its parameter's group. So the optimizer has state only for the shard. ``masters`` are
+    the exact weights, 1-D float32 on the CPU; the caller fills them.
     """
 
     def __init__(
@@ -108,10 +108,10 @@ def check_shardable(optimizer: torch.optim.Optimizer, parameters: Sequence[Param
 
 
 ALGORITHM = "ring"
-"""The algorithm whose reduce half gives every rank the sum of a different part of equal size."""
+"""The algorithm whose reduce half leaves every rank with a different part of the sum, of equal size."""
 _BITS: Final = {torch.bfloat16: torch.int16, torch.float32: torch.int32}
 _FIRST: Final = 0
-"""The version of weights that are read from a model or a state."""
+"""The first version of weights, for weights read from a model or a state."""
 
 
 class _SumOfShard(BucketObserver):
@@ -135,7 +135,7 @@ class _SumOfShard(BucketObserver):
 
 
 class Sharded(WorkerMethod):
-    """Synchronous SGD in which each rank updates its shard of the weights and sends the changes to all.
+    """Synchronous SGD: each rank updates its shard of the weights, and sends the changes to all ranks.
 
     Compared with ``DSync``, a rank has only a shard of the optimizer's state and of the exact weights. The
     gradient is encoded in the reduce half only. The broadcast half sends the changes of the replicas
@@ -259,7 +259,7 @@ class Sharded(WorkerMethod):
         return cost
 
     def _broadcast_weights(self) -> ExchangeCost:
-        """Update the replicas to the masters of all ranks; return the cost of the broadcast half."""
+        """Update the replicas to all ranks' masters, and return the cost of the broadcast half."""
         shard, carrier = self._shard, self._gradients.buffer  # free until the next backward pass
         carrier[shard.start : shard.stop] = shard.masters
         cost = self.exchange.broadcast(carrier, self._deltas.over(carrier))
@@ -274,7 +274,7 @@ class Sharded(WorkerMethod):
     @torch.inference_mode(mode=False)  # the words are changed again outside
     @torch.no_grad()
     def _read(self) -> None:
-        """Copy the model's weights to the masters at the first call, and later if the model was written."""
+        """Copy the model's weights to the masters in the first call, and again if the model was written."""
         if self._written and self._written == self._versions():
             return
         flat = torch.cat([on_host(each).reshape(-1) for each in self._gradients.parameters])
@@ -335,7 +335,7 @@ class Sharded(WorkerMethod):
 
 
 def _bits(words: torch.Tensor) -> torch.Tensor:
-    """Return words as integers, as they are saved in a state."""
+    """Return words as integers, in the format of a saved state."""
     return words.view(_BITS[words.dtype])
 
 

@@ -1,4 +1,7 @@
-"""Tables as text of at most 80 columns, drawn by rich on a terminal and plain elsewhere."""
+"""Tables as text of at most 80 columns.
+
+On a terminal, rich draws them; elsewhere, they are plain text.
+"""
 
 from __future__ import annotations
 
@@ -41,8 +44,8 @@ class Column:
 class Table:
     """A table of columns, and of rows with one cell for each column.
 
-    A column without entries isn't shown, nor is a table without rows. ``has_total`` says that the last row is
-    the sum of the others.
+    Columns without entries and tables without rows aren't shown. ``has_total`` says that the last row is the
+    sum of the others.
     """
 
     columns: Sequence[Column]
@@ -114,7 +117,10 @@ def _head(columns: Sequence[Column]) -> list[str]:
 
 
 def _fitted(columns: Sequence[Column], natural: Sequence[int], room: int) -> list[int]:
-    """Return the columns' widths; the widest text is narrowed until all fit or none can be narrowed."""
+    """Return the columns' widths.
+
+    The column with the widest text is narrowed until all columns fit or none can be narrowed.
+    """
     widths = list(natural)
     texts = [place for place, column in enumerate(columns) if column.is_text]
     while sum(widths) > room:
@@ -128,7 +134,7 @@ def _fitted(columns: Sequence[Column], natural: Sequence[int], room: int) -> lis
 def _row_lines(
     columns: Sequence[Column], row: Sequence[str], widths: Sequence[int], gap: int
 ) -> Iterator[str]:
-    """Yield the lines of one row; shorter cells are padded to the number of lines of the tallest."""
+    """Yield the lines of one row, in which all cells have the tallest cell's number of lines."""
     last = len(columns) - 1
     cells = [
         _fold(cell, width, place == last) for place, (cell, width) in enumerate(zip(row, widths, strict=True))
@@ -146,7 +152,7 @@ def _row_lines(
 
 
 def _fold(cell: str, width: int, is_last: bool) -> list[str]:
-    """Return a cell's lines; the last column is wrapped at spaces, the others within specs, too."""
+    """Return a cell's lines, wrapped at spaces and, except in the last column, within specs, too."""
     if is_last:
         wrapper = textwrap.TextWrapper(width, break_long_words=False, break_on_hyphens=False)
     else:

@@ -23,9 +23,12 @@ _THOUSANDS = {"": 0, "k": 3, "K": 3, "M": 6, "G": 9, "B": 9}
 _MOST_COUNT = 10**13
 _WHOLE = re.compile("[0-9]{1,18}")
 _MOST_DIGITS = 100
-"""The largest number of digits; Python itself raises an error above some thousand digits."""
+"""The largest number of digits in a number.
+
+Python itself raises an error above some thousand digits.
+"""
 SLOWEST, FASTEST = 10**3, 10**12
-"""The limits of link rates in bit/s; outside, frame times can't be represented in nanoseconds."""
+"""The limits of link rates in bit/s, within which frame times can be represented in nanoseconds."""
 
 
 def parse_rate(text: str | None) -> float | None:
@@ -33,7 +36,7 @@ def parse_rate(text: str | None) -> float | None:
 
     Prefixes are decimal, as usual for network rates. Bits are written ``bit``, ``kbit``, ``mbit``, ``gbit``
     (or ``Gbit/s``, ``Gbps``, ``GbE``), bytes ``Bps``, ``kBps``, ``MBps``, ``GBps`` (or ``MB/s``). ``mbps`` is
-    refused, because it means bits to some and bytes to others, such as ``tc``. Raises ``SpecError`` for
+    refused, because it means bits to some users, and bytes to others and to ``tc``. Raises ``SpecError`` for
     anything else, and for a rate that is not positive.
 
     Examples
@@ -63,7 +66,7 @@ def check_link_rate(text: str | None) -> float | None:
 
 
 def parse_duration(text: str) -> float:
-    """Return a time in seconds; the unit is ``ns``, ``us``, ``ms`` or ``s``, and optional for 0.
+    """Return a time in seconds from text with the unit ``ns``, ``us``, ``ms``, or ``s``, which 0 may lack.
 
     Raises ``SpecError``.
 

@@ -12,7 +12,7 @@ from types import MappingProxyType
 from gradwire.errors import one_line
 
 NEEDED = ("torch", "numpy", "zstandard", "jinja2")
-"""The required packages of almost every command; a test compares them with pyproject.toml."""
+"""The packages that almost every command requires; a test compares them with pyproject.toml."""
 
 
 def version() -> str:
@@ -53,7 +53,7 @@ def installed(package: str) -> str | None:
 
 
 def import_problem(package: str) -> str:
-    """Import a package; return the reason if it fails, otherwise ""."""
+    """Import a package, and return the reason if that fails, otherwise ""."""
     try:
         importlib.import_module(package)
     except Exception as error:  # a damaged installation may raise anything
@@ -62,11 +62,11 @@ def import_problem(package: str) -> str:
 
 
 SOURCES = ":(top,glob)packages/*/src/**"
-"""The git pathspec of all packages' sources, which produce a record."""
+"""The git pathspec of all packages' sources, which may affect a record."""
 EXTRAS = MappingProxyType(
     {"gateware": "gradwire-gateware", "papers": "gradwire-lab", "train": "gradwire-lab"}
 )
-"""The package of each extra that belongs to a package other than ``gradwire``."""
+"""The packages of extras that don't belong to ``gradwire`` itself, by extra."""
 
 
 def how_to_install(extra: str) -> str:

@@ -1,7 +1,7 @@
-"""The frame: a 32-byte header, then the payload; one function writes frames, and one validates them.
+"""The frame: a 32-byte header, then the payload. One function writes frames, and one validates them.
 
 ``docs/wire-format.md`` shows the fields and an example. The header contains the element count, because a
-payload doesn't; the codec's number and fingerprint identify the payload's format; the sequence number and the
+payload doesn't. The codec's number and fingerprint identify the payload's format. The sequence number and the
 two checksums detect frames that were lost, repeated, reordered, or altered. The header has its own checksum,
 so that its lengths are verified before they are used.
 """
@@ -21,30 +21,37 @@ MAGIC = b"GRDW"
 VERSION = 1
 HEADER_NBYTES = 32
 MAX_FRAME_NBYTES = 1 << 25
-"""The largest frame in bytes. Receivers always provide this much memory, because some transports abort the
-process if a message is too large."""
+"""The largest frame in bytes.
+
+Receivers always provide this much memory, because some transports abort the process if a message is too
+large.
+"""
 AVERAGE = 0x0001
-"""The flag of frames whose sum will be divided by the number of ranks, which the values don't show."""
+"""The flag of frames whose sum will be divided by the number of ranks.
+
+The values themselves don't show that.
+"""
 PARTING = 131
 """The codec number of a rank's last frame, which contains the steps of one or two ranks."""
 
 TOS = 0x28
 """The IP type of service of connections that carry only float32, which NICs may compress.
 
-INCEPTIONN uses it to mark gradients."""
+INCEPTIONN uses this type of service to mark gradients.
+"""
 
 _FIELDS = struct.Struct("<4sBBHIIIII")
 _CHECKSUM = struct.Struct("<I")
 _PLACE = struct.Struct("<II")
 _STEP_SHIFT = 1
 _EARLY = 1 << 14
-"""The first step number, plus one, of which a header contains only the low 14 bits."""
+"""The first step, plus one, of which a header contains only the low 14 bits."""
 _LARGEST_STEP = (1 << 32) - 1
 _CLOSE = 1 << 10
 PARTING_NBYTES = HEADER_NBYTES + 2 * _PLACE.size
 """The size of the longest last frame in bytes."""
 LATE = _EARLY - 1
-"""The first step that a header does not contain exactly."""
+"""The first step that a header can't contain exactly."""
 _NO_NAMES: Mapping[int, str] = {}
 
 
@@ -112,7 +119,7 @@ class OutOfStepError(FrameError):
     Attributes
     ----------
     places
-        One or two ranks of the link with their steps; the rank is None for the sender of the frame.
+        One or two ranks of the link and their steps; None stands for the rank that sent the frame.
     has_left
         Whether the first of these ranks has closed its link, for any reason.
     flags
@@ -136,7 +143,7 @@ def flags_of(step: int | None) -> int:
 
 
 def step_of(flags: int, near: int) -> int | None:
-    """Return the step in a frame's flags; None without one, or ``LATE`` for a late step far from ``near``.
+    """Return the step in a frame's flags, or None without one, or ``LATE`` for a late step far from ``near``.
 
     Flags contain the low 14 bits of a late step; the result is the step with these bits nearest to ``near``.
     """
@@ -149,7 +156,10 @@ def step_of(flags: int, near: int) -> int | None:
 
 
 def parting_frame(places: Sequence[tuple[int, int]], *, has_left: bool) -> torch.Tensor:
-    """Return a rank's last frame, with the steps of one or two ranks; ``has_left`` is about the first."""
+    """Return a rank's last frame, with the steps of one or two ranks.
+
+    ``has_left`` refers to the first of these ranks.
+    """
     payload = b"".join(_PLACE.pack(rank, min(step, _LARGEST_STEP)) for rank, step in places)
     frame = frame_memory(HEADER_NBYTES + len(payload))
     memory_of(frame)[HEADER_NBYTES:] = payload
@@ -192,7 +202,7 @@ def _check_step(frame: torch.Tensor, header: Header, flags: int, step: int | Non
 
 @dataclass(frozen=True, slots=True)
 class Expected:
-    """The receiver's expectations of the next frame."""
+    """The properties of the next frame that the receiver expects."""
 
     codec_id: int
     fingerprint: int
@@ -261,9 +271,9 @@ def open_frame(
 def _is_out_of_order(header: Header, expected: Expected) -> bool:
     """Return whether a frame of a different step is a repeated last frame, or follows a lost frame.
 
-    A peer at another step has sent exactly the received frames, so its next one has the expected number, or
-    the number of another exchange over the same link. If the last frame of an earlier step is repeated, it
-    has the previous number; if the last frame of this step was lost, the next one has the following number.
+    A peer at another step has sent exactly the received frames. So its next frame has the expected number, or
+    the number of another exchange over the same link. A repeated last frame of an earlier step has the
+    previous number. After a lost last frame of this step, the next frame has the following number.
     """
     theirs, ours = header.flags >> _STEP_SHIFT, expected.flags >> _STEP_SHIFT
     if 0 in (theirs, ours):

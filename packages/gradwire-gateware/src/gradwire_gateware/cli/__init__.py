@@ -8,4 +8,4 @@ COMMANDS = MappingProxyType(
         "nic": ("compress marked streams between a host and its link", "gradwire_gateware.cli.nic:run"),
     }
 )
-"""Help line and function of each command; the entry point ``gradwire.commands`` refers to it."""
+"""The help line and the function of each command, for the entry point ``gradwire.commands``."""

@@ -125,7 +125,7 @@ WORDS = MappingProxyType(
 
 
 def table_of(counts: Counts) -> Table:
-    """Return a table of the counters that aren't zero."""
+    """Return a table of all counters except zeros."""
     ways = (counts["to_link"], counts["to_host"])
     rows = [
         (words, *(f"{way[name]}" if way[name] else "" for way in ways))
@@ -150,7 +150,8 @@ _ENDS = (signal.SIGTERM, signal.SIGINT, signal.SIGHUP)
 def serve(start: Callable[[], Nic], tell: Callable[[Counts], None], ready: int | None = None) -> None:
     """Run a NIC until SIGTERM, SIGINT, or SIGHUP; then stop it and pass its counters to ``tell``.
 
-    On SIGUSR1, pass the counters so far to ``tell``. The signals stay blocked in this thread and the NIC's.
+    On SIGUSR1, pass the counters so far to ``tell``. The signals stay blocked in this thread and in the NIC's
+    threads.
 
     Parameters
     ----------

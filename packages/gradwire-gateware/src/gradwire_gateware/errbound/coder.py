@@ -38,12 +38,13 @@ _UNLIMITED = 239
 
 
 class ErrBoundCompressor(Circuit):
-    """A compressor of float32 packets to payloads of ``codec``; a packet longer than a chunk gives several.
+    """A compressor of float32 packets to payloads of ``codec``.
 
-    Stages: the shift distance; the value in steps; rounding; the size class; and three or four that join the
-    lanes. Tags and data are packed separately. They wait in memories for two chunks of ``chunk_words`` words,
-    so that one chunk enters while the previous one leaves, its tags first. With relative bounds, words first
-    wait for their block's bound, and the bounds leave before the tags.
+    A packet longer than a chunk gives several payloads. The stages are: the shift distance; the value in
+    steps; rounding; the size class; and three or four stages that join the lanes. Tags and data are packed
+    separately. They wait in memories for two chunks of ``chunk_words`` words, so that one chunk enters while
+    the previous one leaves, its tags first. With relative bounds, words first wait for their block's bound,
+    and the bounds leave before the tags.
     """
 
     def __init__(self, codec: ErrBound, width: int = 256, *, chunk_words: int = 512) -> None:
@@ -89,7 +90,7 @@ class ErrBoundCompressor(Circuit):
         join(m, sections, self.m_axis)
 
     def _words(self, m: Module, ready: Value, has_room: Value) -> relative.Word:
-        """Return the input words, and for a relative codec their blocks' bounds."""
+        """Return the input words and, for a relative codec, the bounds of their blocks."""
         come = self.s_axis
         if self._codec.relative is not None:
             return relative.waiting(m, self._codec, come, has_room, ready, self._chunk_words)
@@ -104,7 +105,7 @@ class ErrBoundCompressor(Circuit):
 
 
 def _steps_of(stage: Pipeline, bound: Value) -> Steps:
-    """Return a bound's steps, with limits in registers three stages after its exponent."""
+    """Return a bound's steps, whose limits are in registers three stages after the exponent."""
     cut = stage.hold(Mux(bound > _UNLIMITED, bound - _UNLIMITED, 0)[:4])
     limit = stage.hold(stage.hold(Const(32767, 15) >> cut))
     return Steps(bound, (limit[:7], limit))
@@ -148,17 +149,19 @@ def _exceeds(magnitude: Value, limit: int | Value) -> Value:
 # The decompressor: a chunk's tags wait, and determine how its data are split.
 
 _COARSE = 4
-"""The byte granularity of the first shift of data; the second one shifts by the remainder."""
+"""The byte granularity of the first shift of data.
+
+The second shift is by the remainder.
+"""
 
 
 class ErrBoundDecompressor(Circuit):
     """A decompressor from payloads of ``codec`` to ``values`` float32, packet by packet.
 
-    A payload doesn't contain its number of values, so ``values`` must be valid with the packet's words; the
+    A payload doesn't contain its number of values, so ``values`` must be valid with the packet's words. The
     values fill at most ``chunk_words`` words. Exponents of relative bounds, tags, and data are separated. For
     each word, the sizes of its lanes are summed in advance, so that one addition gives the offset of the next
-    word's data. An invalid packet gives wrong values, but ``values`` of them, and doesn't affect the next
-    packet.
+    word's data. An invalid packet gives ``values`` wrong values, and doesn't affect the next packet.
     """
 
     def __init__(self, codec: ErrBound, width: int = 256, *, chunk_words: int = 512) -> None:
@@ -218,7 +221,10 @@ class ErrBoundDecompressor(Circuit):
         return stream.tdata.word_select(index, 8), stream.tvalid
 
     def _lengths(self, m: Module, *sections: Any) -> Queue:
-        """Read the tags of one word of float32 at a time and sum its sizes; these stages never stall."""
+        """Read the tags of one word of float32 at a time, and sum its sizes.
+
+        These stages never stall.
+        """
         *exponents, tags, counts = sections
         width = len(self.s_axis.tdata)
         lanes = width // LANE_BITS
@@ -318,7 +324,7 @@ class ErrBoundDecompressor(Circuit):
 
 
 def _decoded(stage: Pipeline, bound: Value, tag: Value, piece: Value) -> Value:
-    """Return the register of a float32, three stages after its tag and bytes, one stage after its bound."""
+    """Return the register of a float32, three stages after its tag and bytes, and one after its bound."""
     code = Mux(tag == 2, piece[:16], Cat(piece[:8], piece[7].replicate(8)))
     sign = stage.hold(code[15])
     magnitude = stage.hold(Mux(code[15], -code, code)[:16])

@@ -32,19 +32,19 @@ from gradwire_gateware.stream import LutFIFO, Pipeline, count_kept, leading_zero
 # has at most 53 bits.
 
 _HALF_BITS = 18
-"""The bits of a significand that are squared, the width of a multiplier."""
+"""The number of bits of a significand that are squared, which is the width of a multiplier."""
 _LOW_BITS = 23 + 1 - _HALF_BITS
 _TERM_BITS = 2 * _HALF_BITS
 _SUM_BITS = _TERM_BITS + COUNT_BITS - 1
 _STEP_BITS = 16
-"""The bits of the squares per base, which covers eight exponents."""
+"""The number of bits of a square per base, which covers eight exponents."""
 _MOST_FINE = _STEP_BITS - 2
 _UNIT = 2 * (-127 - (_HALF_BITS - 1)) + _MOST_FINE
 """The power of two of a sum's lowest bit at base 0."""
 _LEAST_BASE = 2
 """The smallest base, at which a subnormal's square is less than a sum's lowest bit."""
 _TO_LIMITS = 5
-"""The stages from a sum to its lower bound, and from a count to the compared value."""
+"""The number of stages from a sum to its lower bound, and from a count to the compared value."""
 
 
 def latency(lanes: int) -> int:
@@ -54,7 +54,10 @@ def latency(lanes: int) -> int:
 
 class _Lane(NamedTuple):
     significand: Value
-    """The significand's highest bits, with the hidden one; 0 if the float is subnormal or not finite."""
+    """The highest bits of the significand, including the hidden bit.
+
+    It is 0 if the float is subnormal or not finite.
+    """
     exponent: Value
     is_inexact: Value
 
@@ -89,10 +92,10 @@ class _Marks(NamedTuple):
 def bracketed(
     m: Module, lanes: Sequence[Value], keep: Value, moves: Value, opens: Value, closes: Value
 ) -> tuple[Value, Double, Value]:
-    """Return the valid signal and the bounds of a block's sum of squares, and its number of finite values.
+    """Return a valid signal, the bounds of a block's sum of squares, and its number of finite values.
 
-    The lower bound is output in the valid cycle, the upper one in the next. The number is output
-    ``_TO_LIMITS`` cycles before the lower bound. A word's lanes arrive in the cycles of ``moves``; ``opens``
+    The lower bound is output in the valid cycle, and the upper bound in the next cycle. The number is output
+    ``_TO_LIMITS`` cycles before the lower bound. A word's lanes arrive in the cycles of ``moves``. ``opens``
     and ``closes`` mark a block's first and last word. Words that close blocks must not be in consecutive
     cycles. Lanes that aren't kept must be 0.
     """
@@ -125,7 +128,7 @@ def bracketed(
 
 
 def _term(stage: Pipeline, part: _Lane, base: Value) -> tuple[Value, Value]:
-    """Return the registers of a square in a base's units, three stages later, and whether bits are lost."""
+    """Return the registers of a square in a base's units, three stages later, and whether bits were lost."""
     above = (base - part.exponent[3:])[: len(base)]
     product = stage.hold(part.significand * part.significand)
     coarse = stage.hold(Mux(above[2:].any(), 3, above[:2]))
@@ -143,7 +146,7 @@ def _term(stage: Pipeline, part: _Lane, base: Value) -> tuple[Value, Value]:
 
 
 class _Sum(NamedTuple):
-    """The registers of a block's sum; all but the first two are stable for at least two cycles."""
+    """The registers of a block's sum, all but the first two of which are stable for at least two cycles."""
 
     total: Value
     is_inexact: Value
@@ -176,10 +179,10 @@ class _Sum(NamedTuple):
 def _limits(stage: Pipeline, of: _Sum) -> tuple[Value, Double, Value]:
     """Return the valid signal, bounds, and number of finite values, as ``bracketed`` does.
 
-    The CPU's sum of N squares is below the exact one by a relative 2^-40 at most. It exceeds the truncated
+    The CPU's sum of N squares is below the exact sum by a relative 2^-40 at most. It exceeds the truncated
     sum by at most a relative 2^-16 and 2^-40, and 2 N units, because each term and each shift loses less than
-    one unit. So the lower bound is a relative 2^-32 and one unit below the truncated sum, and the upper one a
-    relative 2^-15 and 4 N units above it.
+    one unit. So the lower bound is a relative 2^-32 and one unit below the truncated sum. The upper bound is
+    a relative 2^-15 and 4 N units above it.
     """
     total, bits = of.total, _SUM_BITS + 1
     less = Mux(of.is_inexact, ~Cat(total[32:], Const(0, bits - len(total[32:]))), 0)  # ~x is -x - 1
@@ -208,20 +211,23 @@ _MARGIN = 6
 _FEW = 4
 """The depth of the queue between the memory and its consumer."""
 ON_THEIR_WAY = _FEW + 1
-"""The words in the queue between the memory and its consumer, and in the register after it."""
+"""The number of words in the queue between memory and consumer, and in the register after the queue."""
 _MOST_VALUES = 65536
-"""The largest block; in larger ones, the CPU adds sums in a different order."""
+"""The largest number of values in a block.
+
+In larger blocks, the CPU adds sums in a different order.
+"""
 
 
 class Word(NamedTuple):
-    """The next queued word and its block's bound, while ``valid`` is high."""
+    """The next queued word and its block's bound, which are valid while ``valid`` is high."""
 
     lanes: Value
     count: Value
     ends: Value
-    """The chunk ends with this word."""
+    """The signal that the chunk ends with this word."""
     needs_bound: Value
-    """The bound is sent with this word: it is the last word of a block."""
+    """The signal that the bound is sent with this word, the last word of its block."""
     bound: Value
     valid: Value
 
@@ -236,7 +242,7 @@ def check(codec: ErrBound, values: int) -> None:
 
 
 def waiting(m: Module, codec: ErrBound, come: Any, may_leave: Value, takes: Value, chunk_words: int) -> Word:
-    """Return the words of a stream with their bounds; they leave in the cycles of ``takes``.
+    """Return the words of a stream with their bounds, which leave in the cycles of ``takes``.
 
     While ``may_leave`` is low, at most ``ON_THEIR_WAY`` more words arrive.
     """
@@ -274,7 +280,7 @@ def waiting(m: Module, codec: ErrBound, come: Any, may_leave: Value, takes: Valu
 
 
 def kept_lanes(m: Module, come: Any) -> tuple[Signal, Signal]:
-    """Return the mask of a word's kept float32, and the word with the others set to 0."""
+    """Return the mask of a word's kept float32, and the word with all others set to 0."""
     keep, kept = Signal(len(come.tdata) // LANE_BITS), Signal.like(come.tdata)
     m.d.comb += keep.eq(come.tkeep[:: LANE_BITS // 8])
     m.d.comb += kept.eq(come.tdata & Cat(bit.replicate(LANE_BITS) for bit in keep))
@@ -282,10 +288,11 @@ def kept_lanes(m: Module, come: Any) -> tuple[Signal, Signal]:
 
 
 def _bounds(m: Module, found: Value, limit: Double, count: Value, least: Least) -> Queue:
-    """Return the queue of blocks' bounds; ``is_near`` if the bounds of the sum give different results.
+    """Return the queue of blocks' bounds.
 
-    ``limit`` is the sum's lower bound in the cycle of ``found``, and its upper one in the next. The values
-    that a sum is compared with are stored with the bound.
+    ``is_near`` marks that the bounds of the sum give different results. ``limit`` is the sum's lower bound in
+    the cycle of ``found``, and the upper bound in the next cycle. The values that a sum is compared with are
+    stored with the bound.
     """
     stage = Pipeline(m, Const(1))
     wanted, shift = normal_count(stage, count, least)

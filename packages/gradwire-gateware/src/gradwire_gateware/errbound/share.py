@@ -1,4 +1,4 @@
-"""The exponent of a relative bound, from the sum of a block's squares and their number.
+"""The exponent of a relative bound, computed from a block's number of values and sum of squares.
 
 The CPU computes share * sqrt(sum / count) in double precision, and rounds three times. Every step is
 monotone, so the result is at least 2^k exactly if the sum is at least count * M * 4^k, where M is a constant
@@ -35,7 +35,7 @@ _SQUARED = 5
 _ADDED = 6
 """The stages of an addition."""
 COUNT_BITS = 17
-"""The bits of a block's number of values, 65536 at most."""
+"""The number of bits of a block's number of values, which is at most 65536."""
 _OFFSET = 32
 """An offset that keeps the exponents of normalised subnormals positive."""
 _BITS = SIGNIFICAND_BITS + EXPONENT_BITS
@@ -43,7 +43,7 @@ _LAST_ROUND = 9
 
 
 class Double(NamedTuple):
-    """A non-negative number as significand and exponent."""
+    """A non-negative number with significand and exponent."""
 
     significand: Value
     exponent: Value
@@ -86,7 +86,7 @@ def squared(m: Module, stage: Pipeline, x: Value) -> Double:
 
 
 def distance(a: Value, b: Value) -> Value:
-    """Return whether exponent ``a`` is below ``b``, and their absolute difference, saturated at 63."""
+    """Return whether exponent ``a`` is below ``b``, and their absolute difference, at most 63."""
     forth, back = a - b, b - a
     swaps = forth[-1]
     gap = Mux(swaps, back, forth)[:EXPONENT_BITS]
@@ -128,8 +128,8 @@ def added(stage: Pipeline, a: Double, b: Double) -> Value:
 def summed(m: Module, word: Value, is_last: Value, begins: Value) -> tuple[Value, Value, Double]:
     """Return the signals of a consumed next word and of a valid sum of squares, and the sum.
 
-    The first word must be valid in the cycle of ``begins``, and each following one ``LANE_BITS`` / 4 cycles
-    after the previous one was consumed. The block ends with the word marked ``is_last``.
+    The first word must be valid in the cycle of ``begins``. Each following word must be valid ``LANE_BITS`` /
+    4 cycles after the previous one was consumed. The block ends with the word marked ``is_last``.
 
     A pass has one cycle per partial sum. After the passes over values, four passes add partial sums pairwise,
     with an idle pass between them, in which additions complete.
@@ -174,17 +174,17 @@ def summed(m: Module, word: Value, is_last: Value, begins: Value) -> tuple[Value
 
 
 LATENCY = 5
-"""The stages from a count to the value that its sum is compared with."""
+"""The number of stages from a count to the value with which its sum is compared."""
 _LEAST_BITS = SIGNIFICAND_BITS + 1
 
 
 class Least(NamedTuple):
-    """The smallest square of a single value for a bound of at least 1: significand * 2^power."""
+    """The smallest square of a single value for which a bound is at least 1: significand * 2^power."""
 
     significand: int
     power: int
     is_enough: bool
-    """Whether equality with this sum is enough; otherwise it must be exceeded."""
+    """Whether equality with this sum is enough; otherwise, a larger sum is needed."""
 
     @classmethod
     def of(cls, codec: ErrBound) -> Least:
@@ -252,7 +252,7 @@ class Steps(NamedTuple):
     exponent: int | Value
     """The biased exponent of the bound."""
     limits: tuple[int, int] | tuple[Value, Value]
-    """The largest codes of one and of two bytes."""
+    """The largest codes that have one byte and two bytes."""
 
     @classmethod
     def of(cls, codec: ErrBound) -> Steps:

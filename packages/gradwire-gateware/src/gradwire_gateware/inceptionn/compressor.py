@@ -12,16 +12,16 @@ from gradwire_gateware.packer import Packer
 from gradwire_gateware.stream import Circuit, Pipeline, block_ports, shift_left_bytes, spread_left_bytes
 
 Piece = tuple[Value, Value]
-"""Bytes of a payload and their number; bytes after them are 0."""
+"""The bytes of a payload and their number, with zeros after them."""
 
 
 class InceptionnCompressor(Circuit):
     """A compressor from float32 to payloads of ``codec``, packet by packet.
 
-    Stages: the class and the bits of each lane; three that join 2, 4, then 8 lanes; at 512 bits, two that
-    join two groups; and the ``Packer``'s two, or three at 512 bits. Eight raw floats are 34 bytes, so words
-    of raw floats are accepted in 16 of 17 cycles, and all other words in every cycle. ``masks`` is an option
-    of ``Packer``.
+    The stages are: the class and the bits of each lane; three stages that join 2, 4, and 8 lanes; at 512
+    bits, two stages that join two groups; and the two stages of the ``Packer``, or three at 512 bits. Eight
+    raw floats are 34 bytes, so words of raw floats are accepted in 16 of 17 cycles, and all other words in
+    every cycle. ``masks`` is an option of ``Packer``.
     """
 
     def __init__(self, codec: Inceptionn, width: int = 256, *, masks: bool = False) -> None:
@@ -99,7 +99,10 @@ def joined(stage: Pipeline, pieces: list[Piece]) -> list[Piece]:
 
 
 def _joined_far(m: Module, stage: Pipeline, low: Piece, high: Piece) -> Piece:
-    """Return the registers of two concatenated pieces, two stages later, because a size has high fan-out."""
+    """Return the registers of two concatenated pieces, two stages later.
+
+    The second stage is needed because a size has a high fan-out.
+    """
     low_bits, (low_count, copy) = stage.hold(low[0]), stage.hold_twice(low[1])
     high_bits, high_count = stage.hold(high[0]), stage.hold(high[1])
     both = low_bits | spread_left_bytes(m, high_bits, (low_count, copy), 2 * GROUP_NBYTES)

@@ -1,4 +1,4 @@
-"""The decompressor of ``inceptionn``: a payload's groups of eight lanes, separated and decoded."""
+"""The decompressor of ``inceptionn``, which separates and decodes a payload's groups of eight lanes."""
 
 from __future__ import annotations
 
@@ -40,10 +40,10 @@ _LENGTH_BITS = GROUP_NBYTES.bit_length()
 
 
 class _Place:
-    """A pipeline position of a word before it becomes the current one.
+    """A pipeline position of a word before it becomes the current word.
 
-    The registers of ``stage`` load in a cycle in which the word in it ``goes``, and the current one
-    ``is_idle`` or ``is_done``, the latest signal; the data registers of ``follow`` load one cycle later.
+    The registers of ``stage`` load in a cycle in which the word in it ``goes``, and the current word
+    ``is_idle`` or ``is_done``, the latest signal. The data registers of ``follow`` load one cycle later.
     """
 
     def __init__(self, m: Module, is_idle: Value, is_done: Value) -> None:
@@ -63,7 +63,7 @@ class _PlacedWord(NamedTuple):
     count: Value
     """The number of valid bytes of the word."""
     lengths: list[Value]
-    """The lengths of groups that begin at each byte."""
+    """The lengths of the groups that begin at each byte."""
     data: Value
 
     def moved(self, goes: Value, to: _Place) -> _PlacedWord:
@@ -78,18 +78,21 @@ class _PlacedWord(NamedTuple):
         )
 
     def goes(self, successor_goes: Value) -> Value:
-        """Return whether the position becomes free: a word moves with its successor, a last one alone."""
+        """Return whether the position becomes free.
+
+        A word moves with its successor, and a last word moves alone.
+        """
         return successor_goes | ~self.valid | self.last
 
 
 class GroupFinder(Circuit):
     """A source of the bytes of the groups in a word of float32, with the groups' start offsets.
 
-    It holds four words: the current one, two after it, and the newest one. With two groups per word, it holds
-    six, because the lookup of the second group's end needs two more stages. A word advances only together
-    with its successor, so that all bytes of a group are visible; the last words of a packet don't wait. It
-    outputs in each cycle in which ``valid`` is high, if ``ready`` was high in the cycle before: the bytes
-    follow the offsets by one cycle, because many registers load with them.
+    The source holds four words: the current word, two words after it, and the newest word. With two groups
+    per word, it holds six words, because the lookup of the second group's end needs two more stages. A word
+    advances only together with its successor, so that all bytes of a group are visible. The last words of a
+    packet don't wait. An output occurs in each cycle in which ``valid`` is high, if ``ready`` was high in the
+    cycle before. The bytes follow the offsets by one cycle, because many registers load with them.
 
     An invalid packet loses its alignment, but not its end: the circuit doesn't stall, and the next packet is
     correct.
@@ -213,7 +216,10 @@ def _sum(word: Value, at: int) -> Value:
 
 
 def _lengths(sums: Sequence[Value], following: Value) -> list[Value]:
-    """Return the length of a group that begins at each byte; ``following`` is the next word's first sum."""
+    """Return the length of a group that begins at each byte.
+
+    ``following`` is the first sum of the next word.
+    """
     return [(low + high + 2)[:_LENGTH_BITS] for low, high in pairwise([*sums, following])]
 
 
@@ -223,13 +229,19 @@ def _firsts(lengths: Sequence[Value], bits: int) -> list[Value]:
 
 
 def _seconds(lengths: Sequence[Value], after: Sequence[Value]) -> list[Value]:
-    """Return the length of the second of two groups that begin at each byte; ``after`` is the next word's."""
+    """Return the length of the second of two groups that begin at each byte.
+
+    ``after`` has the lengths for the next word.
+    """
     both = [*lengths, *after]
     return [_looked_up(both[at : at + GROUP_NBYTES + 1], length) for at, length in enumerate(lengths)]
 
 
 def _looked_up(entries: Sequence[Value], index: Value) -> Value:
-    """Return an entry, selected bit by bit, because synthesis would use a multiplication otherwise."""
+    """Return an entry of a table, selected bit by bit.
+
+    Otherwise, synthesis would use a multiplication.
+    """
     return Cat(Cat(entry[bit] for entry in entries).bit_select(index, 1) for bit in range(len(entries[0])))
 
 
@@ -240,17 +252,20 @@ def _held(stage: Pipeline, values: Sequence[Value]) -> list[Value]:
 
 
 _COARSE = 4
-"""The byte granularity of the first shift of a group; the second one shifts by the remainder."""
+"""The byte granularity of the first shift of a group.
+
+The second shift is by the remainder.
+"""
 
 
 class InceptionnDecompressor(Circuit):
     """A decompressor from payloads of ``codec`` to float32, packet by packet.
 
-    A payload doesn't contain the number of values in its last group, so all eight are decoded, with 0 for
-    padding; the frame has the count. After the ``GroupFinder``, two stages shift each group to bit 0, three
-    halve it until each lane has its own bytes, and one finds the highest set bit, which determines exponent
-    and mantissa at the input of a memory. The memory reserves an entry for every word in flight, so these
-    stages never stall.
+    A payload doesn't contain the number of values in its last group. So all eight values are decoded, with 0
+    for padding, and the frame has the count. After the ``GroupFinder``, two stages shift each group to bit 0,
+    and three stages halve the group until each lane has its own bytes. One stage finds the highest set bit,
+    which determines exponent and mantissa at the input of a memory. The memory reserves an entry for every
+    word in flight, so these stages never stall.
     """
 
     def __init__(self, codec: Inceptionn, width: int = 256) -> None:
@@ -297,7 +312,7 @@ class InceptionnDecompressor(Circuit):
 
 
 def size_of_lanes(tags: Sequence[Value]) -> Value:
-    """Return the number of bytes of a power of two of lanes, by their tags."""
+    """Return the number of bytes of a group of lanes, whose number is a power of two, from their tags."""
     if len(tags) == 1:
         return Cat(tags[0] == 1, tags[0] == 2, tags[0] == 3)
     if len(tags) == 2:
@@ -314,7 +329,7 @@ def lower_sizes(tags: Sequence[Value], pieces: int) -> list[Value]:
 
 
 def halved(stage: Pipeline, pieces: Sequence[Value], sizes: Sequence[Value]) -> list[Value]:
-    """Return the registers of both halves of each piece; the lower halves have ``sizes`` bytes."""
+    """Return the registers of both halves of each piece, where the lower halves have ``sizes`` bytes."""
     halves = []
     for piece, size in zip(pieces, sizes, strict=True):
         nbytes = len(piece) // 16
@@ -325,10 +340,10 @@ def halved(stage: Pipeline, pieces: Sequence[Value], sizes: Sequence[Value]) -> 
 def split(
     stage: Pipeline, pieces: list[Value], tags: list[Value], sizes: list[Value]
 ) -> tuple[list[Value], list[Value]]:
-    """Halve pieces, one stage each, until there is one per lane; return them and their tags.
+    """Halve pieces, one stage each, until there is one piece per lane; return the pieces and their tags.
 
-    ``sizes`` are the first stage's ``lower_sizes``; each stage sums the sizes of the next one. The size of a
-    single lane isn't a sum, and a shift by it is smaller if it is computed from the tag, which has four
+    ``sizes`` are the ``lower_sizes`` of the first stage, and each stage sums the sizes of the next one. The
+    size of a single lane isn't a sum. A shift by it is smaller if it is computed from the tag, which has four
     values.
     """
     while len(pieces) < len(tags):

@@ -44,11 +44,11 @@ ORDER = {
 
 
 class Composer(Circuit):
-    """A composer of a queued frame and its payload into one frame, by ``order`` while ``told`` is high.
+    """A composer of a queued frame and its payload into one frame, as ``order`` says while ``told`` is high.
 
     ``takes`` marks the cycle in which an order is complete. A composed frame has the headers, the extra
-    bytes, the payload, and the tail, each in groups for the ``Packer``. Unused parts of the frame or the
-    payload are drained from their memory meanwhile; the next frame that needs this memory waits.
+    bytes, the payload, and the tail, each in groups for the ``Packer``. Meanwhile, unused parts of the frame
+    or the payload are drained from their memory. The next frame that needs this memory waits.
     """
 
     def __init__(self, width: int, protocol: int) -> None:
@@ -161,14 +161,18 @@ class Composer(Circuit):
 # The checksum of a composed frame, inserted after the whole frame has been read.
 
 FACTS = {"is_composed": 1, "headers": 7, "end": 16, "place": 7}
-"""The fields known at a frame's beginning; ``place`` is the checksum's offset in 16-bit units."""
+"""The fields that are known at a frame's beginning.
+
+``place`` is the checksum's offset in 16-bit units.
+"""
 
 
 class Finisher(Circuit):
-    """A block that writes a meter's result into composed frames at ``place``; other frames pass unchanged.
+    """A block that writes a meter's result into composed frames at ``place``.
 
-    ``facts`` is read while ``told`` is high, and must be stable until ``takes_last``. A composed frame waits
-    in a memory until the meter has read its end. The result's low half is written first.
+    Other frames pass unchanged. ``facts`` is read while ``told`` is high, and must be stable until
+    ``takes_last``. A composed frame waits in a memory until the meter has read its end. The result's low half
+    is written first.
     """
 
     def __init__(self, width: int, meter: Any, depth: int) -> None:
@@ -249,9 +253,10 @@ def _patched(word: Value, kind: Any, result: Value, index: Value) -> Value:
 
 
 class Bounded(Circuit):
-    """A filter that passes a packet's first ``most`` words and its last one; ``size`` is valid with ``done``.
+    """A filter that passes a packet's first ``most`` words and its last word.
 
-    It is needed because a damaged packet may decompress to many times its size.
+    ``size`` is valid with ``done``. The filter is needed because a damaged packet may decompress to many
+    times its size.
     """
 
     def __init__(self, width: int, most: int) -> None:
@@ -259,7 +264,10 @@ class Bounded(Circuit):
         super().__init__({**block_ports(width), "size": Out(20), "done": Out(1)})
 
     def _describe(self, m: Module) -> None:
-        """Describe the circuit: ``size`` counts all words, including the words that it drops."""
+        """Describe the circuit.
+
+        ``size`` counts all words, including the words that the filter drops.
+        """
         come, out = self.s_axis, self.m_axis
         step = len(come.tkeep)
         index, before = Signal(range(self._most + 1)), Signal(len(self.size))

@@ -1,4 +1,7 @@
-"""The input of a NIC: frames wait in a memory, and a second stream has them for immediate processing."""
+"""The input of a NIC.
+
+Frames wait in a memory, and a second stream has the same frames for immediate processing.
+"""
 
 from __future__ import annotations
 
@@ -49,8 +52,8 @@ HEAD = data.StructLayout(
 class HeadReader(Circuit):
     """A monitor of frames that outputs ``head`` in the cycle of ``found``, once per frame.
 
-    A word is read in a cycle in which ``moves`` is high. Four stages: the bytes of the headers; fields and
-    sums of pairs; comparisons; and their combinations.
+    A word is read in a cycle in which ``moves`` is high. The four stages are: the bytes of the headers;
+    fields and sums of pairs; comparisons; and combinations of comparisons.
     """
 
     LATENCY = 4
@@ -183,7 +186,7 @@ class Intake(Circuit):
 # The payloads of wanted frames, extracted from the intake's second stream.
 
 _BETWEEN = 7
-"""The depth in words of the memory between two parts."""
+"""The depth in words of the memory between two parts of the NIC."""
 
 
 def strip(
@@ -191,8 +194,8 @@ def strip(
 ) -> tuple[Any, Value, Value]:
     """Return the stream of payloads, the valid signal of a payload's first word, and that word.
 
-    ``starts`` has for each frame whether its payload is wanted, and its position; ``meter`` reads the wanted
-    frames. A frame waits until all queues ``behind`` have room for its results.
+    For each frame, ``starts`` says whether its payload is wanted, and at which position it starts. ``meter``
+    reads the wanted frames. A frame waits until all queues ``behind`` have room for its results.
     """
     m.submodules.strip = trim = Trim(len(read.tdata), MOST_HEADERS)
     stripped, may_strip = between(m, "stripped", trim.m_axis)
@@ -229,7 +232,7 @@ def align(m: Module, come: Any, cuts: Queue, most_skipped: int, behind: Sequence
 
 
 def between(m: Module, name: str, come: Any) -> tuple[Any, Signal]:
-    """Return the output stream of a small memory between two parts, and its register ``has_room``."""
+    """Return the output stream of a small memory between two parts, and the register ``has_room``."""
     return open_memory(m, name, come, _BETWEEN)
 
 

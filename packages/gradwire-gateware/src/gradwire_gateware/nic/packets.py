@@ -1,4 +1,4 @@
-"""The layout of NICs' packets, the same as in the software NIC (native/nic)."""
+"""The layout of NICs' packets, which is the same as in the software NIC (native/nic)."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ IP_NBYTES = 20
 MOST_HEADERS = 94
 """The largest size of all headers of a packet without IP options."""
 FIXED_NBYTES = 54
-"""The bytes up to the end of TCP's fixed header."""
+"""The number of bytes up to the end of TCP's fixed header."""
 TCP = 6
 COMPRESSED = 253
 """The IP protocol of compressed packets, "use for experimentation and testing" (RFC 3692)."""
@@ -19,14 +19,23 @@ TOS = 0x28
 DSCP = 0xFC
 """The bits of the type of service that routers don't change."""
 UNUSUAL_FLAGS = 0x26
-"""The flags SYN, RST, and URG; packets with any of them aren't compressed."""
+"""The flags SYN, RST, and URG.
+
+Packets with any of these flags aren't compressed.
+"""
 SHIM_NBYTES = 8
-"""The bytes before a compressed body: its payload's length, version and phase, wire id, CRC32C."""
+"""The number of bytes before a compressed body.
+
+They are the payload's length, version and phase, wire id, and CRC32C.
+"""
 VERSION = 1
 SUM_AT = 50
 """The offset of TCP's checksum in a packet without IP options."""
 ADDRESSES_AT = 26
-"""The offset of the IP addresses, the first bytes that TCP's checksum and the CRC cover."""
+"""The offset of the IP addresses.
+
+They are the first bytes that TCP's checksum and the CRC cover.
+"""
 
 
 def big(value: Value, at: int, nbytes: int) -> Value:
@@ -45,7 +54,10 @@ def head_of(phase: Value) -> Value:
 
 
 def folded(value: Value) -> Value:
-    """Return a sum of at most 31 bits with its upper half added to the lower one; bit 16 may be set."""
+    """Return a sum of at most 31 bits with its upper half added to the lower half.
+
+    Bit 16 of the result may be set.
+    """
     return (value[:16] + value[16:])[:17]
 
 

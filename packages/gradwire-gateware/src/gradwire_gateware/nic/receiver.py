@@ -1,4 +1,4 @@
-"""The direction from the link to the host: compressed packets are decompressed, damaged ones dropped."""
+"""The direction from the link to the host, which decompresses packets and drops damaged ones."""
 
 from __future__ import annotations
 
@@ -31,7 +31,10 @@ from gradwire_gateware.queues import Queue, open_memory, taken_together
 from gradwire_gateware.stream import Circuit, Pipeline, block_ports, registered, stream
 
 _CUT_NBYTES = 6
-"""The largest number of bytes before the payload in a body: three of each of two incomplete floats."""
+"""The largest number of bytes before the payload in a body.
+
+They are up to three bytes of each of two incomplete floats.
+"""
 
 
 class Receiver(Circuit):
@@ -39,8 +42,8 @@ class Receiver(Circuit):
 
     Every frame waits in a memory. A compressed packet's payload, without headers, shim, and the bytes of
     incomplete floats, goes through the decompressor into another memory, while the packet's CRC is verified.
-    The output is the packet unchanged, its headers with the decompressed payload, which wait again for their
-    checksum, or nothing.
+    The output is the unchanged packet, or its headers with the decompressed payload, or nothing. A
+    decompressed packet waits again for its checksum.
     """
 
     def __init__(self, codec: Inceptionn, width: int = 256, *, mtu: int = 1500, tos: int = TOS) -> None:
@@ -141,7 +144,10 @@ class Receiver(Circuit):
         )
 
     def _decide(self, m: Module, plans: Queue) -> tuple[Queue, Queue]:
-        """Queue the composer's orders; an invalid compressed packet is dropped."""
+        """Queue the composer's orders.
+
+        An invalid compressed packet is dropped.
+        """
         stage = Pipeline(m, Const(1))
         orders, exits = Queue(m, "orders", ORDER), Queue(m, "exits", FACTS)
         plan, seal, shim, size = plans.first, self._seals.first, self._shims.first, self._sizes.first.size

@@ -14,12 +14,12 @@ from gradwire_gateware.stream import Circuit, Pipeline, clipped, first_bytes, su
 
 
 class Meter(Circuit):
-    """A monitor of frames that outputs a ``result`` for each.
+    """A monitor of frames that outputs a ``result`` for each frame.
 
-    A word is read in a cycle in which ``moves`` is high. ``end`` and ``headers`` are the bytes of the frame
-    up to the end of its packet and of its headers, constant during the frame; bytes after the packet are
-    ignored. ``done`` is high in the one cycle in which the result is valid. ``is_whole`` is low if the frame
-    ended before its packet.
+    A word is read in a cycle in which ``moves`` is high. ``end`` and ``headers`` are the numbers of bytes of
+    the frame up to the end of its packet and of its headers. They are constant during the frame. Bytes after
+    the packet are ignored. ``done`` is high in the one cycle in which the result is valid. ``is_whole`` is
+    low if the frame ended before its packet.
     """
 
     RESULT_BITS: int
@@ -41,7 +41,7 @@ class Meter(Circuit):
 
 
 class Window:
-    """The first stage of a meter: a word, and the mask of its bytes that belong to the packet."""
+    """The first stage of a meter: a word, and the mask of the bytes that belong to the packet."""
 
     data: Value
     counted: Value
@@ -70,19 +70,22 @@ class Window:
 
 _POLYNOMIAL = 0x82F6_3B78
 _PART = 8
-"""The bytes whose contributions are summed in one stage."""
+"""The number of bytes whose contributions are summed in one stage."""
 _GAP_NBYTES = 4
-"""The size of the CRC itself, which it doesn't cover."""
+"""The size of the CRC.
+
+The CRC doesn't cover itself.
+"""
 
 
 class Seal(Meter):
     """A meter whose ``result`` is the CRC32C of a compressed packet, in the packet's byte order.
 
-    It covers four bytes of codec settings, the IP addresses, TCP's header, the shim without the CRC, and the
-    body. The bytes before the CRC are shifted by four, so that no gap is left. A CRC is linear: each word's
-    contribution is computed from its bytes alone, in two stages, and added to the previous state advanced by
-    a word. Zeros before the first byte contribute nothing; zeros after the last one are undone in one stage
-    per bit of their number.
+    The CRC covers four bytes of codec settings, the IP addresses, TCP's header, the shim without the CRC, and
+    the body. The bytes before the CRC are shifted by four, so that no gap is left. A CRC is linear: each
+    word's contribution is computed from its bytes alone, in two stages, and added to the previous state
+    advanced by a word. Zeros before the first byte contribute nothing. Zeros after the last byte are undone
+    in one stage per bit of their number.
     """
 
     RESULT_BITS = 32
@@ -183,7 +186,7 @@ def _moved_back(state: int, nbytes: int) -> int:
 
 
 def _columns(size: int) -> list[int]:
-    """Return, for each bit of a word, the state after the word if only this bit is 1."""
+    """Return, for each bit of a word, the state after the word if only this bit of the word is 1."""
     states = [_next(1 << bit) for bit in range(8)]
     columns = list(states)
     for _ in range(size - 1):
@@ -202,11 +205,12 @@ def _product(value: Value, columns: list[int]) -> list[Value]:
 
 
 class TcpSum(Meter):
-    """A meter whose ``result`` is TCP's checksum if the packet's own is 0, and 0 if its own is correct.
+    """A meter of TCP's checksum.
 
-    16-bit words are added in little-endian byte order, so that the result's low byte is first in the packet.
-    Stages: the mask of covered bytes; masking; sums of four words, twice; the sum over the frame; and two
-    that fold it.
+    ``result`` is the checksum if the packet's own checksum is 0, and it is 0 if the packet's own checksum is
+    correct. 16-bit words are added in little-endian byte order, so that the result's low byte is first in the
+    packet. The stages are: the mask of covered bytes; masking; sums of four words, twice; the sum over the
+    frame; and two stages that fold it.
     """
 
     RESULT_BITS = 16

@@ -1,4 +1,4 @@
-"""The direction from the host to the link: marked payload is compressed if that makes it smaller."""
+"""The direction from the host to the link: a marked payload is compressed if it becomes smaller."""
 
 from __future__ import annotations
 
@@ -34,15 +34,18 @@ from gradwire_gateware.stream import Circuit, Pipeline, block_ports, clipped, fi
 
 KEY_BITS = 96
 FLOW = data.StructLayout({"source": 32, "destination": 32, "ports": 32, "first": 2, "is_open": 1})
-"""A connection: addresses and ports of outgoing packets, first sequence number, and whether it is open.
+"""A connection.
 
-Byte 0 of addresses and ports is in bits 7..0; ``first`` has the low bits of a sequence number."""
+It has the addresses and ports of outgoing packets, the first sequence number, and whether the connection is
+open. Byte 0 of addresses and ports is in bits 7..0, and ``first`` has the low bits of a sequence number.
+"""
 
 
 class FlowTable(Circuit):
-    """A table of connections; ``is_open`` and ``first`` of the entry for ``key`` follow two cycles later.
+    """A table of connections.
 
-    In each cycle in which ``write`` is high, ``flow`` is written to entry ``index``.
+    ``is_open`` and ``first`` of the entry for ``key`` follow two cycles later. In each cycle in which
+    ``write`` is high, ``flow`` is written to entry ``index``.
     """
 
     LATENCY = 2
@@ -61,7 +64,10 @@ class FlowTable(Circuit):
         )
 
     def _describe(self, m: Module) -> None:
-        """Describe the circuit: the key is compared with all connections in parallel."""
+        """Describe the circuit.
+
+        The key is compared with all connections in parallel.
+        """
         stage = Pipeline(m, Const(1))
         flows = [Signal(FLOW, name=f"flow{index}") for index in range(self._flows)]
         with m.If(self.write):
@@ -92,8 +98,8 @@ class FlowTable(Circuit):
 class Split(Circuit):
     """A block that cuts packets after ``floats`` floats, with the next three bytes as ``tail``.
 
-    ``floats`` is read while ``told`` is high, and must be stable until ``takes_last``; one cycle later,
-    ``done`` is high and ``tail`` valid. The number of valid bytes in the tail isn't computed here.
+    ``floats`` is read while ``told`` is high, and must be stable until ``takes_last``. One cycle later,
+    ``done`` is high and ``tail`` is valid. The number of valid bytes in the tail isn't computed here.
     """
 
     def __init__(self, width: int) -> None:
@@ -109,7 +115,7 @@ class Split(Circuit):
         )
 
     def _describe(self, m: Module) -> None:
-        """Describe the circuit. After floats that fill their last word, the tail has its own word."""
+        """Describe the circuit. If the floats fill their last word, the tail has a separate word."""
         come, out = self.s_axis, self.m_axis
         lanes = len(come.tdata) // LANE_BITS
         within, left = Signal(), Signal(len(self.floats))
@@ -135,7 +141,7 @@ class Split(Circuit):
 
 
 ON_THEIR_WAY = {256: 19, 512: 26}
-"""The largest number of payload words in the compressor's stages and the registers around it, by width."""
+"""The largest number of payload words in the compressor and the registers around it, by width."""
 
 
 def flow_ports(flows: int) -> dict[str, Any]:
@@ -156,8 +162,8 @@ class Transmitter(Circuit):
 
     Every frame waits in a memory. If a packet may be compressed, its payload from the first whole float on
     goes through the compressor into another memory, while the packet's checksum is verified. The output is
-    the packet unchanged, or its headers with the shim and the compressed payload, which wait again for their
-    CRC.
+    the unchanged packet, or its headers with the shim and the compressed payload. A compressed packet waits
+    again for its CRC.
     """
 
     def __init__(
@@ -260,7 +266,10 @@ class Transmitter(Circuit):
         return payloads
 
     def _decide(self, m: Module, plans: Queue) -> tuple[Queue, Queue]:
-        """Queue the composer's orders; a compressed body must be smaller than its payload."""
+        """Queue the composer's orders.
+
+        A compressed body must be smaller than its payload.
+        """
         stage = Pipeline(m, Const(1))
         orders, exits = Queue(m, "orders", ORDER), Queue(m, "exits", FACTS)
         plan, parts = plans.first, (self._sums, self._heads, self._tails, self._sizes)

@@ -1,1 +1,1 @@
-"""``quantize`` as hardware: payloads with a scale for each block, before all codes."""
+"""The codec ``quantize`` as hardware: payloads with all blocks' scales, followed by all codes."""

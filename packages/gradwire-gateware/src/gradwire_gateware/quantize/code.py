@@ -21,13 +21,13 @@ from gradwire_gateware.stream import Pipeline, leading_zeros
 
 SIGNIFICAND_BITS = 24
 SCALE_BITS = 31 - CLEARED_BITS
-"""The bits of a scale above its cleared ones, without the sign."""
+"""The number of bits of a scale above its cleared bits, without the sign."""
 _NAN = 0x7FC0_0000 >> CLEARED_BITS
 _SMALLEST_EXPONENT = floor_log2(SMALLEST_PEAK) + 127
 _SHORT_BITS = SIGNIFICAND_BITS - CLEARED_BITS
 """The bits of a scale's significand."""
 _STEPS = 2
-"""The bits of an inverse computed per stage."""
+"""The number of bits of an inverse that are computed per stage."""
 
 
 def scale_latency(codec: Quantize) -> int:
@@ -36,9 +36,10 @@ def scale_latency(codec: Quantize) -> int:
 
 
 def scale_of(m: Module, stage: Pipeline, codec: Quantize, peak: Value) -> tuple[Value, Value]:
-    """Return the registers of the scale without its cleared bits, and of its inverse, 0 if all codes are 0.
+    """Return the registers of a scale and of its inverse.
 
-    ``peak`` has the float32 bits of the block's largest magnitude.
+    The scale is without its cleared bits, and the inverse is 0 if all codes are 0. ``peak`` has the float32
+    bits of the block's largest magnitude.
     """
     bits = codec.largest_code.bit_length()
     exponent = peak[23:31]
@@ -118,9 +119,9 @@ def _digits(bits: int) -> int:
 _HALF = SIGNIFICAND_BITS // 2
 _QUIET_NAN = 0x7FC0_0000
 CODE_LATENCY = 6
-"""The stages from a float32 and an inverse to a code."""
+"""The number of stages from a float32 and an inverse to a code."""
 VALUE_LATENCY = 6
-"""The stages from a code and a scale to a float32."""
+"""The number of stages from a code and a scale to a float32."""
 
 
 def code_of(stage: Pipeline, x: Value, inverse: Value, bits: int) -> Value:
@@ -130,9 +131,9 @@ def code_of(stage: Pipeline, x: Value, inverse: Value, bits: int) -> Value:
 
 
 def multiplied(stage: Pipeline, x: Value, inverse: Value) -> tuple[Value, Value, Value]:
-    """Return the registers of the significands' product, its ``place``, and whether the code is 0.
+    """Return the registers of the product of significands, its ``place``, and whether the code is 0.
 
-    They follow two stages later. Bit 46 of the product has the weight 2^(place - 2). The code is 0 if
+    The results follow two stages later. Bit 46 of the product has the weight 2^(place - 2). The code is 0 if
     ``place`` would be negative.
     """
     exponents = x[23:31] + inverse[23:31]
@@ -145,7 +146,7 @@ def multiplied(stage: Pipeline, x: Value, inverse: Value) -> tuple[Value, Value,
 
 
 def multiplication(stage: Pipeline, a: Value, b: Value) -> Value:
-    """Return the register of a product, two stages later, as a sum of products of a DSP's width."""
+    """Return the register of a product, two stages later, computed as a sum of products of a DSP's width."""
     parts = [
         (stage.hold(a[at : at + _HALF] * b[other : other + _HALF]), at + other)
         for at in range(0, len(a), _HALF)
@@ -155,7 +156,10 @@ def multiplication(stage: Pipeline, a: Value, b: Value) -> Value:
 
 
 def rounded(stage: Pipeline, product: Value, place: Value, is_zero: Value, sign: Value, bits: int) -> Value:
-    """Return the register of the code, four stages later: rounded to float32, then to an integer."""
+    """Return the register of the code, four stages later.
+
+    The product is rounded to float32, and then to an integer.
+    """
     is_high = product[-1]
     kept = Mux(is_high, product[SIGNIFICAND_BITS - 1 :], product[SIGNIFICAND_BITS - 2 : -1])
     below = product[: SIGNIFICAND_BITS - 2].any() | (is_high & product[SIGNIFICAND_BITS - 2])
@@ -217,11 +221,11 @@ class QuantizeLayout(NamedTuple):
     """The layout of a ``quantize`` codec's chunks in a stream's words."""
 
     bits: int
-    """The bits of a code."""
+    """The number of bits of a code."""
     block: int
     lanes: int
     chunk_words: int
-    """Words of float32 in the largest chunk."""
+    """The number of float32 words in the largest chunk."""
 
     @classmethod
     def of(cls, codec: Quantize, width: int, chunk_words: int) -> QuantizeLayout:
@@ -230,7 +234,7 @@ class QuantizeLayout(NamedTuple):
 
     @property
     def words(self) -> int:
-        """The words of float32 in the largest block of a chunk."""
+        """The number of float32 words in the largest block of a chunk."""
         return min(self.block // self.lanes, self.chunk_words)
 
     @property
@@ -240,17 +244,17 @@ class QuantizeLayout(NamedTuple):
 
     @property
     def nbytes(self) -> int:
-        """The bytes of the codes of one word of float32."""
+        """The number of bytes of the codes of one float32 word."""
         return self.lanes * self.bits // 8
 
     @property
     def most_scales_nbytes(self) -> int:
-        """The bytes of the scales of the largest chunk."""
+        """The number of bytes of the scales of the largest chunk."""
         return SCALE_NBYTES * -(-self.most_values // self.block)
 
     @property
     def most_codes_nbytes(self) -> int:
-        """The bytes of the codes of the largest chunk."""
+        """The number of bytes of the codes of the largest chunk."""
         return self.chunk_words * self.nbytes
 
     def words_of(self, nbytes: int) -> int:

@@ -26,18 +26,18 @@ from gradwire_gateware.sections import Countdown, cut, join, store
 from gradwire_gateware.stream import Circuit, Pipeline, block_ports, count_kept, send
 
 _MARGIN = 6
-"""The largest latency in cycles of a scale and of its block's words through their memories."""
+"""The largest latency in cycles of a scale, and of its block's words, through the memories."""
 _INVERSE_BITS = 31
 
 
 class QuantizeCompressor(Circuit):
-    """A compressor of float32 packets to payloads of ``codec``; a packet longer than a chunk gives several.
+    """A compressor of float32 packets to payloads of ``codec``.
 
-    A block's words are stored in a memory, and its scale and inverse scale in another once they are known;
-    then the words are read, while the next block is written. Each lane has a multiplier, followed by two
-    stages that round as a CPU does: to a float32, and then to a code. Scales and codes are packed separately.
-    They wait in memories for two chunks of ``chunk_words`` words, so that one chunk enters while the previous
-    one leaves, its scales first.
+    A packet longer than a chunk gives several payloads. A block's words are stored in a memory. The block's
+    scale and inverse scale are stored in another memory once they are known. Then the words are read, while
+    the next block is written. Each lane has a multiplier, followed by two stages that round as a CPU does: to
+    a float32, and then to a code. Scales and codes are packed separately. They wait in memories for two
+    chunks of ``chunk_words`` words, so that one chunk enters while the previous one leaves, its scales first.
     """
 
     def __init__(self, codec: Quantize, width: int = 256, *, chunk_words: int = 512) -> None:
@@ -95,9 +95,10 @@ def _encode(
     code_packer: Packer,
     has_room: Value,
 ) -> None:
-    """Pass the codes of queued words to their packer, and a block's scale with its last word to the other.
+    """Pass the codes of queued words to one packer, and a block's scale to the other packer.
 
-    These stages never stall: the packers' groups divide a word, and the memories after them have room.
+    The scale is passed with the block's last word. These stages never stall: the packers' groups divide a
+    word, and the memories after them have room.
     """
     stage = Pipeline(m, Const(1))
     word, marks = values.first.word, values.first.marks
@@ -130,10 +131,9 @@ def _encode(
 class QuantizeDecompressor(Circuit):
     """A decompressor from payloads of ``codec`` to ``values`` float32, packet by packet.
 
-    ``values`` must be valid with the packet's words, because a payload doesn't contain its number of scales;
-    the values fill at most ``chunk_words`` words. A packet's first word waits one cycle, in which its scales
-    are counted. An invalid packet gives wrong values, but ``values`` of them, and doesn't affect the next
-    packet.
+    ``values`` must be valid with the packet's words, because a payload doesn't contain its number of scales.
+    The values fill at most ``chunk_words`` words. A packet's first word waits one cycle, in which its scales
+    are counted. An invalid packet gives ``values`` wrong values, and doesn't affect the next packet.
     """
 
     def __init__(self, codec: Quantize, width: int = 256, *, chunk_words: int = 512) -> None:
@@ -165,7 +165,7 @@ class QuantizeDecompressor(Circuit):
         self._decode(m, scales, codes, counts)
 
     def _decode(self, m: Module, scales: Any, codes: Any, counts: Queue) -> None:
-        """Multiply codes by their block's scale, one word of float32 at a time."""
+        """Multiply codes by the scale of their block, one float32 word at a time."""
         out, layout = self.m_axis, self._layout
         lanes, size = layout.lanes, layout.nbytes * 8
         pieces = len(codes.tdata) // size

@@ -29,7 +29,10 @@ _ETHERNET = 1
 _SIOCGIFMTU, _SIOCGIFHWADDR = 0x8921, 0x8927
 _SO_RCVBUFFORCE = 33
 _RECEIVE_BUFFER_NBYTES = 64 << 20
-"""The receive buffer, for the bytes that the host's sockets may send before an acknowledgement."""
+"""The size of the receive buffer.
+
+It holds the bytes that the host's sockets may send before an acknowledgement.
+"""
 
 
 class EthernetPort:
@@ -81,7 +84,7 @@ class EthernetPort:
         return self._socket.fileno()
 
     def overruns(self) -> int:
-        """Return the number of frames lost so far because they arrived faster than they were read."""
+        """Return the number of frames lost so far because they arrived faster than the NIC read them."""
         statistics = self._socket.getsockopt(_SOL_PACKET, _STATISTICS, 8)  # since the last call
         self._overruns += struct.unpack("=II", statistics)[1]
         return self._overruns
@@ -109,7 +112,7 @@ _DSCP = 0xFC
 
 @dataclass(frozen=True, slots=True)
 class Settings:
-    """The codec and the type of service of marked streams, and injected faults towards the link.
+    """The codec and the type of service of marked streams, and the faults injected towards the link.
 
     Parameters
     ----------
@@ -122,7 +125,7 @@ class Settings:
     drop
         The share of frames to drop.
     reorder
-        The share of frames to delay by 2 ms, so that later ones overtake them.
+        The share of frames to delay by 2 ms, so that later frames overtake them.
     delay_s
         The delay of every frame in seconds.
     seed
@@ -175,7 +178,7 @@ def check_offloadable(codec: Codec | str) -> NativeCodec:
 
 
 Counts = dict[str, dict[str, int]]
-"""The value of each counter by direction (``to_link``, ``to_host``) and name."""
+"""The value of each counter, by direction (``to_link``, ``to_host``) and name."""
 
 
 class Nic:

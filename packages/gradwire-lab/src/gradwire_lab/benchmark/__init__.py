@@ -1,1 +1,1 @@
-"""Benchmarks of all-reduces, compared with torch's own and with the theory."""
+"""Benchmarks of all-reduces, compared with torch's all-reduce and with theory."""

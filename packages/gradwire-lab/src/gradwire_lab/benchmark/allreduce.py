@@ -34,7 +34,7 @@ TORCH = "torch"
 """The algorithm name of PyTorch's own all-reduce."""
 
 Gather = Callable[[torch.Tensor], torch.Tensor]
-"""A function that returns all ranks' numbers (1-D), one row per rank."""
+"""A function that returns the numbers of all ranks (1-D), as one row per rank."""
 
 
 @dataclass(frozen=True)
@@ -63,7 +63,7 @@ class Configuration:
 
 @dataclass(frozen=True)
 class Timing:
-    """The seconds of each iteration on its slowest rank."""
+    """The seconds of each iteration on the iteration's slowest rank."""
 
     seconds: tuple[float, ...]
 
@@ -116,10 +116,10 @@ def slowest(seconds: list[float], gather: Gather) -> Timing:
 class Checked:
     """The measurements of a correct all-reduce; an incorrect one raises an error.
 
-    ``wire_nbytes`` are the bytes that each rank sent, with headers; ``ratio`` is all ranks' bytes of floats
-    per byte sent. ``largest_error`` is the largest difference from the exact sum, ``allowed_error`` the
-    codec's error bound (inf: none). ``first_s`` is the slowest rank's time, with the setup of buffers and
-    connections.
+    ``wire_nbytes`` has the bytes that each rank sent, with headers. ``ratio`` is the number of float bytes of
+    all ranks per byte sent. ``largest_error`` is the largest difference from the exact sum, and
+    ``allowed_error`` is the codec's error bound (inf for none). ``first_s`` is the slowest rank's time, with
+    the setup of buffers and connections.
     """
 
     wire_nbytes: tuple[int, ...]
@@ -188,7 +188,7 @@ _SOURCE = Source("a row of a record of all-reduces", "measure again with 'gradwi
 _MOST_RANKS = 1 << 16
 """The largest accepted number of ranks, which bounds the memory for a damaged record."""
 TORCHS_ALGORITHM = "ring"
-"""The algorithm of Gloo, which torch's all-reduce uses."""
+"""The name of the algorithm in torch's all-reduce, that of Gloo."""
 
 
 @dataclass(frozen=True)
@@ -211,7 +211,7 @@ class Result:
 
     @property
     def busbw_nbytes_per_s(self) -> float:
-        """The bus bandwidth: the least bytes of floats per second that every rank's link must carry."""
+        """The bus bandwidth: the bytes of floats per second that every rank's link must carry at least."""
         return self.algbw_nbytes_per_s * 2 * (self.world - 1) / self.world
 
     @property
@@ -261,7 +261,7 @@ class Result:
 
 
 def read_result(row: Mapping[str, Any], line: Line | None) -> Result:
-    """Parse a result from ``describe``; its ``first_s``, which records omit, is NaN."""
+    """Parse a result from ``describe``, with NaN for ``first_s``, which records omit."""
     given = _SOURCE.fields(row)
     world, number = given.get("world", whole(1, _MOST_RANKS)), real(0.0)
     configuration = Configuration(

@@ -40,16 +40,19 @@ from gradwire_lab.benchmark.page import allreduce_page, draw_allreduce, show_all
 
 LEAST_ITERATIONS = 3
 LEAST_COPIES = 5
-"""Copies of a bucket in a rank's memory, with the float64 copies for comparison with the exact sum."""
+"""The number of a bucket's copies in a rank's memory.
+
+It includes the float64 copies for comparison with the exact sum.
+"""
 
 
 @dataclass(frozen=True)
 class AllReduceOptions(Outputs):
     """The options of an all-reduce benchmark, the same on all ranks except for files.
 
-    ``worlds`` are numbers of ranks, ``sizes`` are bytes of float32. ``iterations`` is reduced, to 3 at least,
-    if all would take longer than ``most_s`` seconds. ``line``, the link's rate and latency, is read from
-    ``measured_file``, or measured quickly if ``measures_line``.
+    ``worlds`` are numbers of ranks, ``sizes`` are bytes of float32. ``iterations`` is reduced, to no fewer
+    than 3, if all iterations would take longer than ``most_s`` seconds. ``line``, the link's rate and
+    latency, is read from ``measured_file``, or measured quickly if ``measures_line``.
     """
 
     algorithms: tuple[str, ...] = ("ring",)
@@ -96,7 +99,10 @@ Event = LineMeasured | Result
 
 
 def run_allreduce(options: AllReduceOptions) -> list[Result]:
-    """Measure, print, and write; return the results, empty on all ranks but 0. Raises ``GradwireError``."""
+    """Measure, print, and write; return the results, which are empty on ranks other than rank 0.
+
+    Raises ``GradwireError``.
+    """
     check(options)
     if options.measured_file is not None:
         options = replace(options, line=LineRate.load(options.measured_file).line)
@@ -143,7 +149,10 @@ def check(options: AllReduceOptions) -> None:
 
 
 def _check_memory(world: int, nbytes: int) -> None:
-    """Raise ``JobError`` if local ranks exceed the machine's memory, before the kernel kills a process."""
+    """Raise ``JobError`` if local ranks need more memory than the machine has.
+
+    Otherwise, the kernel would kill a process.
+    """
     needed, there = world * nbytes * LEAST_COPIES, os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
     if not is_launched() and needed > there:
         raise JobError(
@@ -200,7 +209,10 @@ def _reducer(
 
 
 def _measure_line(ranks: Ranks, link: Link) -> Line | None:
-    """Measure the link between ranks 0 and 1; return it on rank 0, and None on the others, which wait."""
+    """Measure the link between ranks 0 and 1, and return it on rank 0.
+
+    The other ranks wait, and get None.
+    """
     points = measure(link, 1 - ranks.rank, QUICK) if ranks.rank < 2 else ()
     if ranks.rank == 0:
         ranks.say("line", "measured")
@@ -222,7 +234,7 @@ def _task(options: AllReduceOptions, world: int) -> Task[AllReduceOptions, Event
 
 
 def _measure(options: AllReduceOptions) -> tuple[AllReduceOptions, list[Result]]:
-    """Measure with each number of ranks; all use the link measured with the first one."""
+    """Measure with each number of ranks, using the link measured with the first number."""
     results: list[Result] = []
     with progress(len(options.worlds) * len(options.configurations), options.quiet) as advance:
 

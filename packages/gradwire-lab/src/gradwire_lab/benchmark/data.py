@@ -1,4 +1,4 @@
-"""Synthetic or recorded gradients for benchmarks; every rank can compute all ranks' buckets."""
+"""Synthetic or recorded gradients for benchmarks; every rank can compute the buckets of all ranks."""
 
 from __future__ import annotations
 
@@ -14,9 +14,12 @@ from gradwire.errors import SpecError, shown
 from gradwire.files import open_ordinary
 
 POOL = (1 << 22) + 9973
-"""The largest number of drawn numbers; longer buckets repeat them, farther apart than a codec's block."""
+"""The largest number of drawn numbers.
+
+Longer buckets repeat them, at distances above a codec's block.
+"""
 _SMALLEST, _LARGEST = 1e-30, 1e30
-"""The range of scales in which values and their sums are normal float32 numbers."""
+"""The range of scales for which values and their sums are normal float32 numbers."""
 _GOLDEN = 0.6180339887498949
 _DEFAULT_SCALES = {"laplace": 1e-3, "normal": 1.0}
 
@@ -54,7 +57,7 @@ class DataSpec:
 
 
 class Data:
-    """The buckets of all ranks: windows into one pool of numbers, at a different offset for each rank.
+    """The buckets of all ranks: views of one pool of numbers, at a different offset for each rank.
 
     ``count`` is the number of elements of the longest bucket. Raises ``SpecError`` for a file without finite
     floats.

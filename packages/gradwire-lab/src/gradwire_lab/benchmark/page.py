@@ -75,7 +75,7 @@ def _best(share: float | None) -> str:
 
 
 def _is_counted(result: Result) -> bool:
-    """Return whether the number of sent bytes is known; torch doesn't report it."""
+    """Return whether the number of sent bytes is known, which torch doesn't report."""
     return any(result.checked.wire_nbytes)
 
 
@@ -132,7 +132,7 @@ STYLES = ("-", "--", ":")
 
 
 def draw_allreduce(results: list[Result]) -> bytes:
-    """Return a plot of median times over sizes, or bars for one size, with a panel per number of ranks.
+    """Return a plot of median times by size, or bars for a single size, with a panel per number of ranks.
 
     Crosses are theoretical minimum times.
     """

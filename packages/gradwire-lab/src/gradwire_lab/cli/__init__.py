@@ -31,4 +31,4 @@ COMMANDS = MappingProxyType(
         ),
     }
 )
-"""Help line and function of each command; the entry point ``gradwire.commands`` refers to it."""
+"""The help line and the function of each command, for the entry point ``gradwire.commands``."""

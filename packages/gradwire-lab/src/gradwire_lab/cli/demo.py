@@ -1,4 +1,4 @@
-"""``gradwire demo``: gradwire compared with plain DDP and its hook, on hosts with a real rate limit."""
+"""``gradwire demo``: gradwire compared with plain DDP and its hook, on hosts with real rate limits."""
 
 from __future__ import annotations
 
@@ -27,19 +27,31 @@ from gradwire_lab.testbed.topology import Topology, host_name
 
 HOSTS = 4
 MODEL = ["--data", "digits", "--model", "wide", "--batch", "32", "--lr", "0.01", "--schedule", "constant"]
-"""A model of 5 million weights and small batches, so that the network takes most of a step's time."""
+"""A model of 5 million weights and small batches.
+
+The network takes most of a step's time.
+"""
 LENGTH = ["--epochs", "2", "--max-steps", "80", "--evaluate-every", "8"]
-"""A short run whose loss still falls at the end, so that the time to equal loss is well defined."""
+"""The length of a short run.
+
+Its loss still falls at the end, so that the time to equal loss is well defined.
+"""
 ON_DDP = ["--compare", "ddp"]
 SLOW = "100mbit"
-"""The second network, on which only steps are timed: DDP takes seconds for each."""
+"""The second network, on which only steps are timed.
+
+A step of DDP takes seconds there.
+"""
 SLOW_PARTS = {
     "baselines": ["--runs", "ddp,bf16-hook", "--max-steps", "5", "--evaluate-every", "1"],
     "attach": ["--runs", "attach:auto", "--epochs", "2", "--max-steps", "60", "--evaluate-every", "5"],
 }
-"""The jobs on the slow network: the baselines' steps are all alike, and ``attach`` first chooses its plan."""
+"""The jobs on the slow network and their lengths.
+
+The baselines' steps are all alike, but ``attach`` first chooses its plan.
+"""
 PACED = ["--runs", "sync,sync:bf16,sync:fp8,pipe:fp8"]
-"""The runs without a testbed: D-Sync in place of DDP, its hook, and ``attach``, also synchronous."""
+"""The runs without a testbed, in which D-Sync replaces DDP, its hook, and ``attach``."""
 PICTURE = "demo.png"
 
 
@@ -99,7 +111,7 @@ def _announcement(rate: str, has_slow: bool) -> str:
 
 
 def _train(bed: Testbed, networks: Sequence[tuple[Topology, list[list[str]]]], quiet: bool) -> int:
-    """Perform the jobs of all networks, the first in ``bed``; return the first exit code that isn't 0."""
+    """Perform the jobs of all networks, the first one in ``bed``; return the first nonzero exit code."""
     with make_display(quiet) as display, ExitStack() as stack:
         for topology, jobs in networks:
             if topology is not bed.topology:
@@ -142,7 +154,7 @@ def _results(folder: Path) -> tuple[RunResult, ...]:
 
 
 class _Shown:
-    """A sink that shows rank 0's events, and all hosts' errors with the host's name."""
+    """A sink that shows rank 0's events, and the errors of all hosts with the host's name."""
 
     def __init__(self, display: Display) -> None:
         self._display = display

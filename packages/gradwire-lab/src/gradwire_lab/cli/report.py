@@ -39,7 +39,7 @@ def write(path: Path) -> bool:
 
 
 def place(path: Path) -> Path:
-    """Return the path for the page of a record, or of the records in a folder."""
+    """Return the path of the page for a record, or for the records in a folder."""
     return path / PAGE if path.is_dir() else beside(path)
 
 

@@ -50,7 +50,7 @@ PLANNED = (
 """The options that ``--plan`` replaces."""
 WHAT_RUNS = ("method", "codec", "runs", "compare", "staleness")
 EXCHANGED = tuple(option for option in PLANNED if option not in WHAT_RUNS)
-"""The options of the gradient exchange, besides the codec."""
+"""The options of the gradient exchange other than the codec."""
 
 
 def run(arguments: Sequence[str]) -> None:
@@ -246,7 +246,10 @@ def _runs(words: argparse.Namespace) -> tuple[Run, ...]:
 
 
 def _codec(words: argparse.Namespace, may_choose: bool, otherwise: str) -> str:
-    """Return ``--codec``, or ``auto`` if ``may_choose`` without exchange options, else ``otherwise``."""
+    """Return ``--codec`` or, if it is missing, ``auto`` or ``otherwise``.
+
+    ``auto`` needs ``may_choose``, and no options of the exchange.
+    """
     if words.codec is not None:
         return str(words.codec)
     said = any(getattr(words, option) is not None for option in EXCHANGED)

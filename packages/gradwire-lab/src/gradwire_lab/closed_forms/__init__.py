@@ -1,4 +1,4 @@
-"""The papers' closed forms: equations for exchanges and steps, networks, and the smart NIC's model."""
+"""The papers' closed forms: equations for exchanges, steps, and networks, and the smart NIC's model."""
 
 from gradwire_lab.closed_forms.formulas import AlphaBetaGamma
 from gradwire_lab.closed_forms.network import Groups, Network

@@ -18,7 +18,7 @@ class MethodRun:
     """The result of a method on a task, compared with exact training on the same batches.
 
     ``added`` is the noise of the method's encodings predicted by ``added_noise``. ``extra`` is the share of
-    extra steps, the mean over seeds, and ``spread`` its standard deviation.
+    extra steps, a mean over seeds, and ``spread`` is its standard deviation.
     """
 
     task: str

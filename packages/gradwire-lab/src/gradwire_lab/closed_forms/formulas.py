@@ -40,7 +40,7 @@ class AlphaBetaGamma:
 
 
 def parameter_server_s(world: int, nbytes: float, link: AlphaBetaGamma) -> float:
-    """Return ``2 p (n beta + alpha)``: p workers and an extra server that serves one worker at a time.
+    """Return ``2 p (n beta + alpha)``, for p workers and an extra server that serves one worker at a time.
 
     Source: Iandola and others, a measurement study, equation 1.
     """
@@ -48,7 +48,7 @@ def parameter_server_s(world: int, nbytes: float, link: AlphaBetaGamma) -> float
 
 
 def star_s(world: int, nbytes: float, link: AlphaBetaGamma) -> float:
-    """Return ``2 (p - 1) (alpha + n beta) + (p - 1) n gamma``: one of the p ranks is the server.
+    """Return ``2 (p - 1) (alpha + n beta) + (p - 1) n gamma``, where one of the p ranks is the server.
 
     Source: the schedule of ``gradwire.collectives.star``; equation 1 of the study for p - 1 workers, and the
     additions.
@@ -72,10 +72,10 @@ def worker_aggregator_s(world: int, nbytes: float, link: AlphaBetaGamma) -> floa
 
 
 def tree_s(world: int, nbytes: float, link: AlphaBetaGamma) -> float:
-    """Return ``lg p (2 alpha + 2 n beta + n gamma)``: reduce and broadcast over a binomial tree.
+    """Return ``lg p (2 alpha + 2 n beta + n gamma)``, for reduce and broadcast over a binomial tree.
 
-    Source: the study, equation 2, without gamma; each level of the reduction adds the whole bucket once.
-    Exact for powers of two.
+    Source: the study, equation 2, without gamma; each level of the reduction adds the whole bucket once. The
+    formula is exact for powers of two.
     """
     hop_s = link.alpha_s + nbytes * link.beta_s_per_nbyte
     return math.log2(world) * (2 * hop_s + nbytes * link.gamma_s_per_nbyte)
@@ -93,7 +93,7 @@ def ring_s(world: int, nbytes: float, link: AlphaBetaGamma) -> float:
 def butterfly_s(world: int, nbytes: float, link: AlphaBetaGamma) -> float:
     """Return ``2 lg p alpha + 2 (p - 1)/p n beta + (p - 1)/p n gamma``.
 
-    Recursive halving, then doubling. Exact for powers of two.
+    This is recursive halving, then doubling. The formula is exact for powers of two.
 
     Source: Thakur, Rabenseifner and Gropp, IJHPCA 19 (2005); the study, equation 4, without gamma.
     """
@@ -105,7 +105,7 @@ def segmented_ring_s(
 ) -> float:
     """Return ``2 (p - 1) L alpha + 2 (p - 1)/p n beta + (p - 1)/p n gamma + L S``.
 
-    This is L ring all-reduces of 1/L of the bucket each: ``segments`` is L, and ``synchronisation_s`` is S,
+    This is L ring all-reduces, each of 1/L of the bucket. ``segments`` is L, and ``synchronisation_s`` is S,
     the seconds to synchronise all ranks before each all-reduce. One segment is the sequential exchange.
 
     Source: Pipe-SGD, NeurIPS 2018, equations 5 and 6.
@@ -133,14 +133,14 @@ def _scattered_s(world: int, nbytes: float, link: AlphaBetaGamma) -> float:
 
 
 def sync_s(iterations: int, *, update_s: float, compute_s: float, communicate_s: float) -> float:
-    """Return ``T (l_up + l_comp + l_comm)``: nothing overlaps. Source: Pipe-SGD, equation 2."""
+    """Return ``T (l_up + l_comp + l_comm)``, the time without any overlap. Source: Pipe-SGD, equation 2."""
     return iterations * (update_s + compute_s + communicate_s)
 
 
 def pipelined_unlimited_s(
     iterations: int, pipeline: int, *, update_s: float, compute_s: float, communicate_s: float
 ) -> float:
-    """Return ``T/K (l_up + l_comp + l_comm)``: K steps at once, each with its own resources.
+    """Return ``T/K (l_up + l_comp + l_comm)``, for K concurrent steps, each with its own resources.
 
     Source: Pipe-SGD, equation 3; a lower bound that no rank with one device and one port reaches for K > 2.
     """
@@ -148,9 +148,9 @@ def pipelined_unlimited_s(
 
 
 def pipelined_s(iterations: int, *, update_s: float, compute_s: float, communicate_s: float) -> float:
-    """Return ``T max(l_up + l_comp, l_comm)``: either the device or the port is always busy.
+    """Return ``T max(l_up + l_comp, l_comm)``, because either the device or the port is always busy.
 
-    Holds for every K from 2 up, after the pipeline has filled. Source: Pipe-SGD, equation 4.
+    This holds for every K from 2 up, after the pipeline has filled. Source: Pipe-SGD, equation 4.
     """
     return iterations * max(update_s + compute_s, communicate_s)
 
@@ -214,5 +214,5 @@ class WorkerAggregatorStep:
 
     @property
     def communication_share(self) -> float:
-        """The share of the step, from 0 to 1, spent sending gradients and weights."""
+        """The share of the step, from 0 to 1, in which gradients and weights are sent."""
         return self.communicate_s / self.total_s

@@ -61,13 +61,16 @@ class Groups:
 
     @classmethod
     def blocks(cls, world: int, size: int, uplink_nbytes_per_s: PerRank, latency_s: float = 0.0) -> Groups:
-        """Return groups of ``size`` neighbouring ranks each: placement in topology order."""
+        """Return groups of ``size`` neighbouring ranks each, placed in the order of the topology."""
         _SOURCE.read(size, whole(1), "size")
         return cls(tuple(rank // size for rank in range(world)), uplink_nbytes_per_s, latency_s)
 
     @classmethod
     def dealt(cls, world: int, count: int, uplink_nbytes_per_s: PerRank, latency_s: float = 0.0) -> Groups:
-        """Return ``count`` groups with ranks assigned in turn, so that neighbours are in different groups."""
+        """Return ``count`` groups to which ranks are assigned in turn.
+
+        Neighbours are in different groups.
+        """
         _SOURCE.read(count, whole(1), "count")
         return cls(tuple(rank % count for rank in range(world)), uplink_nbytes_per_s, latency_s)
 
@@ -130,7 +133,10 @@ class Network:
         return replace(self, start_s=tuple(start))
 
     def slowed(self, rank: int, factor: float) -> Network:
-        """Return a copy in which ``rank`` takes ``factor`` times as long to send, receive, and add."""
+        """Return a copy of the network in which ``rank`` is slower by ``factor``.
+
+        It sends, receives, and adds this many times as slowly.
+        """
         self._check_rank(rank)
         _SOURCE.read(factor, real(ABOVE_ZERO), "factor")
         changed: dict[str, Any] = {}

@@ -13,7 +13,10 @@ from typing import Protocol
 
 @dataclass(frozen=True, slots=True)
 class Mlp:
-    """A perceptron with weights of ``widths[l]`` x ``widths[l]``, trained with ``batch`` samples per node."""
+    """A perceptron with layers of ``widths[l]`` x ``widths[l]`` weights.
+
+    Each node trains on ``batch`` samples per step.
+    """
 
     widths: tuple[int, ...]
     batch: int
@@ -100,9 +103,9 @@ class SmartNic:
 class RingCircuit:
     """A ring circuit that moves a word of ``lanes`` floats per cycle in every stage.
 
-    ``compression`` is the compression ratio on the wire, as in ``SmartNic``. ``decoded`` is the number of
-    chunks of an all-reduce that pass the decompressor. ``latency`` is the number of cycles in which words of
-    an all-reduce are in flight without new input.
+    ``compression`` is the compression ratio on the wire, as in ``SmartNic``. ``decoded`` is the number of an
+    all-reduce's chunks that pass the decompressor. ``latency`` is the number of cycles in which words of an
+    all-reduce are in flight without new input.
     """
 
     lanes: int
@@ -119,8 +122,8 @@ class RingCircuit:
     def cycles(self, nodes: int, chunk_words: int, rounds: int = 1) -> float:
         """Return the cycles of ``rounds`` consecutive all-reduces.
 
-        Each takes the maximum of T_ring, T_add, T_mem, and the decompressor's time, plus the latency. The
-        first chunk is sent before the first all-reduce, without overlap.
+        Each all-reduce takes the maximum of T_ring, T_add, T_mem, and the decompressor's time, plus the
+        latency. The first chunk is sent before the first all-reduce, without overlap.
         """
         nbytes = _FLOAT_NBYTES * self.lanes * chunk_words * nodes
         moving = max(self.nic.exchange_s(nbytes, nodes), self.decoded * chunk_words)
@@ -129,9 +132,9 @@ class RingCircuit:
 
 @dataclass(frozen=True, slots=True)
 class PlainNic:
-    """A conventional NIC, for which the worker's cores run the ring.
+    """A conventional NIC, with which the worker's cores run the ring.
 
-    ``nbytes_per_s`` is the rate of the exchange of a node's bytes, including additions.
+    ``nbytes_per_s`` is the rate at which a node's bytes are exchanged and added.
     """
 
     nbytes_per_s: float
@@ -183,7 +186,7 @@ def smart_step(mlp: Mlp, node: Node, nic: Nic, nodes: int) -> Trace:
 
 
 def blocking_step(mlp: Mlp, node: Node, nic: Nic, nodes: int) -> Trace:
-    """Return the naive step: all cores compute, then wait for the all-reduce of every layer."""
+    """Return the naive step: all cores compute, and then wait for the all-reduce of every layer."""
     return Trace(
         sum(node.forward_s(width, mlp.batch) for width in mlp.widths),
         sum(node.backward_s(width, mlp.batch) for width in mlp.widths),
@@ -193,7 +196,7 @@ def blocking_step(mlp: Mlp, node: Node, nic: Nic, nodes: int) -> Trace:
 
 
 def overlapped_step(mlp: Mlp, node: Node, nic: Nic, nodes: int, *, slowdown: float) -> Trace:
-    """Return the step in which some cores only exchange and update, while the others run backward.
+    """Return the step in which some cores only exchange and update, while the other cores run backward.
 
     ``slowdown`` is the slowdown of backward without those cores: 28/26 for 2 of 28 cores, if only the number
     of cores matters. Layers are exchanged from the last to the first. Backward hides updates and exchanges;

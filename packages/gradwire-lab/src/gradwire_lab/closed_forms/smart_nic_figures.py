@@ -37,7 +37,7 @@ USABLE_SHARE = 1.0
 """The usable share of the link's rate (footnote 1: very close to 1)."""
 
 BFP16_COMPRESSION = 16 * 32 / (16 * 8 + 8)
-"""The compression ratio of BFP with blocks of 16 floats: 8 bits each and 8 shared."""
+"""The compression ratio of BFP with blocks of 16 floats: 8 bits for each, and 8 shared bits."""
 
 PCIE_3_X8_NBYTES_PER_S = 2 * 8 * 8e9 * 128 / 130 / 8
 """The rate of PCIe Gen3 x8 in both directions: eight lanes at 8 GT/s each, coded 128b/130b."""
@@ -57,7 +57,10 @@ UPDATE_S_PER_PARAMETER = 0.0
 
 @dataclass(frozen=True, slots=True)
 class Prototype:
-    """The calibrated node, conventional NIC (blocking or overlapped on two cores), and smart NIC."""
+    """The calibrated node, conventional NIC, and smart NIC.
+
+    The conventional NIC is used with a blocking exchange, or with an exchange that overlaps on two cores.
+    """
 
     node: Node
     blocking: PlainNic
@@ -128,7 +131,7 @@ def _solve(rising: Callable[[float], float], wanted: float) -> float:
 
 
 class How(TextEnum):
-    """The relation of the model's figure to the published one."""
+    """The relation between the model's figure and the published one."""
 
     PREDICTED = "predicted"
     CALIBRATED = "calibrated"
@@ -153,7 +156,8 @@ class Figure:
 class Constant:
     """A constant of the model, in words, with its source.
 
-    ``omitted`` is true if the paper doesn't state it; ``source`` is then the figure it was derived from.
+    ``omitted`` is true if the paper doesn't state it; ``source`` is then the figure from which the constant
+    was derived.
     """
 
     what: str
@@ -173,7 +177,7 @@ SPEEDUPS = ((SMALL, FEW, 1.6), (SMALL, MANY, 2.5), (LARGE, FEW, 1.1), (LARGE, MA
 
 
 def constants(prototype: Prototype) -> list[Constant]:
-    """Return all constants of the model, including the ones that the paper omits."""
+    """Return all constants of the model, including those that the paper omits."""
     plain, bfp = prototype.overlapped, prototype.bfp
     flops_per_s, lane = prototype.node.flops_per_s, bfp.adds_per_s / LANES
     share = 100 * flops_per_s / PEAK_FLOPS_PER_S

@@ -24,6 +24,6 @@ EXPERIMENTS = Catalogue[Experiment[Any]](
         "software-nic": f"{__name__}.software_nic:EXPERIMENT",
     }
 )
-"""The experiments by name, in the order of ``gradwire experiment --list``."""
+"""The experiments, by name, in the order of ``gradwire experiment --list``."""
 
 __all__ = ["EXPERIMENTS", "Experiment", "perform"]

@@ -1,4 +1,4 @@
-"""The answer to an experiment's question on its page: a sentence and bars, from one column of its tables."""
+"""The answer to an experiment's question on its page: a sentence and bars, from one column of a table."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ SHOWN = 24
 
 
 LONGEST_TITLE = 160
-"""The characters of a paragraph up to which it becomes the caption of the table below it."""
+"""The largest number of characters of a paragraph that becomes the caption of the table below it."""
 _FIGURE = re.compile(r"[-+]?\d")
 
 
@@ -35,7 +35,7 @@ class Answer:
 
 @dataclass(frozen=True)
 class Finding:
-    """One row's figure: the row's name, the cell's text, and its number without the unit's prefix."""
+    """One row's figure: the row's name, the cell's text, and the number in base units."""
 
     name: str
     text: str
@@ -53,7 +53,7 @@ class Findings:
     def of(cls, parts: Sequence[str | Table], answer: Answer) -> Findings | None:
         """Return the figures in the tables that have the answer's columns, or None if there are none.
 
-        If there are several such tables, the title of each is a part of its rows' names.
+        If there are several such tables, the title of a table is a part of its rows' names.
         """
         titled = [each for each in _titled(parts) if {answer.column, *answer.names} <= _names(each[1])]
         rows = [
@@ -135,7 +135,7 @@ def _named(column: Column, cell: str) -> str:
 
 
 def captioned(parts: Sequence[str | Table], question: str) -> list[Part]:
-    """Return the parts with a caption of its own for each table: the title before it, or the question."""
+    """Return the parts with a caption for each table: the title before the table, or the question."""
     told, seen = list[Part](), Counter[str]()
     for part in parts:
         if isinstance(part, str):

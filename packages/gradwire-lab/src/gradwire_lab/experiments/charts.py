@@ -1,6 +1,6 @@
 """Charts of the documentation as SVG files, drawn from records in the style of pages.
 
-A chart is narrow enough for a phone, and follows the reader's light or dark scheme by itself.
+A chart is narrow enough for a phone, and follows the reader's light or dark scheme.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ if TYPE_CHECKING:
 Records = Mapping[str, Sequence[Row]]
 """The rows of records, by the titles of their groups."""
 ROW_IN, FRAME_IN = 0.21, 0.95
-"""The height of a row of dots, and that of the axis."""
+"""The height of a row of dots, and the height of the axis."""
 COLOUR_OF = {
     JUDGE: CURVES[7],
     HOOK: CURVES[1],
@@ -52,7 +52,7 @@ COLOUR_OF = {
 TIMED = (HOOK, POWER_SGD, *FIXED[:2], ATTACHED, PIPELINED)
 STEPPED = (HOOK, FIXED[0], FIXED[1], POWER_SGD)
 CURVED = (JUDGE, HOOK, FIXED[0], ATTACHED)
-"""The methods in the chart of times, in that of steps, and in that of losses."""
+"""The methods in the charts of times, of steps, and of losses."""
 
 
 def speed_chart(records: Records) -> Picture:

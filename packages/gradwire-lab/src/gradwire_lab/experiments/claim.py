@@ -18,9 +18,9 @@ from gradwire_lab.experiments.learning import LEAST_SEEDS, Trainings
 from gradwire_lab.text_enum import TextEnum
 
 NO_NUMBER = "in words"
-"""Shown for a published figure that has no number."""
+"""The text for a published figure that has no number."""
 SHARE, RATIO = "%", "x"
-"""Units: shares, from 0 to 1 and shown in percent, and ratios."""
+"""Two units: shares, from 0 to 1 and shown in percent, and ratios."""
 
 
 class Basis(TextEnum):
@@ -28,11 +28,14 @@ class Basis(TextEnum):
 
     MEASURED = "measured"
     MODELLED = "modelled"
-    """From a model whose parameters have a different source."""
+    """The figure is from a model whose parameters have a different source."""
     CALIBRATED = "calibrated"
-    """A parameter was set from the published figure, from its table, or after seeing the measured figure."""
+    """A parameter was set from the published figure, from its table, or after the figure was measured."""
     ARITHMETIC = "arithmetic"
-    """Published numbers recombined, or bytes divided by a configured rate: no run can change them."""
+    """The figure is computed from published numbers, or from bytes and a configured rate.
+
+    No run can change it.
+    """
 
 
 class Verdict(TextEnum):
@@ -86,7 +89,7 @@ def at_most(value: float) -> Bound:
 
 
 def near(value: float, share: float) -> Bound:
-    """Return the bound of figures that differ from ``value`` by at most this share of it.
+    """Return the bound of figures that differ from ``value`` by at most this share of ``value``.
 
     Examples
     --------
@@ -98,7 +101,7 @@ def near(value: float, share: float) -> Bound:
 
 
 def within(ends: tuple[float, float], share: float) -> Bound:
-    """Return the bound of a published range, widened at each end by this share of the end's value.
+    """Return the bound of a published range, widened at each end by this share of that end's value.
 
     Examples
     --------
@@ -111,11 +114,11 @@ def within(ends: tuple[float, float], share: float) -> Bound:
 
 @dataclass(frozen=True)
 class Published:
-    """A paper's figure: its place in the paper, its value (shares from 0 to 1), and its erratum.
+    """A paper's figure: its place in the paper, its value, and its erratum, if any.
 
-    The value is None if the paper has a plot or words but no number; the claim's rule then states their
-    meaning. ``is_limit`` marks a limit that the paper's own figures meet, such as "at most 2 %": its rule has
-    one side. All other values have rules with two sides.
+    A share has a value from 0 to 1. The value is None if the paper has a plot or words but no number; the
+    claim's rule then states their meaning. ``is_limit`` marks a limit that the paper's own figures meet, such
+    as "at most 2 %": its rule has one side. All other values have rules with two sides.
     """
 
     place: str
@@ -133,7 +136,7 @@ class Published:
 
 @dataclass(frozen=True)
 class Explanation:
-    """The reason why a figure violates its rule here, and the bound that it meets if the reason is true."""
+    """The reason why a figure violates its rule, and a bound that it meets if the reason is true."""
 
     reason: str
     bound: Bound
@@ -141,7 +144,7 @@ class Explanation:
 
 @dataclass(frozen=True)
 class Claim:
-    """Figures by name, such as a model's, and the rule that they must meet.
+    """Named figures, such as a model's, and the rule that they must meet.
 
     Attributes
     ----------
@@ -173,7 +176,7 @@ class Claim:
     declared
         The reason why the figures of a training run are invalid, if its failure was declared before the run.
     other_tool
-        The tool that the rows name instead of the claim's tool; empty if they name the claim's tool.
+        The tool that the rows name instead of the claim's tool; empty if both are the same.
     """
 
     text: str
@@ -225,7 +228,7 @@ class Claim:
 
     @property
     def not_learned(self) -> Sequence[str]:
-        """The problems of the training runs behind the figures, except failures declared before the run."""
+        """The problems of the training runs behind the figures, without failures declared before the run."""
         return [each.problem for each in self.rests_on if each.problem and not each.expected_failure]
 
     @property
@@ -257,7 +260,10 @@ class Claim:
 
     @property
     def _kept(self) -> Verdict | None:
-        """The verdict from the bounds alone, however few the training runs; None if no bound is met."""
+        """The verdict from the bounds alone, whatever the number of training runs.
+
+        None if no bound is met.
+        """
         if self.is_met:
             return Verdict.REPRODUCED if self.basis is Basis.MEASURED else Verdict(self.basis.value)
         for other, verdict in ((self.better, Verdict.EXCEEDED), (self.otherwise, Verdict.EXPLAINED)):
@@ -271,7 +277,7 @@ class Claim:
 
 
 def only(value: float | None) -> Mapping[str, float | None]:
-    """Return the figures of a claim with a single figure."""
+    """Return the figures of a claim that has a single figure."""
     return MappingProxyType({"": value})
 
 

@@ -18,9 +18,12 @@ LINE_IN, MARGIN_IN = 0.36, 0.65
 UNITS = {SHARE: "share [%]", RATIO: "ratio [x]", "": "value"}
 """The labels of axes by the claims' unit."""
 LABEL, NARROW_LABEL = 40, 26
-"""Characters per line of a label, which has at most two lines; on a phone, it is in a smaller font, too."""
+"""The number of characters per line of a label, which has at most two lines.
+
+On a phone, the font is also smaller.
+"""
 LOGARITHMIC = 50
-"""The ratio of the largest to the smallest figure above which the scale is logarithmic."""
+"""The ratio of the largest to the smallest figure above which the scale becomes logarithmic."""
 
 
 def plot(claims: Sequence[Claim], name: str, caption: str) -> Picture | None:

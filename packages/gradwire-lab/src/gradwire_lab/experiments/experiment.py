@@ -22,7 +22,7 @@ from gradwire_lab.experiments.answer import Answer
 
 Kind = TypeVar("Kind")
 FILE, FOLDER = "FILE", "DIR"
-"""Metavars of options whose value is an existing file or folder."""
+"""The metavars of options whose value is an existing file or folder."""
 _PLACES: Mapping[str, tuple[str, Callable[[Path], bool]]] = MappingProxyType(
     {FILE: ("file", Path.is_file), FOLDER: ("folder", Path.is_dir)}
 )
@@ -41,8 +41,8 @@ class Word:
     is_switch
         Whether the option takes no value and sets the field to true.
     read
-        Converts the option's text to the field's value. The default handles strings, numbers, paths, and
-        lists.
+        A function that converts the option's text to the field's value. The default handles strings, numbers,
+        paths, and lists.
     always
         Whether ``read`` also runs, with None, if the option is missing.
     known, least
@@ -153,7 +153,7 @@ Report = Callable[[Row], None]
 
 @dataclass(frozen=True)
 class Reporter:
-    """A ``Report`` that also displays progress while a row takes minutes."""
+    """A ``Report`` that also displays progress while a row is being measured."""
 
     take: Report
     say: Callable[[str], None]
@@ -165,7 +165,9 @@ class Reporter:
 
 @dataclass(frozen=True)
 class Experiment(Generic[Options]):
-    """An experiment. The module that defines it imports torch only while it measures or plots.
+    """An experiment, whose module imports torch only while it measures or plots.
+
+    The module that defines it imports torch only while it measures or plots.
 
     Parameters
     ----------
@@ -176,14 +178,15 @@ class Experiment(Generic[Options]):
     options
         The options: a frozen dataclass whose fields describe their command-line options.
     cells
-        Returns the cells to measure for the options, without duplicates, in the order of the table.
+        A function that returns the cells to measure for the options, without duplicates, in the order of the
+        table.
     run
-        Measures the given cells and reports a row for each; ``report.say`` shows progress. It also receives
-        the rows measured by an interrupted run.
+        A function that measures the given cells and reports a row for each; ``report.say`` shows progress. It
+        also receives the rows measured by an interrupted run.
     table
-        Returns tables and paragraphs for all rows.
+        A function that returns tables and paragraphs for all rows.
     plot
-        Returns a plot of all rows as a PNG; None if there is nothing to plot.
+        A function that returns a plot of all rows as a PNG, or None if there is nothing to plot.
     version
         The version of the rows' fields in the record.
     answer
@@ -278,7 +281,10 @@ def in_words(row: Row, cells: Sequence[Cell]) -> str:
 # Lossy warnings logged while a cell is measured are stored in its row and shown in reports.
 
 LOSSY = "lossy"
-"""The row's field with the warnings logged while it was measured; absent without warnings."""
+"""The field of a row with the warnings logged during its measurement.
+
+It is absent if there were none.
+"""
 SHOWN = 3
 """The number of warnings per exhibit that a report shows; the record has all of them."""
 

@@ -1,8 +1,8 @@
-"""Fine-tuning a GPT whose weights reach the device as lossless deltas: end-to-end time to equal loss.
+"""Fine-tuning a GPT whose weights reach the device as lossless deltas: the time to equal loss.
 
-A GPT of 0.8 million weights is trained on one half of a text and fine-tuned on the other with AdamW, with the
-master weights on the host and a replica on a simulated device, whose links are those of ``a2dtwp``. All
-policies of a learning rate train side by side, batch by batch.
+A GPT of 0.8 million weights is trained on one half of a text, and fine-tuned on the other with AdamW. The
+master weights are on the host, and a replica is on a simulated device, whose links are those of ``a2dtwp``.
+All policies of a learning rate train side by side, batch by batch.
 """
 
 from __future__ import annotations
@@ -42,9 +42,9 @@ POLICIES = (FP32, BF16, *CUTTING, *DELTAS)
 DELTA = DELTAS[0]
 RATES = (3e-6, 3e-5, 1e-4)
 WANTED = ((3e-5, 10.0), (1e-4, 6.0))
-"""Upper ends of learning-rate ranges, and the required reduction in bytes over bfloat16 within each."""
+"""The upper ends of learning-rate ranges, and the byte reduction over bfloat16 required in each."""
 MONITORED, EVERY = 10, 10
-"""Batches that time forward and backward, and batches between two evaluations."""
+"""The number of batches that time forward and backward, and of batches between two evaluations."""
 COLUMNS = (
     Column("lr"),
     Column.of_text("policy"),
@@ -66,7 +66,10 @@ NOTE = (
 
 @dataclass(frozen=True)
 class FineTuningOptions(CheckedOptions):
-    """The text, rates, links, and policies, and the numbers of batches for pretraining and fine-tuning."""
+    """The options: text, rates, links, policies, and the numbers of batches.
+
+    The numbers of batches are for pretraining and for fine-tuning.
+    """
 
     text: str | None = option(
         None, "training text", shown="Python's language reference", value=FILE, read=str
@@ -166,7 +169,7 @@ def fewer_bytes(rows: Mapping[str, Row], policy: str, system: str) -> float:
 
 
 def saving(rows: Mapping[str, Row], policy: str, other: str, system: str) -> float | None:
-    """Return the share of ``other``'s time that a policy saves up to the loss that both reach."""
+    """Return the share of the time of ``other`` that a policy saves until the loss that both reach."""
     return gain(rows[policy], rows[other], system, max(last_error(rows[policy]), last_error(rows[other])))
 
 

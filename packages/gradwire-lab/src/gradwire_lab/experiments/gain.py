@@ -2,7 +2,7 @@
 
 The costs of codecs and frames are measured once, on one core of this machine. From them, the planner predicts
 the step of plain DDP, of DDP with the bf16 hook, and of the plan that it chooses for DDP's buckets. With
-``--against``, it also predicts the steps in records of ``training-speed``, to show how far it is off.
+``--against``, it also predicts the steps in records of ``training-speed``, to show its errors.
 """
 
 from __future__ import annotations
@@ -50,7 +50,7 @@ REMEDY = "measure it again"
 
 @dataclass(frozen=True)
 class Model:
-    """A model of the calculator: its parameters, and the assumed seconds of computation in a step."""
+    """A model for the calculator: its parameters, and the assumed seconds of computation in a step."""
 
     count: int
     compute_s: float
@@ -61,26 +61,32 @@ MODELS = {
     "GPT-2": Model(124_000_000, 0.3),
     "1B": Model(1_000_000_000, 1.2),
 }
-"""Typical models. Their computation is a setting: about that of one data-centre GPU with 64 images or 16
-sequences of 1,024 tokens, or with 8 sequences for the largest. The gain depends on it."""
+"""Typical models with an assumed computation.
+
+It is about that of one data-centre GPU with 64 images or 16 sequences of 1,024 tokens, or with 8 sequences
+for the largest model. The gain depends on it.
+"""
 TASK_COUNTS = {"mnist-mlp": 648_010, "wide-mlp": 18_423_050, "gpt": 10_892_800, "cifar-cnn": 1_072_330}
-"""The parameters of the tasks of ``training-speed``, on MNIST and CIFAR-10."""
+"""The numbers of parameters of the tasks of ``training-speed``, on MNIST and CIFAR-10."""
 FORWARD_SHARE = 1 / 3
-"""The forward pass's share of computation, because backward takes about twice as long."""
+"""The forward pass's share of computation.
+
+Backward takes about twice as long.
+"""
 BUCKET_NBYTES = 25 << 20
-"""The size of DDP's buckets, which ``attach`` keeps."""
+"""The size of DDP's buckets, which ``attach`` doesn't change."""
 LATENCY = "50us"
-"""The assumed latency of every link: a small message on ordinary Ethernet."""
+"""The assumed latency of every link, that of a small message on ordinary Ethernet."""
 CODECS = ("bf16", "fp8", "ecsq:0.25")
 """The codecs that docs/which_codec.md recommends for any model, from the most precise to the fewest bytes."""
 PLANS = {"fp8 on DDP": ("fp8", "ring"), "ecsq:0.5 on DDP": ("ecsq:0.5", "pairwise")}
-"""The fixed plans of ``training-speed`` that are predicted, too, with their codecs and algorithms."""
+"""The fixed plans of ``training-speed`` that are also predicted, with their codecs and algorithms."""
 PASSES = 5
-"""The measurements of the costs, seconds apart."""
+"""The number of measurements of the costs, seconds apart."""
 CALIBRATION, PREDICTION, CHECK = "calibration", "prediction", "check"
-"""The kinds of rows: measured costs, a prediction of the calculator, a prediction of a measured step."""
+"""The kinds of rows: measured costs, a prediction of the calculator, and a prediction of a measured step."""
 KEEP_DDP, KEEP_HOOK = "don't compress", "bf16 hook"
-"""The answers where gradwire isn't predicted to be faster."""
+"""The answers for cases in which gradwire isn't predicted to be faster."""
 CHECKS: Columns[Row] = (
     (Column.of_text("task"), text_of("task")),
     (Column("hosts"), text_of("hosts")),
@@ -111,7 +117,10 @@ class GainOptions(CheckedOptions):
 
 
 def cells(options: GainOptions) -> list[Cell]:
-    """Return the calibrations, a prediction per model, rate, and number of hosts, and the steps to check."""
+    """Return the cells: calibrations, predictions, and steps to check.
+
+    There is a prediction for each model, rate, and number of hosts.
+    """
     measured = [] if options.against is None else list(_measured(options.against))
     return [
         {"part": CALIBRATION, "threads": 1},
@@ -162,7 +171,7 @@ def run(options: GainOptions, cells: Sequence[Cell], before: Sequence[Row], repo
 
 
 def calibrated(most_hosts: int) -> dict[str, Any]:
-    """Return a request with the costs of codecs and frames on this machine, on one of its cores.
+    """Return a request with the costs of codecs and frames on one core of this machine.
 
     ``most_hosts`` is the largest number of hosts. Other programs only make a measurement slower, so the
     shortest times of several passes count.
@@ -185,7 +194,7 @@ def calibrated(most_hosts: int) -> dict[str, Any]:
 
 
 def _least(found: Sequence[Any]) -> Any:
-    """Return an object of costs with the least value of each number in several such objects."""
+    """Return an object of costs with the smallest value of each number in several such objects."""
     first = found[0]
     if isinstance(first, tuple):
         return tuple(map(_least, zip(*found, strict=True)))
@@ -262,7 +271,7 @@ def _predictor(workload: Workload, hosts: int, environment: Environment) -> Pred
 
 
 def answer(row: Row) -> str:
-    """Return the answer of a prediction: the gains over DDP and the bf16 hook, or which of them to keep.
+    """Return a prediction as an answer: the gains over DDP and the bf16 hook, or the method to keep.
 
     Differences within the predictions' uncertainty are no gains.
     """
@@ -274,7 +283,7 @@ def answer(row: Row) -> str:
 
 
 def gains_of(row: Row) -> tuple[float, float, float]:
-    """Return the chosen plan's speed over DDP and over the bf16 hook, and that of the hook over DDP."""
+    """Return the chosen plan's speed relative to DDP and to the bf16 hook, and the hook's relative to DDP."""
     return row["ddp_s"] / row["step_s"], row["hook_s"] / row["step_s"], row["ddp_s"] / row["hook_s"]
 
 

@@ -1,4 +1,7 @@
-"""Goals of training runs: a time, ratio, or speed-up is invalid if the training run didn't learn."""
+"""Goals of training runs: a figure of a run that has missed its goal is invalid.
+
+Times, ratios, and speed-ups are such figures.
+"""
 
 from __future__ import annotations
 
@@ -22,9 +25,9 @@ POINTS = 0.02
 class Goal:
     """The accuracy that an exact training run must reach, declared before any training runs.
 
-    ``chance`` is the accuracy of guessing, and ``known`` a reference accuracy on these data; ``origin`` cites
-    it. ``share`` is the required share of the gain over chance, and ``points`` the allowed difference in
-    accuracy from the exact method.
+    ``chance`` is the accuracy of guessing, and ``known`` is a reference accuracy on these data, which
+    ``origin`` cites. ``share`` is the required share of the gain over chance, and ``points`` the allowed
+    difference in accuracy from the exact method.
     """
 
     chance: float
@@ -51,12 +54,12 @@ GOALS = MappingProxyType(
 
 @dataclass(frozen=True)
 class Trainings:
-    """The training runs behind a claim: final accuracies of one method and of the exact method, by seed.
+    """The training runs behind a claim, with final accuracies of one method and the exact method, by seed.
 
-    Both have equal numbers of steps; an exact method has itself as ``exact``. ``expected_failure`` is the
-    reason why a method isn't expected to learn, if that was declared before the run. ``stage`` describes runs
-    stopped before they had an accuracy, such as "the first 24 of 320,000 steps"; claims about them are too
-    short for a verdict.
+    Both methods have equal numbers of steps. An exact method has itself as ``exact``. ``expected_failure`` is
+    the reason why a method isn't expected to learn, if that was declared before the run. ``stage`` describes
+    runs that were stopped before they had an accuracy, such as "the first 24 of 320,000 steps". Claims about
+    such runs are too short for a verdict.
     """
 
     name: str
@@ -73,7 +76,7 @@ class Trainings:
 
     @property
     def seeds(self) -> int:
-        """The number of training runs of this method or of the exact method, whichever is smaller."""
+        """The number of training runs of this method, or of the exact method if that is smaller."""
         return min(len(self.accuracies), len(self.exact))
 
     @property

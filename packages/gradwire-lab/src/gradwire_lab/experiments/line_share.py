@@ -1,7 +1,7 @@
-"""The share of the link rate that an exchange uses, and the point where a busy CPU makes compression useless.
+"""The share of the link rate that an exchange uses, with and without compression.
 
-An uncompressed ring is compared with the link rate measured on the same hosts; a codec of ratio r is compared
-with r times the speed of the uncompressed ring.
+An uncompressed ring is compared with the link rate measured on the same hosts. A codec of ratio r is compared
+with r times the speed of the uncompressed ring. If CPUs are busy, compression may be useless.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ if TYPE_CHECKING:  # torch's import takes seconds: only the hosts need it
 BASELINE = "identity"
 SEGMENTS = (1 << 19, 1 << 20, 1 << 21)
 BUDGET_S = 2.0
-"""Seconds for all exchanges of a cell, of which there are 3 to 9."""
+"""The seconds for all exchanges of a cell, of which there are 3 to 9."""
 COLUMNS: Columns[Row] = (
     (Column("rate"), text_of("rate")),
     (Column("size"), lambda row: exact_size(row["nbytes"])),
@@ -60,7 +60,7 @@ def _codecs(text: str) -> tuple[str, ...]:
 
 @dataclass(frozen=True)
 class LineShareOptions(CheckedOptions):
-    """The hosts, rates, bucket sizes, and codecs; every combination is measured with each segment."""
+    """The hosts, rates, bucket sizes, and codecs; all combinations are measured with each segment size."""
 
     hosts: int = option(4, "number of hosts")
     rates: tuple[str, ...] = option(

@@ -1,8 +1,8 @@
-"""The errors of predicted times to a loss, and the extra time of plans chosen by prediction.
+"""The errors of predicted times to a loss, and the extra time that plans chosen by prediction cost.
 
 On every network, each task is trained with each codec, on DDP and with Pipe-SGD. Every evaluation in the last
 part of a run has a loss that exact DDP reached some steps earlier; the mean ratio of both numbers of steps,
-less 1, is the share of extra steps. The time to exact DDP's final loss is its number of steps, increased by
+minus 1, is the share of extra steps. The time to exact DDP's final loss is its number of steps, increased by
 that share, times the step time. The predictions are the step time, from the measured link, hosts, codecs, and
 computation, and the share of extra steps, from the gradients' noise at the end of the exact run.
 """
@@ -45,9 +45,9 @@ TASKS = ("mlp", "cnn", "gpt")
 CODECS = ("identity", "quantize:8", "ecsq:0.5", "quantize:4", "ecsq:2")
 PIPELINES = (1, 2)
 LONGER = 1.3
-"""The ratio of exact DDP's steps to the other runs' steps."""
+"""The number of exact DDP's steps relative to the other runs' steps."""
 GOOD, CLOSE = 0.05, 0.15
-"""Limits on a good choice's extra time over the best plan, and on the predictions' median error."""
+"""The limits on a good choice's extra time, and on the median error of predictions."""
 COLUMNS: Columns[Row] = (
     (Column.of_text("codec"), text_of("codec")),
     (Column("K"), text_of("pipeline")),
@@ -63,7 +63,7 @@ COLUMNS: Columns[Row] = (
 
 @dataclass(frozen=True)
 class LossPredictionOptions(CheckedOptions):
-    """The tasks and codecs to train with, and the networks."""
+    """The options: tasks and codecs for training, and networks."""
 
     hosts: int = option(4, "number of hosts")
     rates: tuple[str, ...] = option(("50mbit",), "link rates to compare")
@@ -102,7 +102,7 @@ def plan_of(cell: Cell) -> Plan:
 
 
 def measure(ranks: Ranks, cells: Sequence[Cell]) -> None:
-    """Train one task as one of its ranks; always run the exact training first, as the reference."""
+    """Train one task as one of its ranks, and always run the exact training first, as the reference."""
     from gradwire_lab.experiments.methods import ComparedMethod, Pipelined, attached, train
 
     def new_task() -> TrainingTask:
@@ -170,7 +170,7 @@ def task_of(name: str, rank: int, world: int) -> TrainingTask:
 def _predictor(
     ranks: Ranks, task: TrainingTask, trained: TrainingTask, codecs: Sequence[str]
 ) -> Predictor | None:
-    """Measure the predictor's inputs, on all ranks' gradients at trained weights; None except on rank 0."""
+    """Measure the predictor's inputs on all ranks' gradients at trained weights; None except on rank 0."""
     import torch
 
     from gradwire.planner.candidates import Workload
@@ -215,7 +215,7 @@ def table(rows: Sequence[Row]) -> list[str | Table]:
 
 
 def _losses(rows: Sequence[Row]) -> list[float]:
-    """Return the choices' extra times: among synchronous plans, and among all plans."""
+    """Return the extra times of the choices, among synchronous plans and among all plans."""
     found = []
     for most in PIPELINES:
         allowed = [row for row in rows if row["pipeline"] <= most]
@@ -279,6 +279,6 @@ def _smoothed(losses: Sequence[float]) -> list[float]:
 
 
 def _reached(curve: Sequence[float], loss: float) -> float:
-    """Return the number of evaluations, with fractions, after which a curve falls to ``loss``."""
+    """Return the number of evaluations, including a fraction, after which a curve falls to ``loss``."""
     point = reach([(float(place), 0.0, each) for place, each in enumerate(curve, start=1)], loss)
     return float(len(curve)) if point is None else point[0]

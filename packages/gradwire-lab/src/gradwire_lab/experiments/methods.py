@@ -37,17 +37,17 @@ _ONE_BUCKET_MB = 1 << 20
 
 
 class ComparedMethod(ABC):
-    """A training method under comparison, run on one task from its initial weights."""
+    """A training method that is compared with others on one task, from the task's initial weights."""
 
     model: torch.nn.Module
     local_s: float = 0.0
     """Seconds of the eager pipeline's local updates so far."""
     plan: Plan | None = None
-    """The plan that the run itself chose."""
+    """The plan that the run has chosen, if any."""
 
     @abstractmethod
     def train(self, steps: int) -> None:
-        """Train this many more steps; all of their updates are applied on return."""
+        """Train this many more steps, and apply all of their updates before returning."""
 
     @abstractmethod
     def close(self) -> None:
@@ -55,9 +55,10 @@ class ComparedMethod(ABC):
 
 
 class ComparedOnDDP(ComparedMethod):
-    """A comparison method on DDP, with or without a hook; without ``exchanging``, gradients aren't averaged.
+    """A comparison method on DDP, with or without a hook.
 
-    ``computed_s`` is the time of the last block's steps except their waits for averages.
+    Without ``exchanging``, gradients aren't averaged. ``computed_s`` is the time of the last block's steps,
+    without their waits for averages.
     """
 
     def __init__(
@@ -89,9 +90,9 @@ class ComparedOnDDP(ComparedMethod):
 
 
 class Pipelined(ComparedMethod):
-    """A comparison method with gradwire's Pipe-SGD, drained after every block so that no update is in flight.
+    """A comparison method with gradwire's Pipe-SGD.
 
-    Without a plan, it chooses one itself.
+    It is drained after every block, so that no update is in flight. Without a plan, the run chooses one.
     """
 
     def __init__(self, task: TrainingTask, plan: Plan | None, correction: str = "eager") -> None:
@@ -122,7 +123,7 @@ def attached(task: TrainingTask, plan: Plan) -> ComparedOnDDP:
 
 
 def chosen_in_the_run(task: TrainingTask) -> ComparedOnDDP:
-    """Return DDP training with gradwire attached; the run chooses its plan for DDP's own buckets."""
+    """Return DDP training with gradwire attached, where the run chooses a plan for DDP's own buckets."""
     return ComparedOnDDP(task, lambda ddp: gradwire.attach(ddp, "auto", timeout_s=TIMEOUT_S))
 
 
@@ -144,9 +145,9 @@ def _with(
 
 
 def _power_sgd(rank: int) -> Callable[[DistributedDataParallel], object]:
-    """Return a function that registers PowerSGD, for one bucket: with several, Gloo aborts.
+    """Return a function that registers PowerSGD for a single bucket.
 
-    With several buckets, its callbacks issue collectives in different orders.
+    With several buckets, the callbacks issue collectives in different orders, and Gloo aborts.
     """
 
     def register(ddp: DistributedDataParallel) -> None:
@@ -159,16 +160,22 @@ def _power_sgd(rank: int) -> Callable[[DistributedDataParallel], object]:
 
 
 CODECS = ["bf16", "errbound:rel=0.05", "errbound:rel=0.25,block=1024", "fp8", "quantize:8", "quantize:4"]
-"""The planner's candidates: codecs that work for gradients of any scale."""
+"""The planner's candidate codecs, which work for gradients of any scale."""
 NAMED = {"fp8": "ring", "ecsq:0.5": "pairwise", "quantize:4": "ring"}
-"""Codecs that a user might choose, and their algorithms; the first is the default."""
+"""The codecs that a user might choose, and their algorithms; the first codec is the default."""
 DEFAULT = next(iter(NAMED))
 PLANNED = {"planned, on DDP": 1, "planned, PipeSGD": 2}
-"""Methods with plans from the planner, and their pipeline depths."""
+"""The methods with plans from the planner, and their pipeline depths."""
 PATIENCE = 1.5
-"""A method that needs more than this multiple of DDP's steps does not reach the loss."""
+"""The limit of a method's steps, as a multiple of DDP's steps.
+
+A method that needs more does not reach the loss.
+"""
 COUNTED = 4
-"""The minimum number of blocks per method, so that its step time is a median."""
+"""The minimum number of blocks per method.
+
+A method's step time is their median.
+"""
 
 
 def measure(
@@ -180,7 +187,7 @@ def measure(
     device: str = "cpu",
     target: float | None = None,
 ) -> None:
-    """Train the cells' task from their seed with each method; ``target`` is the loss to reach, if known."""
+    """Train the cells' task from its seed with each method; ``target`` is the loss to reach, if known."""
     files = Files(*(None if name is None else Path(name) for name in (data_dir, images, text)))
 
     def new_task() -> TrainingTask:
@@ -202,7 +209,7 @@ def measure(
 
 
 def methods(plans: dict[str, Plan]) -> dict[str, Callable[[TrainingTask], ComparedMethod]]:
-    """Return every method by name; ``plans`` are the planner's."""
+    """Return every method by name, where ``plans`` are the planner's."""
     found: dict[str, Callable[[TrainingTask], ComparedMethod]] = {
         ALONE: partial(ComparedOnDDP, exchanging=False)
     }
@@ -284,7 +291,7 @@ def computed_s(task: TrainingTask) -> float:
     """Return the seconds of a DDP step except its wait for averages, while all hosts train.
 
     Besides computation, a step loads a batch and has the overhead of DDP and the interpreter; hosts that
-    share cores start their exchange when the last one has computed.
+    share cores start their exchange when the last host has computed.
     """
     method, spent = attached(task, Plan(parse(DEFAULT))), []
     for _ in range(COUNTED):
@@ -295,7 +302,10 @@ def computed_s(task: TrainingTask) -> float:
 
 
 def train(ranks: Ranks, method: ComparedMethod, task: TrainingTask, target: float | None) -> dict[str, Any]:
-    """Train until the held-out loss is at most ``target``, or for as many blocks as DDP; return figures."""
+    """Train until the held-out loss is at most ``target``, and return the figures.
+
+    The run ends after as many blocks as DDP's in any case.
+    """
     curve: list[tuple[int, float, float]] = []
     accuracies: list[float] = []
     blocks: list[tuple[float, float]] = []

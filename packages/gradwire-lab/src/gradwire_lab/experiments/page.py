@@ -75,7 +75,7 @@ def _answered(
     parts: Sequence[str | Table],
     exhibit: Exhibit[Any] | None,
 ) -> tuple[str, Picture | None]:
-    """Return the question with its answer, and the picture of it.
+    """Return the question with its answer, and a picture of the answer.
 
     An exhibit's experiment is answered by its claims, and others by a column of their tables.
     """
@@ -93,12 +93,12 @@ def _answered(
 REMEDY = "repeat its gradwire reproduce with --overwrite"
 UNFINISHED = "its record is unfinished; to continue, repeat its gradwire reproduce."
 DAMAGES = (LookupError, TypeError, ValueError, AttributeError, ArithmeticError, StopIteration)
-"""The errors that judging raises for rows with missing names or unexpected types."""
+"""The errors that judging may raise for rows with missing names or unexpected types."""
 
 
 @dataclass(frozen=True)
 class Recorded:
-    """An exhibit judged from its record, and the record's fields."""
+    """An exhibit judged from a record, and the fields of that record."""
 
     judged: Judged
     fields: Mapping[str, Any]
@@ -223,12 +223,15 @@ BASES = (Column.of_text("figures"), Column("number"), Column.of_text("verdicts")
 
 
 def _bases(judged: Sequence[Judged]) -> list[tuple[str, ...]]:
-    """Return a row per origin of figures: measured, modelled, or neither."""
+    """Return a row for each origin of figures: measured, modelled, or neither."""
     return [(name, str(count), verdicts) for name, count, verdicts in by_basis(judged)]
 
 
 def _answer(judged: Sequence[Judged]) -> str:
-    """Return a sentence with the number of measured figures and their verdicts; the table has the others."""
+    """Return a sentence with the number of measured figures and their verdicts.
+
+    The table has the figures that weren't measured.
+    """
     name, count, verdicts = (*by_basis(judged), ("nothing", 0, ""))[0]
     return (
         f"{name.capitalize()}: {counted(count, 'figure')}. {verdicts.capitalize()}."
@@ -238,7 +241,7 @@ def _answer(judged: Sequence[Judged]) -> str:
 
 
 def _short(judged: Sequence[Judged]) -> str:
-    """Return a sentence with the number of exhibits shorter than with --full; empty if there are none."""
+    """Return a sentence with the number of shortened exhibits, compared with --full; empty without any."""
     short = sum(bool(each.shortened) for each in judged)
     return (
         f"{short} of {len(judged)} tables and figures were shortened; their rows say in what."
@@ -275,7 +278,7 @@ def _link(each: Judged) -> PageLink:
 
 
 def _why(claim: Claim) -> str:
-    """Return the reason for a claim's failure: training runs, the tool, or the figure and its rule."""
+    """Return the reason for a claim's failure: the training runs, the tool, or the figure and its rule."""
     if claim.not_learned or claim.declared or claim.other_tool:
         return "; ".join(claim.not_learned) or claim.declared or claim.other_tool
     worst = ""
@@ -335,7 +338,7 @@ def _claim(each: Judged, claim: Claim) -> tuple[str, ...]:
 
 
 def _here(claim: Claim) -> Number:
-    """Return the mean, and each figure with its name if there are several."""
+    """Return the mean and, if there are several figures, each figure with its name."""
     named = [f"{name}: {shown(value, claim.unit)}" for name, value in claim.figures.items()]
     return Number(shown(claim.mean, claim.unit), claim.mean, named if len(named) > 1 else ())
 
@@ -348,7 +351,7 @@ def _rule(claim: Claim) -> str:
 
 
 def page(recorded: Sequence[Recorded], exhibits: Collection[Exhibit[Any]], titles: Mapping[str, str]) -> str:
-    """Return the HTML page of records, ordered by ``exhibits`` and grouped by paper as in ``titles``."""
+    """Return the HTML page of records, in the order of ``exhibits``, grouped by the papers in ``titles``."""
     order = [each.name for each in exhibits]
     known = sorted(recorded, key=lambda each: order.index(each.judged.exhibit.name))
     missing = [name for name in order if name not in {each.judged.exhibit.name for each in known}]

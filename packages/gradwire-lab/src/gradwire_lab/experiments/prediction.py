@@ -1,8 +1,8 @@
 """The errors of predicted exchange times, and the extra time of plans chosen by prediction.
 
-In every network (hosts and rate), the link, the hosts, and the codecs are measured first; then each plan is
-timed, and its prediction is compared with the median. For every network and size, a plan is *chosen* by
-prediction alone; its time is compared with the best measured plan's.
+In every network (hosts and rate), the link, the hosts, and the codecs are measured first. Then each plan is
+timed, and its prediction is compared with the median time. For every network and size, a plan is *chosen* by
+prediction alone, and its time is compared with that of the best measured plan.
 """
 
 from __future__ import annotations
@@ -40,15 +40,15 @@ if TYPE_CHECKING:  # torch's import takes seconds: only the hosts need it
 ALGORITHMS = ("backend", "ring", "butterfly", "tree", "star", "hierarchical")
 CODECS = ("identity", "errbound:2^-10", "quantize:8")
 SHARDED = "sharded"
-"""A value of ``algorithm``: a reduce-scatter with the codec, then an all-gather of weight updates."""
+"""A value of ``algorithm`` for a reduce-scatter with the codec, and an all-gather of weight updates."""
 LEARNING_RATE = 1e-3
 """The learning rate of the weights in a sharded exchange."""
 SEGMENT_NBYTES = 1 << 20
 LEAST_HOSTS = {"hierarchical": 4}
 BUDGET_S = 2.0
-"""Seconds for all exchanges of a cell, of which there are 3 to 15."""
+"""The seconds for all exchanges of a cell, of which there are 3 to 15."""
 GOOD = 0.03
-"""A choice is good if it is slower than the best plan by at most this share."""
+"""The largest share by which a good choice may be slower than the best plan."""
 POINTS: Columns[Row] = (
     (Column.of_text("algorithm"), text_of("algorithm")),
     (Column.of_text("codec"), text_of("codec")),
@@ -84,10 +84,10 @@ def _network(text: str) -> tuple[int, str]:
 
 @dataclass(frozen=True)
 class PredictionOptions(CheckedOptions):
-    """Networks, as hosts and rate, and bucket sizes.
+    """The options: networks, as numbers of hosts and rates, and bucket sizes.
 
-    By default, rates are low enough for two cores that all hosts share: beyond that, a testbed measures its
-    cores instead of the network.
+    By default, rates are low enough for two cores that all hosts share. At higher rates, a testbed measures
+    its cores instead of the network.
     """
 
     networks: tuple[tuple[int, str], ...] = option(
@@ -203,7 +203,7 @@ def error(row: Row) -> float:
 
 
 def choose(rows: Sequence[Row]) -> Row:
-    """Return the row that the planner chooses: the simplest plan among ties with the fastest prediction."""
+    """Return the row that the planner chooses: the simplest plan that ties with the fastest prediction."""
     from gradwire.planner.predict import UNCERTAINTY
 
     fastest_s = min(row["predicted_s"] for row in rows)
@@ -212,7 +212,7 @@ def choose(rows: Sequence[Row]) -> Row:
 
 
 def table(rows: Sequence[Row]) -> list[str | Table]:
-    """Return measurements and choices (under three codec lists) per network and size, and a summary."""
+    """Return measurements and choices per network and size, under three lists of codecs, and a summary."""
     there = defaultdict(list)
     for row in rows:
         there[row["hosts"], row["rate"], row["nbytes"]].append(row)

@@ -1,4 +1,4 @@
-"""The record of an experiment, written after every cell so that an interrupted run can be resumed."""
+"""The record of an experiment, written after every cell, so that an interrupted run can continue."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ from gradwire_lab.experiments.experiment import (
 RECORD, PLOT = "record.json", "plot.png"
 REMEDY = "pass another folder, or --overwrite"
 SAME = ("options", "machine", "versions", "commit")
-"""Fields that all rows of one record share; the commit may differ with ``across_commits``."""
+"""The fields that all rows of one record share; the commit may differ with ``across_commits``."""
 COMMITS = "commits"
 """The field with the number of rows per commit, if the rows are from several commits."""
 
@@ -78,7 +78,7 @@ class RecordFile:
 
     @property
     def measured_s(self) -> float:
-        """Seconds spent on measuring so far, including the runs that this run continues."""
+        """The seconds spent on measuring so far, including the runs that this run continues."""
         return self._before_s + time.monotonic() - self._since
 
     def add(self, row: Row, finished: bool) -> None:
@@ -135,10 +135,11 @@ def read_rows(path: Path, experiment: Experiment[Any]) -> dict[str, Any]:
 
 
 def read_fields(path: Path, experiment: Experiment[Any], remedy: str) -> dict[str, Any]:
-    """Return the fields of an experiment's record. Raises ``SpecError`` for a file of a different kind.
+    """Return the fields of an experiment's record.
 
-    Raises ``JobError`` if rows are malformed, or if the file was altered after it was written. A record of an
-    older gradwire may lack the checksum, and ``measured_s``, which is then 0.
+    Raises ``SpecError`` for a file of a different kind, and ``JobError`` if rows are malformed, or if the
+    file was altered after it was written. A record of an older gradwire may lack the checksum, and
+    ``measured_s``, which is then 0.
     """
     record = read_record(path, experiment.schema, f"record of the experiment {experiment.name}", remedy)
     rows = record.get("rows")
@@ -208,7 +209,7 @@ def perform(
     expected_s
         The expected seconds for measuring all cells, stored in the record.
     advance
-        Replaces the usual progress display.
+        A function that replaces the usual progress display.
 
     Raises
     ------
@@ -281,16 +282,22 @@ def _plot(plot: Callable[[list[Row]], bytes] | None, rows: list[Row], quiet: boo
 # The share of the cores that other programs use while a row is measured, to reveal a busy machine.
 
 OTHERS = "others"
-"""The row's field with the share of the cores used by other programs and stolen by a hypervisor."""
+"""The field of a row with the share of the cores that other programs used or a hypervisor took."""
 SHORTEST_S = 1.0
-"""The shortest measurement whose row has the field, because the kernel counts in ticks of 10 ms."""
+"""The shortest measurement with a value in this field.
+
+The kernel counts CPU time in ticks of 10 ms.
+"""
 PROC = Path("/proc")
 _KERNEL = 2
-"""The parent process of kernel threads: their time is not counted, because they work for the measurement."""
+"""The parent process of kernel threads.
+
+Their time is not counted, because they work for the measurement.
+"""
 
 
 class OtherPrograms:
-    """The CPU time of all processes that this process did not start; unknown without Linux's ``/proc``."""
+    """The CPU time of processes that this process did not start; unknown without Linux's ``/proc``."""
 
     def __init__(self, proc: Path = PROC) -> None:
         self._proc = proc
@@ -307,9 +314,10 @@ class OtherPrograms:
 
 
 def others_s(proc: Path = PROC) -> float | None:
-    """Return the CPU seconds of processes not descended from this one, plus those stolen by a hypervisor.
+    """Return the CPU seconds of other processes, plus the seconds that a hypervisor took.
 
-    The parent's time includes an ended child's, for which it waited. None without Linux's ``/proc``.
+    Descendants of this process are not counted. A parent's time includes the time of ended children for which
+    it has waited. None without Linux's ``/proc``.
     """
     ticks: dict[int, int] = {}
     parents: dict[int, int] = {}

@@ -1,8 +1,8 @@
 """The time of an exchange of AlexNet's gradients by number of hosts, with a ring and with a server.
 
-The time stays flat with a ring and grows with the hosts with a server, as in INCEPTIONN, figure 15, and the
-measurement study, table 1. Two models are compared with the measured times: the closed form, with the latency
-and rate measured on the same hosts, and the replay.
+With a ring, the time stays flat. With a server, it grows with the number of hosts, as in figure 15 of
+INCEPTIONN and table 1 of the measurement study. Two models are compared with the measured times: the closed
+form, with the latency and rate measured on the same hosts, and the replay.
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ if TYPE_CHECKING:  # torch's import takes seconds: only the hosts need it
 FORMULAS = {"ring": ring_s, "star": star_s}
 SEGMENT_NBYTES = 1 << 20
 BUDGET_S = 10.0
-"""Seconds for all exchanges of a cell, of which there are 1 to 5."""
+"""The seconds for all exchanges of a cell, of which there are 1 to 5."""
 COLUMNS: Columns[Row] = (
     (Column.of_text("algorithm"), text_of("algorithm")),
     (Column("hosts"), text_of("hosts")),
@@ -56,7 +56,7 @@ COLUMNS: Columns[Row] = (
 
 @dataclass(frozen=True)
 class ScalingOptions(CheckedOptions):
-    """Numbers of hosts, each host's link rate, and the gradient's bytes (AlexNet's, as in INCEPTIONN)."""
+    """The options: numbers of hosts, a host's link rate, and the gradient's bytes (by default AlexNet's)."""
 
     hosts: tuple[int, ...] = option((2, 3, 4, 5, 6, 7, 8), "number of hosts, or several", value="N")
     rate: str = option("500mbit", "rate of each host's link", value="RATE")

@@ -45,13 +45,13 @@ WAYS = {LIBRARY: "", MERGED: "{}", SINGLE: "{} --no-merge"}
 SEGMENT_NBYTES = 1 << 18
 WARM_STEPS = 150
 SAMPLES = 3
-"""Batches of each rank, before and after the timed steps, whose gradients give the ratio."""
+"""The number of batches of each rank, before and after the timed steps, whose gradients give the ratio."""
 BUDGET_S = 8.0
-"""Seconds for all steps of a cell, of which there are 7 to 40."""
+"""The seconds for all steps of a cell, of which there are 7 to 40."""
 PACING_S = 1.2 / 1024
-"""The longest transmission that Linux hands over at once: 1/1024 s at 1.2 times the rate."""
+"""The longest transmission that Linux passes to a NIC at once: 1/1024 s at 1.2 times the rate."""
 GOOD = 0.05
-"""A prediction is good if its error is at most this."""
+"""The largest error of a good prediction."""
 COLUMNS: Columns[Row] = (
     (Column("rate"), text_of("rate")),
     (Column("MTU"), text_of("mtu")),
@@ -72,7 +72,7 @@ NOTE = (
 
 @dataclass(frozen=True)
 class SoftwareNicOptions(CheckedOptions):
-    """The networks, the codec and its scale, and the folder of MNIST."""
+    """The options: networks, the codec and its scale, and the folder of MNIST."""
 
     hosts: int = option(4, "number of hosts")
     rates: tuple[str, ...] = option(("25mbit", "100mbit", "200mbit"), "link rates to compare")
@@ -160,7 +160,10 @@ def plan_of(cell: Cell) -> Plan:
 
 
 def _warm_up(task: TrainingTask, first: TrainingTask) -> None:
-    """Train every rank on the same batches without the network: gradients change fastest at first."""
+    """Train every rank on the same batches, without the network.
+
+    Gradients change fastest at the beginning.
+    """
     optimizer = task.optimizer(task.model)
     for _ in range(WARM_STEPS):
         optimizer.zero_grad()
@@ -216,7 +219,7 @@ def ring_ratio(plan: Plan, gradients: Sequence[torch.Tensor]) -> float:
 
 
 def _carried_nbytes(plan: Plan, values: torch.Tensor) -> int:
-    """Return the encoded bytes of values, segment by segment, on the host or in NICs."""
+    """Return the encoded bytes of values, encoded segment by segment on the host or in NICs."""
     count, nbytes = SEGMENT_NBYTES // FLOAT_NBYTES, 0
     for start in range(0, values.numel(), count):
         segment = values[start : start + count]

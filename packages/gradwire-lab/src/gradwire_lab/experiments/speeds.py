@@ -1,4 +1,4 @@
-"""Tables of training speeds: means over seeds with intervals, and comparisons that report ties.
+"""Tables of training speeds: means over seeds with intervals, and comparisons that recognize ties.
 
 Training runs with the same seed share the initial weights, the batches, and the target loss, so methods are
 compared seed by seed: a ratio is the geometric mean of the seeds' ratios, with its 95 % interval. Two methods
@@ -24,13 +24,19 @@ JUDGE, ALONE = "DDP", "alone"
 """The baseline, whose median last loss is the target loss, and the method without an exchange."""
 UNJUDGED = (ALONE, "DDP again")
 ATTACHED, PIPELINED = "attach(model)", "PipeSGD(model)"
-"""gradwire without a plan: it measures and chooses within the timed steps."""
+"""The methods of gradwire without a plan.
+
+They measure and choose a plan within the timed steps.
+"""
 HOOK, POWER_SGD = "bf16 hook", "PowerSGD 1"
 """The PyTorch hooks that ``attach(model)`` is compared with."""
 FIXED = ("fp8 on DDP", "ecsq:0.5 on DDP", "quantize:4 on DDP", "planned, on DDP")
-"""Methods whose plans don't change during training."""
+"""The methods whose plans don't change during training."""
 EQUAL = 1.01
-"""Losses within this ratio are equal, because a different summation order changes a loss as much."""
+"""The ratio up to which losses are equal.
+
+A different summation order changes a loss as much.
+"""
 COLUMNS = (
     Column.of_text("method"),
     Column("step", "ms"),
@@ -76,7 +82,7 @@ class Speed:
 
     @property
     def time_s(self) -> Mapping[int, float]:
-        """Seconds to the target loss; empty unless all seeds reach it."""
+        """The seconds to the target loss; empty unless all seeds reach it."""
         return {seed: point[1] for seed, point in self.reached.items()} if self.has_reached else {}
 
     @property
@@ -85,7 +91,7 @@ class Speed:
         return [row["accuracies"][-1] for row in self.rows.values()]
 
     def plans(self) -> str:
-        """Return the given or chosen plans, each with its number of seeds, as text."""
+        """Return the given or chosen plans as text, each with its number of seeds."""
         counts = Counter(row["plan"] for row in self.rows.values() if row["plan"])
         return ", ".join(f"{plan} ({count} of {len(self.rows)} seeds)" for plan, count in counts.items())
 
@@ -98,7 +104,7 @@ class Trained:
 
     @property
     def judge(self) -> Speed:
-        """Plain DDP."""
+        """The training runs of plain DDP."""
         return self.speeds[JUDGE]
 
     @property
@@ -142,7 +148,10 @@ def trained(rows: Sequence[Row]) -> Trained:
 
 
 def target_of(judge: Row) -> float:
-    """Return the target loss: the median of the last evaluations, because a single one varies."""
+    """Return the target loss, the median of the last evaluations.
+
+    A single evaluation varies too much.
+    """
     return EQUAL * median(loss for _, _, loss in curve_of(judge)[-LAST:])
 
 
@@ -242,7 +251,10 @@ def _over(one: Speed, other: Speed) -> str:
 
 
 def _times_in_words(one: Speed, other: Speed) -> str:
-    """Return the ratio of the times to the loss, or which method does not reach it with all seeds."""
+    """Return the ratio of the times to the loss as text.
+
+    If a method does not reach the loss with all seeds, return that method instead.
+    """
     missing = " and ".join(each.method for each in (one, other) if not each.has_reached)
     return f"not reached by {missing}" if missing else _in_words(ratio(one.time_s, other.time_s))
 
@@ -252,5 +264,5 @@ def _in_words(found: Ratio | None) -> str:
 
 
 def place_of(row: Row) -> tuple[str, str]:
-    """Return the rate and task, which identify the table of a row."""
+    """Return the rate and the task that identify the table of a row."""
     return row["rate"], row["task"]

@@ -22,7 +22,7 @@ SEED = 1
 HELD_OUT = 1000
 """The number of held-out images for losses and accuracies."""
 CONTEXT, HELD_OUT_CONTEXTS = 128, 16
-"""Bytes of the GPT's context, and the number of held-out contexts for its loss."""
+"""The bytes of the GPT's context, and the number of held-out contexts for its loss."""
 
 Batch = tuple[torch.Tensor, torch.Tensor]
 
@@ -33,7 +33,10 @@ def _cross_entropy(logits: torch.Tensor, classes: torch.Tensor) -> torch.Tensor:
 
 @dataclass(frozen=True)
 class Files:
-    """The input files of tasks: folders of MNIST and CIFAR (None for scikit-learn's digits), and a text."""
+    """The input files of tasks.
+
+    They are folders of MNIST and CIFAR (None for scikit-learn's digits), and a text.
+    """
 
     mnist: Path | None = None
     images: Path | None = None
@@ -44,9 +47,9 @@ class Files:
 class TrainingTask:
     """A model, its optimizer, and its data: everything that one training run needs.
 
-    Steps are timed in blocks of ``block`` steps; plain DDP trains ``blocks`` of them. The median of its last
-    held-out losses is the other methods' target. ``data`` names the data set, and ``goal`` is the accuracy
-    that counts as learned.
+    Steps are timed in blocks of ``block`` steps; plain DDP trains ``blocks`` of them. The median of DDP's
+    last held-out losses is the other methods' target. ``data`` names the data set, and ``goal`` is the
+    accuracy that counts as learned.
     """
 
     name: str
@@ -102,7 +105,7 @@ def mnist_mlp(rank: int, world: int, files: Files, seed: int = 0) -> TrainingTas
 
 
 def wide_mlp(rank: int, _world: int, files: Files, seed: int = 0) -> TrainingTask:
-    """Return the task of an MLP of 74 MB with a batch of 8 per rank and plain SGD.
+    """Return the task of an MLP of 74 MB, with a batch of 8 per rank and plain SGD.
 
     Four layers with ReLU need He initialization: with PyTorch's default, 60 steps don't reach the goal.
     """
@@ -139,7 +142,7 @@ def cifar_cnn(rank: int, _world: int, files: Files, seed: int = 0) -> TrainingTa
 
 
 def wide_layers(images: Dataset, seed: int) -> nn.Module:
-    """Return an MLP with three hidden layers, of 18 million weights on MNIST."""
+    """Return an MLP with three hidden layers and 18 million weights, for MNIST."""
     sizes = [images.image_shape[0] * images.image_shape[1], 3584, 3584, 768]
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(seed)
@@ -162,7 +165,7 @@ def small_gpt(rank: int, _world: int, files: Files, seed: int = 0) -> TrainingTa
 
 
 def goal_of_bytes(text: Path | None) -> Goal:
-    """Return the goal of a GPT: most of the accuracy gain of a bigram model over the most frequent byte.
+    """Return the goal of a GPT: most of a bigram model's accuracy gain over the most frequent byte.
 
     Pairs of bytes are counted in the training data; both predictors are evaluated on the held-out data.
     """
@@ -207,7 +210,7 @@ def text_task(
 def text_batches(
     text: Path | None, batch: int, rank: int, half: int | None = None
 ) -> tuple[Iterator[Batch], Batch]:
-    """Return a rank's batches from nine tenths of a text or of its half, and a batch from the last tenth."""
+    """Return a rank's batches from nine tenths of a text or its half, and a batch from the last tenth."""
     training, held_out = _parts_of(text, half)
     return _contexts(training, batch, rank), next(_contexts(held_out, HELD_OUT_CONTEXTS, -1))
 
@@ -251,7 +254,7 @@ def _moved(batch: Batch, device: str) -> Batch:
 
 @cache
 def _images(folder: Path | None) -> Dataset:
-    """Return MNIST if its folder is given, else scikit-learn's digits."""
+    """Return the images of MNIST if its folder is given, else scikit-learn's digits."""
     return load("digits") if folder is None else load("mnist", folder)
 
 

@@ -1,8 +1,8 @@
 """Step time and time to equal loss on a testbed: plain DDP, PyTorch's own hooks, and gradwire.
 
-All methods share a seed's initial weights and batches. The other methods train until they reach plain DDP's
-final held-out loss; evaluations aren't timed. ``alone`` exchanges nothing and shows the computation time of a
-step if all hosts compute at once.
+With the same seed, all methods have the same initial weights and batches. They train until they reach plain
+DDP's final held-out loss. Evaluations aren't timed. ``alone`` exchanges nothing and shows the computation
+time of a step if all hosts compute at once.
 """
 
 from __future__ import annotations
@@ -46,7 +46,7 @@ RUNS = "gradwire_lab.experiments.methods"
 """The name of the module that trains on the hosts, which imports torch."""
 TASKS = ("mnist-mlp", "cifar-cnn", "wide-mlp", "gpt")
 ALWAYS = (ALONE, JUDGE)
-"""The methods that the table compares all others with."""
+"""The methods with which the table compares all others."""
 USUAL = (*ALWAYS, HOOK, "PowerSGD 1", ATTACHED, *FIXED[:2], PIPELINED)
 """The methods in the documentation's tables: common baselines, gradwire's defaults, and two plans."""
 METHODS = (
@@ -65,7 +65,7 @@ DEVICES = ("cpu", "cuda")
 
 
 def _methods(text: str) -> tuple[str, ...]:
-    """Return the methods that always run, and those whose names contain an entry of the list."""
+    """Return the methods that always run, and the methods whose names contain an entry of the list."""
     parts = between_commas(text)
     for part in parts:
         if not any(part in name for name in METHODS):
@@ -74,7 +74,7 @@ def _methods(text: str) -> tuple[str, ...]:
 
 
 def mnist(named: str | None) -> Path | None:
-    """Return MNIST's folder: ``named``, else the one in ``$GRADWIRE_DATA``; None (digits) without either."""
+    """Return MNIST's folder: ``named``, else the one in ``$GRADWIRE_DATA``, else None, which means digits."""
     folder = Path(named).absolute() if named else data_folder()
     return None if folder is None else find("mnist", folder)
 
@@ -85,7 +85,7 @@ def _cifar(named: str | None) -> Path | None:
 
 @dataclass(frozen=True)
 class TrainingSpeedOptions(CheckedOptions):
-    """The networks, tasks, and methods, the image and text files, the device, and the seeds.
+    """The options: networks, tasks, methods, image and text files, the device, and seeds.
 
     ``images`` is a folder of CIFAR, as in ``a2dtwp``. All hosts share the machine's ``device``. Each method
     trains once per seed.
@@ -142,8 +142,8 @@ def _has_gpu() -> bool:
 def cells(options: TrainingSpeedOptions) -> list[Cell]:
     """Return a cell for each rate, task, seed, and method.
 
-    DDP runs first, because the others need its loss. The others start with a different method in each seed,
-    so that a machine that becomes slower favours none.
+    DDP runs first, because the other methods need its loss. They start with a different method for each seed,
+    so that a machine that becomes slower favours no method.
     """
     others = [name for name in METHODS if name in options.methods and name not in ALWAYS]
     return [
@@ -156,7 +156,10 @@ def cells(options: TrainingSpeedOptions) -> list[Cell]:
 
 
 def run(options: TrainingSpeedOptions, cells: Sequence[Cell], before: Sequence[Row], report: Report) -> None:
-    """Train in one testbed per rate, task, and seed, because DDP never frees the memory of its models."""
+    """Train in one testbed per rate, task, and seed.
+
+    DDP never frees the memory of its models.
+    """
     files = {"data_dir": options.data_dir, "images": options.images, "text": options.text}
     given = {name: str(path) for name, path in files.items() if path is not None}
     given["device"] = options.device

@@ -70,7 +70,7 @@ def check_rates(rates: Sequence[float]) -> None:
 
 @dataclass(frozen=True)
 class WeightDeltaOptions(CheckedOptions):
-    """The text, the learning rates, and the numbers of training, warm-up, and measured steps."""
+    """The options: text, learning rates, and the numbers of training, warm-up, and measured steps."""
 
     text: str | None = option(
         None, "training text", shown="Python's language reference", value=FILE, read=str
@@ -112,7 +112,7 @@ def pretrained(file: str | None, steps: int) -> tuple[TrainingTask, torch.nn.Mod
 
 @dataclass(frozen=True)
 class Figures:
-    """The results of one learning rate: means over the measured steps."""
+    """The results for one learning rate, as means over the measured steps."""
 
     moved: float
     bits: float

@@ -1,4 +1,4 @@
-"""The order of images, learning rates, and models, the same for every method."""
+"""The order of images, the learning rates, and the models, which are the same for every method."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from types import MappingProxyType
 from gradwire.deferred import torch
 
 RISE = 0.1
-"""The share of a run's steps in which the learning rate warms up."""
+"""The share of a run's steps during which the learning rate warms up."""
 
 
 def lengths(steps: int, every: int) -> list[int]:
@@ -35,9 +35,9 @@ def share(order: torch.Tensor, number: int, batch: int, rank: int, workers: int)
 def learning_rate(step: int, steps: int, peak: float, schedule: str = "cosine") -> float:
     """Return the learning rate of a step, counted from 0.
 
-    It rises linearly to ``peak``, then falls to 0 along half a cosine, or stays there if ``schedule`` is
-    ``constant``. Pipe-SGD needs this warm-up, because stale gradients make early training unstable; all
-    methods use it, so that they are compared at equal rates.
+    It rises linearly to ``peak``, and then falls to 0 along half a cosine, or stays at ``peak`` if
+    ``schedule`` is ``constant``. Pipe-SGD needs this warm-up, because stale gradients make early training
+    unstable; all methods use it, so that they are compared at equal rates.
     """
     rise = math.ceil(RISE * steps)
     if step < rise:
@@ -102,4 +102,4 @@ def _fully_connected(
 MODELS: MappingProxyType[str, Callable[[tuple[int, int], int], torch.nn.Module]] = MappingProxyType(
     {"mlp": _mlp, "hdc": _hdc, "wide": _wide, "cnn": _cnn}
 )
-"""The function that builds a model from image shape and number of classes, by name."""
+"""The functions that build models from an image shape and a number of classes, by name."""

@@ -1,4 +1,4 @@
-"""The data sets by name: found or downloaded, checked, and loaded."""
+"""The data sets by name, which are found or downloaded, checked, and loaded."""
 
 from __future__ import annotations
 
@@ -70,7 +70,10 @@ def _read_table(path: Path) -> np.ndarray[tuple[int, int], np.dtype[np.float64]]
 # big-endian uint32 sizes, then the values, last index fastest.
 
 LIMIT_NBYTES = 1 << 30
-"""The largest size accepted from a header; it keeps a damaged header from allocating too much memory."""
+"""The largest size accepted from a header.
+
+Without the limit, a damaged header could cause a huge allocation.
+"""
 
 
 def read_images(path: Path) -> torch.Tensor:
@@ -148,7 +151,7 @@ NAMES = (
 
 @dataclass(frozen=True)
 class Source:
-    """A published data set: its cache folder, download URL, and files' MD5 in the order of ``NAMES``."""
+    """A published data set: its cache folder, download URL, and MD5 sums in the order of ``NAMES``."""
 
     title: str
     folder: str
@@ -287,7 +290,7 @@ class Dataset:
 
     @property
     def image_shape(self) -> tuple[int, int]:
-        """Rows and columns of an image."""
+        """The rows and columns of an image."""
         return self.train_images.shape[1], self.train_images.shape[2]
 
     def train_batch(self, indices: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:

@@ -18,7 +18,10 @@ if TYPE_CHECKING:
     from matplotlib.axes import Axes
 
 SETTLED = 4
-"""The number of last evaluations whose steps count on the slow network, after ``attach`` has chosen."""
+"""The number of last evaluations whose steps count on the slow network.
+
+By then, ``attach`` has chosen a plan.
+"""
 
 
 @dataclass(frozen=True)
@@ -30,9 +33,9 @@ class NetworkRuns:
 
 
 def settled_step_s(result: RunResult) -> float:
-    """Return the seconds of a step: the median over the intervals that end at the last evaluations.
+    """Return the seconds of a step, the median over the intervals that end at the last evaluations.
 
-    The first interval isn't among them if there are others: connections and buffers are new in it.
+    The first interval is excluded if there are others, because its connections and buffers are new.
     """
     ends = [(0, 0.0), *((epoch.step, epoch.train_s) for epoch in result.epochs)]
     spans = [(later[1] - earlier[1]) / (later[0] - earlier[0]) for earlier, later in itertools.pairwise(ends)]
@@ -52,7 +55,7 @@ def in_words(fast: NetworkRuns, slow: NetworkRuns | None) -> str:
 
 
 def _steps_in_words(slow: NetworkRuns) -> str:
-    """Compare the steps of ``attach`` on the slow network with those of the baselines."""
+    """Return a comparison of the steps of ``attach`` on the slow network with those of the baselines."""
     first, *others = attach_first(slow.results)
     own_s = settled_step_s(first)
     compared = [in_times(settled_step_s(each) / own_s, each.run.label) for each in reversed(others)]
@@ -75,7 +78,7 @@ def show_demo(title: str, fast: NetworkRuns, slow: NetworkRuns | None, workers: 
 
 
 def draw_demo(title: str, fast: NetworkRuns, slow: NetworkRuns | None) -> bytes:
-    """Return the demo's picture as a PNG: losses over time, a step's parts, and steps on the slow network."""
+    """Return the demo's picture as a PNG: losses over time, a step's parts, and the slow network's steps."""
     figure = new_figure((11.5, 5.8 if slow else 4.3))
     results = attach_first(fast.results)
     sizes = {"width_ratios": (1.0, 1.15), "height_ratios": (1.0, 0.5)[: 2 if slow else 1]}
@@ -92,7 +95,7 @@ def draw_demo(title: str, fast: NetworkRuns, slow: NetworkRuns | None) -> bytes:
 
 
 def _draw_steps(axes: Axes, slow: NetworkRuns) -> None:
-    """Draw a bar of each run's step on the slow network, with its speed-up over DDP."""
+    """Draw a bar for each run's step on the slow network, with the speed-up over DDP."""
     results = attach_first(slow.results)
     times_ms = [1e3 * settled_step_s(each) for each in results]
     ddp_ms = _time_of(DDP, results, times_ms)

@@ -1,4 +1,4 @@
-"""Progress while a job runs: bars on a terminal, else a line every few seconds, or events as lines."""
+"""The progress of a running job: bars on a terminal, else a line every few seconds, or events as lines."""
 
 from __future__ import annotations
 
@@ -17,13 +17,17 @@ if TYPE_CHECKING:
     from typing_extensions import Self
 
 LINE_EVERY_S = 4.0
-"""The time between two lines of progress: short enough to see that a job is alive."""
+"""The time between two lines of progress.
+
+It is short enough to show that a job is alive.
+"""
 
 
 class Display(ABC):
-    """A display of a job's events; a context manager, because a live display must restore the terminal.
+    """A display of a job's events.
 
-    ``place`` precedes the names of runs, such as the network of a comparison.
+    It is a context manager, because a live display must restore the terminal. ``place`` precedes the names of
+    runs, such as the network of a comparison.
     """
 
     def __init__(self) -> None:
@@ -187,7 +191,7 @@ class Quiet(Display):
 def make_display(quiet: bool = False) -> Display:
     """Return the display for this process.
 
-    It is ``EventLines`` if another process shows them, else ``Quiet`` if ``quiet``, else ``Bars`` on a
+    It is ``EventLines`` if another process shows the events, else ``Quiet`` if ``quiet``, else ``Bars`` on a
     terminal, else ``ProgressLines``.
     """
     from rich.console import Console

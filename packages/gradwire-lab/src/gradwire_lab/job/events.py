@@ -1,4 +1,4 @@
-"""Progress events as lines, with which a rank's process tells another process how far it is."""
+"""Progress events as lines, with which a rank's process reports its progress to another process."""
 
 from __future__ import annotations
 
@@ -11,9 +11,9 @@ from gradwire_lab.job.options import parse_runs
 from gradwire_lab.job.record import Epoch, EpochDone, Progress, RunDone, RunStarted, StepDone
 
 VARIABLE = "GRADWIRE_EVENTS"
-"""If this variable is set, a job prints its events as lines, and no report."""
+"""The environment variable that makes a job print its events as lines, and no report."""
 MARK = "gradwire-event "
-"""The prefix of each event on standard output, which libraries may also write to."""
+"""The prefix of each event on standard output, where libraries may also write."""
 
 
 def is_watched() -> bool:
@@ -22,7 +22,10 @@ def is_watched() -> bool:
 
 
 def line_of(event: Progress) -> str:
-    """Return an event as a line; the end of a run becomes its last step, because its result is recorded."""
+    """Return an event as a line.
+
+    The end of a run becomes its last step, because its result is recorded.
+    """
     if isinstance(event, RunDone):
         event = StepDone(event.result.run, event.result.steps)
     values: dict[str, Any] = {"kind": type(event).__name__, "run": str(event.run)}
@@ -37,7 +40,7 @@ def line_of(event: Progress) -> str:
 
 
 def event_of(line: str) -> Progress | None:
-    """Return the event of a line, or None if the line has none."""
+    """Return the event of a line, or None if the line has no event."""
     if not line.startswith(MARK):
         return None
     values = json.loads(line.removeprefix(MARK))

@@ -80,7 +80,7 @@ def page_of(record: Mapping[str, Any]) -> str:
 
 
 def in_words(results: tuple[RunResult, ...]) -> str:
-    """Return the comparison with the baseline in words, or the fastest run's accuracy and time."""
+    """Return the comparison with the baseline in words, or else the fastest run's accuracy and time."""
     short = "".join(f". {each}" for each in too_short(results))
     broken = [result.run.label for result in results if result.diverged]
     diverged = f"; {' and '.join(broken)} diverged" if broken else ""
@@ -115,7 +115,7 @@ def _decisions(results: tuple[RunResult, ...]) -> list[Part]:
 
 
 def _learning(results: tuple[RunResult, ...]) -> tuple[Picture, Picture]:
-    """Return the learning curves over time, which show the verdict, and those over steps."""
+    """Return the learning curves over time, which show the verdict, and the learning curves over steps."""
 
     def over_time(figure: Figure) -> None:
         draw_curves(figure.subplots(), results)
@@ -171,7 +171,7 @@ def perform_job(options: JobOptions, *, quiet: bool = False, verbose: bool = Fal
 
 
 def _keep(options: JobOptions, results: tuple[RunResult, ...]) -> None:
-    """Write all files of the job or none, after its table is printed. Raises ``JobError``."""
+    """Write all files of the job, or none, after printing the job's table. Raises ``JobError``."""
     try:
         record, plot = (options.out / name for name in FILES)
         keep(record, job_record(options, results), page_of, {plot: draw(options, results)}, quiet=True)

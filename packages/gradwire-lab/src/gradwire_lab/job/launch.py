@@ -1,4 +1,4 @@
-"""Run a job, as processes on this machine or as one rank of a launcher."""
+"""Run a job, either in processes on this machine, or as one rank of a launcher."""
 
 from __future__ import annotations
 
@@ -37,7 +37,10 @@ def perform_all(context: RankContext[Progress], options: JobOptions, dataset: Da
 
 
 _PRELOAD = ("gradwire_lab.job.launch", "torch._dynamo")
-"""Modules that the fork server imports before it forks ranks; ``torch.optim`` needs the second."""
+"""The modules that the fork server imports before it forks ranks.
+
+``torch.optim`` needs the second one.
+"""
 
 
 def perform_local(options: JobOptions, show: Callable[[Progress], None]) -> tuple[RunResult, ...]:

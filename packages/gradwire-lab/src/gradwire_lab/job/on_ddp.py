@@ -22,13 +22,14 @@ from gradwire.sync.ledger.counts import PlanChoice, StepRecord
 class OnDDP:
     """One rank's training steps on DDP, with the methods of a ``WorkerMethod``.
 
-    The wait for communication begins when backward has computed the last gradient and ends when backward
-    returns. gradwire's ledger reports its codec and network time and the bytes sent. PyTorch reports no
-    bytes; for it, the bytes of a ring all-reduce are computed.
+    The wait for communication begins when backward has computed the last gradient, and ends when backward
+    returns. gradwire's ledger reports the time of codecs and network, and the bytes sent. PyTorch reports no
+    bytes, so the bytes of a ring all-reduce are computed.
 
     ``hook`` is called with the DDP model to register a hook or to attach gradwire; None is plain DDP. A hook
     of torch's sends each float in ``float_nbytes`` bytes. Without ``bucket_mb``, DDP's default buckets are
-    used: the first of 1 MiB, the others of 25 MiB. ``timeout_s`` is the group's timeout, for error messages.
+    used: the first has 1 MiB, and the others have 25 MiB. ``timeout_s`` is the group's timeout, for error
+    messages.
     """
 
     def __init__(
@@ -56,7 +57,10 @@ class OnDDP:
         self._told = self._counted()
 
     def step(self, compute_loss: Callable[[], torch.Tensor]) -> StepRecord:
-        """Train on one batch; ``compute_loss`` calls ``ddp``. ``drain`` returns the waits."""
+        """Train on one batch with a ``compute_loss`` that calls ``ddp``; ``drain`` returns the waits.
+
+        ``drain`` returns the waits.
+        """
         began = perf_counter()
         self._optimizer.zero_grad()
         loss = compute_loss()
@@ -112,9 +116,9 @@ class OnDDP:
 
 
 def bf16_hook(ddp: DistributedDataParallel) -> None:
-    """Register torch's bfloat16 hook under a different name, because DDP refuses it by name without NCCL.
+    """Register torch's bfloat16 hook under a different name.
 
-    Gloo can sum bfloat16.
+    DDP rejects the hook by name without NCCL, but Gloo can sum bfloat16.
     """
     ddp.register_comm_hook(ddp.process_group, _bf16_on_gloo)
 

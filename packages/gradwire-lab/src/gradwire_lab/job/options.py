@@ -39,10 +39,10 @@ METHODS = MappingProxyType(
         "server": "PS-Sync",
     }
 )
-"""Method on the command line -> name in tables; the last three are defined in Pipe-SGD's paper, section 4."""
+"""The methods and their names in tables; the last three are from section 4 of Pipe-SGD's paper."""
 
 ON_DDP = ("ddp", "bf16-hook", "attach")
-"""The methods that train a ``DistributedDataParallel``, whose connections ``--rate`` cannot throttle."""
+"""The methods that train a ``DistributedDataParallel``, whose connections ``--rate`` can't throttle."""
 
 TORCHS = ("ddp", "bf16-hook")
 """The methods that use PyTorch's own gradient exchange, without a plan."""
@@ -55,7 +55,7 @@ UNCOMPRESSED = "identity"
 _SHORT_NUMBER = re.compile("[0-9]{1,9}")
 
 LARGEST_STALENESS = 1000
-"""The largest staleness of a job; shorter runs never wait for a slow worker."""
+"""The largest staleness of a job, in steps; runs with fewer steps never wait for a slow worker."""
 
 
 @dataclass(frozen=True)
@@ -63,7 +63,7 @@ class Run:
     """One training run from scratch: ``method`` is a key of ``METHODS``, ``codec`` a spec or ``auto``.
 
     ``staleness`` applies to the method ``server``: the number of steps that a worker may be ahead of the
-    slowest one (stale synchronous parallel, SSP). None is PS-Sync.
+    slowest one (stale synchronous parallel, SSP). With None, the method is PS-Sync.
     """
 
     method: str
@@ -84,10 +84,10 @@ class Run:
 DDP = Run("ddp")
 PS_SYNC = Run("server")
 D_SYNC = Run("sync")
-"""The baselines of speed-ups."""
+"""The baselines with which speed-ups are computed."""
 
 COMPARISONS = ("paper", "ddp")
-"""The values of ``--compare``, default first."""
+"""The values of ``--compare``, with the default first."""
 
 
 def make_run(method: str, codec: str = UNCOMPRESSED, staleness: int | None = None) -> Run:
@@ -106,9 +106,9 @@ def make_run(method: str, codec: str = UNCOMPRESSED, staleness: int | None = Non
 
 
 def comparison(codec: str, what: str = COMPARISONS[0]) -> tuple[Run, ...]:
-    """Return the runs of ``--compare``: the baselines, then the codec alone, then with the pipeline.
+    """Return the runs of ``--compare``: the baselines, the codec alone, and the codec with the pipeline.
 
-    ``paper`` has the baselines of Pipe-SGD's paper, ``ddp`` has PyTorch's. Runs are unique: without
+    ``paper`` has the baselines of Pipe-SGD's paper, and ``ddp`` has PyTorch's. Runs are unique: without
     compression, the codec alone equals D-Sync. Raises ``SpecError``.
     """
     if what == "ddp":
@@ -157,25 +157,25 @@ def _check_staleness(method: str, staleness: int) -> None:
 # The options.
 
 CORRECTIONS = ("eager", "none")
-"""Pipe-SGD's corrections, default first; repeated here because their module imports torch."""
+"""Pipe-SGD's corrections, with the default first, repeated here because their module imports torch."""
 
 EPOCHS = MappingProxyType({"digits": 8, "mnist": 5, "fashion": 10})
-"""Default number of epochs for each data set, enough for this job's models to converge."""
+"""The default number of epochs for each data set, enough for this job's models to converge."""
 
 SCHEDULES = ("cosine", "constant")
-"""Learning-rate schedules after the warm-up, default first."""
+"""The learning-rate schedules after the warm-up, with the default first."""
 
 _MOST = 1e30
-"""Upper bound of the learning rate: far above any useful one, and within float32."""
+"""The upper limit of the learning rate, which is far above any useful rate and within float32."""
 
 FILES = (RECORD, "training.png")
 """The files that a job writes to its folder, besides the page of its record."""
 
 PIPELINE, LONGEST_PIPELINE = 2, 16
-"""Pipe-SGD's default and largest pipeline depth, in steps in flight."""
+"""The default and the largest pipeline depth of Pipe-SGD, in steps in flight."""
 
 DELTAS = ("delta:bf16", "delta:fp32")
-"""Specs that send weights as deltas: rounded to bfloat16, or exact."""
+"""The specs that send weights as deltas, either rounded to bfloat16 or exact."""
 
 
 @dataclass(frozen=True)
@@ -215,7 +215,7 @@ class JobOptions:
 
     @property
     def has_server(self) -> bool:
-        """Whether a run needs a server process, ranked after the workers."""
+        """Whether a run needs a server process, whose rank follows those of the workers."""
         return any(run.method == "server" for run in self.runs)
 
     @property
@@ -261,7 +261,7 @@ class JobOptions:
 
 
 def _check_unsaid(options: JobOptions) -> None:
-    """Raise ``SpecError`` if exchange options are set, because a run with auto chooses them."""
+    """Raise ``SpecError`` if exchange options are set for a run with ``auto``, which chooses them."""
     if options.exchange != Plan(pipeline=PIPELINE) or options.scale is not None:
         raise SpecError(
             f"a run with auto chooses its own plan, with {PIPELINE} steps in flight for pipe; omit "
@@ -312,7 +312,10 @@ def check_data(options: JobOptions, dataset: Dataset) -> None:
 
 
 def check_writable(out: Path) -> None:
-    """Raise ``JobError`` unless the folder ``out`` and ``FILES`` in it can be written; leave no files."""
+    """Raise ``JobError`` unless the folder ``out`` and the job's files in it can be written.
+
+    No files remain.
+    """
     check_folder_writable("--out", out)
     for name in FILES:
         if (out / name).is_dir():

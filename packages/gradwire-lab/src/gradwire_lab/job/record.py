@@ -1,4 +1,4 @@
-"""Results of runs: events from rank 0, times to equal loss, and the record of a job in JSON."""
+"""The results of runs: events from rank 0, times to equal loss, and the record of a job in JSON."""
 
 from __future__ import annotations
 
@@ -42,11 +42,12 @@ class Epoch:
 
 @dataclass(frozen=True)
 class RunResult:
-    """The result of a run. Times are seconds per step, averaged over steps and workers.
+    """The result of a run.
 
-    ``wire_nbytes`` counts the bytes that all ranks, including the server, sent in the whole run, with frame
-    headers; ``raw_nbytes`` counts the bytes of the floats that these frames carried. ``decided`` has the
-    number of each step before which a run with ``auto`` changed its plan, and the reason.
+    Times are seconds per step, averaged over steps and workers. ``wire_nbytes`` counts the bytes that all
+    ranks, including the server, sent in the whole run, with frame headers. ``raw_nbytes`` counts the bytes of
+    the floats that these frames carried. ``decided`` has the number of each step before which a run with
+    ``auto`` changed its plan, and the reason.
     """
 
     run: Run
@@ -67,17 +68,17 @@ class RunResult:
 
     @property
     def accuracy(self) -> float:
-        """Top-1 accuracy at the end, 0 to 1."""
+        """The top-1 accuracy at the end, from 0 to 1."""
         return self.epochs[-1].accuracy
 
     @property
     def train_s(self) -> float:
-        """Wall-clock seconds of training, without evaluation."""
+        """The wall-clock seconds of training, without evaluation."""
         return self.epochs[-1].train_s
 
     @property
     def step_s(self) -> float:
-        """Wall-clock seconds per step."""
+        """The wall-clock seconds per step."""
         return self.train_s / self.steps
 
     @property
@@ -129,20 +130,29 @@ Progress = RunStarted | StepDone | EpochDone | RunDone
 LAST = 3
 """The number of the baseline's last evaluations whose median is the target loss."""
 BASELINES = (DDP, D_SYNC)
-"""Candidate baselines; the first one among the runs is the baseline."""
+"""The candidate baselines, of which the first one among the runs is used."""
 HALVED = (Run("bf16-hook"), Run("sync", "bf16"))
-"""The baselines that send half of the bytes; the second one stands in for the first without a testbed."""
+"""The baselines that send half of the bytes.
+
+Without a testbed, the second one replaces the first.
+"""
 TIE = DEFAULT.most_equal_share
-"""Speeds of single runs that differ by less than this share tie, because seeds scatter as much."""
+"""The share up to which different speeds of single runs count as a tie.
+
+Speeds with different seeds vary as much.
+"""
 LEARNED = 0.5
-"""The least top-1 accuracy of a baseline that has learned; chance is a tenth."""
+"""The least top-1 accuracy of a baseline that has learned.
+
+Guessing has a tenth.
+"""
 MODEL = "25.6M"
-"""The example model size in the suggested command: ResNet-50's number of parameters."""
+"""The example model size in the suggested command, ResNet-50's number of parameters."""
 
 
 @dataclass(frozen=True)
 class EqualLoss:
-    """The target loss, and each run's steps and training seconds to reach it; None if not reached."""
+    """The target loss, and each run's steps and training seconds until it reaches that loss, or None."""
 
     baseline: RunResult
     target: float
@@ -154,7 +164,10 @@ class EqualLoss:
         return None if point is None else point[1]
 
     def gain(self, run: Run, over: Run | None = None) -> float | None:
-        """Return the run's speed-up over the baseline or ``over`` in time to the target loss, if reached."""
+        """Return a run's speed-up in time to the target loss, if the run reached it.
+
+        The speed-up is over the baseline, or over ``over``.
+        """
         own, others = self.seconds(run), self.seconds(self.baseline.run if over is None else over)
         return others / own if own and others else None
 
@@ -217,15 +230,15 @@ def reach(curve: Sequence[tuple[float, float, float]], target: float) -> tuple[f
 
 
 def prediction(hosts: int, rate: str) -> str:
-    """Return the command that predicts the comparison for a different model."""
+    """Return the command that predicts the comparison for another model."""
     return f"gradwire plan --model {MODEL} --hosts {hosts} --rate {rate}"
 
 
 def verdict(equal: EqualLoss) -> str:
-    """Return a sentence that compares a run of gradwire with the baselines, by the time to the same loss.
+    """Return a sentence that compares a run of gradwire with the baselines in the time to the same loss.
 
-    The run is ``attach`` if it reached the loss, else gradwire's fastest. No speed counts if the baseline has
-    not learned.
+    The run is ``attach`` if that run reached the loss, else gradwire's fastest run. No speed counts if the
+    baseline has not learned.
     """
     base = equal.baseline
     if base.accuracy < LEARNED:
@@ -247,7 +260,7 @@ def verdict(equal: EqualLoss) -> str:
 
 
 def in_times(gain: float, other: str) -> str:
-    """Compare a run with ``other`` in words, by its speed-up.
+    """Return a comparison of a run with ``other`` in words, by the run's speed-up.
 
     Examples
     --------
@@ -260,7 +273,7 @@ def in_times(gain: float, other: str) -> str:
 
 
 def step_verdict(results: Sequence[RunResult]) -> str | None:
-    """Return a sentence that compares gradwire's fastest step with that of DDP; None without both."""
+    """Return a sentence that compares gradwire's fastest step with DDP's, or None without both."""
     ddp = next((each for each in results if each.run == DDP), None)
     own = [each for each in results if _is_own(each.run)]
     if ddp is None or not own:
@@ -280,9 +293,10 @@ SCHEMA = "gradwire.train/2"
 
 
 def job_record(options: JobOptions, results: tuple[RunResult, ...]) -> dict[str, object]:
-    """Return the record: times in seconds, sizes in bytes, accuracy 0 to 1; the options as given.
+    """Return the record of a job.
 
-    ``topology`` describes the testbed that the job runs in, or is None.
+    Times are in seconds, sizes in bytes, and accuracies from 0 to 1. Options are recorded as given.
+    ``topology`` describes the testbed in which the job runs, or is None.
     """
     given = asdict(options)
     del given["exchange"]
@@ -302,7 +316,7 @@ def job_record(options: JobOptions, results: tuple[RunResult, ...]) -> dict[str,
 
 
 def read_results(record: Mapping[str, Any]) -> tuple[RunResult, ...]:
-    """Read the results of a job's record; null times and losses become NaN."""
+    """Read the results in a job's record; null times and losses become NaN."""
     return _SOURCE.fields(record).get("runs", rows(_read_run))
 
 
@@ -341,7 +355,7 @@ _EPOCH = of(Epoch, **{each.name: _number for each in fields(Epoch) if each.type 
 
 
 def speed_up(result: RunResult, results: tuple[RunResult, ...], baseline: Run) -> float | None:
-    """Return the speed-up in training time over the run ``baseline``; None if it isn't among the results."""
+    """Return the speed-up in training time over the run ``baseline``, or None without such a run."""
     times = [other.train_s for other in results if other.run == baseline]
     return times[0] / result.train_s if times else None
 

@@ -1,4 +1,4 @@
-"""The table and the plot that ``gradwire train`` ends with."""
+"""The table and the plot at the end of ``gradwire train``."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ NOTE = (
 )
 SPEEDS = "The last columns are speed-ups in wall-clock training time, without evaluation."
 _SHORT = {PS_SYNC: "PS", D_SYNC: "D", DDP: "DDP"}
-"""The baselines of speed-ups, and their names in column headers."""
+"""The baselines with which speed-ups are computed, and their names in column headers."""
 COLUMNS: Columns[RunResult] = (
     (Column.of_text("run"), lambda result: result.run.label),
     (Column("top-1", "%"), lambda result: f"{100 * result.accuracy:.2f}"),
@@ -47,7 +47,10 @@ COLUMNS: Columns[RunResult] = (
 
 
 def columns(results: tuple[RunResult, ...], equal: EqualLoss | None) -> Columns[RunResult]:
-    """Return the table's columns; the last ones are times to equal loss, or speed-ups over the baselines."""
+    """Return the table's columns.
+
+    The last ones are times to equal loss, or speed-ups over the baselines.
+    """
     if equal is None:
         return [*COLUMNS, *(_speed(results, run) for run in _bases(results))]
 
@@ -116,19 +119,22 @@ def title_of(data: str, model: str, workers: int, link: str) -> str:
 
 
 def link_text(options: JobOptions) -> str:
-    """Return the network in words. Raises ``JobError`` for a testbed that does not describe itself."""
+    """Return the network in words. Raises ``JobError`` if the testbed has no description."""
     return links_in_words(options.link, rates_in_words())
 
 
 def links_in_words(link: str | None, rates: str | None) -> str:
-    """Describe the throttled link rate and the testbed's rates."""
+    """Return the throttled link rate and the testbed's rates in words."""
     if link:
         return f"{link} links" if rates is None else f"{link} links in a testbed of {rates}"
     return "unthrottled links" if rates is None else f"testbed links of {rates}"
 
 
 def _judged(results: tuple[RunResult, ...]) -> EqualLoss | None:
-    """Return the times to equal loss; None with PS-Sync, whose speed-ups fill the table's last columns."""
+    """Return the times to equal loss.
+
+    Return None with PS-Sync, because its speed-ups fill the table's last columns.
+    """
     return None if any(result.run == PS_SYNC for result in results) else equal_loss(results)
 
 
@@ -173,7 +179,7 @@ def draw(options: JobOptions, results: tuple[RunResult, ...]) -> bytes:
 
 
 def attach_first(results: tuple[RunResult, ...]) -> tuple[RunResult, ...]:
-    """Return the results in the order of pictures: ``attach``, the others of gradwire, then the baselines."""
+    """Return the results in the order of pictures: ``attach``, other runs of gradwire, then baselines."""
     if not any(result.run.method == "attach" for result in results):
         return results
     methods = ("attach", "sharded", "pipe", "sync", "server", "bf16-hook", "ddp")
@@ -181,7 +187,10 @@ def attach_first(results: tuple[RunResult, ...]) -> tuple[RunResult, ...]:
 
 
 def draw_curves(axes: Any, results: tuple[RunResult, ...]) -> None:
-    """Draw accuracy over training time, or with DDP among the runs, held-out losses and the target loss."""
+    """Draw accuracy over training time.
+
+    With DDP among the runs, draw held-out losses and the target loss instead.
+    """
     from matplotlib.ticker import LogLocator
 
     on_ddp = any(result.run == DDP for result in results)

@@ -1,4 +1,4 @@
-"""One run on one rank: the same epochs, shuffles, and learning rates for every method."""
+"""One run on one rank, with the same epochs, shuffles, and learning rates for every method."""
 
 from __future__ import annotations
 
@@ -44,8 +44,8 @@ from gradwire_lab.parameter_server.stale_worker import StaleWorker
 class Team:
     """One rank's membership in a job's process groups.
 
-    All ranks, including the server, create the same groups in the same order: for every run, one for its link
-    and one for the team's own collectives. The default group must exist.
+    All ranks, including the server, create the same groups in the same order. Every run has a group for its
+    link, and a group for the team's collectives. The default group must exist.
     """
 
     def __init__(self, store: Store, rank: int, options: JobOptions) -> None:
@@ -65,7 +65,10 @@ class Team:
         return run.method == "server" or not self.is_server
 
     def link_group(self, run: Run) -> tuple[dist.ProcessGroup, list[int]]:
-        """Return the group of a run's link, and the global ranks in link order: a server is first."""
+        """Return the group of a run's link, and the global ranks in the link's order.
+
+        A server is first.
+        """
         return self._groups[run][0], self._members(run)
 
     def barrier(self, run: Run) -> None:
@@ -210,7 +213,10 @@ class _Side:
         return method.step() if isinstance(method, Server) else method.step(lambda: self._loss(number))
 
     def _loss(self, number: int) -> torch.Tensor:
-        """Return the loss on this rank's share of batch ``number``; for batch 0, shuffle the images first."""
+        """Return the loss on this rank's share of batch ``number``.
+
+        For batch 0, the images are shuffled first.
+        """
         team = self.job.team
         if number == 0:
             epoch = math.ceil(self._steps_done / self._steps_per_epoch)
@@ -220,14 +226,20 @@ class _Side:
         return nn.functional.cross_entropy(self._net(images), labels)
 
     def _rehearse(self) -> None:
-        """Run warm-up passes, so that memory and kernels exist before timing; no weights change."""
+        """Run warm-up passes, so that memory and kernels exist before timing.
+
+        No weights change.
+        """
         for _ in range(REHEARSALS):
             self._loss(0).backward()  # type: ignore[no-untyped-call]
         self._optimizer.zero_grad()
 
 
 def _train(side: _Side, counts: list[int]) -> RunResult:
-    """Train and evaluate; the result is the same on every rank, but only rank 0's has epochs."""
+    """Train and evaluate.
+
+    The result is the same on every rank, but only rank 0's result has epochs.
+    """
     team, run = side.job.team, side.run
     total, train_s = StepRecord(), 0.0
     epochs: list[Epoch] = []

@@ -1,8 +1,8 @@
 """The messages between the server and one worker, independent of the other workers' messages.
 
-A message is one frame of six whole numbers; its floats follow in frames of one segment each. The frames are
-the same as an exchange's, with its header, sequence numbers, checksums, and checks on arrival. The numbers
-are sent as the bits of floats in an exact codec.
+A message is one frame of six whole numbers. Its floats follow in frames of one segment each. The frames have
+the same format as in an exchange: header, sequence numbers, checksums, and checks on arrival. The numbers are
+sent as the bits of floats in an exact codec.
 
 ====== ======================================= ==========================================================
 kind   from a worker                           meaning
@@ -60,7 +60,10 @@ class Kind(IntEnum):
 
 @dataclass(frozen=True, slots=True)
 class Message:
-    """The header of a message, whole numbers below 2^31; ``clock`` is the worker's, in replies, too."""
+    """The header of a message: whole numbers below 2^31.
+
+    ``clock`` is the worker's clock, in replies, too.
+    """
 
     kind: Kind
     clock: int
@@ -87,7 +90,7 @@ _NUMBERS = len(fields(Message))
 
 @dataclass(frozen=True, slots=True)
 class _Beside:
-    """The schedule step of a conversation: one peer, and a single order of sends and receives."""
+    """The schedule step of a conversation, with one peer and a single order of sends and receives."""
 
     peer: int
     order: tuple[int, int] = (0, 0)
@@ -95,7 +98,10 @@ class _Beside:
 
 
 class _TakingTurns(Wrapper):
-    """A link on which several threads start sends and receives one at a time; each waits for its own."""
+    """A link on which several threads start sends and receives one at a time.
+
+    Each thread waits for its own operations.
+    """
 
     def __init__(self, inner: Link, turn: Lock) -> None:
         super().__init__(inner)
@@ -111,7 +117,7 @@ class _TakingTurns(Wrapper):
 
 
 class Conversation:
-    """One side of the message exchange with one peer, for one thread at a time.
+    """One side of the message exchange with one peer, used by one thread at a time.
 
     Parameters
     ----------
@@ -136,7 +142,7 @@ class Conversation:
         self._stream = FrameStream[_Beside](CodecResources(*own, 0, link.timeout_s, keepalive=False))
 
     def tell(self, message: Message) -> None:
-        """Send a message without floats, and wait until it is sent. Raises ``LinkError``."""
+        """Send a message without floats, and wait until it has been sent. Raises ``LinkError``."""
         self._send(self._words, message.to_floats())
         self._stream.flush()
 
@@ -150,8 +156,8 @@ class Conversation:
     ) -> None:
         """Send a message and its floats (1-D float32), and wait until they are sent.
 
-        ``feedback`` stores the encoding error after everything is sent. ``before`` is sent first, exactly.
-        Raises ``LinkError``.
+        ``feedback`` stores the encoding error after everything is sent. ``before`` is sent first, without
+        loss. Raises ``LinkError``.
         """
         feedback = ErrorFeedback(codec) if feedback is None else feedback
         with self._clock("encode_s"):

@@ -1,8 +1,9 @@
 """PS-Sync: the synchronous parameter server, or worker-aggregator, the baseline of ring and pipeline.
 
-Rank 0 of the link is the server, ranks 1..p are the workers. Workers send gradients with the plan's codec;
-the server sends weights with a codec of their own. This covers INCEPTIONN's WA (no codec), WA+C (a gradient
-codec only), and A2DTWP's transfers (a weight codec). Both use one bucket, whatever the plan says.
+Rank 0 of the link is the server, ranks 1..p are the workers. Workers send gradients with the plan's codec.
+The server sends weights with a separate codec. This covers INCEPTIONN's WA (no codec), WA+C (a gradient codec
+only), and A2DTWP's transfers (a weight codec). Gradients and weights have one bucket each, whatever the plan
+says.
 """
 
 from __future__ import annotations
@@ -35,7 +36,7 @@ from gradwire.sync.trained import check_optimizer
 from gradwire.sync.used_parameters import Reach, backward
 
 REACHED = "reached"
-"""The ledger's name for the exchange of used-parameter flags."""
+"""The ledger's name for the exchange of flags of used parameters."""
 
 
 class Server(Method):
@@ -82,7 +83,10 @@ class Server(Method):
         check_star(self.exchange, type(self).__name__, serves=True)
 
     def step(self) -> StepRecord:
-        """Serve one step of all workers; the record has no loss. Raises ``ExchangeError``."""
+        """Serve one step of all workers, and return its record, which has no loss.
+
+        Raises ``ExchangeError``.
+        """
         start = self._ready()
         started = perf_counter()
         self._gradients.zero()
@@ -104,7 +108,10 @@ class Server(Method):
         return start + _waits(up, told, down).within(perf_counter() - started)
 
     def serve(self, steps: int) -> StepRecord:
-        """Serve ``steps`` steps; return their total record. Raises ``SpecError`` and ``ExchangeError``."""
+        """Serve ``steps`` steps, and return their total record.
+
+        Raises ``SpecError`` and ``ExchangeError``.
+        """
         check_steps(steps)
         return sum((self.step() for _ in range(steps)), StepRecord())
 
@@ -174,13 +181,16 @@ def check_steps(steps: object) -> None:
 
 
 def star_of(plan: PlanLike) -> Plan:
-    """Return the plan of a parameter server from a plan or an argument of ``Plan.of``."""
+    """Return the plan of a parameter server for a plan, or for an argument of ``Plan.of``."""
     who = "a parameter server"
     return Plan.of(plan, algorithm="star").for_whole_gradients(who).for_one_codec(who).on_host(who)
 
 
 def check_star(exchange: Exchange, method: str, *, serves: bool) -> None:
-    """Raise ``SpecError`` unless the exchange is a star of at least two ranks and only rank 0 serves."""
+    """Raise ``SpecError`` unless the exchange is a star of at least two ranks.
+
+    Only rank 0 may serve.
+    """
     if exchange.plan.algorithm != "star" or exchange.link.world < 2:
         raise SpecError(
             "a parameter server expected the algorithm 'star' and at least 2 ranks, got "
@@ -215,9 +225,9 @@ def check_weights(weights: Mapping[str, torch.Tensor] | None, model: nn.Module) 
 
 @contextmanager
 def restoring(optimizer: torch.optim.Optimizer) -> Iterator[None]:
-    """Restore the optimizer's state if loading a new one fails, and raise ``StateError``.
+    """Restore the optimizer's old state if loading a new one fails, and raise ``StateError``.
 
-    For a damaged state, torch may raise any exception, after it has adopted parts of the state.
+    If a state is damaged, torch may raise any exception after it has adopted parts of the state.
     """
     before = {"state": optimizer.state, "param_groups": optimizer.param_groups}
     try:

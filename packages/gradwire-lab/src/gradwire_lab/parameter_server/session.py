@@ -1,4 +1,7 @@
-"""The server's thread for one worker, which receives gradients and sends weights, and all workers' clocks."""
+"""The server's thread for one worker, and all workers' clocks.
+
+The thread receives gradients and sends weights.
+"""
 
 from __future__ import annotations
 
@@ -28,11 +31,14 @@ from gradwire_lab.parameter_server.conversation import EXACT, Conversation, Kind
 # gradients of every worker, and all of its own.
 
 LARGEST_STALENESS = 1 << 20
-"""The largest staleness; no run has workers this many steps apart."""
+"""The largest staleness.
+
+No run has workers this many steps apart.
+"""
 
 
 class Clocks:
-    """The number of gradients received from each worker; ``staleness`` is S."""
+    """The number of gradients received from each worker, where ``staleness`` is S."""
 
     def __init__(self, workers: Iterable[int], staleness: int) -> None:
         self.staleness = staleness
@@ -58,7 +64,7 @@ class Clocks:
 
     @property
     def slowest_rank(self) -> int:
-        """The rank of the slowest worker; the lowest rank if there are several."""
+        """The rank of the slowest worker, or the lowest rank if there are several."""
         return min(self._done, key=self._done.__getitem__)
 
     @property
@@ -81,7 +87,7 @@ def check_staleness(staleness: int) -> None:
 
 
 SIGNS_OF_LIFE = 3
-"""Keepalive messages per link timeout from the server to a worker that waits for slower ones."""
+"""The number of keepalive messages per link timeout that the server sends to a waiting worker."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -101,7 +107,7 @@ class Codecs:
 
 
 class Now(Enum):
-    """A session's report: a complete gradient, a drain request, or the session's end."""
+    """The kinds of a session's reports: a complete gradient, a drain request, or the session's end."""
 
     PUSHED = "pushed"
     DRAINS = "drains"
@@ -122,7 +128,7 @@ class Session:
     Between ``start`` and the event ``ENDED``, a thread receives requests, reports them, and replies with the
     arguments of ``answer`` or ``give_up``. While the worker waits, the thread sends it keepalive messages, so
     that it doesn't time out. ``gradient``, 1-D float32, belongs to the thread while it receives, and to the
-    server from the event to the answer. ``clocks`` are read only.
+    server from the event until the answer. The session only reads ``clocks``.
     """
 
     def __init__(
@@ -149,7 +155,7 @@ class Session:
         self._thread = endings.start(run, name, finish, self._talk.link.close)
 
     def answer(self, snapshot: Snapshot) -> None:
-        """Reply to the worker with the weights of ``snapshot``, unless it has them."""
+        """Reply to the worker with the weights of ``snapshot``, unless the worker has them already."""
         kind = Kind.SAME if snapshot.updates == self._updates_sent else Kind.WEIGHTS
         self.asks, self._updates_sent = None, snapshot.updates
         message = Message(kind, self._clock, slowest=self._clocks.slowest)

@@ -1,8 +1,8 @@
 """A parameter server with bounded staleness: workers push and pull at their own pace, within limits.
 
-Ho et al., "More Effective Distributed ML via a Stale Synchronous Parallel Parameter Server" (NIPS 2013).
-``session.Clocks`` implements the condition; ``conversation`` defines the messages. Rank 0 of the link is the
-server, ranks 1..p are the workers.
+The method is from Ho et al., "More Effective Distributed ML via a Stale Synchronous Parallel Parameter
+Server" (NIPS 2013). ``session.Clocks`` implements the condition; ``conversation`` defines the messages. Rank
+0 of the link is the server, ranks 1..p are the workers.
 """
 
 from __future__ import annotations
@@ -58,8 +58,8 @@ Schedule = Callable[[int], None]
 class Updates(ABC):
     """The update rule of the server's weights, and one gradient per worker.
 
-    Each gradient is applied completely or not at all, after the clocks have counted it. ``absent`` has, by
-    worker, the indices of its unused parameters. Gradients are summed in the order of ``workers``.
+    Each gradient is applied completely or not at all, after the clocks have counted it. ``absent`` has the
+    indices of each worker's unused parameters. Gradients are summed in the order of ``workers``.
     """
 
     def __init__(
@@ -75,11 +75,11 @@ class Updates(ABC):
 
 
 class AtOnce(Updates):
-    """One update per gradient, at 1/p of the learning rate for p workers.
+    """An update rule with one update per gradient, at 1/p of the learning rate for p workers.
 
-    The rate is divided instead of the gradient, which is equivalent for plain SGD. With weight decay or
-    optimizers such as Adam, p updates then change the weights about as much as one with the mean gradient.
-    Momentum decays once per update.
+    The rate is divided instead of the gradient, which is equivalent for plain SGD. With weight decay, or
+    optimizers such as Adam, p updates then change the weights about as much as one update with the mean
+    gradient. Momentum decays once per update.
     """
 
     def came(self, rank: int, schedule: Schedule) -> bool:
@@ -95,7 +95,10 @@ class AtOnce(Updates):
 
 
 class OnceARound(Updates):
-    """One update per step with the mean of all workers' gradients, summed in rank order: PS-Sync."""
+    """An update rule with one update per step, by the workers' mean gradient: PS-Sync.
+
+    Gradients are summed in the order of ranks.
+    """
 
     def __init__(
         self, trained: Trained, optimizer: torch.optim.Optimizer, clocks: Clocks, workers: Sequence[int]
@@ -126,7 +129,7 @@ def _flat(trained: Trained) -> FlatGradients:
 
 
 class _LostError(Exception):
-    """A worker's failure; ``reason`` is its session's error."""
+    """A worker's failure, where ``reason`` is the error of its session."""
 
     def __init__(self, rank: int, clock: int, reason: BaseException) -> None:
         super().__init__(f"serving rank {rank} after step {clock}: {str(reason) or type(reason).__name__}")
@@ -136,9 +139,9 @@ class _LostError(Exception):
 class StaleServer(Method):
     """The server (rank 0), which applies each worker's gradient on arrival and delays workers too far ahead.
 
-    A worker that has done c steps receives weights once the slowest has done c - S. With S >= 1, each
-    gradient updates the current weights separately, at 1/p of the learning rate: ``w <- w - lr / p * g``.
-    With S = 0, there is one update per step with the mean gradient: PS-Sync (``Server``), bit for bit. A
+    A worker that has done c steps receives weights once the slowest worker has done c - S steps. With S >= 1,
+    each gradient updates the current weights separately, at 1/p of the learning rate: ``w <- w - lr / p *
+    g``. With S = 0, there is one update per step with the mean gradient: PS-Sync (``Server``), bit for bit. A
     gradient is applied only after all of it is received.
 
     The state includes the weights and the optimizer's state between two calls of ``serve``. Each worker saves
@@ -194,8 +197,8 @@ class StaleServer(Method):
     def serve(self, steps: int, schedule: Schedule = lambda _step: None) -> StepRecord:
         """Serve ``steps`` steps of every worker and the ``drain`` after them; return their record.
 
-        ``schedule`` is called with a step's number, from 0, before a gradient of it is applied. With S >= 1,
-        these numbers may decrease by up to S + 1.
+        ``schedule`` is called with a step's number, from 0, before a gradient of that step is applied. With S
+        >= 1, these numbers may decrease by up to S + 1.
 
         Raises ``ExchangeError``, with the worker's rank, if a worker is gone, too slow, or sends invalid
         data. Then the other workers are notified, the link is closed, and no gradient is partly applied.

@@ -40,8 +40,8 @@ class StaleWorker(WorkerMethod):
     Attributes
     ----------
     lead
-        The number of steps that this worker was ahead of the slowest one at the server's last answer: 0 to
-        ``staleness``.
+        The number of steps that this worker was ahead of the slowest one at the server's last answer, from 0
+        to ``staleness``.
     """
 
     def __init__(
@@ -68,9 +68,9 @@ class StaleWorker(WorkerMethod):
         self._feedback = FeedbackFactory()
 
     def drain(self) -> StepRecord:
-        """Wait until all workers drain, and adopt the final weights, the same on all of them.
+        """Wait until all workers drain, and adopt the final weights, which are the same on all workers.
 
-        Without a step since the last drain, do nothing. Raises ``ExchangeError``.
+        Without a step since the last drain, this does nothing. Raises ``ExchangeError``.
         """
         if self._drained:
             return StepRecord()

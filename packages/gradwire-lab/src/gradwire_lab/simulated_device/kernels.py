@@ -1,4 +1,4 @@
-"""torch's operations as kernels of a simulated device."""
+"""The kernels of a simulated device, which run torch's operations."""
 
 from __future__ import annotations
 
@@ -13,16 +13,16 @@ from gradwire_lab.simulated_device.operations import launch
 from gradwire_lab.simulated_device.simulated import Simulated, owner_of
 
 _MIXED = ("copy_", "_to_copy", "index", "index_put", "index_put_")
-"""The operations that accept tensors in host memory together with the device's."""
+"""The operations that accept tensors in host memory together with tensors of the device."""
 
 
 class Kernels(TorchDispatchMode):  # type: ignore[no-untyped-call]
     """A context manager that runs this thread's operations on a device's tensors on the current stream.
 
-    An operation takes effect when the stream reaches it. Until then, its results hold poison for the host and
-    for other streams, and copies to its operands count as copies to memory in use. Results belong to the
-    device. The host waits for operations that return a number or a copy in host memory. As with a real
-    device, operations that mix tensors in host memory with the device's raise ``RuntimeError``.
+    An operation takes effect when the stream reaches it. Until then, the host and other streams see poison in
+    its results, and copies to its operands count as copies to memory in use. Results belong to the device.
+    The host waits for operations that return a number or a copy in host memory. As with a real device,
+    operations that mix tensors in host memory with the device's raise ``RuntimeError``.
     """
 
     def __init__(self, device: Simulated) -> None:

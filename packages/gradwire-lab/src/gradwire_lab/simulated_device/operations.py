@@ -1,4 +1,4 @@
-"""The queue of a simulated device: its kernels' reads and writes, and its copies."""
+"""The queue of a simulated device, with the reads and writes of its kernels, and its copies."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ _POISON = 0xFF
 
 
 class Operation:
-    """An operation in a stream's queue; ``ranges`` is the memory that it reads or writes."""
+    """An operation in a stream's queue, where ``ranges`` is the memory that it reads or writes."""
 
     def __init__(self, *ranges: Range) -> None:
         self.ranges, self.done, self.until = ranges, False, 0.0
@@ -71,7 +71,7 @@ class Read(Operation):
 
 
 class Copy(Operation):
-    """A copy to the host, or if ``up``, from the host to the device."""
+    """A copy to the host or, if ``up`` is true, from the host to the device."""
 
     def __init__(self, tensor: torch.Tensor, host: torch.Tensor, *, up: bool) -> None:
         super().__init__(extent(tensor), extent(host))
@@ -79,7 +79,10 @@ class Copy(Operation):
         self._tensor, self._host = tensor, host
 
     def run(self) -> None:
-        """Copy; if another stream uses the memory at the same time, fill the target with poison."""
+        """Copy.
+
+        If another stream uses the memory at the same time, fill the target with poison.
+        """
         if self.races:
             self.spoil()
         elif self.up:
@@ -158,7 +161,7 @@ def launch(
 
 
 def _races(device: Simulated, used: Sequence[Range], written: Sequence[Range]) -> list[Range]:
-    """Mark other streams' copies that race with this kernel; return the ranges that both write."""
+    """Mark other streams' copies that race with this kernel, and return the ranges that both write."""
     copies = [each for each in device.in_use(device.current, *used) if isinstance(each, Copy)]
     for each in copies:
         each.races = each.races or each.up or each.touches(*written)
@@ -166,7 +169,10 @@ def _races(device: Simulated, used: Sequence[Range], written: Sequence[Range]) -
 
 
 def _queue_writes(device: Simulated, held: Sequence[Write], written: Sequence[torch.Tensor]) -> None:
-    """Queue the kernel's writes at the end of the stream; the rest of older writes keeps its place."""
+    """Queue the kernel's writes at the end of the stream.
+
+    The remaining parts of older writes keep their place.
+    """
     stream, every = device.current, list(held)
     for place in {extent(tensor): None for tensor in written if tensor.numel()}:
         for old in [each for each in every if each.touches(place)]:

@@ -4,8 +4,8 @@ Its tensors are CPU tensors that it owns. A copy or a kernel takes effect only w
 stream. Until then, the memory that it writes holds poison: bytes of ones, a NaN in every float. So a missing
 wait gives a wrong result in every run, not in one of a thousand.
 
-Within ``Kernels``, torch's operations become kernels. Elsewhere they see the memory as it is. A *prompt*
-device only paces copies: they take effect at once, and torch's operations run unchanged.
+Within ``Kernels``, torch's operations become kernels. Outside, they see the memory as it is. A *prompt*
+device only paces copies. Its copies take effect at once, and torch's operations run unchanged.
 """
 
 from __future__ import annotations
@@ -64,7 +64,7 @@ class SimulatedEvent(Event):
         self._stream, self._place = stream, stream.queue_up(Operation())
 
     def wait(self) -> None:
-        """Block the host until earlier copies are due, and execute them."""
+        """Block the host until earlier copies are due, and execute these copies."""
         if self._stream.device.waits_here("wait"):
             self.reach()
 
@@ -86,7 +86,7 @@ class SimulatedEvent(Event):
 
     @property
     def until(self) -> float:
-        """The time at which all earlier operations are done."""
+        """The time at which all earlier operations are finished."""
         return self._place.until
 
 
@@ -99,7 +99,7 @@ class SimulatedStream(Stream):
         self._until = 0.0
 
     def queue_up(self, operation: Operation, until: float = 0.0) -> Operation:
-        """Queue an operation that isn't done before the time ``until``, and return it."""
+        """Queue an operation that isn't finished before the time ``until``, and return it."""
         with self.device.at_work():
             self._until = operation.until = max(self._until, time.monotonic(), until)
             self._queue.append(operation)
@@ -140,7 +140,10 @@ class SimulatedStream(Stream):
         return [each for each in self._queue if each.touches(*ranges)]
 
     def before(self, last: Operation | None = None) -> set[Operation]:
-        """Return the operations of all streams that run before the next queued one, or up to ``last``."""
+        """Return the operations of all streams that run before the next queued operation.
+
+        With ``last``, return those that run up to ``last``.
+        """
         found = set[Operation]()
         for each in self._queue if last is None or not last.done else ():
             found.add(each)
@@ -168,7 +171,7 @@ class SimulatedStream(Stream):
             self.device.current = before
 
     def follow(self) -> None:
-        """Make this stream wait for the current one."""
+        """Make this stream wait for the current stream."""
         if self.device.waits_here("follow"):
             self.wait_for(SimulatedEvent(self.device.current))
 
@@ -181,7 +184,7 @@ class SimulatedStream(Stream):
         return self._copy(host, tensor, up=True)
 
     def complete(self, future: torch.futures.Future[Any], result: object) -> None:
-        """Run the stream, then complete the future: torch's futures support only real devices' events."""
+        """Run the stream, then complete the future: torch's futures support only events of real devices."""
         if self.device.waits_here("complete"):
             SimulatedEvent(self).reach()
         future.set_result(result)
@@ -211,8 +214,8 @@ class Simulated(Device):
         Whether copies take effect when they are queued, and the host waits in place of the current stream.
         torch's operations then run without ``Kernels``, at full speed. A missing wait isn't detected.
     without
-        A wait to skip, to test that it is needed: its name (``follow``, ``wait``, ``order``, or ``complete``)
-        and its index among the waits of that name, from 0 up.
+        A wait to skip, to test that the wait is needed: its name (``follow``, ``wait``, ``order``, or
+        ``complete``) and its index among the waits of that name, from 0 up.
     refused
         An allocation to fail for lack of memory: its name (``adopt``, ``zeros``, or ``pinned``) and its index
         among the allocations of that name, from 0 up.
@@ -222,7 +225,8 @@ class Simulated(Device):
     waits, allocations
         The number of waits and allocations so far by name, which ``without`` and ``refused`` refer to.
     current
-        The current stream: the same one for all threads, except within a stream's own ``current``.
+        The current stream, which is the same for all threads, except within the ``current`` block of a
+        stream.
     """
 
     is_named_by_itself = True
@@ -289,7 +293,10 @@ class Simulated(Device):
         return tensor
 
     def adopt(self, model: nn.Module) -> nn.Module:
-        """Own a model's parameters and buffers, as ``model.cuda()`` moves them; return the model."""
+        """Own a model's parameters and buffers, and return the model.
+
+        ``model.cuda()`` moves them likewise.
+        """
         self._allocate("adopt")
         for tensor in (*model.parameters(), *model.buffers()):
             self.own(tensor.data)
@@ -319,7 +326,7 @@ class Simulated(Device):
         self._streams.pop(stream, None)
 
     def waits_here(self, name: str) -> bool:
-        """Count a wait; return whether to wait, which is False for ``without``."""
+        """Count a wait, and return whether to wait, which is False for the wait in ``without``."""
         self.check()
         with self._lock:
             number = self.waits[name]
@@ -333,7 +340,7 @@ class Simulated(Device):
         return [each for each in every if each not in before]
 
     def carry(self, nbytes: int, begin: float, *, up: bool) -> float:
-        """Return the end time of a copy that may start at ``begin``; each direction carries one at a time."""
+        """Return the end time of a copy from ``begin`` on; each direction carries one copy at a time."""
         rate = self._nbytes_per_s[up]
         if rate is None:
             return begin
@@ -343,7 +350,7 @@ class Simulated(Device):
 
     @contextmanager
     def at_work(self) -> Iterator[None]:
-        """Lock the streams; within the block, torch's operations don't become kernels."""
+        """Lock the streams in a block, within which torch's operations don't become kernels."""
         with self._lock:
             before, self._thread.busy = self.is_busy, True
             try:
@@ -376,7 +383,7 @@ class Simulated(Device):
 
 
 def _sleep_until(moment: float) -> None:
-    """Sleep until ``moment``, but never for 0 s, which would yield the interpreter to another thread."""
+    """Sleep until ``moment``, but never for 0 s, because that would yield to another thread."""
     remaining_s = moment - time.monotonic()
     if remaining_s > 0:
         time.sleep(remaining_s)

@@ -1,7 +1,7 @@
 """Linux network namespaces with real rate limits, and commands that run in them, without torch.
 
-``Testbed`` creates a ``Topology`` in private namespaces, without changing the machine's own links or limits,
-and runs a command on every host of it.
+``Testbed`` creates a ``Topology`` in private namespaces, and runs a command on every host of the topology.
+The machine's own links and limits don't change.
 """
 
 from gradwire_lab.testbed.bed import Testbed

@@ -32,16 +32,16 @@ GRACE_S = 5.0
 
 
 class Testbed:
-    """Hosts in network namespaces on this machine, with rate-limited links, isolated from its own network.
+    """Hosts in network namespaces on this machine, with rate-limited links, isolated from the real network.
 
     The testbed exists from the start of the ``with`` block to its end, even if this process is killed.
 
     Parameters
     ----------
     nic
-        The command of a software NIC that forwards all frames between a host and its link, such as
-        ``gradwire nic --codec inceptionn:2^-10``; ``--host``, ``--link``, and ``--ready-fd`` are added. Each
-        run starts one for every host and ends it with SIGTERM. Its output is part of the host's standard
+        The command of a software NIC that forwards all frames between a host and its link, such as ``gradwire
+        nic --codec inceptionn:2^-10``; ``--host``, ``--link``, and ``--ready-fd`` are added. Each run starts
+        one NIC for every host, and ends it with SIGTERM. The NIC's output is part of the host's standard
         error.
     netem
         Whether the kernel's netem may delay and lose frames. A relay does it otherwise, and where the kernel

@@ -111,7 +111,7 @@ def switch_limits(topology: Topology, impairment: Impairment | None = None) -> l
 
 
 def host_links(topology: Topology, host: int, *, has_nic: bool = False) -> list[str]:
-    """Return the lines for ``ip`` inside a host; its link to its own NIC has no limit.
+    """Return the lines for ``ip`` inside a host.
 
     The hosts' neighbour tables are static. Otherwise, an ARP request would wait in the queue of a busy link,
     and after three seconds the kernel would report the host as unreachable.
@@ -142,9 +142,8 @@ def host_limits(topology: Topology, host: int) -> list[str]:
 def nic_links(topology: Topology, host: int, namespace: str) -> list[str]:
     """Return the lines for ``ip`` inside a NIC, which has the shaped link already.
 
-    The NIC's interfaces have no IP addresses, and Ethernet addresses to which no host sends, so that the
-    kernel doesn't process their frames. The host's network namespace, at path ``namespace``, gets a new
-    interface.
+    The NIC's interfaces have no IP addresses, and no host sends to their Ethernet addresses. So the kernel
+    doesn't process their frames. The host's network namespace, at path ``namespace``, gets a new interface.
     """
     return [
         f"link set dev {NIC_LINK} address {hardware_address(host, nic=True)} up",

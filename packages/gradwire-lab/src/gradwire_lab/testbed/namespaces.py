@@ -1,4 +1,7 @@
-"""Network namespaces of this process; Python's own calls for them require version 3.12."""
+"""Calls that enter network namespaces from this process.
+
+Python's own calls require version 3.12.
+"""
 
 from __future__ import annotations
 
@@ -87,15 +90,15 @@ _AREA = (
     "--mount-proc",
 )
 _AS_ONESELF = ("--user", "--map-current-user", "--keep-caps")
-"""The options with which an ordinary user creates a network in a user namespace as the same user."""
+"""The options of a user namespace in which an ordinary user keeps the same user ID."""
 
 
 def private_area() -> list[str]:
     """Return the command that starts a program as the first process of private namespaces.
 
-    The namespaces have their own network and process IDs. When the first process ends, for whatever reason,
-    the kernel ends and removes everything inside. Raises ``TestbedError`` if a program is missing, or this
-    user may not create such namespaces.
+    The namespaces have their own network and process IDs. When the first process ends for any reason, the
+    kernel ends all processes inside and removes everything. Raises ``TestbedError`` if a program is missing,
+    or this user may not create such namespaces.
     """
     for name in PACKAGES:
         find_tool(name)
@@ -136,20 +139,29 @@ def _refusal(words: list[str]) -> str:
 
 BURST_S = 250e-6
 """The burst of a rate limit's token bucket, which passes at once after a pause, as time at the link's rate.
+
 With the usual 64 KiB, a message of 64 KB over an idle 100 Mbit link takes 8 % of its nominal time, so small
-messages would have no limit. With 250 us, it takes 99 %; and 250 us are several times the lateness of timers.
+messages would have no limit. With 250 us, it takes 99 %. 250 us are several times the lateness of timers.
 """
 LEAST_BURST_FRAMES, FRAME_OVERHEAD_NBYTES = 2, 50
-"""The smallest burst in whole frames; with fewer, a full frame would have to wait for a full bucket."""
+"""The smallest burst in whole frames, and the overhead of a frame.
+
+With a smaller burst, a full frame would have to wait for a full bucket.
+"""
 GSO_SHARE = 0.9
-"""The share of the burst for TCP's packets. The kernel would split larger packets into frames in software, in
-the middle of the path: 83,000 per second at 1 Gbit. Four hosts in a ring on two cores would then reach 0.45
-of their rate instead of 0.95."""
+"""The share of the burst for TCP's packets.
+
+The kernel would split larger packets into frames in software, in the middle of the path: 83,000 per second at
+1 Gbit. Four hosts in a ring on two cores would then reach 0.45 of their rate instead of 0.95.
+"""
 MOST_GSO_NBYTES = 65536
 SEND_BUFFER_NBYTES = 4 << 20
 RECEIVE_BUFFER_NBYTES = 6 << 20
-"""The largest buffer of a TCP socket for receiving. Hosts use Linux's defaults for both buffers, so that a
-machine tuned for wide-area networks gives the same results."""
+"""The largest receive buffer of a TCP socket.
+
+Hosts use Linux's defaults for the send and receive buffers, so that a machine tuned for wide-area networks
+gives the same results.
+"""
 FLOWS_PER_PEER = 4
 NETEM_QUEUE_PACKETS = 1_000_000
 
@@ -161,16 +173,16 @@ def burst_nbytes(rate_nbytes_per_s: float, mtu_nbytes: int) -> int:
 
 
 def gso_nbytes(rate_nbytes_per_s: float, mtu_nbytes: int) -> int:
-    """Return the largest TCP packet that the link needn't split."""
+    """Return the size of the largest TCP packet that the link need not split."""
     return min(MOST_GSO_NBYTES, int(GSO_SHARE * burst_nbytes(rate_nbytes_per_s, mtu_nbytes)))
 
 
 def queue_nbytes(hosts: int) -> int:
     """Return the maximum length of a rate limit's queue.
 
-    If all hosts send to one host, the contents of all their socket buffers may wait at its link. A dropped
-    frame would stop a connection for at least 200 ms, TCP's shortest timeout, and distort measurements, so
-    the queue has room for all of them. It uses memory only for queued frames.
+    If all hosts send to one host, the contents of all their socket buffers may wait at its link. So the queue
+    has room for all of them: a dropped frame would stop a connection for at least 200 ms, TCP's shortest
+    timeout, and distort measurements. The queue uses memory only for queued frames.
     """
     return hosts * FLOWS_PER_PEER * SEND_BUFFER_NBYTES
 
@@ -179,8 +191,8 @@ def tcp_settings(congestion_controls: Sequence[str]) -> dict[str, str]:
     """Return the settings to write below ``/proc/sys/net/ipv4`` of every host.
 
     Hosts use CUBIC, Linux's default, if the machine allows it, else Reno, which is always available. Without
-    drops, both fill the receiver's window. BBR, the default of some machines, paces by its estimate of the
-    rate: the time of one exchange varied from 650 to 880 ms.
+    drops, both algorithms fill the receiver's window. BBR, the default of some machines, paces by an estimate
+    of the rate. With BBR, the time of one exchange varied from 650 to 880 ms.
     """
     return {
         "tcp_congestion_control": "cubic" if "cubic" in congestion_controls else "reno",

@@ -20,19 +20,22 @@ from gradwire_lab.testbed.topology import Topology, address, host_name
 Stream = Literal["out", "err"]
 STREAMS: tuple[Stream, Stream] = ("out", "err")
 Sink = Callable[[int, Stream, bytes], None]
-"""A function of a host, its stream, and whole lines; only a stream's last line may lack its newline."""
+"""A function that receives a host, a stream, and whole lines.
+
+Only a stream's last line may lack its newline.
+"""
 _LONGEST_LINE_NBYTES = 1 << 16
 
 
 class Lines:
-    """A splitter that passes a stream to its sinks in whole lines, so that hosts' lines don't mix."""
+    """A splitter that passes a stream to sinks in whole lines, so that the hosts' lines don't mix."""
 
     def __init__(self, host: int, stream: Stream, sinks: tuple[Sink, ...]) -> None:
         self._host, self._stream, self._sinks = host, stream, sinks
         self._rest = b""
 
     def take(self, text: bytes) -> None:
-        """Pass complete lines to the sinks; an empty ``text`` means that the stream has ended."""
+        """Pass complete lines to the sinks, where an empty ``text`` means the end of the stream."""
         whole = self._rest + text
         end = whole.rfind(b"\n") + 1
         if not text or len(whole) - end > _LONGEST_LINE_NBYTES:
@@ -100,7 +103,7 @@ class HostExit:
 class Watch:
     """The state of a run: the running hosts, the first failure, and the next signal to send.
 
-    After a host fails, the others have ``grace_s`` to end; then they get SIGTERM, and two seconds later
+    After a host fails, the other hosts have ``grace_s`` to end. Then they get SIGTERM, and two seconds later
     SIGKILL. The run's timeout sends the same signals. An interrupt sends SIGINT at once, and a second
     interrupt SIGKILL.
     """
@@ -142,11 +145,14 @@ class Watch:
             self._due = [(now, signal.SIGKILL)]
 
     def wait_s(self, now: float) -> float | None:
-        """Return the time until a signal is due, or None if none is."""
+        """Return the time until a signal is due, or None if no signal is due."""
         return max(0.0, self._due[0][0] - now) if self._due and not self.is_over else None
 
     def due(self, now: float) -> signal.Signals | None:
-        """Return the signal that is due for all running hosts now; each is returned once."""
+        """Return the signal that is due for all running hosts now.
+
+        Each signal is returned once.
+        """
         if self.is_over or not self._due or now < self._due[0][0]:
             return None
         if not self._ended:
@@ -172,7 +178,10 @@ class Watch:
 
     @property
     def exit_code(self) -> int:
-        """The exit code: 0, that of the host that failed first, or 124 after a timeout."""
+        """The exit code of the run.
+
+        It is 0, that of the host that failed first, or 124 after a timeout.
+        """
         if self._timed_out:
             return EXIT_TIMEOUT
         first = None if self._failed is None else self.exits[self._failed]
@@ -223,7 +232,10 @@ class CommandRun:
     relay: RelayReport | None = None
 
     def to_json(self) -> str:
-        """Return the record as readable JSON; ``load`` is the machine's load average over one minute."""
+        """Return the record as readable JSON.
+
+        ``load`` is the machine's load average over one minute.
+        """
         fields = {
             "topology": self.topology.to_dict(),
             "command": list(self.command),

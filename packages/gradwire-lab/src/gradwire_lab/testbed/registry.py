@@ -1,7 +1,7 @@
-"""The registry of this user's testbeds: one small file each, locked by the process that owns the testbed.
+"""The registry of this user's testbeds: one small file each, locked by the process that owns it.
 
 The kernel releases the lock when that process ends, for whatever reason, so a file that can be locked has no
-owner. Process IDs can be reused, for example after a restart; locks can't.
+owner. Process IDs can be reused, for example after a restart, but locks can't.
 """
 
 from __future__ import annotations
@@ -24,7 +24,10 @@ from gradwire.machine import TOPOLOGY
 from gradwire_lab.testbed.topology import INTERFACE, Topology, address
 
 MARK = "GRADWIRE_TESTBED_ID"
-"""The variable in the environment of every process of a testbed; its value is random and unique."""
+"""The environment variable that marks every process of a testbed.
+
+Its value is random and unique.
+"""
 _SUFFIX = ".json"
 
 
@@ -63,7 +66,7 @@ def enter() -> Entry:
 
 
 def forget(path: Path) -> None:
-    """Remove an entry, and the folder with the last entry, if they still exist."""
+    """Remove an entry and, with the last entry, the registry's folder, if they still exist."""
     try:
         with _locked(path.parent, make=False):
             path.unlink(missing_ok=True)
@@ -173,7 +176,7 @@ def _is_marked(process: int, mark: str) -> bool:
 
 
 def _end(process: int, mark: str) -> bool:
-    """Kill a process unless its ID now belongs to a different process; return whether it was killed."""
+    """Kill a process unless its ID belongs to a different process by now; return whether it was killed."""
     with suppress(ProcessLookupError):
         descriptor = os.pidfd_open(process)
         try:
@@ -195,10 +198,16 @@ def _words(process: int) -> str:
 # The environment of a host's command: ``torchrun``'s variables for one process on each of N hosts.
 
 MASTER_PORT = 29500
-"""The rendezvous port, always free because the testbed has its own network."""
+"""The port of the rendezvous.
+
+It is always free, because the testbed has its own network.
+"""
 KEPT_MEMORY = {"MALLOC_MMAP_THRESHOLD_": str(1 << 32), "MALLOC_TRIM_THRESHOLD_": str(1 << 34)}
-"""Variables that make glibc keep large blocks. Otherwise each step gets its gradients' memory from the kernel
-again, page by page, which takes half of the computation time, with every method."""
+"""The variables that make glibc keep large blocks.
+
+Otherwise, each step gets its gradients' memory from the kernel again, page by page, which takes half of the
+computation time, with every method.
+"""
 INTERFACE_VARIABLES = ("GLOO_SOCKET_IFNAME", "NCCL_SOCKET_IFNAME", "TP_SOCKET_IFNAME")
 
 

@@ -1,4 +1,4 @@
-"""Run one command on all hosts: forward their output, and end them when necessary."""
+"""Run one command on all hosts, forward their output, and end them when necessary."""
 
 from __future__ import annotations
 
@@ -68,7 +68,7 @@ class Channel:
         return None if body is None else (json.loads(body), files)
 
     def close(self) -> None:
-        """Close this end; the other one then receives None."""
+        """Close this end, so that the other end receives None."""
         self._end.close()
 
     def _exactly(self, nbytes: int) -> bytes | None:
@@ -94,7 +94,7 @@ def pair() -> tuple[Channel, Channel]:
 def interrupts() -> Iterator[socket.socket]:
     """Yield a socket that receives a byte for every SIGINT, instead of a ``KeyboardInterrupt``.
 
-    If SIGINT is ignored, or if this isn't the main thread, no byte arrives, because this thread mustn't act
+    If SIGINT is ignored, or if this isn't the main thread, no byte arrives, because this thread must not act
     on the signal.
     """
     arrivals, notices = socket.socketpair()
@@ -259,10 +259,10 @@ def is_virtual(cpuinfo: str) -> bool:
 
 
 def keep_awake() -> list[subprocess.Popen[bytes]]:
-    """Start a process on every core that wakes it continually; the caller ends the processes.
+    """Start a process on every core that keeps the core awake; the caller ends these processes.
 
-    They run only while the core is otherwise idle. None are started on physical machines, whose cores wake up
-    quickly, and on machines of unknown kind.
+    They run only while the core is otherwise idle. No process is started on physical machines, whose cores
+    wake up quickly, and on machines of an unknown kind.
     """
     try:
         virtual = is_virtual(_CPUINFO.read_text(encoding="utf-8", errors="replace"))
@@ -287,7 +287,7 @@ def _wake(core: int) -> subprocess.Popen[bytes]:
 
 READY_TIMEOUT_S = 30.0
 END_TIMEOUT_S = 2.0
-"""The time for a NIC to print its counters and end after SIGTERM, in seconds."""
+"""The time in seconds for a NIC to print its counters and end after SIGTERM."""
 
 
 class NicPrograms:
@@ -299,9 +299,9 @@ class NicPrograms:
         self._running: list[subprocess.Popen[bytes]] = []
 
     def start(self, outputs: Sequence[int]) -> None:
-        """Start all NICs, and wait until they forward frames. Raises ``TestbedError`` if one doesn't.
+        """Start all NICs, and wait until they forward frames.
 
-        ``outputs`` has a file for the output of each NIC.
+        ``outputs`` has a file for the output of each NIC. Raises ``TestbedError`` if a NIC doesn't start.
         """
         ready: list[int] = []
         self._running = []

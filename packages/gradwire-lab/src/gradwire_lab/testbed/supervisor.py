@@ -27,7 +27,7 @@ from gradwire_lab.testbed.topology import Topology
 
 
 class Supervisor:
-    """A server for the testbed at the other end of the channel, until that end is closed."""
+    """A server for the testbed at the other end of the channel, which ends when that end is closed."""
 
     def __init__(
         self, channel: Channel, namespaces: list[int], nics: NicPrograms, relay: RelayProgram
@@ -113,7 +113,7 @@ class Supervisor:
                 os.close(file)
 
     def _reap(self) -> None:
-        """Report the hosts' commands that have ended, and reap orphans, which this process inherits."""
+        """Report the hosts' commands that have ended, and reap the orphans of this process."""
         with suppress(ChildProcessError):
             while True:
                 pid, status = os.waitpid(-1, os.WNOHANG)
@@ -153,7 +153,7 @@ def main(descriptor: int, entry: Path, outside: str) -> None:
     """Serve a testbed.
 
     ``descriptor`` is the supervisor's end of the channel. ``entry`` is the testbed's registry entry, which is
-    removed here, too, in case the testbed was killed. ``outside`` is the testbed's process namespace, which
+    also removed here, in case the testbed was killed. ``outside`` is the testbed's process namespace, which
     must not be this one.
     """
     if os.getpid() != 1 or outside == os.readlink("/proc/self/ns/pid"):  # sweep() would kill all processes

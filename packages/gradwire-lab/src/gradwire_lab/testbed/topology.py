@@ -19,9 +19,12 @@ LEAST_NBYTES_PER_S = 12_500.0
 MOST_NBYTES_PER_S = 50e9
 LONGEST_DELAY_S = 10.0
 USUAL_MTU_NBYTES, LEAST_MTU_NBYTES, MOST_MTU_NBYTES = 1500, 1280, 9000
-"""Ethernet's MTU, IPv6's smallest MTU, and the largest one (jumbo frames)."""
+"""The usual, smallest, and largest MTU: those of Ethernet, of IPv6, and of jumbo frames."""
 INTERFACE = "eth0"
-"""The name of every host's link; its only other interface is ``lo``."""
+"""The name of every host's link.
+
+A host's only other interface is ``lo``.
+"""
 NIC_HOST, NIC_LINK = "host", "link"
 """The interfaces of a NIC between a host and its link, in the NIC's own namespace."""
 _UNITS = {"gbit": 1e9, "mbit": 1e6, "kbit": 1e3}
@@ -135,7 +138,7 @@ class Topology:
 
     @property
     def group_of(self) -> tuple[int, ...]:
-        """The group of each host; all zero without groups."""
+        """The group of each host, which is 0 for all hosts without groups."""
         sizes = self.groups or (self.hosts,)
         return tuple(group for group, size in enumerate(sizes) for _ in range(size))
 
@@ -180,7 +183,10 @@ class Topology:
 
 
 def equal_groups(hosts: int, groups: int) -> tuple[int, ...]:
-    """Return the sizes of equal groups, empty for one group. Raises ``SpecError`` if hosts don't divide."""
+    """Return the sizes of equal groups; empty for one group.
+
+    Raises ``SpecError`` if the hosts can't be divided equally.
+    """
     if not 1 <= groups <= hosts or hosts % groups:
         raise SpecError(f"expected a number of groups that divides the {hosts} hosts, got {groups}")
     return (hosts // groups,) * groups if groups > 1 else ()
@@ -197,7 +203,7 @@ def address(host: int) -> str:
 
 
 def hardware_address(host: int, *, nic: bool = False) -> str:
-    """Return the Ethernet address of a host or its NIC, a locally administered one."""
+    """Return the locally administered Ethernet address of a host or of its NIC."""
     return f"02:67:77:00:{int(nic):02x}:{host + 1:02x}"
 
 

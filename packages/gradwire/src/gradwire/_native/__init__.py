@@ -58,7 +58,7 @@ __all__ = [
 
 
 _INFINITE = 0x7F80_0000
-"""The bits of infinity; the bits of NaNs are larger."""
+"""The bit pattern of infinity in float32; the patterns of NaNs are larger."""
 
 Pass = _core.Pass
 Words = _core.Words
@@ -134,7 +134,10 @@ def largest_exponent(x: torch.Tensor) -> int | None:
 
 
 def scale(x: torch.Tensor, out: torch.Tensor, exponent: int, *, add: bool = False) -> None:
-    """Write ``x * 2^exponent`` (-126 to 127) to ``out``, which may be ``x``, or ``add`` it to ``out``."""
+    """Scale ``x`` by ``2^exponent``; write the result to ``out`` or, with ``add``, add it to ``out``.
+
+    The exponent is from -126 to 127, and ``out`` may be ``x``.
+    """
     _core.scale(x.data_ptr(), out.data_ptr(), x.numel(), exponent, add, threads())
 
 
@@ -146,7 +149,7 @@ def sum_norms(
     borders: torch.Tensor | None = None,
     sums: torch.Tensor | None = None,
 ) -> float:
-    """Update a segment and sum squares in float64 by ranges, in one pass over memory.
+    """Update a segment and sum its squares per range in float64, in one pass over memory.
 
     ============ ======================== =================
     how          does                     sums the squares
@@ -158,7 +161,7 @@ def sum_norms(
     ============ ======================== =================
 
     ``x`` and ``y`` are 1-D float32 of equal length. ``x`` begins at element ``start`` of a bucket, whose
-    ranges lie between ``borders`` (int64, not decreasing, covering the segment). The sum of each range is
+    ranges are separated by ``borders`` (int64, in ascending order, covering the segment). Each range's sum is
     added to its entry in ``sums`` (float64). Returns the sum over the segment, which is finite if and only if
     all these values are finite. All sums are the same for every target and number of threads.
     """
@@ -187,13 +190,14 @@ def lose(
     divisor: int = 0,
     compares: bool = False,
 ) -> tuple[float, bool]:
-    """Write the error of ``payload``, the encoding of ``x``, to ``lost``, in one pass over memory.
+    """Write the decoding error of ``payload``, encoded from ``x``, to ``lost``, in one pass over memory.
 
     With a ``divisor`` above 0, ``x`` becomes the decoded values divided by ``divisor``. Squares are summed by
-    ranges as in ``sum_norms``: the first row of ``sums`` gets the squared error; with ``compares``, the
-    second and third rows get the squares of the old ``x`` and of the decoded values. Returns the squared
-    error of the segment, which is finite if and only if every error is finite, and whether the new ``x``, if
-    any, is finite. The sums are the same for every target and number of threads. Raises ``PayloadError``.
+    ranges as in ``sum_norms``. The first row of ``sums`` gets the squared error. With ``compares``, the
+    second and third rows get the squares of the old ``x`` and of the decoded values. The result is the
+    squared error of the segment, which is finite if and only if every error is finite, and whether the new
+    ``x``, if any, is finite. The sums are the same for every target and number of threads. Raises
+    ``PayloadError``.
     """
     _obey_environment()
     reason, total, finite = _core.lose(
@@ -245,7 +249,7 @@ def finish(x: torch.Tensor, divisor: int) -> bool:
 
 
 def pack_message(tensors: Sequence[Packed], out: torch.Tensor) -> list[float]:
-    """Pack tensors into the message ``out``; return each one's sum of squares, or 0 if not ``summed``.
+    """Pack tensors into the message ``out``; return the sum of squares of each ``summed`` tensor, else 0.
 
     The sums are equal to those of ``sum_norms``, without a second pass over memory.
     """
@@ -297,7 +301,7 @@ def delta_encode(
 
 
 def delta_apply(words: _core.Words, bodies: Sequence[DeltaBody]) -> tuple[int, str | None]:
-    """Apply bodies in order; return how many were applied, and the fault of the next one, or None.
+    """Apply the bodies of deltas in order; return the number applied, and the next one's fault or None.
 
     The words of an invalid body stay unchanged.
     """
@@ -365,7 +369,7 @@ def _select(name: str, source: str) -> None:
 
 @cache
 def _obey_environment() -> None:
-    """Select the target in ``GRADWIRE_TARGET`` on first use, as an error at import would be a traceback."""
+    """Select the target in ``GRADWIRE_TARGET`` on first use: an error at import would print a traceback."""
     forced = os.environ.get("GRADWIRE_TARGET")
     if forced:
         _select(forced, "GRADWIRE_TARGET")

@@ -31,7 +31,7 @@ def check_tensor(x: torch.Tensor, what: str, dtype: torch.dtype, *, on_cuda: boo
 
 
 def _instead(what: str, dtype: torch.dtype) -> str:
-    """Return advice to make a copy and keep it, because results in a temporary copy would be lost."""
+    """Return the advice to keep a copy of the tensor, because results in a temporary copy would be lost."""
     return (
         f"make flat = {what}.detach().to('cpu', {dtype}).clone().flatten(), pass flat, and read results there"
     )

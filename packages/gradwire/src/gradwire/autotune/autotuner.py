@@ -36,7 +36,7 @@ _ROWS = {row.event: row for row in TRANSITIONS}
 
 
 class Autotuner(PlanChooser):
-    """The chooser of one run's plans: rank 0 decides from all ranks' measurements, for all ranks.
+    """The controller of one run's plans: rank 0 chooses them for all ranks, from all ranks' measurements.
 
     Before each step, all ranks observe one ``TunerEvent`` or none, and make its transition (``TRANSITIONS``).
     The actions are the last methods of the class.
@@ -158,7 +158,7 @@ class Autotuner(PlanChooser):
 
     @property
     def intention(self) -> str:
-        """The clause about how the run will choose its plan; empty for one rank."""
+        """A clause for the log that says how the run will choose its plan; empty for one rank."""
         if self._state is TunerState.ALONE:
             return ""
         return f"measures and chooses a plan before step {self._config.warm_up_steps + 1}"

@@ -23,7 +23,7 @@ from gradwire.units import counted
 _UNKNOWN = -1.0
 """The entry of a row for a parameter whose relative error this rank has not measured."""
 _FIGURES = ("plain", "gentler", "shadow", "planned")
-"""The parts of a row: every parameter's relative error with the plan's codec, and with its own codec.
+"""The parts of a row: every parameter's relative error with the plan's codec, and with the parameter's codec.
 
 The first two are estimates from one encoding; ``shadow`` and ``planned`` are measured in an exchange.
 """

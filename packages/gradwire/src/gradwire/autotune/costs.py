@@ -85,8 +85,8 @@ LINE_FIELDS = len(fields(Line))
 def own_line(link: Link, config: AutoConfig = DEFAULT) -> tuple[float, ...]:
     """Return the worst value of each ``Line`` field over the links that this rank measured as leader.
 
-    All fields are 0 if it led no measurement. All ranks call it: the links between neighbours in a ring are
-    measured, at the same time if they have no rank in common. Raises ``ExchangeError``.
+    All fields are 0 if this rank led no measurement. All ranks call it: the links between neighbours in a
+    ring are measured, at the same time if they have no rank in common. Raises ``ExchangeError``.
     """
     lines, effort = list[Line](), Effort(*config.line_effort)
     for pairs in matchings(link.world):

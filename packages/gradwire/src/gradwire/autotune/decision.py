@@ -23,7 +23,7 @@ _SOURCE = Source("a decision", "remove it, and the run measures again")
 
 @dataclass(frozen=True)
 class Decision:
-    """The plan of a run from one step on, and its expected times.
+    """A plan that a run uses from one step on, and its expected times.
 
     Attributes
     ----------

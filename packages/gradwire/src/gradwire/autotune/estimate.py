@@ -224,9 +224,10 @@ class Estimator:
         )
 
     def scaling(self, places: Sequence[Deployment], known: Estimate) -> list[ScalePoint]:
-        """Return the steps on one host and in ``places``, with the codec of a ``known`` estimate.
+        """Return the step times on one host and in ``places``, with the codec of the ``known`` estimate.
 
-        Its own number of hosts keeps its step. Without computation, there are no points.
+        The step time of ``known`` is used for its own number of hosts. Without computation, the result is
+        empty.
         """
         compute_s, codecs = self._workload.compute_s, (known.plan.encoding,)
         if compute_s == 0:
@@ -241,7 +242,7 @@ class Estimator:
     def step_s(self, place: Deployment, plan: Plan, *, halved: bool = False) -> float:
         """Return the predicted seconds of a step with ``plan``, in the observed buckets.
 
-        If ``halved``, uncompressed gradients have the two bytes of a bfloat16.
+        If ``halved``, each value of an uncompressed gradient has two bytes, as in bfloat16.
         """
         predicted = self._predictor(place, halved).predict(replace(plan, bucket_nbytes=FLOAT_NBYTES))
         return self._slowed(predicted, place).step_s + self._gather_s(place, plan.segment_nbytes)

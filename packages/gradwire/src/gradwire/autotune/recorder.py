@@ -40,7 +40,7 @@ def estimator(
     settings: Auto | None = None,
     repeats: int = DEFAULT.careful_repeats,
 ) -> Estimator:
-    """Return an estimator for these links and at most ``most_hosts`` hosts; measures for several seconds.
+    """Measure costs for several seconds, and return an estimator for at most ``most_hosts`` hosts.
 
     Each codec is measured ``repeats`` times on parts of ``part_nbytes`` of an excerpt, which have about as
     few parameters as the segments of a whole gradient.

@@ -92,7 +92,10 @@ class Samples:
         return torch.cat(self._values)
 
     def slice_norms(self) -> torch.Tensor:
-        """Return the norms of all columns and rows, as many on all ranks: 1-D float32, 0 if not finite."""
+        """Return the norms of all columns and rows, 0 if not finite.
+
+        The result is 1-D float32, and has the same length on all ranks.
+        """
         buckets = zip(self._values, self._shapes, strict=True)
         found = [norms for values, shapes in buckets for norms in _slice_norms(values, shapes)]
         nothing = torch.zeros(0, dtype=torch.float32, device="cpu")  # independent of torch's defaults

@@ -18,7 +18,7 @@ T = TypeVar("T")
 
 
 def _of(value: T, unit: str, why: str, least: int = 1) -> T:
-    """Return a field with its default, unit, reason, and smallest valid whole number."""
+    """Return a dataclass field with a default, a unit, a reason, and the smallest valid whole number."""
     return field(default=value, metadata={"unit": unit, "why": why, "least": least})
 
 
@@ -206,7 +206,7 @@ with which a GPT's loss rises by at most 0.2 % (docs/auto.md). Small blocks are 
 differ in
 scale, and ``foot`` is for parameters whose columns do."""
 PLACE = "GRADWIRE_AUTO"
-"""The environment variable with the path of the file of decisions, used if ``Auto`` has no path."""
+"""The environment variable with the path of the decision file, used if ``Auto`` has no path."""
 
 
 @dataclass(frozen=True)
@@ -266,7 +266,7 @@ class Auto:
 
     @property
     def place(self) -> str | None:
-        """The path of the file of decisions; None without one."""
+        """The path of the decision file; None without one."""
         return os.environ.get(PLACE) or None if self.path is None else os.fspath(self.path)
 
     @property

@@ -92,7 +92,7 @@ class StepTimes:
 def slowest(rows: Sequence[Sequence[float]]) -> StepTime:
     """Return the longest computation and backward times of all ranks, and their shortest waiting time.
 
-    The other ranks wait for the rank that computes longest, so the shortest waiting time is its own.
+    The other ranks wait for the rank that computes longest, so that rank has the shortest waiting time.
     """
     compute_s = max(row[0] for row in rows)
     backward_s = max(row[1] for row in rows)
@@ -121,7 +121,10 @@ class Watch:
         self._reference: StepTime | None = None
 
     def decided(self, step: int) -> None:
-        """Restart after a decision before ``step``; double the patience, or reset it after quiet steps."""
+        """Start a new comparison after the decision before ``step``, and update the patience.
+
+        The patience doubles, or is reset if the steps since the previous decision were quiet.
+        """
         if self.since:
             config = self._config
             quiet = step - self.since > self.patience + config.quiet_steps

@@ -33,7 +33,7 @@ from gradwire.sync.observe import BetweenSteps
 from gradwire.timing.line import Line
 
 STAYS = "stays, since no plan could be chosen"
-"""The part of a decision's reason that says that rank 0 could not choose a plan."""
+"""The clause of a decision's reason for the case that rank 0 could not choose a plan."""
 _ANEW = "anew"
 """Rank 0's answer if a new plan has to be chosen."""
 _RESUMED = "resumed "
@@ -60,7 +60,7 @@ class Findings:
 
 
 class Survey:
-    """One rank's part in the collective measurements; a rank waits ``timeout_s`` for the others."""
+    """One rank's side of the collective measurements; ``timeout_s`` limits its wait for the others."""
 
     def __init__(
         self,

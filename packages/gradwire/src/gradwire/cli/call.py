@@ -1,4 +1,4 @@
-"""One call of ``gradwire``: its settings, its loudness, and where its record goes."""
+"""One call of ``gradwire``: its settings, its verbosity, and the destination of its record."""
 
 from __future__ import annotations
 
@@ -19,9 +19,9 @@ if TYPE_CHECKING:
 
 
 class Call:
-    """One call of a command, which its parser asks for settings, and tells what was parsed.
+    """One call of a command, which gives settings to the command's parser and applies the parsed options.
 
-    Only parsers of ``command`` take part: a command may use the parser of another one.
+    Only the parsers of ``command`` use it, because a command may use the parser of another command.
     """
 
     def __init__(self, command: str | None = None, settings: SettingsFile | None = None) -> None:
@@ -31,7 +31,9 @@ class Call:
         self.is_verbose = False
 
     def words(self, parser: argparse.ArgumentParser, given: Sequence[str]) -> list[str]:
-        """Return the words that the settings add before the ``given`` ones, which take precedence.
+        """Return the words that the settings add in front of the ``given`` words.
+
+        The given words take precedence.
 
         Raises ``SpecError``.
         """
@@ -50,7 +52,7 @@ class Call:
         return [word for words in kept.values() for word in words]
 
     def apply(self, parser: argparse.ArgumentParser, found: Any) -> None:
-        """Apply the options of every command, once the command's own parser has found them."""
+        """Apply the options that every command has, after the command's parser has parsed them."""
         if parser.prog.split()[1:2] != [self._command]:
             return
         loudness = {"quiet": "quiet", "verbose": "debug"}
@@ -83,13 +85,13 @@ _CALL: ContextVar[Call] = ContextVar("call")
 
 
 def current_call() -> Call:
-    """Return the call that is being served; outside of one, a call without settings."""
+    """Return the current call of ``gradwire``, or a call without settings if there is none."""
     return _CALL.get(Call())
 
 
 @contextmanager
 def serving(call: Call) -> Iterator[Call]:
-    """Serve a call in a ``with`` block, and undo its effects at the end."""
+    """Make a call the current one in a ``with`` block, and undo its effects at the end."""
     token = _CALL.set(call)
     try:
         yield call

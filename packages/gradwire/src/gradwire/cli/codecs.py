@@ -21,7 +21,7 @@ MEASURED = 1 << 17
 """The number of values in a measured chunk: all codecs together take about a second."""
 REPEATS = 3
 _LEAST_S = 1e-12
-"""The shortest time of a value, for a codec that costs less than a call without work."""
+"""The minimum time per value, for a codec that takes less time than a call without work."""
 COLUMNS = (
     Column.of_text("spec"),
     *(Column("bits"), Column("max bits"), Column("encode", "GB/s"), Column("add", "GB/s")),
@@ -77,7 +77,7 @@ NOTES = MappingProxyType(
 
 
 class Speed(NamedTuple):
-    """The typical payload in bits per value, and the speeds here in bytes of floats per second."""
+    """A codec's typical bits per value, and its speeds on this machine in bytes of floats per second."""
 
     bits: float
     encode: float
@@ -145,7 +145,7 @@ def measure(
 
 
 def table(speeds: Mapping[str, Speed] = MappingProxyType({})) -> Table:
-    """Return the table of codecs: an example spec, sizes, speeds or else the source, and error bound.
+    """Return the table of codecs: example spec, sizes, speeds or otherwise the source, and error bound.
 
     For a codec of another package, the source is the package, whose documentation has the bound.
     """

@@ -48,7 +48,7 @@ class Option:
 
 @dataclass(frozen=True)
 class Node:
-    """A command or sub-command: its words, the words that may follow with their help, and its options.
+    """A command or sub-command: its words, its options, and the words that may follow, with their help.
 
     ``runs`` is true if another program's command follows ``--``.
     """
@@ -61,7 +61,7 @@ class Node:
 
     @property
     def path(self) -> str:
-        """The words, separated by blanks."""
+        """The words of the command, separated by spaces."""
         return " ".join(self.words)
 
 

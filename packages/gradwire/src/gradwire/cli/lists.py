@@ -80,7 +80,7 @@ def whole_numbers(option: str, text: str) -> tuple[int, ...]:
 
 
 def _specs(text: str, known: set[str]) -> tuple[str, ...]:
-    """Return the specs of a list; a comma may separate specs, or be part of one."""
+    """Return the specs in a comma-separated list, in which a spec may itself contain commas."""
     specs: list[str] = []
     for part in between_commas(text):
         begins = part.partition(":")[0] in known or ":" in part
@@ -92,7 +92,7 @@ def _specs(text: str, known: set[str]) -> tuple[str, ...]:
 
 
 def between_commas(text: str) -> tuple[str, ...]:
-    """Return the words of a list separated by commas, without surrounding blanks.
+    """Return the words of a comma-separated list, without surrounding spaces.
 
     Examples
     --------

@@ -1,4 +1,4 @@
-"""The nearest known name to a misspelled one."""
+"""Suggestions of the nearest known name for a misspelled one."""
 
 from __future__ import annotations
 

@@ -72,7 +72,7 @@ class Parser(argparse.ArgumentParser):
     def parse_command(self, arguments: Sequence[str], example: str) -> tuple[Any, list[str]]:
         """Return the parsed options before ``--``, and the command after it, which must not be empty.
 
-        Raises ``SpecError``, also for a command without ``--``; the error shows the call with it.
+        Raises ``SpecError``, also for a command without ``--``; the error shows the correct call.
         """
         own, command = split_command(arguments)
         place = None if "--" in arguments else self._command_place(own)
@@ -85,7 +85,7 @@ class Parser(argparse.ArgumentParser):
         return words, command
 
     def print_help(self, file: Any = None) -> None:
-        """Print the help, or raise ``Inspected`` for a caller that wants this parser."""
+        """Print the help, or raise ``Inspected`` if a caller has requested this parser."""
         if inspecting.get():
             raise Inspected(self)
         super().print_help(file)
@@ -98,7 +98,7 @@ class Parser(argparse.ArgumentParser):
         raise SystemExit(EXIT_MISTAKE)
 
     def _unknown(self, words: Sequence[str]) -> str:
-        """Return the error for words that no option or argument takes."""
+        """Return the error message for words that match no option or argument."""
         if not words[0].startswith("-"):
             return f"expected no further argument, got {shown(words[0])}"
         option = words[0].partition("=")[0]
@@ -140,7 +140,7 @@ _NUMBERS: Mapping[Any, str] = MappingProxyType({int: "a whole number", float: "a
 
 
 class Inspected(BaseException):
-    """Raised in place of printing a parser's help, for a caller that wants the parser."""
+    """The exception raised instead of printing a parser's help, for a caller that needs the parser."""
 
     def __init__(self, parser: Parser) -> None:
         super().__init__(parser)
@@ -148,7 +148,7 @@ class Inspected(BaseException):
 
 
 inspecting: ContextVar[bool] = ContextVar("inspecting", default=False)
-"""If true, ``--help`` raises ``Inspected``."""
+"""The switch for ``--help``: if true, it raises ``Inspected``."""
 
 
 class Formatter(argparse.RawDescriptionHelpFormatter):
@@ -159,7 +159,7 @@ class Formatter(argparse.RawDescriptionHelpFormatter):
 
 
 def chosen(kind: Callable[..., Chosen], words: argparse.Namespace, **others: object) -> Chosen:
-    """Return an instance of a dataclass from the options with its fields' names, and ``others``.
+    """Return a dataclass instance with values from the options named like its fields, and from ``others``.
 
     An option that is None keeps the dataclass's default.
     """
@@ -194,7 +194,7 @@ def split_command(words: Sequence[str]) -> tuple[list[str], list[str]]:
 
 
 def add_usual(group: argparse._ActionsContainer) -> None:
-    """Add the options of every command."""
+    """Add the options that every command has."""
     loudness = group.add_mutually_exclusive_group()
     loudness.add_argument("--quiet", action="store_true", help="show no progress")
     loudness.add_argument("--verbose", action="store_true", help="show more: settings, and causes of errors")
@@ -202,7 +202,7 @@ def add_usual(group: argparse._ActionsContainer) -> None:
 
 
 def add_timeout(group: argparse._ActionsContainer, default_s: float | None, note: str) -> None:
-    """Add ``--timeout`` as ``timeout_s``; ``note`` says what is given up."""
+    """Add ``--timeout``, stored as ``timeout_s``; ``note`` is the part of its help about what fails."""
     shown_default = "never" if default_s is None else f"{default_s:g}s"
     group.add_argument(
         "--timeout",

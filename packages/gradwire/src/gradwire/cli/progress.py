@@ -8,12 +8,13 @@ from contextlib import contextmanager
 from shutil import get_terminal_size
 
 Show = Callable[[int, int, str], None]
-"""A function that receives the measurements done, their total number, and what is measured next."""
+"""A function that receives the number of finished measurements, their total number, and the next one's name.
+"""
 
 
 @contextmanager
 def measuring(quiet: bool) -> Iterator[Show]:
-    """Yield a function that draws a progress bar on a terminal, unless ``quiet``, and nothing otherwise."""
+    """Yield a function that draws a progress bar on a terminal, or does nothing if ``quiet``."""
     if quiet or not sys.stderr.isatty():
         yield lambda _done, _total, _what: None
         return

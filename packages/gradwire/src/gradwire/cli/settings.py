@@ -36,7 +36,7 @@ VARIABLE = "GRADWIRE_SETTINGS"
 OFF = "off"
 _TABLE = "tool.gradwire"
 _READERS = ("tomllib", "tomli")
-"""The modules that read TOML: that of Python 3.11, and the package that it was made from."""
+"""The modules that read TOML: the standard library's from Python 3.11 on, and the package ``tomli``."""
 
 
 @dataclass(frozen=True)

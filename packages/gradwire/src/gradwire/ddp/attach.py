@@ -210,7 +210,7 @@ gradwire_hook.__annotations__.clear()  # DDP expects classes, and they are strin
 
 
 def hook_state(model: DistributedDataParallel) -> HookState | None:
-    """Return the state of gradwire's hook of a model, or None if gradwire is not attached to it."""
+    """Return the state of a model's gradwire hook, or None if gradwire is not attached to the model."""
     states = (state for _, state in model._comm_hooks)
     return next((each for each in states if isinstance(each, HookState)), None)
 

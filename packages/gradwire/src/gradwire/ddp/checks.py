@@ -159,7 +159,10 @@ class Copied:
 
 
 class CopiedCheck:
-    """The check that refuses a copy's forward passes before a backward pass, until the copy is attached."""
+    """A check that rejects forward passes of a copied model until gradwire is attached to the copy.
+
+    It raises only if a backward pass would follow.
+    """
 
     def __call__(self, model: nn.Module, _inputs: object) -> None:
         """Raise ``ExchangeError`` if gradients would be averaged."""
@@ -178,7 +181,7 @@ class CopiedNotes:
 
 
 class TakenHooks(list[tuple[Any, object]]):
-    """DDP's list of hooks, with gradwire's hook in it, that refuses a second hook with a clear error."""
+    """DDP's list of hooks, which contains gradwire's hook and rejects a second one with a clear error."""
 
     def append(self, pair: tuple[Any, object]) -> None:
         """Raise ``AttachError``, because DDP supports only one hook."""
@@ -194,7 +197,7 @@ class TakenHooks(list[tuple[Any, object]]):
 
 
 def own_hooks(model: DistributedDataParallel) -> list[str]:
-    """Return the names of the hooks that average a model's gradients, except those of a copy's original."""
+    """Return the names of the hooks that average a model's gradients, without hooks of a copy's original."""
     return [hook.__qualname__ for hook, state in model._comm_hooks if not isinstance(state, Copied)]
 
 
@@ -314,13 +317,13 @@ def _will_accumulate(parameter: torch.Tensor) -> bool:
 
 
 class ForwardCheck:
-    """A forward pre-hook that raises the reason if the following backward pass cannot be averaged."""
+    """A forward pre-hook that raises an error if DDP could not average the next backward pass."""
 
     def __init__(self, sync: GradientSync, averaged: AveragedParameters) -> None:
         self._sync, self._averaged = sync, averaged
 
     def __call__(self, model: nn.Module, _inputs: object) -> None:
-        """Raise an error if the following backward pass cannot be averaged."""
+        """Raise an error if DDP could not average the next backward pass."""
         if torch.compiler.is_compiling():
             return  # a compiled forward pass is traced once
         if not torch.is_grad_enabled():
@@ -336,7 +339,7 @@ class ForwardCheck:
 
 
 def _will_cut_buckets(model: nn.Module) -> bool:
-    """Return whether DDP broadcasts its new buckets in this forward pass, once after its first step.
+    """Return whether DDP broadcasts its rebuilt buckets in this forward pass, once after its first step.
 
     That broadcast has the process group's timeout and torch's errors, so a named barrier precedes it. Under
     ``join``, there is none, because ranks without batches would not take part in it.
@@ -358,7 +361,10 @@ def named_barrier(sync: GradientSync) -> None:
 # The buffers that DDP broadcasts in each step, in addition to the gradients.
 
 MUCH = 0.02
-"""The ratio of buffers to gradients above which rank 0 warns: a sixth more bytes if compression is 8-fold."""
+"""The ratio of buffers to gradients above which rank 0 warns.
+
+At this ratio, buffers add a sixth to the bytes if gradients are compressed 8-fold.
+"""
 
 
 def warn_about_broadcast_buffers(model: DistributedDataParallel) -> None:

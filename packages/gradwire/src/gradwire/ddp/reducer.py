@@ -33,7 +33,7 @@ from gradwire.sync.work import GradientBucket
 # that number to hooks, so the ranks count it.
 
 _SHADOWS = getattr(DistributedDataParallel, "_match_all_reduce_for_bwd_pass", None)
-"""DDP's function that calls the hook for a rank that has joined."""
+"""The name of DDP's function that calls the hook for a rank that has joined."""
 
 
 def joins(model: nn.Module) -> bool:
@@ -84,7 +84,7 @@ def count_active(sync: GradientSync) -> int:
 
 
 class DDPBucket(Protocol):
-    """The part of ``torch.distributed.GradBucket`` that this room uses."""
+    """The part of ``torch.distributed.GradBucket`` that this package uses."""
 
     def index(self) -> int:
         """Return the bucket's number, from 0."""

@@ -1,4 +1,4 @@
-"""The data of the doctor: findings of checks, cards of ranks, and the diagnosis of all ranks."""
+"""The doctor's data types: findings of checks, cards of ranks, and the diagnosis of all ranks."""
 
 from __future__ import annotations
 

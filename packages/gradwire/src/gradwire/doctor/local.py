@@ -50,7 +50,7 @@ _QUOTAS = (
 
 @dataclass(frozen=True)
 class Resources:
-    """Cores, memory, and limits of this process; inf if unlimited or unknown."""
+    """The cores, memory, and limits of this process; inf if unlimited or unknown."""
 
     cores: int  # in its CPU affinity
     quota_cores: float  # its container's CPU quota, in cores

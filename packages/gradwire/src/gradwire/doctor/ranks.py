@@ -83,7 +83,7 @@ _EXAMINATIONS: Mapping[str, Callable[[BaseLink, int], None]] = {"clock": tell_ti
 def lead(
     words: Words, card: Card, world: int, connect: Connect, timeout_s: float, *, lines: bool = True
 ) -> Diagnosis:
-    """Run the examination as rank 0, which has this card, and return the diagnosis of all ranks.
+    """Run the examination as rank 0 with this card, and return the diagnosis of all ranks.
 
     ``connect`` opens the link, ``timeout_s`` limits any single wait, and ``lines`` says whether to measure
     the rates of links.
@@ -125,7 +125,7 @@ def follow(words: Words, card: Card, rank: int, connect: Connect, timeout_s: flo
 
 
 class _LeadingRank:
-    """Rank 0's side of the examination; its numbered orders are received by all ranks."""
+    """Rank 0's side of the examination, which sends numbered orders to all ranks."""
 
     def __init__(self, words: Words, timeout_s: float) -> None:
         self._words, self._timeout_s, self._numbers = words, timeout_s, count()

@@ -39,7 +39,7 @@ def check_torch(version: str) -> Finding:
 
 
 def check_package(name: str, problem: str) -> Finding:
-    """Return the failure of a required package that cannot be imported for the reason ``problem``."""
+    """Return a failed finding for a required package whose import failed with ``problem``."""
     return Finding(name, "FAIL", f"it cannot be imported ({problem}); pip install {name}")
 
 
@@ -125,7 +125,7 @@ def self_test(codecs: Iterable[Codec]) -> SelfTest:
 
 
 def check_kernels(done: SelfTest | None) -> Finding:
-    """Return a finding about a self-test; ``done`` is None if a required package cannot be imported."""
+    """Return a finding about a self-test, where ``done`` is None if a required package cannot be imported."""
     if done is None:
         return Finding("kernels", "warn", "not tested; fix the packages marked FAIL first")
     if done.complaints:

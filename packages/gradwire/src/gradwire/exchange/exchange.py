@@ -218,7 +218,7 @@ class Exchange:
     def _run(
         self, tensor: torch.Tensor, request: BucketRequest, copies: SegmentCopies | None = None
     ) -> ExchangeCost:
-        """Exchange ``tensor`` with one codec; ``copies`` copies values, on the host, to it and back."""
+        """Exchange ``tensor`` with one codec; ``copies`` moves values to it and back, on the host."""
         check_chunk(tensor, "tensor", on_cuda=True)
         codec = self.plan.encoding if request.codec is None else request.codec
         residual = request.residual
@@ -289,7 +289,7 @@ class Exchange:
         return accounting
 
     def _lend(self, codec: Codec, request: BucketRequest) -> CodecResources:
-        """Return the exchange's resources for a run with this codec."""
+        """Return the exchange's resources for one run with this codec."""
         if codec not in self._framers:
             self._framers[codec] = Framer(codec, self._segment_count, self._outgoing)
         flags = flags_of(self.link.step)
@@ -349,7 +349,7 @@ class Exchange:
         return f"{self._place(half, action)}: {own} {doing} {self.link.name_of(action.peer)}: {reason}"
 
     def _reason(self, error: BaseException) -> str:
-        """Return the reason for a native all-reduce's failure, as text."""
+        """Return the reason why a native all-reduce has failed, as text."""
         if self.transport.note_difference(error) and self.transport.difference is not None:
             return self.transport.difference.in_words(self.link)
         return in_words(error)

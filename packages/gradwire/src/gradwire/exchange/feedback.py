@@ -1,9 +1,9 @@
-"""Error feedback of one run: its encoding error, and the residual that stores it for the next step.
+"""Error feedback of one run: the encoding error, and the residual that stores the error for the next step.
 
 A rank encodes an element at most once in a run: it sends either its partial sum or the finished sum, never
 both. So the residual has one value for each element. Receivers add, or adopt, the decoded value; the
-difference is in the residual of the rank that encoded it. So a rank's encoding error has one difference per
-element, for any number of hops.
+difference goes into the residual of the rank that encoded the values. So a rank's encoding error has one
+difference per element, for any number of hops.
 """
 
 from __future__ import annotations
@@ -33,13 +33,13 @@ class Residual:
         1-D contiguous float32 tensors with the bucket's total length: one per parameter, if parameters have
         their own codecs.
     lost
-        1-D contiguous float32 of the bucket's length: separate memory for the encoding error of a run.
+        1-D contiguous float32 of the bucket's length: separate memory for a run's encoding error.
     waits
         Whether the owner copies ``lost`` to ``values`` later, so that a run doesn't change ``values``.
     finite
         Whether all sums of the last run were finite; the same on all ranks after an all-reduce.
     replaced
-        Whether ``lost``, the last run's error, is the next residual.
+        Whether ``lost``, the last run's error, becomes the next residual.
     """
 
     values: Sequence[torch.Tensor]
@@ -49,14 +49,14 @@ class Residual:
     replaced: bool = False
 
     def replace(self) -> None:
-        """Replace the values with the run's encoding error, unless the owner does so later (``waits``)."""
+        """Replace the values with the run's encoding error, unless ``waits`` is true."""
         self.replaced = True
         if not self.waits:
             for each, part in zip(self.values, self.parts(), strict=True):
                 each.copy_(part)
 
     def heal(self) -> None:
-        """Set non-finite values to 0, unless the owner updates them later (``waits``)."""
+        """Set non-finite values to 0, unless ``waits`` is true."""
         if not self.waits:
             for each in self.values:
                 torch.nan_to_num(each, nan=0.0, posinf=0.0, neginf=0.0, out=each)
@@ -85,10 +85,10 @@ def check_residual(residual: torch.Tensor, tensor: torch.Tensor) -> None:
 
 
 class ErrorFeedback:
-    """The base class, without error feedback: a rank adopts the decoded values of the sums that it encodes.
+    """Feedback without a residual: a rank adopts the decoded values of the sums that it encodes.
 
-    After a run, ``finite`` says whether all final values are finite, and ``crossed_nbytes`` is the number of
-    bytes that crossed a device's bus, without received payloads.
+    This is the base class. After a run, ``finite`` says whether all final values are finite, and
+    ``crossed_nbytes`` is the number of bytes that crossed a device's bus, without received payloads.
     """
 
     ON_DEVICE: ClassVar[bool] = False
@@ -113,7 +113,7 @@ class ErrorFeedback:
         """Record that the partial sums ``elements``, from ``start`` on, were sent as ``payload``."""
 
     def published(self, payload: torch.Tensor, elements: torch.Tensor, start: int, ranks: int) -> None:
-        """Finish the sums ``elements``, from ``start`` on, with the values that the other ranks decode."""
+        """Finish the sums ``elements``, from ``start`` on, as the values that the other ranks decode."""
         if self._codec.EXACT:
             self.finished(elements, start, ranks)
         else:
@@ -190,8 +190,8 @@ class HostFeedback(MeasuredFeedback):
 
     If a value is not finite, the gradient is unusable: its step is discarded (a gradient scaler skips it),
     and the residual is kept for the next one. After an all-reduce, every rank has the same bits, so all ranks
-    decide the same. The passes for the residual also measure the error. They do not measure encoded and
-    decoded values, because error feedback preserves the error for later steps.
+    make the same decision. The passes for the residual also measure the error. They do not measure the values
+    before and after encoding, because error feedback preserves the error for later steps.
 
     Parameters
     ----------
@@ -200,7 +200,7 @@ class HostFeedback(MeasuredFeedback):
     residual
         The bucket's residual; only ``commit`` changes its values.
     norms
-        The receiver of the sums of squares.
+        The object that receives the sums of squares.
     """
 
     def __init__(self, codec: Codec, residual: Residual, norms: Norms | None = None) -> None:
@@ -274,7 +274,7 @@ class HostFeedback(MeasuredFeedback):
 
 
 class FeedbackFactory:
-    """A factory of each run's error feedback, with reusable memory for the encoding error."""
+    """A factory of each run's error feedback, which reuses the memory for encoding errors."""
 
     def __init__(self) -> None:
         self._memory = torch.empty(0, dtype=torch.float32, device="cpu")
@@ -299,7 +299,7 @@ class FeedbackFactory:
 
 
 def gaps(noted: list[tuple[int, int]], count: int) -> Iterator[tuple[int, int]]:
-    """Yield the ranges of ``count`` elements that are not in ``noted``."""
+    """Yield the gaps between the ranges in ``noted``, up to ``count`` elements."""
     end = 0
     for start, stop in sorted(noted):
         if start > end:
@@ -310,7 +310,10 @@ def gaps(noted: list[tuple[int, int]], count: int) -> Iterator[tuple[int, int]]:
 
 
 def is_finite(tensor: torch.Tensor, dtype: torch.dtype = torch.float32) -> bool:
-    """Return whether all values, rounded to ``dtype``, are finite; on the CPU in one pass without a copy."""
+    """Return whether all values, rounded to ``dtype``, are finite.
+
+    On the CPU, this takes one pass over memory, without a copy.
+    """
     if tensor.numel() == 0:
         return True
     device = device_of(tensor)

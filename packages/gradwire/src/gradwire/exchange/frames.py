@@ -41,7 +41,7 @@ class Buffers:
         self._free: list[torch.Tensor] = []
 
     def take(self) -> torch.Tensor:
-        """Return an unused buffer."""
+        """Return a buffer that is not in use."""
         try:
             return self._free.pop()
         except IndexError:  # not tested before, because another thread might take the last one
@@ -88,10 +88,10 @@ class Sequences:
 
 
 class Framer:
-    """An encoder of segments as frames, and validator of received frames, for one codec.
+    """An encoder of segments as frames, and a validator of received frames, for one codec.
 
-    ``outgoing`` holds the buffers that framers share, by size; by default, a framer has its own. ``floats``
-    says whether frames end with all values as float32, which NICs may compress.
+    ``outgoing`` holds the buffers by size, which framers may share. By default, a framer has its own buffers.
+    ``floats`` says whether frames end with all values as float32, which NICs may compress.
     """
 
     def __init__(self, codec: Codec, segment_count: int, outgoing: dict[int, Buffers] | None = None) -> None:
@@ -132,8 +132,8 @@ class Framer:
     ) -> torch.Tensor:
         """Return the payload of a received frame.
 
-        Raises ``FrameError``, including for a payload above ``most_nbytes``, by default the codec's largest
-        for ``count`` values.
+        Raises ``FrameError``, also for a payload above ``most_nbytes``. By default, that is the codec's
+        largest payload for ``count`` values.
         """
         most = self.codec.max_nbytes(count) if most_nbytes is None else most_nbytes
         codec = self.codec.wire_id, self._fingerprint
@@ -142,10 +142,10 @@ class Framer:
 
 
 def incoming_buffers(link: Link) -> Buffers:
-    """Return the link's receive buffers, which fit any frame; unused pages take address space, not memory.
+    """Return the link's receive buffers, which fit any frame.
 
-    All exchanges over a link share them, because only one runs at a time. So a new plan neither allocates
-    nor leaks memory.
+    All exchanges over a link share them, because only one runs at a time. So a new plan neither allocates nor
+    leaks memory. Unused pages occupy address space, but no memory.
     """
     if link not in _incoming:
         _incoming[link] = Buffers(MAX_FRAME_NBYTES)
@@ -153,7 +153,7 @@ def incoming_buffers(link: Link) -> Buffers:
 
 
 def renumber(outgoing: Outgoing, sequence: int) -> None:
-    """Set the sequence number of a frame that is sent again."""
+    """Set the sequence number of a frame that is sent a second time."""
     outgoing.frame, outgoing.sequence = renumber_frame(outgoing.frame, sequence), sequence
 
 
@@ -164,12 +164,15 @@ def renumber(outgoing: Outgoing, sequence: int) -> None:
 
 ADVICE = "load the same checkpoint on all ranks, and run the same number of steps"
 _MOST = 64
-"""The largest number of frames to read in search of a peer's last one; more than are ever in flight."""
+"""The largest number of frames to read in search of a peer's last frame.
+
+Fewer frames are ever in flight.
+"""
 
 
 @dataclass(frozen=True, slots=True)
 class Difference:
-    """Two ranks of a link at different steps; ``has_left`` says whether the first one closed its link."""
+    """Two ranks of a link at different steps; ``has_left`` says whether the first rank closed its link."""
 
     places: tuple[tuple[int, int], tuple[int, int]]
     has_left: bool = False
@@ -206,7 +209,7 @@ def difference(link: Link, error: BaseException, peer: int | None) -> Difference
 def overheard(link: Link, posted: Iterable[tuple[int, Receiving]] = ()) -> Difference | None:
     """Return the step difference in a frame that arrived before a link's failure; None if there is none.
 
-    ``posted`` are abandoned receives, with their peers.
+    ``posted`` has the abandoned receives and their peers.
     """
     if link.step is None or not link.HAS_PARTINGS:
         return None
@@ -229,7 +232,7 @@ def overheard(link: Link, posted: Iterable[tuple[int, Receiving]] = ()) -> Diffe
 
 
 def leave(link: Link, found: Difference | None) -> None:
-    """Close a link after a last frame to the peers, with this rank's step or the step difference."""
+    """Close a link after a last frame to the peers, which holds this rank's step or the step difference."""
     if link.step is None:
         link.close()
     elif found is None:
@@ -239,7 +242,7 @@ def leave(link: Link, found: Difference | None) -> None:
 
 
 class Transport:
-    """A link's failure state, shared by all exchanges over it; the first failure ends them all.
+    """A link's failure state, shared by all exchanges over the link: the first failure ends them all.
 
     Attributes
     ----------
@@ -256,14 +259,17 @@ class Transport:
         self._error: BaseException | None = None  # a copy of the error passed to give_up
 
     def check(self) -> None:
-        """Raise a copy of the error passed to ``give_up``, or ``ExchangeError`` with the reason, if any."""
+        """Raise the first failure, if any: a copy of the error that ``give_up`` got, or ``ExchangeError``."""
         if self._error is not None:
             raise copied(self._error)
         if self.failure is not None:
             raise ExchangeError(f"this exchange can no longer be used ({self.failure}); make a new one")
 
     def give_up(self, reason: BaseException | str) -> None:
-        """Refuse all later exchanges with the first reason; frames in flight are still delivered."""
+        """Refuse all later exchanges with the first failure's reason.
+
+        Frames in flight are still delivered.
+        """
         if self.failure is None:
             self._error = copied(reason) if isinstance(reason, BaseException) else None
             self.failure = str(reason) or type(reason).__name__
@@ -276,7 +282,10 @@ class Transport:
     def note_difference(
         self, error: BaseException, peer: int | None = None, posted: Iterable[tuple[int, Receiving]] = ()
     ) -> bool:
-        """Return whether different steps caused an error; if so, ``close`` sends them to the peers."""
+        """Return whether different training steps caused an error.
+
+        If so, ``close`` sends both steps to the peers.
+        """
         if self.difference is None and isinstance(error, (FrameError, LinkError)):
             self.difference = difference(self._link, error, peer)
         if self.difference is None and isinstance(error, LinkError):

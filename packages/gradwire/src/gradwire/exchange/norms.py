@@ -1,7 +1,7 @@
-"""The encoding error of a run on this rank, by ranges of the bucket.
+"""The encoding error of a run on this rank, for each range of the bucket.
 
-Every range has sums of squares in float64: of the rank's own gradient before a residual is added, of its
-encoding errors over all hops, and of the values before encoding and after decoding.
+Every range has four sums of squares in float64: of this rank's gradient without its residual, of the encoding
+errors over all hops, and of the values before encoding and after decoding.
 """
 
 from __future__ import annotations
@@ -21,10 +21,10 @@ from gradwire.plan import FLOAT_NBYTES, Plan
 
 
 class Norms:
-    """Sums of squares by range of one bucket, cleared before every run.
+    """The sums of squares of each range of one bucket, cleared before every run.
 
-    A sum is non-finite if and only if a value is. An exact codec has no error, so a run with it measures
-    nothing, and all sums are 0.
+    A sum is non-finite if and only if a value in its range is. An exact codec has no error, so a run with it
+    measures nothing, and all sums are 0.
 
     Parameters
     ----------
@@ -41,9 +41,9 @@ class Norms:
     encoded, decoded
         The sums of the values that this rank encoded, before and after; 0 with a residual.
     sums
-        All four as rows.
+        All four sums as rows.
     borders
-        The parameter, as int64.
+        The borders as int64.
     """
 
     def __init__(self, borders: Sequence[int]) -> None:
@@ -62,7 +62,7 @@ class Norms:
         self.sums.zero_()
 
     def look(self, gradient: torch.Tensor) -> None:
-        """Add the squares of this rank's own gradient, the whole bucket."""
+        """Add the squares of the whole bucket, this rank's own gradient."""
         _native.sum_norms(Pass.LOOK, gradient, gradient, 0, self.borders, self.own)
 
     def add(self, gradient: torch.Tensor, values: torch.Tensor, start: int) -> None:
@@ -81,9 +81,9 @@ class Norms:
     ) -> tuple[float, bool]:
         """Add the squared encoding error of ``payload``, which encodes ``elements`` from ``start`` on.
 
-        The error is written to ``lost``; if that is None, the squares of encoded and decoded values are
-        added, too. With a ``divisor``, ``elements`` are replaced with the decoded values divided by it.
-        Return the error's sum of squares, and whether all adopted values are finite.
+        The error is written to ``lost``. If ``lost`` is None, the squares of encoded and decoded values are
+        added, too. With a ``divisor``, ``elements`` are replaced with the decoded values, divided by
+        ``divisor``. Return the error's sum of squares, and whether all adopted values are finite.
         """
         if isinstance(codec, NativeCodec) and _native.has_ranges(codec.compiled[0]):
             name, params = codec.compiled
@@ -121,7 +121,7 @@ _ROUNDING = 2.0**-23
 
 
 def error_bound(plan: Plan, envelope: torch.Tensor, world: int) -> float:
-    """Return the absolute error bound of any element of the sum; infinite if the codec has no bound.
+    """Return the absolute error bound of any element of the sum, which is infinite if the codec has no bound.
 
     ``envelope`` is the sum of the magnitudes of all ranks' values, 1-D float32 of the bucket's length.
     """

@@ -1,7 +1,8 @@
 """Buckets that are encoded and decoded on their device, so that only payloads cross its bus.
 
-The kernels for codecs, sums and residuals give the same bits as the host. A copy of the bucket is exchanged
-on the host if the codec has no kernels, if the residual is on the host, or for a native all-reduce.
+The kernels for codecs, sums, and residuals give the same bits as the host. The bucket is copied to the host
+and exchanged there in three cases: the codec has no kernels, the residual is on the host, or the exchange is
+a native all-reduce.
 """
 
 from __future__ import annotations
@@ -31,8 +32,8 @@ class _Compiled(Protocol):
 class DeviceFeedback(ErrorFeedback):
     """Error feedback of a bucket on a device, computed by kernels that are queued there.
 
-    The host waits for an event with each payload, and for one at the end. Raises ``MissingPackageError``
-    without Triton.
+    The host waits for one event per payload, and for one at the end. Raises ``MissingPackageError`` without
+    Triton.
 
     Parameters
     ----------
@@ -43,7 +44,7 @@ class DeviceFeedback(ErrorFeedback):
     residual
         The residual on the same device, if any; only ``commit`` changes it.
     norms
-        The receiver of the sums of squares, filled in ``commit``.
+        The object that receives the sums of squares in ``commit``.
     """
 
     ON_DEVICE: ClassVar[bool] = True
@@ -72,7 +73,7 @@ class DeviceFeedback(ErrorFeedback):
 
     @property
     def _nonfinite(self) -> torch.Tensor:
-        """The word that becomes 1 if a final value, or the new residual, is non-finite."""
+        """The word that becomes 1 if a final value or a value of the new residual is non-finite."""
         return self._words[:1]
 
     def begin(self, tensor: torch.Tensor) -> None:
@@ -151,7 +152,10 @@ class DeviceFeedback(ErrorFeedback):
         queue_decode(self._format, self._payload, out, self._params, add=False)
 
     def _queue_pass(self, how: int, x: torch.Tensor, y: torch.Tensor | None, start: int, row: int) -> None:
-        """Queue one pass with sums from ``row`` on: three rows for errors without a residual, else one."""
+        """Queue one pass with sums from ``row`` on.
+
+        Errors without a residual have three rows, and other passes have one.
+        """
         rows = 1 if row == 0 or self._residual is not None else 3
         sums = None if self._sums is None else self._sums[row : row + rows]
         counts = self._residual is not None and row > 0
@@ -184,7 +188,7 @@ class DeviceFeedback(ErrorFeedback):
 
 
 def divide(tensor: torch.Tensor, ranks: int) -> None:
-    """Divide float32 in place on its device's current stream, with the same quotients on every device."""
+    """Divide float32 in place on its device's current stream, with equal quotients on every device."""
     device = device_of(tensor)
     if device is CPU:
         tensor.div_(ranks)

@@ -25,17 +25,18 @@ class Half(Enum):
 
 @dataclass(frozen=True, slots=True)
 class BucketRequest:
-    """The request for one bucket's exchange; all fields but residual and norms are the same on all ranks.
+    """The request for one bucket's exchange, equal on all ranks except for ``residual`` and ``norms``.
 
     Attributes
     ----------
     half
-        The half; both by default. After ``REDUCE``, rank 0 has the sum with ``star``, and every owner has its
-        chunk's sum with ``ring``; elsewhere the bucket has partial sums. ``BROADCAST`` starts at the owners.
+        The half of the all-reduce; both by default. After ``REDUCE``, rank 0 has the sum with ``star``, and
+        every owner has its chunk's sum with ``ring``. On other ranks, the bucket has partial sums.
+        ``BROADCAST`` starts at the owners.
     average
-        Whether an all-reduce divides the sum by the number of ranks; halves never do.
+        Whether an all-reduce divides the sum by the number of ranks; a half never does.
     codec
-        The bucket's codec; the plan's by default. It is not used with ``views``, which have codecs.
+        The bucket's codec; the plan's by default. It is not used with ``views``, which have their own codecs.
     views
         The bucket's parameters with their codecs; None if the bucket has one codec and no padding.
     residual
@@ -46,9 +47,9 @@ class BucketRequest:
         a failure. In a reduce, a rank with a non-finite bucket keeps its residual, although other ranks may
         not. A ``Residual`` also provides the memory for the error.
     norms
-        The receiver of the sums of squares, by ranges of the bucket, of this rank's own values and of its
-        encoding errors over all hops. It costs one decoding of each payload without a residual, and nothing
-        with one. With ``views``, its ranges are the parameters.
+        The object that receives sums of squares for each range of the bucket: of this rank's own values, and
+        of its encoding errors over all hops. Without a residual, this costs one decoding of each payload;
+        with a residual, nothing. With ``views``, its ranges are the parameters.
     timeout_s
         The time without progress on any rank after which the exchange fails; the link's by default.
     """

@@ -1,12 +1,12 @@
 """The layout of a bucket's parameters for the exchange: grouped by codec, contiguous or aligned to blocks.
 
-Parameters of one codec may be separate in the bucket, so they are copied together, and back. The copies take
-less time than the latency of one more exchange per parameter. A run without residual and norms copies segment
-by segment.
+Parameters of one codec may be separate in the bucket, so they are copied to one tensor, and back after the
+exchange. The copies take less time than the latency of one more exchange per parameter. A run without
+residual and norms copies segment by segment.
 
-A codec's block has one scale. If it covers the end of one parameter and the start of another with values a
-thousand times smaller, these are rounded to 0. So each parameter starts a new block, if that needs little
-padding.
+A codec's block has one scale. If a block covers the end of one parameter and the start of another, whose
+values are a thousand times smaller, the smaller values are rounded to 0. So each parameter starts a new
+block, if that needs little padding.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ from gradwire.exchange.feedback import Residual
 from gradwire.plan import Plan
 
 _MOST_ZEROS = 0.125
-"""The largest padding, relative to a bucket's values, for which parameters are aligned to blocks."""
+"""The largest amount of padding, relative to a bucket's values, with which parameters are aligned."""
 
 
 @dataclass(frozen=True)
@@ -33,7 +33,7 @@ class CodecPart:
     """The parameters of one codec, with their positions in the bucket and in the exchanged values.
 
     In the exchanged values, each parameter is padded with zeros to a multiple of ``unit`` values. The last
-    one is padded further, so that each of the algorithm's ``chunks`` also starts at a multiple.
+    one is padded further, so that each of the algorithm's ``chunks`` also starts at a multiple of ``unit``.
 
     Attributes
     ----------
@@ -82,7 +82,7 @@ class CodecPart:
 
     @property
     def filled(self) -> float:
-        """The parameters' share of the exchanged values."""
+        """The fraction of the exchanged values that isn't padding."""
         return sum(self.counts) / max(sum(self.sizes), 1)
 
     @cached_property
@@ -91,7 +91,7 @@ class CodecPart:
         return self.is_dense and self.ranges[-1][1] - self.ranges[0][0] == sum(self.counts)
 
     def joined(self, bucket: torch.Tensor) -> torch.Tensor:
-        """Return the values to exchange: a view of the bucket if possible, else a copy."""
+        """Return the values to exchange, as a view of the bucket if possible, else as a copy."""
         if self.is_in_place:
             return bucket[self.ranges[0][0] : self.ranges[-1][1]]
         values = bucket.new_empty(self.borders[-1])
@@ -128,7 +128,10 @@ class CodecPart:
             self.put(residual, part)
 
     def between(self, start: int, stop: int) -> Iterator[tuple[int, int, int]]:
-        """Yield the pieces of a range of values: start in the bucket, number of values, number of zeros."""
+        """Yield the pieces of a range of exchanged values.
+
+        Each piece has its start in the bucket, its number of values, and its number of zeros.
+        """
         borders, counts = self.borders, self.counts
         number = bisect_right(borders, start) - 1
         while number < len(counts) and borders[number] < stop:
@@ -156,7 +159,10 @@ class SegmentCopies:
         return self._bucket, *self._part.table
 
     def bring(self, start: int, stop: int) -> None:
-        """Copy the range ``start..stop`` of the exchanged values from the bucket, once."""
+        """Copy the range ``start..stop`` of the exchanged values from the bucket.
+
+        Values that were copied before are not copied again.
+        """
         if (start, stop) in self._here or start == stop:
             return
         self._here.add((start, stop))
@@ -186,8 +192,8 @@ class ParameterViews:
     codecs
         The codec of each parameter; the same on all ranks.
     bucket
-        The counts of all parameters of the bucket, if ``counts`` is only a part. They determine the
-        alignment.
+        The counts of all parameters of the bucket, which determine the alignment, if ``counts`` is only a
+        part of them.
     world
         The number of ranks; None for no padding.
     chunks
@@ -209,7 +215,7 @@ class ParameterViews:
         codecs: Sequence[Codec],
         bucket: Sequence[int] = (),
     ) -> ParameterViews:
-        """Return a plan's views of parameters: without padding if the plan keeps a residual."""
+        """Return a plan's views of parameters, which have no padding if the plan keeps a residual."""
         ranks, chunks = None if plan.keeps_residual else world, collectives.get(plan.algorithm).chunks(world)
         return cls(tuple(counts), tuple(codecs), tuple(bucket), ranks, chunks)
 
@@ -242,9 +248,10 @@ def views_of(plan: Plan, world: int, names: Sequence[str], counts: Sequence[int]
 
 
 def unit_of(codec: Codec, counts: Sequence[int], world: int) -> int:
-    """Return the alignment of a bucket's parameters in values; 1 if padding would be too large.
+    """Return the alignment of a bucket's parameters in values, or 1 if the padding would be too large.
 
-    It is the same for all algorithms, which have up to ``world`` chunks, and for all parts of the bucket.
+    The alignment is the same for all algorithms, which have up to ``world`` chunks, and for all parts of the
+    bucket.
     """
     unit = codec.parameter_unit
     return unit if sum(_sizes(counts, unit, world)) <= (1 + _MOST_ZEROS) * sum(counts) else 1

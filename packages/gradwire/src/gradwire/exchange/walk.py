@@ -45,11 +45,11 @@ class SchedulePosition(Protocol):
 
     @property
     def peer(self) -> int:
-        """The peer's rank."""
+        """The rank of the peer."""
 
     @property
     def order(self) -> tuple[int, int]:
-        """The order up to which receives must be posted before a wait for this send."""
+        """The order up to which this rank must have posted its receives before it waits for this send."""
 
     @property
     def keep(self) -> bool:
@@ -89,13 +89,13 @@ class FrameStream(Generic[P]):
     _posted_up_to: tuple[float, float] = (math.inf, 0)
 
     def expect(self, places: Iterable[P]) -> None:
-        """Post receives for the first of these frames; each received frame posts the next receive."""
+        """Post receives for the first of these frames; each received frame then posts another receive."""
         self._expected = iter(places)
         for _ in range(AHEAD):
             self._post()
 
     def receive(self, framer: Framer, count: int) -> Incoming:
-        """Return the next expected frame, which holds ``count`` values; wait for it."""
+        """Wait for the next expected frame, which holds ``count`` values, and return it."""
         place, receiving, buffer = self._posted.popleft()
         start = perf_counter()
         frame = receiving.wait(self._resources.timeout_s, keepalive=self._resources.keepalive)
@@ -109,7 +109,7 @@ class FrameStream(Generic[P]):
 
     @property
     def posted(self) -> list[tuple[int, Receiving]]:
-        """The posted receives, with their peers."""
+        """The posted receives and their peers."""
         return [(place.peer, receiving) for place, receiving, _ in self._posted]
 
     def encode(
@@ -149,7 +149,10 @@ class FrameStream(Generic[P]):
             self._retire()
 
     def await_leaving(self, outgoing: Outgoing) -> None:
-        """Wait until no send uses a frame; first post the receives that such a wait requires."""
+        """Wait until no send uses a frame.
+
+        This first posts the receives that such a wait requires.
+        """
         while any(sent is outgoing for _, _, sent in self._in_flight):
             while self._posted_up_to < self._in_flight[0][0].order:
                 self._post()
@@ -197,16 +200,16 @@ class ScheduleRun:
 
     @property
     def action(self) -> Action | None:
-        """The action that failed, after an error."""
+        """The action that failed, if ``run`` raised an error."""
         return self._stream.place
 
     @property
     def posted(self) -> list[tuple[int, Receiving]]:
-        """The posted receives, with their peers, after an error."""
+        """The receives that were posted when ``run`` raised an error, and their peers."""
         return self._stream.posted
 
     def run(self) -> ExchangeCost:
-        """Run the whole schedule and return its cost; after an error, ``action`` is the failed one."""
+        """Run the whole schedule and return its cost; after an error, ``action`` is the failed action."""
         start = perf_counter()
         self._feedback.begin(self._tensor)
         self._accounting.encode_s += perf_counter() - start

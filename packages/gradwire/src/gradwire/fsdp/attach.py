@@ -79,7 +79,7 @@ def attach_fsdp(
     timeout_s
         The limit for any single wait for a peer; above 0 and at most 1e6 seconds.
     ledger
-        The ledger that counts exchanges and bypasses, which the caller closes. By default a new one.
+        The ledger that counts exchanges and bypasses, which the caller closes. By default, a new ledger.
     strict
         Whether ``backward`` raises ``LossyError`` on all ranks, in the same step, if one of them would warn
         that encoding errors exceed half of a parameter's gradient; see ``gradwire.attach``. This requires all
@@ -93,7 +93,7 @@ def attach_fsdp(
     Raises
     ------
     SpecError
-        For an invalid plan, codec, or timeout. Nothing has changed, as for the next error.
+        For an invalid plan, codec, or timeout. Nothing has changed, and the same is true for ``AttachError``.
     AttachError
         For a module without FSDP or one that is already attached, for a torch without the extension points,
         if ranks differ or are late, for ``strict`` if modules are not on a mesh of all ranks, and for deltas

@@ -32,7 +32,10 @@ _EXACT_HALVES: dict[torch.dtype, Codec] = {torch.bfloat16: Bf16(), torch.float16
 
 
 def residual_key(bucket: str, count: int) -> str:
-    """Return the key of a bucket's residual; FSDP omits parameters without a gradient, so lengths vary."""
+    """Return the key of a bucket's residual.
+
+    It contains the length, which varies because FSDP omits parameters without a gradient.
+    """
     return f"{bucket}/{count}"
 
 
@@ -56,7 +59,7 @@ class ShardedSteps:
         self._buckets = 0
 
     def forward(self, *_: object) -> None:
-        """Set the step of a forward pass: the next step if a backward pass may follow, else the last one."""
+        """Set the step of a forward pass: the next step if a backward pass may follow, else the last step."""
         self.contexts.step = self.sync.step + torch.is_grad_enabled()
 
     def stands_aside(self) -> bool:
@@ -130,7 +133,7 @@ class ShardedSteps:
 
 
 class _Comm:
-    """FSDP's interface ``Comm`` for one unit; the replaced object allocates memory."""
+    """FSDP's interface ``Comm`` for one unit, for which the replaced object allocates memory."""
 
     def __init__(self, bucket: str, steps: ShardedSteps, before: Any) -> None:
         self.before = before
@@ -228,7 +231,7 @@ class ScatterGradients(_Comm):
 class ReplicaGroup(dist.ProcessGroup):
     """A process group between replicas, whose all-reduce encodes every hop.
 
-    It has no other collective, because FSDP calls only this one.
+    It has no other collective, because FSDP calls only the all-reduce.
     """
 
     def __init__(

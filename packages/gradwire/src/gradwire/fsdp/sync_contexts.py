@@ -1,8 +1,8 @@
-"""The sync contexts of sharded training: one for each process group and purpose, each with its own link.
+"""The sync contexts of sharded training, one with its own link for each process group and purpose.
 
-In FSDP, member ``r`` of a group owns shard ``r``. After a ring's reduce half, a different rank owns chunk
-``c``: ``collectives.ring.owner``. So the members of a sharding group are ordered in the ring such that the
-owner of chunk ``c`` is member ``c``, and no shard has to be moved afterwards.
+In FSDP, member ``r`` of a group owns shard ``r``. After a ring's reduce half, chunk ``c`` belongs to the rank
+``collectives.ring.owner``, which is not ``c``. So the members of a sharding group are ordered in the ring
+such that the owner of chunk ``c`` is member ``c``, and no shard has to be moved afterwards.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ _LATE_ADVICE = "call attach_fsdp with a longer timeout_s"
 
 
 class Purpose(Enum):
-    """The purpose of a link; each purpose has its own, so that all-gathers and reduce-scatters don't mix."""
+    """The purpose of a link: all-gathers and reduce-scatters have separate links, so that they don't mix."""
 
     GATHER = "all-gather of the weights"
     SCATTER = "reduce-scatter of the gradients"
@@ -62,13 +62,9 @@ class GroupMember:
 class SyncContexts:
     """All contexts of one rank, which all ranks connect in the same order.
 
-    An error in one context closes the links of all (``SyncContext.fail``), so that peers waiting in other
-    groups fail at once. ``plan`` is the gradients' plan, and ``weights`` the codec of the weights.
-
-    Attributes
-    ----------
-    step
-        The training step of the current exchanges, or the last step.
+    An error in one context closes the links of all contexts (``SyncContext.fail``), so that peers waiting in
+    other groups fail at once. The attribute ``step`` is the training step of the current exchanges, or the
+    last step. ``plan`` is the gradients' plan, and ``weights`` is the codec of the weights.
     """
 
     def __init__(self, plan: Plan, weights: Codec | None, options: SyncOptions, ledger: Ledger) -> None:
@@ -97,8 +93,8 @@ class SyncContexts:
     def using(self, purpose: Purpose, group: dist.ProcessGroup, what: str) -> Iterator[GroupMember]:
         """Yield this rank's membership in a group for an exchange, shown as ``what`` in a profile.
 
-        An error in it, such as a dead peer, ends all contexts; its note contains the collective, the module
-        and a remedy. Raises ``ExchangeError`` if the contexts have ended.
+        An error in the exchange, such as a dead peer, ends all contexts. Its note contains the collective,
+        the module, and a remedy. Raises ``ExchangeError`` if the contexts have ended.
         """
         member = self.connect(purpose, group)
         context = member.context
@@ -122,7 +118,7 @@ class SyncContexts:
             member.context.exchange.follow(self._plans[purpose])
 
     def close(self) -> None:
-        """Close all links; later calls raise. May be called twice."""
+        """Close all links; later calls raise an error, except another ``close``. May be called twice."""
         for context in self._contexts:
             context.is_closed = context.is_closed or not context.is_over
             context.exchange.close("the attachment of attach_fsdp is closed")

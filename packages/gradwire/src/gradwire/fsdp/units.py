@@ -93,7 +93,7 @@ class Unit:
 
     @property
     def stays_whole(self) -> bool:
-        """Whether the weights gathered for forward are kept for backward."""
+        """Whether the weights gathered for the forward pass are kept for the backward pass."""
         return self.parameters.post_forward_mesh_info is None
 
     @property

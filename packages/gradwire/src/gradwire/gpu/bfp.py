@@ -1,7 +1,7 @@
 """``bfp``: mantissas with an exponent per block (native/kernels/bfp_scalar.cc).
 
 A block's record has 1 + block (M + 1) / 8 bytes, at any address, so each byte is stored separately. A byte
-contains bits of 1 to 5 values. Unless each byte is one value, they are read again, from the cache.
+contains bits of 1 to 5 values. Unless each byte is one value, the values are read again, from the cache.
 """
 
 from __future__ import annotations

@@ -25,7 +25,7 @@ from gradwire.gpu.words import MAGNITUDE, ceil_div, launch, signed, words_of
 
 _ROWS = 128
 _SMALLEST, _LARGEST = 128, 1 << 16
-"""The columns of a program, and the number of columns that keeps all processors busy."""
+"""The smallest number of columns of a program, and the total number that keeps all processors busy."""
 _MANY = 16
 _FOLDED = 1 << 19
 """The largest number of words for the tree; for more, a different grid is faster."""
@@ -75,7 +75,7 @@ def _first_rows(words, at, COLUMNS, MANY):
 
 @triton.jit
 def _raised(both, rows, MANY):
-    """Return the largest signed and unsigned words so far; one of them has the largest magnitude."""
+    """Return the largest signed and unsigned words so far, one of which has the largest magnitude."""
     positive, negative = both
     for row in tl.static_range(MANY):
         positive = tl.maximum(positive, rows[row].to(tl.int32, bitcast=True))
@@ -158,9 +158,10 @@ def fold_kernel(
     LAST: tl.constexpr,
     PEAKS: tl.constexpr,
 ):
-    """Fold 1024 remainders per program into one; POWER is x to the power of the bits that each represents.
+    """Fold 1024 remainders per program into one.
 
-    With LAST, which is x^32, the last remainder becomes the checksum, and the largest of PEAKS is stored.
+    POWER is x to the power of the number of bits that each remainder represents. With LAST, which is x^32,
+    the last remainder becomes the checksum, and the largest of PEAKS is stored.
     """
     filled = tl.num_programs(0).to(tl.int64) * 1024 - n
     at = tl.program_id(0).to(tl.int64) * 1024 + tl.arange(0, 1024) - filled

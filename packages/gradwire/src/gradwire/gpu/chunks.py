@@ -1,4 +1,4 @@
-"""Encoding and decoding of chunks on a GPU, asynchronous unless a function's docstring says otherwise."""
+"""Encoding and decoding of chunks on a GPU, asynchronous unless a docstring says otherwise."""
 
 from __future__ import annotations
 
@@ -16,14 +16,17 @@ _ALIGNMENT = 16
 
 
 class Named(Protocol):
-    """A codec; its property ``compiled``, if any, has the compiled format's name and parameters."""
+    """The interface of a codec for its kernels.
+
+    Its property ``compiled``, if any, has the compiled format's name and parameters.
+    """
 
     name: ClassVar[str]
 
 
 @dataclass(frozen=True)
 class Encoded:
-    """A payload with its encoding queued."""
+    """A payload whose encoding is queued."""
 
     buffer: torch.Tensor
     """Memory for the largest payload of the chunk; the payload is at its start."""
@@ -38,13 +41,13 @@ class Encoded:
 
 @dataclass(frozen=True)
 class Decoding:
-    """A payload with its validation and decoding queued."""
+    """A payload whose validation and decoding are queued."""
 
     status: torch.Tensor
     """An int32 on the device: 0 if the payload is well-formed."""
 
     faults: tuple[str, ...]
-    """The errors for status 1, 2, ...."""
+    """The error messages for the statuses 1, 2, and so on."""
 
     described: str
     """The start of the error message."""

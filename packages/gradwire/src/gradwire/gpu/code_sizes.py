@@ -25,7 +25,7 @@ from gradwire.gpu.words import (
 # kernels also add the values of a block in 16 lanes in order, and blocks in parallel.
 
 _LONGEST = 65536
-"""The largest number of values in one sum (kSquaresBlock)."""
+"""The largest number of values in one sum (``kSquaresBlock`` of the native kernels)."""
 
 
 @triton.jit
@@ -77,7 +77,7 @@ def sum_kernel(x, n, sums, counts, blocks, BLOCK: tl.constexpr, ROWS: tl.constex
 
 @triton.jit
 def add_up_kernel(sums, counts, blocks):
-    """Add the sums and counts of a chunk's blocks, in order, to the first block's."""
+    """Add the sums and counts of a chunk's blocks, in order, to the first block's sum and count."""
     total = tl.load(sums)
     count = tl.load(counts)
     for block in range(1, blocks):
@@ -144,7 +144,7 @@ _COUNTED_AT_ONCE = (64, 128, 256, 512, 1024)
 
 @triton.jit
 def exponents_at(head, start, at, inside, EXPONENT, BLOCK, SIZE):
-    """Return the biased exponents of the bounds of SIZE values; only one if all share it."""
+    """Return the biased exponents of the bounds of SIZE values, or a single one if all values share it."""
     if EXPONENT != 0:
         return tl.full([1], EXPONENT, tl.int32)
     elif BLOCK == 0:

@@ -173,7 +173,7 @@ def count_kernel(classes, n, totals, status, TILE: tl.constexpr):
 
 @triton.jit
 def _order(word, BITS):
-    """Convert words to integers in total order, or back."""
+    """Convert words to integers in total order, or convert them back."""
     return word ^ tl.where((word >> (BITS - 1)) != 0, (1 << (BITS - 1)) - 1, 0).to(tl.uint32)
 
 
@@ -212,7 +212,7 @@ def move_kernel(
 
 
 def queue_delta(body: torch.Tensor, words: torch.Tensor, *, full: bool) -> torch.Tensor:
-    """Queue the update of non-empty ``words``, bfloat16 or float32, by a delta's body; return the status.
+    """Queue the update of non-empty ``words``, bfloat16 or float32, with a delta's body; return the status.
 
     The status is an int32: 0, or the number of one of ``FAULTS``; the words are then unchanged.
     """

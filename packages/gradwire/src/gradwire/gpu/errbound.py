@@ -1,7 +1,7 @@
 """``errbound``: a uniform quantiser with four code sizes (native/kernels/errbound_scalar.cc).
 
-A value's data starts at the sum of the preceding sizes. Programs count their bytes, a scan sums the counts,
-and a second pass writes or reads.
+A value's data starts at the sum of the preceding sizes. Each program counts the bytes of its values, a scan
+sums the counts, and a second pass writes or reads the data.
 """
 
 from __future__ import annotations
@@ -179,7 +179,7 @@ def decode_kernel(
 
 
 class ErrBoundKernels(Format):
-    """The kernels of ``errbound``; parameters: the bound's exponent, or 0, relative bound, and block size."""
+    """The kernels of ``errbound``; parameters: the bound's exponent or 0, relative bound, block size."""
 
     is_fixed = False
     faults = (

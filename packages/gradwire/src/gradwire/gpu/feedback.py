@@ -1,7 +1,7 @@
 """Encoding errors of a bucket on a device (residuals, sums of squares by range), and its final pass.
 
-These are the passes of native/kernels/norms.h, with the same floats. Their sums have a different, but fixed
-order: each program sums its part of each range, and a second kernel sums the programs' parts.
+The passes and floats are those of native/kernels/norms.h. The sums have a different, but fixed order: each
+program sums its part of each range, and a second kernel sums the programs' parts.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ from gradwire.gpu.words import (
 )
 
 LOOK, ADD, SUBTRACT, ADOPT = range(4)
-"""The kinds of passes: change nothing; x += y; y = x - y; x, y = y, x - y."""
+"""The kinds of passes, in order: change nothing; x += y; y = x - y; x, y = y, x - y."""
 _LOOK, _ADD, _ADOPT = tl.constexpr(LOOK), tl.constexpr(ADD), tl.constexpr(ADOPT)
 _SIZE = 1024
 _PARTS = 256
@@ -47,7 +47,7 @@ def _range_of(borders, ranges, element):
 
 @triton.jit
 def _sum_ranges(words, begin, count, borders, ranges, parts, SIZE):
-    """Write the sum of squares of a program's part of each range; ``parts`` starts at its first range."""
+    """Write the sums of squares of a program's parts of ranges; ``parts`` starts at its first range."""
     number = float_of(words).to(tl.float64)
     square = number * number
     element = begin + tl.arange(0, SIZE)
@@ -154,11 +154,12 @@ def queue_pass(
     borders: torch.Tensor | None = None,
     sums: torch.Tensor | None = None,
 ) -> None:
-    """Queue one pass over ``x``, which starts at ``start`` of a bucket, and ``y``; both float32.
+    """Queue one pass over ``x`` and ``y``, both float32; ``x`` starts at ``start`` of a bucket.
 
     ``nonfinite``, an int32, becomes 1 if a new ``y`` is non-finite. The sum of squares of each range between
-    ``borders`` (int64) is added to its column of ``sums`` (float64): of the old x; after ``SUBTRACT`` and
-    ``ADOPT`` of the new y and, with three rows, also of the old x and y.
+    ``borders`` (int64) is added to the range's column of ``sums`` (float64). The squares are those of the old
+    x, or after ``SUBTRACT`` and ``ADOPT`` those of the new y. With three rows, the squares of the old x and y
+    are also added.
     """
     n, tiles = x.numel(), ceil_div(x.numel(), _SIZE)
     if borders is None or sums is None:

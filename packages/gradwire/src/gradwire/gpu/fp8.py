@@ -36,7 +36,7 @@ _CHECKED = 1024
 
 @triton.jit
 def code_of(words, exponent):
-    """Return 8-bit codes, rounded by adding a power of two whose last place equals the code's."""
+    """Return 8-bit codes, rounded by adding a power of two whose last place equals that of the code."""
     sign = (words >> 31) << 7
     ordinary = (exponent >= SMALLEST_EXPONENT) & (exponent < NAN_EXPONENT)
     value = float_of(tl.where(ordinary, words & MAGNITUDE, 0)) * power_of_two(134 - exponent)

@@ -1,8 +1,8 @@
 """``inceptionn``: bursts of eight values with four code sizes (native/kernels/inceptionn_scalar.cc).
 
 A burst starts at the end of the previous burst. To avoid a sequential walk over all bursts, the payload is
-cut into segments, and each is walked from all offsets at which a burst can start. Segments are joined into
-groups, again from all offsets. One program chains the groups, the groups chain their segments, and each
+cut into segments, and each segment is walked from all offsets at which a burst can start. Segments are joined
+into groups, again from all offsets. One program chains the groups, the groups chain their segments, and each
 segment is walked again from its true offset. The bursts are then decoded in parallel.
 """
 

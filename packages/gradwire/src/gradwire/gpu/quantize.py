@@ -106,7 +106,7 @@ def check_scales_kernel(scales, blocks, status, SIZE: tl.constexpr):
 
 @triton.jit
 def check_codes_kernel(codes, nbytes, status, IS_ODD: tl.constexpr, BITS: tl.constexpr, SIZE: tl.constexpr):
-    """Check for the invalid code -128 or -8, and for an unused half byte that isn't 0."""
+    """Check that no code is -128 or -8, and that an unused half byte is 0."""
     at = tl.program_id(0).to(tl.int64) * SIZE + tl.arange(0, SIZE)
     code = tl.load(codes + at, mask=at < nbytes, other=0).to(tl.int32)
     if BITS == 8:

@@ -1,4 +1,4 @@
-"""``terngrad``: -s, 0 or s, drawn by a hash of seed, checksum, and index (native/terngrad.cc)."""
+"""``terngrad``: values -s, 0, or s, chosen by a hash of seed, checksum, and index (native/terngrad.cc)."""
 
 from __future__ import annotations
 
@@ -45,7 +45,10 @@ def _drawn(z):
 
 @triton.jit
 def _least(scale):
-    """Return the largest float up to 2^-150 scale: quotients of larger values aren't rounded to 0."""
+    """Return the largest float up to 2^-150 scale.
+
+    Quotients of larger values aren't rounded to 0.
+    """
     subnormal = (tl.minimum(scale, 16777216.0) * 0.5).to(tl.uint32)
     return float_of(tl.where(scale < 16777216.0, subnormal, bits_of(scale) - (150 << 23)))
 

@@ -1,10 +1,10 @@
 """``topk``: the largest magnitudes and their indices (codecs/topk.py).
 
 If k is small, the chunk is read once. A sample gives a threshold that slightly more than k values reach, and
-these values are gathered. The smallest kept magnitude among them is found digit by digit, by counting;
-magnitudes order like their bits. Each program gathers from a run of values, in any order of programs, and
-kept values are written run by run. If too few or too many values reach the threshold, as in a chunk of many
-zeros, the kernels detect that on the device and search the chunk itself.
+these values are gathered. Among them, the smallest kept magnitude is found digit by digit, by counting,
+because magnitudes sort like their bits. Each program gathers values from one run of values. Programs execute
+in any order, and kept values are written run by run. If too few or too many values reach the threshold, as in
+a chunk of many zeros, the kernels detect that on the device and search the chunk itself.
 """
 
 from __future__ import annotations
@@ -22,17 +22,20 @@ from gradwire.gpu.words import QUIET_NAN, bits_of, ceil_div, float_of, launch, t
 _SIZE = 2048
 _SAMPLE = 16384
 _RUN = 8192
-"""The values of a run, from which a program gathers: 32 for each thread, and fewer than 2^15."""
+"""The number of values in a run, from which a program gathers: 32 per thread, and fewer than 2^15."""
 _LOOKED_AT = 512
 """The number of gathered values, of one or several runs, that a program compares in parallel."""
 _MOST_COUNTING = 1024
-"""The largest number of programs that count digits, because all add to the same counts at the end."""
+"""The largest number of programs that count digits, limited because all add to the same counts at the end."""
 _DIGITS = tl.constexpr(4)
 _BITS = tl.constexpr(8)
 _BASE = tl.constexpr(256)
 _STATE = tl.constexpr(16)
-"""The size of the state between kernels: the threshold, the number of values that reach it, and the
-results of ``_narrow`` for each digit. The digits' counts follow it."""
+"""The size of the state that kernels pass on.
+
+The state has the threshold, the number of values that reach it, and the results of ``_narrow`` for each
+digit. The digits' counts follow the state in memory.
+"""
 _LARGEST = tl.constexpr(0xFF000000)
 _NAN_INDEX = tl.constexpr(0xFFFFFFFF)
 
@@ -45,10 +48,10 @@ def _magnitudes(words):
 
 @triton.jit
 def sample_kernel(x, n, rank, state, SAMPLE: tl.constexpr):
-    """Store the threshold that ``rank`` of SAMPLE values, or of a short chunk, reach; clear the counts.
+    """Store the threshold that ``rank`` of SAMPLE values, or of a short chunk, reach, and clear the counts.
 
-    It is 0 if ``rank`` is above SAMPLE. Its low 16 bits are always 0, which makes it only slightly smaller.
-    The sampled positions drift along the chunk, so that they are not all in one column of a matrix.
+    The threshold is 0 if ``rank`` is above SAMPLE. Its low 16 bits are always 0, which makes it only slightly
+    smaller. The sampled positions drift along the chunk, so that they are not all in one column of a matrix.
     """
     each = tl.arange(0, SAMPLE)
     drift = ((each * 40503) & 0xFFFF).to(tl.int64)  # multiples of the golden ratio, of 2^16
@@ -68,7 +71,7 @@ def sample_kernel(x, n, rank, state, SAMPLE: tl.constexpr):
 
 @triton.jit
 def _reaching(x, left, state, RUN, FULL):
-    """Return a bit for each of RUN values, set if it reaches the threshold, and the threshold."""
+    """Return a bit for each of RUN values, set if the value reaches the threshold, and the threshold."""
     lane = tl.arange(0, 32)[None, :]
     at = tl.arange(0, RUN // 32)[:, None] * 32 + lane
     words = take(x, at, at < left, FULL)
@@ -182,7 +185,10 @@ def _places(x, n, entries, runs, is_gathered, RUN, RUNS):
 
 @triton.jit
 def _compared(source, there, least):
-    """Return words, and for each 1 if it is above the smallest kept magnitude, 2^16 if equal, else 0."""
+    """Return words, and a number for each.
+
+    The number is 1 for words above the smallest kept magnitude, 2^16 for words equal to it, and else 0.
+    """
     words = tl.load(source, mask=there, other=0)
     magnitude = _magnitudes(words)
     above, equal = there & (magnitude > least), there & (magnitude == least)

@@ -1,4 +1,4 @@
-"""Encoding and decoding of chunks on a device with payloads on the host, so that only payloads cross the bus.
+"""Encoding and decoding of chunks on a device, with payloads on the host: only payloads cross the bus.
 
 Codecs use these functions for chunks on an accelerator. A payload is encoded in device memory, and copied to
 pinned memory with its size and the status. The host waits for an event; streams are never synchronised.

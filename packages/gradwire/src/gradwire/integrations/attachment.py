@@ -75,7 +75,7 @@ def _way_out() -> str:
 
 @contextmanager
 def needed(package: str, extra: str) -> Iterator[None]:
-    """Raise ``MissingPackageError`` with the extra to install if the block fails to import ``package``."""
+    """Raise ``MissingPackageError`` with the extra to install if importing ``package`` fails in the block."""
     try:
         yield
     except ImportError as error:
@@ -229,7 +229,10 @@ class Attachment:
 
     @property
     def attached(self) -> Attached:
-        """The result of ``gradwire.attach``, even after ``close``. Raises ``AttachError`` before it."""
+        """The handle that ``gradwire.attach`` returned, even after ``close``.
+
+        Raises ``AttachError`` before ``attach``.
+        """
         if self._attached is None:
             raise AttachError(
                 "gradwire is not attached yet, because the model is wrapped when training begins; call this "
@@ -243,9 +246,10 @@ class Attachment:
         return self._attached is not None and (self.plan.keeps_residual or self._auto is not None)
 
     def attach(self, model: DistributedDataParallel, scaler: Scaler | None = None) -> Attached:
-        """Attach to ``model`` on all ranks; close an earlier attachment. Raises the errors of both.
+        """Attach to ``model`` on all ranks, after closing an earlier attachment.
 
-        With ``scaler``, residuals follow the framework's loss scale.
+        With ``scaler``, residuals follow the framework's loss scale. Raises the errors of ``gradwire.attach``
+        and ``ddp_inside``.
         """
         self.close()
         self.rank = dist.get_rank(model.process_group)

@@ -32,8 +32,8 @@ Options = TypeVar("Options")
 class RankContext(Generic[Event]):
     """One rank's context: its number, the function that reports events, and access to the shared store.
 
-    ``doing`` is the current part of its work, for failure messages. ``join_store`` returns the store that all
-    ranks share; it can be called once.
+    ``doing`` is the current part of the rank's work, for failure messages. ``join_store`` returns the store
+    that all ranks share, and can be called once.
     """
 
     rank: int
@@ -103,8 +103,9 @@ class Warned:
 class Failed:
     """A message from a rank that has failed.
 
-    ``consequence`` says whether a different rank's failure may be the cause: a peer is gone or silent.
-    ``details`` is the traceback of an internal error; "" for an error that gradwire raises on purpose.
+    ``consequence`` says whether a different rank's failure may be the cause, because a peer is gone or
+    silent. ``details`` is the traceback of an internal error; "" for an error that gradwire raises on
+    purpose.
     """
 
     rank: int
@@ -185,7 +186,7 @@ def _end_with_parent() -> None:
 
 
 GRACE_S = 1.0
-"""The time to wait for other reports after a first failure, to tell the cause from its consequences."""
+"""The time to wait for other reports after a first failure, to distinguish causes from consequences."""
 JOIN_S = 5.0
 """The time that a process may take to exit after its last message."""
 _CONTEXT = get_context("forkserver")
@@ -299,7 +300,7 @@ class _Children(Generic[Options, Event]):
         return f"{title} {how} {when}; the other processes were ended and nothing was written"
 
     def _end(self) -> None:
-        """Kill all processes; a rank has no files that it could leave partly written."""
+        """Kill all processes, which have no files that could be left partly written."""
         for process in self._processes:
             if process.is_alive():
                 process.kill()

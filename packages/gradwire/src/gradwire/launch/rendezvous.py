@@ -131,7 +131,10 @@ def _reach(host: str, port: int, timeout_s: float, rank: int) -> None:
 
 
 def _rendezvous(rank: int, world: int, timeout_s: float) -> Store | Exception:
-    """Return torch's store, or the error, within a timeout; torch waits forever for a silent program."""
+    """Return torch's store, or the error, within a timeout.
+
+    Without it, torch waits forever for a program that listens but does not answer.
+    """
 
     def join() -> Store:
         store, _, _ = next(rendezvous("env://", rank, world, timeout=timedelta(seconds=timeout_s)))
@@ -154,7 +157,7 @@ ANSWER_S = 30.0
 
 @contextmanager
 def joined_group(store: Store, rank: int, world: int, timeout_s: float) -> Iterator[dist.ProcessGroup]:
-    """Yield the default group, over Gloo, and destroy it after the block. Raises ``LinkError``."""
+    """Yield the default process group, over Gloo, and destroy it after the block. Raises ``LinkError``."""
     with in_words(f"rank {rank} could not join the other {world - 1} ranks", timeout_s):
         limit = timedelta(seconds=timeout_s)
         dist.init_process_group("gloo", store=store, rank=rank, world_size=world, timeout=limit)
@@ -172,7 +175,7 @@ def gather(group: dist.ProcessGroup, values: torch.Tensor) -> torch.Tensor:
 
 
 def wait_for(store: Store, key: str) -> None:
-    """Block until a rank sets ``key``, without a time limit, because a measurement has none.
+    """Block until a rank sets ``key``, without a time limit, because a measurement may take any time.
 
     Raises torch's error if the store's host fails meanwhile, and ``LinkTimeoutError`` if the store does not
     answer.

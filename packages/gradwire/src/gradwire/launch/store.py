@@ -95,7 +95,7 @@ _FIRST_PAUSE_S, _LONGEST_PAUSE_S = 0.001, 0.05
 
 
 class StoreError(LinkError):
-    """An error for a store that is gone; the message is complete."""
+    """An error for a store that is gone, with a message that needs no addition."""
 
 
 class StoreTimeoutError(StoreError, LinkTimeoutError):

@@ -1,4 +1,4 @@
-"""The progress of a benchmark: a bar on a terminal, else a line per measurement, or nothing when quiet."""
+"""The progress of a benchmark: a bar on a terminal, else one line per measurement, or nothing if quiet."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ Advance = Callable[[int, str], None]
 
 @contextmanager
 def progress(total: int, quiet: bool, done: int = 0) -> Iterator[Advance]:
-    """Yield a function that shows the progress of ``total`` measurements, and the remaining time.
+    """Yield a function that shows the progress of ``total`` measurements, and the estimated remaining time.
 
     ``done`` measurements were complete at the start.
     """

@@ -71,7 +71,7 @@ def line_rate_tables(rates: Mapping[tuple[int, int], LineRate]) -> list[tuple[Ta
 
 
 def limits(link: str | None, rates: str | None) -> str:
-    """Return a link's limits as text: a throttle, and the rates of a testbed."""
+    """Return a link's limits as text: the throttle, and the rates of a testbed."""
     testbed = "" if rates is None else f"in a testbed of {rates}"
     throttled = f"throttled to {link}" if link else ""
     return ", ".join(filter(None, (throttled, testbed))) or "not throttled"

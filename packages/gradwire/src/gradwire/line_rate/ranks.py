@@ -22,7 +22,7 @@ WORLDS = (2, 64)
 
 
 class Ranks:
-    """One rank's view of a benchmark's ranks; ``met_ranks`` creates it."""
+    """One rank's view of a benchmark's ranks, created by ``met_ranks``."""
 
     def __init__(
         self, context: RankContext[Event], store: Store, group: dist.ProcessGroup, timeout_s: float

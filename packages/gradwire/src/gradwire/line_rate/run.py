@@ -43,7 +43,7 @@ from gradwire.version import how_to_install
 
 @dataclass(frozen=True, kw_only=True)
 class Outputs:
-    """The options that may differ between ranks: the result files."""
+    """The options that may differ between ranks, which are the result files."""
 
     json_file: Path | None = None
     plot_file: Path | None = None
@@ -90,7 +90,7 @@ MOST_S = 3600.0
 MOST_WINDOW = 10_000
 _SENDER, _REPEATS = "line-rate/sender", "line-rate/repeats"
 _HOST_S = 2.0
-"""The longest measurement of per-frame costs, which do not matter on a slow link."""
+"""The time limit for measuring per-frame costs, which do not matter on a slow link."""
 
 
 @dataclass(frozen=True)
@@ -175,7 +175,7 @@ def _check_effort(effort: Effort) -> None:
 
 
 def work(context: RankContext[Event], options: LineRateOptions) -> None:
-    """Measure this rank's pairs in the order of all pairs; rank 0 reports all results."""
+    """Measure this rank's pairs in the order of all pairs; rank 0 also reports all results."""
     with met_ranks(context, options.timeout_s) as ranks:
         link = ranks.connect(options.link)
         try:
@@ -271,7 +271,7 @@ def _when(event: Event | None) -> str:
 
 
 def _describe(options: LineRateOptions, rates: dict[Pair, LineRate]) -> dict[str, object]:
-    """Return the record: the first pair's link, as ``LineRate.load`` reads it, all pairs, and the machine."""
+    """Return the record: the first pair's link as ``LineRate.load`` reads it, all pairs, the machine."""
     pairs = [
         {"ranks": pair, "line": asdict(rate.line), "points": [asdict(point) for point in rate.points]}
         for pair, rate in rates.items()

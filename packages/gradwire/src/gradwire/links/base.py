@@ -46,7 +46,7 @@ from typing import Protocol
 import torch
 
 OWN_END = "this rank has closed its link"
-"""The error text of a wait whose own link was closed meanwhile."""
+"""The error text of a wait that ends because its own link was closed."""
 
 
 class Sending(Protocol):
@@ -103,7 +103,7 @@ class Link(ABC):
 
     @abstractmethod
     def keep_alive(self, timeout_s: float) -> None:
-        """Report that frames are still moving on this rank, for waits of ``timeout_s`` with ``keepalive``."""
+        """Report that this rank still moves frames, for waits of ``timeout_s`` with ``keepalive``."""
 
     def name_of(self, rank: int) -> str:
         """Return the name of ``rank`` in errors, such as "rank 3" or "rank 3 at 10.0.0.4"."""
@@ -161,12 +161,15 @@ class Wrapper(Link):
 # waiting forever.
 
 SIGNS = 4
-"""The number of keepalives per timeout; a waiting rank starts to read them after one interval."""
+"""The number of keepalives per timeout.
+
+A waiting rank starts to read keepalives after one interval.
+"""
 
 
 @dataclass(slots=True)
 class Activity:
-    """The times (``time.monotonic``) of a link's last frame, last keepalive received, and last one sent."""
+    """The times (``time.monotonic``) of a link's last frame, and of the last keepalives received and sent."""
 
     moved_at: float = -math.inf
     heard_at: float = -math.inf

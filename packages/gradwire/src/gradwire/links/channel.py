@@ -34,7 +34,7 @@ _MOST_AT_ONCE_NBYTES = 1 << 17
 
 
 class Mover(Protocol):
-    """The part of a link's interface that a wait uses."""
+    """The part of a link's interface that waits use."""
 
     timeout_s: float
     activity: Activity
@@ -342,7 +342,7 @@ class Channel:
         self._fail(self.incoming, reason)
 
     def _wake_at(self, nbytes: int) -> None:
-        """Make polls wake only when this many bytes have arrived, or the peer is gone."""
+        """Wake polls only when this many bytes have arrived, or when the peer is gone."""
         nbytes = min(nbytes, _MOST_AT_ONCE_NBYTES)
         if nbytes != self._low_water:
             self._low_water = nbytes

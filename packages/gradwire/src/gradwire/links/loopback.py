@@ -30,7 +30,7 @@ class _Transfer:
         self.failure: str | None = None
 
     def wait(self, timeout_s: float | None = None, keepalive: bool = False) -> torch.Tensor:
-        """Wait for the other end and return the frame. Raises ``LinkError``."""
+        """Wait for the other end of the frame, and return the frame. Raises ``LinkError``."""
         try:
             return self._settled_frame(timeout_s, keepalive)
         except LinkError:
@@ -135,7 +135,7 @@ class LoopbackLink(Link):
         self._activity.moved_at = time.monotonic()
 
     def leave(self, frame: torch.Tensor) -> None:
-        """Make ``frame`` the result of each peer's pending and later receives, and close the link."""
+        """Deliver ``frame`` to each peer's pending and later receives, and close the link."""
         for (sender, _), channel in self._channels.items():
             if sender == self.rank and channel.closed_by is None:
                 channel.last = frame

@@ -95,10 +95,11 @@ def intracommunicator(mpi: Any, comm: Any) -> Any:
 
 
 class Keepalives:
-    """The keepalives of one link, as empty messages with their own tag; for one thread at a time.
+    """The keepalives of one link, sent as empty messages with their own tag; for one thread at a time.
 
-    ``sent`` and ``received``, of shape (world,), count keepalives to and from every rank, so that a closed
-    link knows whether its communicator still holds one. ``activity`` is all ranks' activity known here.
+    ``sent`` and ``received``, of shape (world,), count keepalives to and from every rank. A closed link uses
+    them to determine whether its communicator still holds a keepalive. ``activity`` is the known activity of
+    all ranks.
     """
 
     def __init__(self, mpi: Any, comm: MPI.Comm) -> None:
@@ -108,7 +109,7 @@ class Keepalives:
         self._leaving: dict[int, MPI.Request] = {}
 
     def send(self) -> None:
-        """Send a keepalive to every rank whose last one has been sent."""
+        """Send a keepalive to every rank to which no earlier keepalive is in flight."""
         for peer in range(self.sent.size):
             if peer != self._comm.Get_rank() and not self.is_leaving(peer):
                 self._leaving[peer] = self._comm.Isend([None, 0, self._mpi.BYTE], peer, _KEEPALIVE)
@@ -135,7 +136,7 @@ class ClosedLink:
     and it holds no message. Otherwise it is kept: MPI reuses the numbers of freed communicators for new ones,
     whose ranks would then receive the old messages.
 
-    ``under_way`` are requests that nothing waits for, each with the memory that MPI reads or fills.
+    ``under_way`` has the requests that nothing waits for, each with the memory that MPI reads or fills.
     ``sent`` and ``received``, of shape (world,), count the frames to and from every rank.
     """
 
@@ -212,7 +213,10 @@ class _Message:
         return self.memory[: self.nbytes]
 
     def give_up(self) -> tuple[MPI.Request, torch.Tensor]:
-        """Fail all waits; return the request and memory that MPI still uses, as a send can't be cancelled."""
+        """Fail all waits, and return the request and the memory that MPI still uses.
+
+        MPI can't cancel a send.
+        """
         request, self.request = self.request, None
         assert request is not None
         if self.receives:
@@ -235,9 +239,10 @@ class _Message:
 class MpiLink(Link):
     """A link between the processes of an MPI communicator.
 
-    All of them create their links of one communicator together, in the same order; a link's ranks are the
-    communicator's. Frames are sent over a duplicate, and so never mix with the caller's messages. Every rank
-    closes its link when it has finished; the communicator is freed once all ranks have closed theirs.
+    All processes create their links of one communicator together, in the same order. A link's ranks are the
+    communicator's ranks. Frames are sent over a duplicate of the communicator, so they never mix with the
+    caller's messages. Every rank closes its link when it has finished. The duplicate is freed once all ranks
+    have closed their links.
 
     A link serves any thread, one at a time. MPI must allow that (THREAD_SERIALIZED), because training
     exchanges gradients in a communication thread. A program that makes its own MPI calls meanwhile needs
@@ -286,7 +291,10 @@ class MpiLink(Link):
         return self._start(source, buffer, f"rank {self.rank} receiving from rank {source}", receives=True)
 
     def close(self) -> None:
-        """Send every peer a FIN, which fails its waits for this rank, and fail this rank's waits."""
+        """Send every peer a FIN, and fail this rank's waits.
+
+        The FIN ends each peer's waits for this rank.
+        """
         with calls:
             comm, self._comm = self._comm, None
             if comm is None or self.mpi.Is_finalized():
@@ -304,7 +312,7 @@ class MpiLink(Link):
         self.send_keepalives_if_due(timeout_s)
 
     def send_keepalives_if_due(self, timeout_s: float) -> None:
-        """Send keepalives to all ranks, if frames have moved here since the last ones."""
+        """Send keepalives to all ranks if frames have moved on this rank since the last keepalives."""
         if self._keepalives.activity.is_due(timeout_s):
             with calls, suppress(RuntimeError):  # a peer without a keepalive has its timeout
                 if self._comm is not None:

@@ -1,13 +1,13 @@
 """Ranks as processes that discover each other through a group of ``torch.distributed``.
 
-A link opens its own connections. It uses a group only for discovery: its members, and the store that they
-share. So it doesn't interfere with the group's other traffic, works with NCCL, too, is closed independently,
-and needs no ``new_group``. With ``use_local_synchronization``, ``new_group`` gives groups different names on
-ranks that belong to different numbers of groups, and then waits forever (pytorch/pytorch#189073).
+A link opens its own connections. It uses a group only to find the members and their shared store. So it
+doesn't interfere with the group's other traffic, also works with NCCL, is closed independently, and needs no
+``new_group``. With ``use_local_synchronization``, ``new_group`` gives groups different names on ranks that
+belong to different numbers of groups, and then waits forever (pytorch/pytorch#189073).
 
-Frames are sent over the link's own sockets, with TLS if the environment has its variables (``tls``). Its
-all-reduce is Gloo's, on connections that the first call opens. A link with TLS has none, because Gloo's
-connections are in plain text.
+Frames are sent over the link's own sockets, with TLS if the environment has its variables (``tls``). The
+link's all-reduce is Gloo's, on connections that the first call opens. A link with TLS has no all-reduce,
+because Gloo's connections are in plain text.
 
 A link may have a second connection to each peer, marked with a type of service, for values that NICs may
 compress. Such a link has no TLS, because a NIC can't compress encrypted values.
@@ -47,11 +47,11 @@ from gradwire.links.sockets import SocketLink
 
 _LOOK_UP_S = 0.1
 _CONNECT_ATTEMPTS = 5
-"""The number of attempts by Gloo to reach a peer that died after publishing its address."""
+"""The number of times that Gloo tries to reach a peer that died after publishing its address."""
 
 
 class Reduction:
-    """A Gloo all-reduce in flight; ``what`` starts its errors."""
+    """A Gloo all-reduce in flight; its error messages start with ``what``."""
 
     def __init__(self, work: Any, what: str, timeout_s: float, ranks: GlooAllReduce) -> None:
         self._work, self._what, self._timeout_s, self._ranks = work, what, timeout_s, ranks
@@ -157,7 +157,10 @@ class GlooAllReduce:
         return _translated(error, f"{what}{self.closed_peer()}", timeout_s)
 
     def closed_peer(self) -> str:
-        """Return text that names a peer that closed its link, if one is found soon; Gloo names no rank."""
+        """Return text that names a peer that has closed its link, if one is found soon.
+
+        Gloo's errors name no rank.
+        """
         until = time.monotonic() + _LOOK_UP_S
         while not (peers := self.gone()) and time.monotonic() < until:
             time.sleep(0.01)
@@ -185,7 +188,7 @@ class GlooAllReduce:
 
 
 def _translated(error: Exception, what: str, timeout_s: float) -> LinkError:
-    """Return the ``LinkError`` for an error of Gloo, by its text."""
+    """Return the ``LinkError`` that corresponds to the text of an error of Gloo."""
     text = str(error).partition("] ")[2] or str(error)  # after the line of Gloo's source
     if "timed out" in text.lower() or "timeout" in text.lower():
         return LinkTimeoutError(f"{what}: no progress within {timeout_s:g} s")
@@ -193,12 +196,15 @@ def _translated(error: Exception, what: str, timeout_s: float) -> LinkError:
 
 
 def _keep(group: dist.ProcessGroupGloo) -> None:
-    """Leak a group with work in flight, because its destructor would wait for the peers."""
+    """Keep a group with work in flight alive forever, because its destructor would wait for the peers."""
     ctypes.pythonapi.Py_IncRef(ctypes.py_object(group))
 
 
 class _WatchedStore(Store):
-    """The store through which Gloo's ranks connect; waits end with ``check``'s error or at the deadline."""
+    """The store through which Gloo's ranks connect.
+
+    Waits end at the deadline or with the error of ``check``.
+    """
 
     def __init__(self, store: TimedStore, deadline: float, check: Callable[[], None]) -> None:
         super().__init__()
@@ -253,10 +259,10 @@ class ProcessGroupLink(SocketLink):
     All members create their links of one group together, in the same order. Raises ``LinkError`` if the
     others do not join within the timeout.
 
-    Errors name a rank by its global rank, and by its address if it is on another host.
-    ``GRADWIRE_TLS_KEY``, ``GRADWIRE_TLS_CERT`` and ``GRADWIRE_TLS_CA`` in the environment encrypt the frames
-    between ranks whose certificates that authority has signed. The owner of any such certificate can be any
-    rank, unless ``GRADWIRE_TLS_NAMES`` maps ranks to names.
+    Errors name a rank by its global rank, and by its address if it is on another host. ``GRADWIRE_TLS_KEY``,
+    ``GRADWIRE_TLS_CERT`` and ``GRADWIRE_TLS_CA`` in the environment encrypt the frames between ranks whose
+    certificates that authority has signed. The owner of any such certificate can act as any rank, unless
+    ``GRADWIRE_TLS_NAMES`` maps ranks to names.
 
     Parameters
     ----------
@@ -264,7 +270,7 @@ class ProcessGroupLink(SocketLink):
         Any group of ``torch.distributed`` that this process belongs to.
     ranks
         The members' global ranks in the order of the link's ranks: ``[3, 0, 1, 2]`` makes global rank 3 the
-        link's rank 0. The group's order for None.
+        link's rank 0. None keeps the group's order.
     timeout_s
         The default timeout of waits without progress.
     tos
@@ -363,7 +369,10 @@ def check_tos(tos: int) -> None:
 
 
 def _refuse_other_transports(rank: int, world: int) -> None:
-    """Raise ``LinkError`` if the environment makes Gloo encrypt, which has no effect on frames."""
+    """Raise ``LinkError`` if the environment makes Gloo encrypt.
+
+    That would have no effect on gradwire's frames.
+    """
     chosen = os.environ.get(_TRANSPORT) or "TCP"
     if chosen != "TCP":
         raise LinkError(

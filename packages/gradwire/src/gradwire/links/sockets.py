@@ -201,7 +201,10 @@ class SocketLink(Link):
             return [(each, each.lend()) for each in channels]
 
     def forget(self) -> None:
-        """Close this process's copies of the sockets after a fork; connections must end with the parent."""
+        """Close this process's copies of the sockets after a fork.
+
+        Connections must end with the parent.
+        """
         _close_all([each.socket for each in (*self._channels.values(), *self._marked.values())])
         self._channels, self._marked = {}, {}
 
@@ -217,7 +220,10 @@ def _close_all(connections: list[socket.socket]) -> None:
 
 
 def _forget_in_child() -> None:
-    """Close the links in a forked process (a data loader) that would keep a dead rank's connections open."""
+    """Close the links in a forked process, such as a data loader.
+
+    Otherwise, it would keep a dead rank's connections open.
+    """
     for link in list(_open_links):
         link.forget()
 

@@ -3,8 +3,8 @@
 Every host has a port with two directions, each with a given rate. A frame occupies the sender's outgoing
 direction for ``nbytes / rate`` and, shifted by the latency, the receiver's incoming direction for the same
 time. So several senders to one host share its incoming direction, which makes a server's port the bottleneck.
-The two overlap, as in a cut-through switch: an idle receiver adds no second delay. No thread delays frames:
-they are sent over the wrapped link immediately, with the times of their departure, and a wait sleeps until
+The two times overlap, as in a cut-through switch, so an idle receiver adds no second delay. No thread delays
+frames. They are sent over the wrapped link immediately, with their departure times, and a wait sleeps until
 its frame is due. The clock is CLOCK_MONOTONIC, which the processes of one machine share.
 
 A wait with ``keepalive`` lasts until the frame is due, however slow the port is, because bytes of this or
@@ -108,7 +108,7 @@ class Port:
 
 
 class ThrottledLink(Wrapper):
-    """A link limited to a port's rate; all ranks must use one."""
+    """A link whose frames are limited to a port's rate; all ranks must use one."""
 
     def __init__(self, inner: Link, port: Port) -> None:
         super().__init__(inner)

@@ -17,19 +17,22 @@ from gradwire.offload.policies import FORMATS, Policy, check_norms
 from gradwire.units import is_number
 
 AUTO: Literal["auto"] = "auto"
-"""The ``threshold`` with which a policy measures its threshold."""
+"""The value of ``threshold`` with which a policy measures its threshold."""
 _WATCHED_BITS = 32
 """The bits of all layers while the threshold is measured."""
 _WATCHED_INTERVALS = 2
-"""The default measuring time, in intervals; an epoch if an interval is half an epoch."""
+"""The default measuring time in intervals: an epoch, if an interval is half an epoch."""
 _NEARLY_ALL = 0.95
-"""The share of changes below the threshold at which bits grow with time instead of depending on norms."""
+"""The share of changes below the threshold from which a warning is due.
+
+Bits then grow with time instead of depending on norms.
+"""
 _VERSION = 1
 _SOURCE = Source("the state of an AWP", "resume with the policy that was saved", StateError)
 
 
 class AWP(Policy):
-    """A policy that gives a layer more bits after some batches in which its norm has changed little.
+    """A policy that gives a layer more bits after some batches in which the layer's norm has changed little.
 
     Formula, for each layer after each batch i: delta = (|W_i| - |W_(i-1)|) / |W_(i-1)|, where |W| is the l2
     norm of the layer's weights. If delta < threshold, the layer's count increases by one. When the count
@@ -194,7 +197,10 @@ class AWP(Policy):
 
 @dataclass
 class _Watch:
-    """The number of batches and of changes, and the sum of changes or the number below the threshold."""
+    """The counts of a measurement: of batches, of changes, and of changes below the threshold.
+
+    Without a threshold, the sum of changes replaces the last count.
+    """
 
     batches: int = 0
     count: int = 0
@@ -216,8 +222,8 @@ def calibrate_threshold(norms: Sequence[Sequence[float]], errors: Sequence[float
     norms
         The norm of each layer, for each batch of a few epochs.
     errors
-        The validation error after each batch. Batches after the first drop are omitted. Without it, all
-        batches are used.
+        The validation error after each batch. Batches after the first drop are omitted. Without ``errors``,
+        all batches are used.
 
     Raises ``SpecError`` if there are fewer than two batches.
 

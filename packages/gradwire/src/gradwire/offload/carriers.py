@@ -1,4 +1,4 @@
-"""Carriers of layers' weights to devices: a buffer at each end, and the packing and unpacking of weights."""
+"""The carriers of layers' weights to devices: buffers at both ends, and packing and unpacking."""
 
 from __future__ import annotations
 
@@ -63,14 +63,14 @@ class SquareSums(NamedTuple):
 
 
 class Carrier(ABC):
-    """Message buffers for some layers: ``pack`` fills ``host``, and ``unpack`` reads an end's copy of it.
+    """Message buffers for some layers: ``pack`` fills ``host``, and ``unpack`` reads a device's copy.
 
     Parameters with one dimension, such as biases, are sent as float32; the others are *weights*.
 
     Parameters
     ----------
     ends
-        The devices, each with the layers to send. All get the same bytes.
+        The devices, each with the layers to send. All devices get the same bytes.
     capacities
         The largest encoded size of each master, in bytes.
 
@@ -94,15 +94,21 @@ class Carrier(ABC):
             self.on_device = [each.device.zeros(room // 4).view(torch.uint8) for each in ends]
 
     def on_host(self, end: int) -> bool:  # noqa: ARG002 - for DeltaCarrier
-        """Return whether the host decodes this end's messages, and so must wait for their bytes."""
+        """Return whether the host decodes the messages of this end, and so must wait for their bytes."""
         return False
 
     @abstractmethod
     def pack(self, bits: Bits, *, full: bool) -> int:
-        """Pack these masters into ``host``, in ``full`` if devices have no version yet; return the size."""
+        """Pack these masters into ``host``, and return the message's size.
+
+        With ``full``, devices have no version yet, and masters are packed in full.
+        """
 
     def sum_squares(self, bits: Bits | None) -> SquareSums:  # noqa: ARG002 - for BitpackCarrier
-        """Return the sums of all weights' squares; with ``bits``, a carrier may also pack ``host``."""
+        """Return the sums of all weights' squares.
+
+        With ``bits``, a carrier may also pack ``host``.
+        """
         weights = {number: each for number, each in enumerate(self._masters) if each.dim() > 1}
         return SquareSums({number: _squares(each) for number, each in weights.items()}, None)
 
@@ -119,7 +125,7 @@ class Carrier(ABC):
                 replica.copy_(self._whole(end, number, span[0], replica))
 
     def _whole(self, end: int, number: int, begin: int, replica: torch.Tensor) -> torch.Tensor:
-        """Return a float32 view of an unencoded master's bytes, cached while its place stays the same."""
+        """Return a float32 view of an unencoded master's bytes, cached while their place stays the same."""
         known, view = self._views.get((end, number), (-1, replica))
         if known != begin:
             view = self.on_device[end][begin : begin + replica.nbytes].view(torch.float32).view(replica.shape)
@@ -132,7 +138,7 @@ class Carrier(ABC):
 
 
 class BitpackCarrier(Carrier):
-    """A carrier of the most significant bytes of weights: approximate data transfer (A2DTWP)."""
+    """A carrier that sends the most significant bytes of weights: approximate data transfer (A2DTWP)."""
 
     def __init__(self, ends: Sequence[DeviceEnd]) -> None:
         super().__init__(ends, [max(each.nbytes, each.numel() + 1) for each in ends[0].masters])
@@ -144,7 +150,7 @@ class BitpackCarrier(Carrier):
         return _end_of(self.spans)
 
     def sum_squares(self, bits: Bits | None) -> SquareSums:
-        """Return the sums of squares, and with ``bits`` pack the masters in the same pass over memory."""
+        """Return the sums of squares and, with ``bits``, pack the masters in the same pass over memory."""
         if bits is None:
             return super().sum_squares(None)
         squares = self._write(bits, summed=True)
@@ -154,7 +160,7 @@ class BitpackCarrier(Carrier):
         return SquareSums(squares, _end_of(self.spans))
 
     def _write(self, bits: Bits, *, summed: bool) -> dict[int, float]:
-        """Pack the masters into ``host``, and return the sums of the weights' squares if ``summed``."""
+        """Pack the masters into ``host`` and, if ``summed``, return the sums of the weights' squares."""
         self.spans, packed, end = {}, list[Packed](), 0
         for number, wanted in bits.items():
             master, begin = self._masters[number], aligned(end)
@@ -174,7 +180,7 @@ class BitpackCarrier(Carrier):
 
 
 class DeltaCarrier(Carrier):
-    """A carrier of lossless weight deltas; each end keeps the words to which the next delta applies.
+    """A carrier of lossless weight deltas, where each end keeps the words to which the next delta applies.
 
     Accelerators decode with Triton kernels. Raises ``MissingPackageError`` if Triton isn't installed.
     """
@@ -264,7 +270,7 @@ class _Receiver:
 
 
 class DeviceDeltaDecoder:
-    """A decoder of weight deltas on an accelerator, which applies them in place and tracks the version.
+    """A decoder of weight deltas on an accelerator, which updates weights in place and tracks their version.
 
     The host reads headers, and kernels decode bodies. The host waits for the device only to compare a hash.
     Therefore a malformed payload leaves the weights unchanged, and the next call raises its error. Raises

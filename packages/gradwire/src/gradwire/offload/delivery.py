@@ -1,4 +1,4 @@
-"""Messages in flight to devices: layers, packed once, copied to each end, and unpacked by one thread."""
+"""Messages in flight to devices: layers that are packed once, copied to each end, and unpacked there."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from gradwire.offload.replicas import DeviceEnd
 
 
 class Delivery:
-    """The last message of a group at one end, and its unpacking, which a lock protects.
+    """The last message of a group at one end; a lock protects its unpacking.
 
     A thread that needs the weights while another thread unpacks them waits. If unpacking fails, each thread
     gets the error, until ``expect`` replaces the message.
@@ -33,8 +33,8 @@ class Delivery:
     def expect(self, packed: Future[list[Event]], decoded: Future[None] | None) -> None:
         """Replace the last message, and order the current stream after its unpacking.
 
-        The host must have decoded the last message (``settle``). ``packed`` gets the events of the bytes'
-        arrival at each end; ``decoded`` is None if the host doesn't decode at this end.
+        The host must have decoded the last message (``settle``). ``packed`` will have the events of the
+        bytes' arrival at each end; ``decoded`` is None if the host doesn't decode at this end.
         """
         with self._lock:
             self._order()
@@ -87,7 +87,7 @@ class Delivery:
 
 
 class GroupedLayer(NamedTuple):
-    """A layer of a group, the numbers of its masters there, and the index of its bits if it has weights."""
+    """A layer of a group: the numbers of its masters, and the index of its bits if it has weights."""
 
     layer: Layer
     masters: range
@@ -102,7 +102,7 @@ class LayerGroup:
     ) -> None:
         self.layers, self.carrier, self.deliveries = layers, carrier, deliveries
         self.events: list[Event] = []
-        """The events at which the last message's bytes have left the host, for each end."""
+        """The events after which the last message's bytes have left the host, one for each end."""
 
     def wait_for_copies(self) -> None:
         """Wait until the last message's bytes have left the host buffer, so that it can be reused."""

@@ -1,4 +1,4 @@
-"""The return of gradients: each is copied to the host as soon as backward has accumulated it."""
+"""The return of gradients, which are copied to the host as soon as backward has accumulated them."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ from gradwire.offload.sums import GradientSums, LayerSteps
 
 @dataclass
 class _Origin:
-    """The origin of a gradient, which is a parameter of a replica, and the master that receives it."""
+    """The origin of a gradient: a parameter of a replica, and the master that receives the gradient."""
 
     master: nn.Parameter
     is_trained: bool  # whether the master required a gradient when it was last checked
@@ -122,7 +122,8 @@ class GradientReturn:
         """Accumulate gradients on the device within the block; the next pass after it returns their sum.
 
         A block affects the replicas that its thread runs. If the thread that made this object runs no replica
-        itself, its blocks affect all replicas; another thread may still be about to run its first one.
+        itself, its blocks affect all replicas, because another thread may still be about to run its first
+        replica.
         """
         thread = threading.get_ident()
         with self._lock:
@@ -167,7 +168,7 @@ class GradientReturn:
         return Counter(origin.layer for origin in self._origins.values() if origin.is_trained)
 
     def _take(self, replica: torch.Tensor) -> None:
-        """Copy a gradient that backward has accumulated, unless it is held or DDP averages it."""
+        """Copy a gradient that backward has accumulated to the host, unless it is held or averaged by DDP."""
         origin = self._origins[replica]
         # The inner pass of a reentrant checkpoint has its own id, and steps layers of the outer pass.
         task = torch._C._current_graph_task_id() if self._steps is None else 0
@@ -239,7 +240,7 @@ class GradientReturn:
             steps.submit({each.origin.master for each in whole}, partial(self._deliver, whole))
 
     def _end(self, task: int, backward: _BackwardPass) -> None:
-        """Finish the pass now, or after DDP's own callback, which is queued already, if DDP averages."""
+        """Finish the pass now or, if DDP averages, after DDP's own callback, which is queued already."""
         if backward.averaged:
             _when_backward_ends(partial(self._finish, task, backward))
         else:
@@ -259,7 +260,10 @@ class GradientReturn:
                 self._steps.join()
 
     def _left(self, backward: _BackwardPass) -> list[torch.Tensor]:
-        """Return the parameters with gradients still to copy: DDP's averages, and gradients held before."""
+        """Return the parameters whose gradients have not been copied yet.
+
+        They are DDP's averages, and gradients that were held before.
+        """
         with self._lock:
             ends = {each for each in backward.ends if not self._is_held(each)}
             averaged = backward.averaged & ends

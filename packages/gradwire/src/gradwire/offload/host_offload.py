@@ -39,11 +39,11 @@ _SOURCE = Source("the state of a HostOffload", "load a state saved with the same
 class HostOffload:
     """A model with its master weights on the host and a replica that trains on a device.
 
-    Weights are sent to the device in fewer bits. ``offload(x)`` is a forward pass of the replica. When
-    ``backward`` returns, the gradients are in ``model.parameters()``, so that clipping, accumulation,
-    schedulers, and ``optimizer.step()`` work as without an offload. The optimizer's step sends the weights.
-    ``model.state_dict()`` has the masters and the replica's buffers; after ``model.load_state_dict()``, the
-    next forward pass sends everything.
+    Weights are sent to the device in fewer bits than they have. ``offload(x)`` is a forward pass of the
+    replica. When ``backward`` returns, the gradients are in ``model.parameters()``, so that clipping,
+    accumulation, schedulers, and ``optimizer.step()`` work as without an offload. The optimizer's step sends
+    the weights. ``model.state_dict()`` has the masters and the replica's buffers; after
+    ``model.load_state_dict()``, the next forward pass sends everything.
 
     Parameters
     ----------
@@ -67,9 +67,9 @@ class HostOffload:
     timed
         Whether to measure the seconds of the copies for the ledger.
     fraction
-        The share of the model's weights, by bytes, with masters and optimizer state on the host. The other
-        layers have both on the device, so none of their bytes are sent. They are the layers that fit there,
-        tried from the model's first layer on.
+        The share of the model's weights, by bytes, with masters and optimizer state on the host. All other
+        layers have both on the device, so none of their bytes are sent. From the model's first layer on, each
+        layer that fits into the rest stays on the device.
     pin_memory
         Whether copies use pinned host memory; by default, if the device is an accelerator.
     threads
@@ -210,7 +210,7 @@ class HostOffload:
 
     @outside_inference
     def state_dict(self) -> dict[str, Any]:
-        """Return the policy's state; the model and the optimizer have their own."""
+        """Return the policy's state, without the states of the model and the optimizer."""
         self._join()
         return sealed({"version": _VERSION, "bits": self._sender.bits, "policy": self.policy.state_dict()})
 
@@ -346,7 +346,10 @@ class HostOffload:
 
     @outside_inference
     def _take_buffers(self) -> None:
-        """Copy the first replica's buffers to the model; if the device fails, keep the model's and warn."""
+        """Copy the first replica's buffers to the model.
+
+        If the device fails, warn and keep the model's buffers.
+        """
         if self._buffers_stale:
             return
         try:

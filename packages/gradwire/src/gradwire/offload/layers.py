@@ -1,4 +1,4 @@
-"""A model's layers, with masters and replicas; the ledger of moved bytes; and the detection of writes."""
+"""A model's layers, with masters and replicas, the ledger of moved bytes, and the detection of writes."""
 
 from __future__ import annotations
 
@@ -99,7 +99,7 @@ def check_optimizer(optimizer: torch.optim.Optimizer, model: nn.Module) -> None:
 # The ledger of an offload: bytes of each layer, and seconds.
 
 _counting = threading.Lock()
-"""The lock of all counts, which several threads increase."""
+"""The lock of all counts, because several threads increase them."""
 
 
 @dataclass
@@ -127,7 +127,7 @@ class OffloadLedger:
         Wall-clock seconds of the packing thread, for norms (mostly with packing in the same pass) and for
         packing without norms.
     packing_cpu_s
-        The CPU seconds of the packing thread for both, without other threads that it packs with.
+        The CPU seconds of the packing thread for norms and packing, without its helper threads.
     transfer_s
         Seconds from the first copy of a send to the end of its last copy, if they are measured
         (``timed=True``). They include the packing of later layers, and norms that a policy waits for.
@@ -220,7 +220,7 @@ class Written:
 
     @contextmanager
     def sending(self) -> Iterator[None]:
-        """Mark the values from the block's start as sent, once the block ends without an error."""
+        """Mark the values at the block's start as sent, once the block has ended without an error."""
         sent = self._snapshot(self._sent)
         yield
         self._sent = sent
@@ -251,7 +251,7 @@ def _mark(tensor: torch.Tensor) -> tuple[int, int]:
 
 
 def _samples(tensor: torch.Tensor) -> torch.Tensor | None:
-    """Return a view of sampled values from the first to about the last, or None without float32 values."""
+    """Return a view of sampled values from the first to near the last, or None without float32 values."""
     if tensor.dtype != torch.float32 or not tensor.is_contiguous() or not tensor.numel():
         return None
     return tensor.detach().view(-1)[:: max(1, (tensor.numel() - 1) // (_SAMPLES - 1))]

@@ -25,7 +25,7 @@ _SPECS = "'static:8', 'static:16', 'static:24', 'static:32', 'delta', 'delta:fp3
 
 
 class Policy(ABC):
-    """A choice of the bits in which each layer's weights are sent, for one ``HostOffload``."""
+    """A policy that chooses the bits in which each layer's weights are sent, for one ``HostOffload``."""
 
     wants_norms: bool = False
     """Whether ``observe`` uses the norms; if not, they aren't computed."""
@@ -37,7 +37,8 @@ class Policy(ABC):
     def bits_for(self, layer: int, norm: float) -> int | None:  # noqa: ARG002 - for policies that know
         """Return the bits that ``observe`` will choose for a layer with this norm, whatever the other norms.
 
-        Its weights are then sent before the other layers' norms are known. None if the bits depend on them.
+        The layer's weights are then sent before the other layers' norms are known. Return None if the bits
+        depend on other norms.
         """
         return None
 
@@ -49,7 +50,7 @@ class Policy(ABC):
         return [*bits]
 
     def carrier(self, ends: Sequence[DeviceEnd]) -> Carrier:
-        """Return a carrier for the ends' layers: one layer of the model, or several small layers."""
+        """Return a carrier for the layers of these ends: one layer of the model, or several small layers."""
         return BitpackCarrier(ends)
 
     def state_dict(self) -> dict[str, Any]:
@@ -93,7 +94,7 @@ class Static(Policy):
 
 
 class Oracle(Static):
-    """The static policy whose run reached an accuracy first, known only after runs with all formats.
+    """The static policy whose run reached an accuracy first; it is known only after runs with all formats.
 
     Parameters
     ----------

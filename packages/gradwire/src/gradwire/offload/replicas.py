@@ -19,7 +19,7 @@ from gradwire.offload.layers import Layer, layers_of
 from gradwire.units import is_number
 
 DeviceLike: TypeAlias = "torch.device | str | Device"
-"""A device as users pass it."""
+"""A device in any form that users may pass."""
 
 
 @dataclass(frozen=True)
@@ -76,19 +76,19 @@ class DeviceEnd:
 
 
 def _line(error: BaseException) -> str:
-    """Return the first line of an error; the next lines of torch's errors are advice."""
+    """Return the first line of an error, because torch's errors continue with lines of advice."""
     return str(error).partition("\n")[0].strip(" .")
 
 
 class _ForwardPass(threading.local):
-    """The forward pass of a thread."""
+    """One thread's forward pass."""
 
     called: list[nn.Module] | None = None
     """The modules called so far, if the order of layers isn't known yet."""
 
 
 class Replica:
-    """A copy of the model on one device, and the order in which its forward passes read its layers.
+    """A copy of the model on one device, and the order in which forward passes use its layers.
 
     Attributes
     ----------
@@ -105,7 +105,7 @@ class Replica:
         self._is_known, self._pass = False, _ForwardPass()
 
     def hook(self, begin: Callable[[], None], arrive: Callable[[Sequence[Layer]], None]) -> Iterator[Any]:
-        """Yield hooks that call ``begin`` at a forward pass's start, and ``arrive`` with needed layers."""
+        """Yield hooks that call ``begin`` when a forward pass starts, and ``arrive`` with needed layers."""
         yield self.module.register_forward_pre_hook(lambda *_: self._enter(begin, arrive))
         yield self.module.register_forward_hook(lambda *_: self._leave())
         for module in {reader: None for layer in self.layers for reader in layer.readers}:
@@ -129,7 +129,7 @@ class Replica:
             arrive(read)
 
     def _leave(self) -> None:
-        """End a forward pass; after the first one, layers are sent in the order in which they are needed.
+        """End a forward pass; the first one determines the order in which layers are sent.
 
         A layer with a module that isn't called is needed at the start, because another module reads it.
         """

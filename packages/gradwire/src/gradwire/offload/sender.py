@@ -1,9 +1,4 @@
-"""The sending of weights: a thread packs layers while previous layers are copied and the model computes.
-
-Each message has a fixed cost, for passing it between threads and for the interpreter. Therefore consecutive
-small layers share one message. A policy that uses norms chooses bits layer by layer, and a message is sent as
-soon as its layers' bits are known.
-"""
+"""The sending of weights: one thread packs layers, while earlier layers are copied and the model computes."""
 
 from __future__ import annotations
 
@@ -31,10 +26,13 @@ from gradwire.offload.policies import Policy
 from gradwire.offload.replicas import DeviceEnd
 
 _TOGETHER_NBYTES = 1 << 20
-"""The largest total size of several masters in one message, so that the pipeline has many messages."""
+"""The largest total size of several masters in one message.
+
+Smaller messages keep the pipeline busy.
+"""
 
 Packing = dict[LayerGroup, tuple[Bits, int]]
-"""The bits and the sizes in bytes of messages that are packed already, by their groups."""
+"""The bits of messages that are packed already, and their sizes in bytes, by group."""
 
 
 class Sender:
@@ -235,7 +233,10 @@ class Sender:
         return found
 
     def _send_next(self, left: deque[Message], packed: Packing, full: bool) -> None:
-        """Send the first message in ``left``, and remove it; pack it unless it is packed in its bits."""
+        """Send the first message in ``left``, and remove it.
+
+        The message is packed first, unless it has been packed in its current bits.
+        """
         message, group = left[0], left[0].group
         bits, (packed_bits, nbytes) = self._bits(message.layers), packed.get(group) or (None, 0)
         if packed_bits != bits:
@@ -271,7 +272,10 @@ class Sender:
 
 
 def _split(counts: Sequence[int], nbytes: int) -> Iterator[range]:
-    """Yield ranges of consecutive layers with at most ``nbytes`` in float32 together, or of one layer."""
+    """Yield ranges of consecutive layers with at most ``nbytes`` in float32.
+
+    A larger layer is a range of its own.
+    """
     begin, held = 0, 0
     for number, count in enumerate(counts):
         if number > begin and held + 4 * count > nbytes:
@@ -290,7 +294,8 @@ _NODES = Path("/sys/devices/system/node")
 def packing_thread(threads: int | None = None, numa: int | None = None) -> ThreadPoolExecutor:
     """Return a pool of one thread whose kernels use ``threads`` threads on the CPUs of a NUMA node.
 
-    None uses torch's number of threads, and all CPUs. Raises ``SpecError`` if a value is invalid.
+    With None, the kernels use torch's number of threads, and all CPUs. Raises ``SpecError`` if a value is
+    invalid.
     """
     if threads is not None and not is_whole(threads, 1, sys.maxsize):
         raise SpecError(f"expected a whole number from 1 up or None for threads, got {shown(threads)}")

@@ -14,7 +14,7 @@ from torch import nn
 from gradwire.errors import SpecError
 
 Arrival = tuple[int, nn.Parameter, torch.Tensor]
-"""The number of a device, a master, and the master's gradient from this device."""
+"""The number of a device, the number of a master, and this device's gradient of the master."""
 
 
 @dataclass
@@ -108,15 +108,7 @@ def _rebuild(master: nn.Parameter, found: _OpenSum) -> None:
 
 
 class LayerSteps:
-    """The steps of an optimizer for some parameters at a time, which have gradients only during their step.
-
-    Raises ``SpecError`` for LBFGS, which updates all parameters at once.
-
-    Attributes
-    ----------
-    awaits_step
-        Whether backward has stepped parameters since the last ``optimizer.step()``.
-    """
+    """The optimizer's steps for a few parameters at a time, which have gradients only during their step."""
 
     def __init__(self, optimizer: torch.optim.Optimizer) -> None:
         if isinstance(optimizer, torch.optim.LBFGS):
@@ -132,7 +124,7 @@ class LayerSteps:
 
     @property
     def active(self) -> bool:
-        """Whether this thread runs a step of some parameters, which also calls the optimizer's hooks."""
+        """Whether this thread steps a few parameters, which also calls the optimizer's hooks."""
         return self._stepping == threading.get_ident()
 
     def begin(self) -> None:

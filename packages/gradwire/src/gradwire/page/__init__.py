@@ -60,7 +60,7 @@ MODULES = MappingProxyType(
         "gradwire.run": "gradwire.run.report",
     }
 )
-"""The kinds of this package's records, and the modules whose ``PAGES`` have functions for them.
+"""The kinds of this package's records, and the modules whose ``PAGES`` have page functions for them.
 
 Modules are imported on use, because most import torch, which takes seconds. Other packages register theirs as
 entry points (``plugins.PAGES``).
@@ -73,7 +73,7 @@ def kinds() -> tuple[str, ...]:
 
 
 def pages_of(kind: str) -> Mapping[str, Callable[[Mapping[str, Any]], str]] | None:
-    """Return the functions that make pages for a kind of records, by schema, or None for an unknown kind.
+    """Return the page functions for one kind of records, by schema, or None for an unknown kind.
 
     Raises ``SpecError`` if another package's module cannot be loaded.
     """

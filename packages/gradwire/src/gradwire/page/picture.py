@@ -205,7 +205,7 @@ def legend_above(axes: Axes, columns: int) -> None:
 
 
 NARROW_LEGEND = 54
-"""The characters of a legend's line in a narrow figure, with six for each sample and gap."""
+"""The width of a legend's line in a narrow figure, in characters, with six for each sample and gap."""
 
 
 def log_axis(axes: Axes, which: str, label: str, base: float = 10) -> None:

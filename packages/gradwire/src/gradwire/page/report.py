@@ -32,7 +32,7 @@ if TYPE_CHECKING:
 
 
 class Mark(str):
-    """A word that states a verdict, with a sign and a colour, so that no reader depends on the colour.
+    """A word that states a verdict, with a sign and a colour: no reader needs to see the colour.
 
     ``tone`` is the name of a colour in the template: good, near, caution, bad, or none.
     """
@@ -62,9 +62,9 @@ class PageLink(str):
 
 
 class Number(str):
-    """A cell that is sorted by ``key`` instead of its text, or last if ``key`` is None.
+    """A cell that is sorted by ``key`` instead of by its text, or last if ``key`` is None.
 
-    ``several`` are the lines below the text, such as the values that it averages.
+    ``several`` has the lines below the text, such as the averaged values.
     """
 
     __slots__ = ("key", "several")
@@ -103,7 +103,7 @@ class Section:
     parts
         Paragraphs, tables with their captions, pictures, lists, and sections of the next level.
     link
-        The text of links to it; by default, the heading.
+        The text of links to the section; by default, the heading.
     is_open
         Whether the content is shown at first: only what the reader must act on.
     """
@@ -193,11 +193,14 @@ def _template(name: str) -> Template:
 # The origin of records: the machine, the versions, the commit.
 
 MADE_WITH = ("machine", "versions", "commit", "commits")
-"""The fields of a record that describe its origin."""
+"""The fields of a record that describe how it was made."""
 
 
 def made_with(records: Sequence[tuple[str, Mapping[str, Any]]]) -> list[Part]:
-    """Return a table for each combination of machine, versions, and commit, with the names of its records."""
+    """Return a table of records' origins, with a row for each machine, versions, and commit.
+
+    The last column has the records' names.
+    """
     groups: dict[str, list[tuple[str, Mapping[str, Any]]]] = {}
     for name, fields in records:
         same = json.dumps([fields.get(each) for each in MADE_WITH], sort_keys=True)
@@ -228,7 +231,7 @@ def plain(value: object) -> str:
 
 
 def _origin(fields: Mapping[str, Any]) -> list[tuple[str, str]]:
-    """Return the rows of a record's origin, with a row for each name in a field."""
+    """Return the rows about a record's origin, with one row for each name in a field."""
     lines: list[tuple[str, str]] = []
     for name in MADE_WITH:
         if name.startswith("commit") and name not in fields:

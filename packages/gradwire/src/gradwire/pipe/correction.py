@@ -24,7 +24,10 @@ CORRECTIONS = ("eager", "none")
 
 
 class Correction:
-    """The base class, without a correction, as in Pipe-SGD's algorithm 1: ranks compute at the masters."""
+    """The correction ``none``, as in Pipe-SGD's algorithm 1, and the base class of the others.
+
+    Ranks compute at the masters.
+    """
 
     CORRECTS = False
     """True for corrections in which ranks compute at weights other than the masters."""
@@ -60,7 +63,10 @@ def check_correction(correction: str) -> str:
 
 
 def check_forward(model: nn.Module) -> None:
-    """Raise ``SpecError`` if a model's forward pass writes parameters, which eager updates would undo."""
+    """Raise ``SpecError`` if a model's forward pass writes parameters.
+
+    Eager updates would undo the writes.
+    """
     for name, module in model.named_modules():
         if isinstance(module, nn.Embedding | nn.EmbeddingBag) and module.max_norm is not None:
             raise SpecError(
@@ -76,7 +82,10 @@ def check_forward(model: nn.Module) -> None:
 
 _IMMUTABLE = (int, float, bool, complex, str, bytes, type(None))
 _CHANGEABLE = (torch.Tensor, list, dict, set, tuple)
-"""The types of attributes that may change in place and are copied; wrapped methods aren't, for example."""
+"""The types of attributes that are copied, because they may change in place.
+
+Wrapped methods, for example, are not copied.
+"""
 _APART = ("state", "param_groups", "defaults")
 """The attributes of an optimizer that are copied separately, or only read."""
 
@@ -240,8 +249,8 @@ class _Own:
 class Eager(Correction):
     """The eager correction: virtual weights from the local gradients of the last ``pipeline - 1`` steps.
 
-    It stores ``pipeline - 1`` copies of the gradient, and ``VirtualWeights``. A gradient that isn't finite
-    makes no virtual update, and a parameter without a gradient isn't updated.
+    The correction stores ``pipeline - 1`` copies of the gradient, and ``VirtualWeights``. A gradient that
+    isn't finite makes no virtual update, and a parameter without a gradient isn't updated.
 
     ``pipeline`` is K, from 2 up. Each local gradient is clipped to the 2-norm ``max_norm``.
     """

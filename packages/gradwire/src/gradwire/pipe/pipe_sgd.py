@@ -38,7 +38,7 @@ _PIPELINE = 2  # hides the network; more steps only add staleness
 
 
 class PipeSGD(WorkerMethod):
-    """Pipelined SGD: each step applies the averaged gradient of K steps ago, while newer ones are in flight.
+    """Pipelined SGD: each step applies the average of K steps ago, while newer gradients are in flight.
 
     It makes its own connections to the group's other ranks, so that its traffic never mixes with the script's
     collectives. Between two calls, all ranks' weights have the same bits.

@@ -51,10 +51,10 @@ class Pipeline:
     K buffers are used in turn: backward writes into one, the exchange averages it in place, and the optimizer
     reads it K steps later, just before backward reuses it. Eager updates copy K - 1 local gradients, the
     weights, and the optimizer's state; the paper's pipeline copies nothing. Between steps every ``.grad`` is
-    None, because its buffer is in flight. If the plan divides the gradient into buckets, they are sent one
-    after the other, in their order, once backward has ended: the pipeline already hides them.
+    None, because its buffer is in flight. If the plan divides the gradient into buckets, the buckets are sent
+    one after the other, once backward has ended, because the pipeline hides their exchange already.
 
-    ``buckets_of`` returns the buckets of gradients with the layout that all K buffers share.
+    ``buckets_of`` returns the buckets of a gradient in the layout that all K buffers share.
     """
 
     def __init__(
@@ -155,7 +155,7 @@ class Pipeline:
     def in_flight(self) -> list[InFlight]:
         """Return copies of the averaged gradients that are still to be applied, oldest first.
 
-        It waits for them, like ``settle``.
+        This waits for their exchanges, like ``settle``.
         """
         self.settle()
         own = self._correction.own()  # of the newest steps
@@ -172,7 +172,7 @@ class Pipeline:
         ]
 
     def check_fits(self, in_flight: Sequence[InFlight]) -> None:
-        """Raise ``StateError`` unless these gradients are of this model and fit into the pipeline."""
+        """Raise ``StateError`` unless these gradients belong to this model and fit into the pipeline."""
         numbers = {number for each in in_flight for number in (*each.absent, *each.own_absent)}
         if numbers and max(numbers) >= len(self._trained.parameters):
             raise StateError(

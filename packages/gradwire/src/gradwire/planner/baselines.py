@@ -47,7 +47,7 @@ def in_bf16(environment: Environment) -> Environment:
 def cast_s(environment: Environment, count: int) -> float:
     """Return the seconds in which the hook rounds ``count`` gradients to bfloat16 and converts them back.
 
-    If bf16's costs weren't measured, a copy of float32 takes their place.
+    If bf16's costs weren't measured, the cost of copying float32 is used.
     """
     point = environment.cost(_HALF if _HALF in environment.codecs else _EXACT).at(1)
     return count * (point.encode_s + point.decode_s)

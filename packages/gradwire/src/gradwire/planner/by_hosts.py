@@ -50,7 +50,7 @@ def pays(points: Sequence[ScalePoint]) -> str:
 
 
 def gains_by_hosts(rows: Sequence[Mapping[str, Any]], here: int, kind: str = "DDP") -> Picture:
-    """Return the picture of throughputs by number of hosts; ``here`` is the requested number."""
+    """Return the picture of throughputs by number of hosts, where ``here`` is the requested number."""
     points = read_points(rows)
     plain, hook = BASELINES[kind]
     curves: list[tuple[str, str, str, _Seconds]] = [

@@ -1,4 +1,4 @@
-"""Measure the costs of candidate codecs on recorded or synthetic gradients, and of frames on this machine."""
+"""Measure the costs of codecs on recorded or synthetic gradients, and of frames on this machine."""
 
 from __future__ import annotations
 
@@ -43,13 +43,16 @@ from gradwire.timing.line import (
 
 
 def threads_of(hosts: int, *, shared: bool) -> int:
-    """Return the number of threads of one rank; if ``shared``, ``hosts`` ranks share this machine's cores."""
+    """Return the number of threads of one rank.
+
+    ``shared`` says whether ``hosts`` ranks share this machine's cores.
+    """
     return max(1, cores() // hosts) if shared else cores()
 
 
 @contextmanager
 def use_threads(count: int) -> Iterator[None]:
-    """Run a ``with`` block with this number of threads in PyTorch, and so in the codecs."""
+    """Run a ``with`` block with this number of threads in PyTorch, which codecs use, too."""
     before = torch.get_num_threads()
     torch.set_num_threads(count)
     try:
@@ -68,7 +71,7 @@ ROUNDS = 3
 """The number of measurements of each codec, seconds apart, because the machine's other load varies."""
 
 Show = Callable[[int, int, str], None]
-"""A progress callback: receives the measurements done, their total number, and the codec measured next."""
+"""A progress callback that receives the number of measurements done, their total, and the next codec."""
 
 
 def measure_codecs(
@@ -81,9 +84,9 @@ def measure_codecs(
 ) -> dict[str, CodecCost]:
     """Return the cost of every codec, by its spec, on sums of up to ``world`` of the gradients.
 
-    The gradients belong to different steps or ranks; they have any shape and floating dtype, and one size.
-    ``threads`` is the number of threads of one rank. Codecs rest between segments for the time that ``line``
-    takes to send one. Raises ``TensorError`` if gradients are empty or differ in size.
+    The gradients belong to different steps or ranks; they have any shape and floating dtype, and equal size.
+    ``threads`` is the number of threads of one rank. Between segments, codecs pause for the time in which
+    ``line`` sends one segment. Raises ``TensorError`` if gradients are empty or differ in size.
     """
     samples = [excerpt(gradient) for gradient in gradients]
     rest_s, total = rest_between_segments(line, SEGMENT_NBYTES), ROUNDS * len(codecs)
@@ -221,7 +224,10 @@ def local_pair() -> Iterator[tuple[SocketLink, SocketLink]]:
 
 
 def _run(link: Link, barrier: Barrier, rounds: int) -> list[list[_CpuTimes]]:
-    """Run one end (rank 1 sends, rank 0 receives); return the CPU times for small and for large frames."""
+    """Run one end of a link, and return the CPU times for small and for large frames.
+
+    Rank 1 sends, and rank 0 receives.
+    """
     return [_clocks_of(link, barrier, nbytes, rounds) for nbytes in (SMALL_NBYTES, LARGE_NBYTES)]
 
 

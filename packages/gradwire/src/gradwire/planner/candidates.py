@@ -1,4 +1,4 @@
-"""The candidate plans of a search, and the training step that they are predicted for."""
+"""The candidate plans of a search, and the training step for which they are compared."""
 
 from __future__ import annotations
 
@@ -28,14 +28,17 @@ from gradwire.wire import MAX_FRAME_NBYTES
 # The workload that determines the time of a step: sizes of gradients, seconds of computation.
 
 PIECE_COUNT, MOST_PIECES = 1 << 18, 1024
-"""The division of a model of known size: into parameters of 1 MiB, or into at most 1024 larger ones."""
+"""The division of a model of known size: parameters of 1 MiB, or at most 1024 larger parameters."""
 
 
 LOCAL_UPDATES = 2.5
-"""The time of an eager pipeline's local update, in optimizer steps. It is one such step, and copies of the
-rank's gradient, the weights, and the optimizer's state. ``bench/local_update.py`` measures it."""
+"""The time of an eager pipeline's local update, in optimizer steps.
+
+The update is one such step, with copies of the rank's gradient, the weights, and the optimizer's state.
+``bench/local_update.py`` measures it.
+"""
 MOST_COUNT = 10**15
-"""The largest accepted number of parameters, because a larger number is a typing error."""
+"""The largest accepted number of parameters, because a larger one is a typing error."""
 
 
 _STEP = Source("a training step", "give seconds")
@@ -43,7 +46,7 @@ _STEP = Source("a training step", "give seconds")
 
 @dataclass(frozen=True)
 class Part:
-    """One bucket: its floats, and when its gradients are ready, in seconds from the start of backward."""
+    """One bucket: its number of floats, and the seconds from the start of backward until it is ready."""
 
     count: int
     ready_s: float
@@ -105,8 +108,8 @@ class Workload:
     def compute_with_s(self, pipeline: int, shards: int = 1) -> float:
         """Return the seconds of computation in a step with ``pipeline`` steps in flight.
 
-        From 2 steps up, this includes the eager pipeline's local update. ``shards`` is the number of ranks
-        that divide the update among them.
+        From 2 steps up, the time includes the eager pipeline's local update. ``shards`` is the number of
+        ranks that divide the update among them.
         """
         replays = pipeline - 2  # of local gradients, after the first
         update_s = self.update_s * (1 + LOCAL_UPDATES + replays if pipeline > 1 else 1 / shards)
@@ -126,7 +129,7 @@ class Workload:
 
 
 def no_model(found: object) -> SpecError:
-    """Return the error to raise if ``found`` isn't a description of a model."""
+    """Return the error to raise if ``found`` doesn't describe a model."""
     return SpecError(
         "expected a torch.nn.Module, its parameters, a whole number of them (25.6M), or a factory "
         f"package.module:name, got {found!r:.60}"
@@ -134,8 +137,11 @@ def no_model(found: object) -> SpecError:
 
 
 ALGORITHMS = (backend.NAME, "ring", "pairwise", "butterfly", "tree", "star")
-"""Algorithms in the order in which they win ties. The transport's native all-reduce, for uncompressed
-buckets, is first; the others follow from the simplest to tune to the star, which loads a single rank."""
+"""The algorithms in the order in which they win ties.
+
+The transport's native all-reduce, for uncompressed buckets, is first. The others follow, from the simplest to
+tune to the star, which loads a single rank.
+"""
 SEGMENTS_NBYTES = (1 << 18, 1 << 20, 1 << 22)
 BUCKETS_NBYTES = (1 << 20, 1 << 22, 1 << 24, 1 << 26)
 MOST_BUCKETS = 64
@@ -218,7 +224,7 @@ def _is_scalable(codec: Codec) -> bool:
 
 
 def coded(encoding: Codec) -> dict[str, Any]:
-    """Return the arguments of ``Plan`` that give it this ``encoding``."""
+    """Return the arguments of ``Plan`` for a plan with this ``encoding``."""
     if isinstance(encoding, Scaled):
         return coded(encoding.codec) | {"scale": "auto"}
     return {"offload": encoding.codec} if isinstance(encoding, Projected) else {"codec": encoding}
@@ -227,7 +233,7 @@ def coded(encoding: Codec) -> dict[str, Any]:
 def candidates(space: Space, workload: Workload, world: int) -> Iterator[Plan]:
     """Yield the candidate plans for ``world`` ranks, in order of preference among equally fast plans.
 
-    The transport segments its native all-reduce itself, so only one segment size is tried with it.
+    The transport divides a native all-reduce itself, so only one segment size is tried with it.
     """
     for pipeline, codec, algorithm, exchange in product(
         space.pipelines, space.codecs, space.algorithms, space.exchanges
@@ -271,7 +277,10 @@ def _buckets(space: Space, workload: Workload, pipeline: int) -> Iterator[int | 
 
 
 def _segments(space: Space, count: int, chunks: int) -> Iterator[int]:
-    """Yield segment sizes up to the first that holds a whole chunk; larger ones give the same frames."""
+    """Yield segment sizes up to the first that is at least a whole chunk.
+
+    Larger sizes give the same frames.
+    """
     chunk_nbytes = FLOAT_NBYTES * math.ceil(count / chunks)
     for segment_nbytes in sorted(space.segments_nbytes):
         yield segment_nbytes

@@ -97,7 +97,7 @@ class Choice:
     ``plan`` is ready for ``gradwire.all_reduce``, ``gradwire.PipeSGD`` and ``Plan.save``. ``prediction`` is
     the predicted step with this plan, ``uncompressed`` the predicted step with the fastest plan without
     compression, and ``ranking`` has all predictions, the fastest first. ``request`` has the sizes and times
-    of the model; ``asked`` is the request before its factory and its files were read.
+    of the model; ``asked`` is the original request, before its factory and its files were read.
     """
 
     request: PlanRequest
@@ -199,7 +199,7 @@ def _candidate(candidate: CodecCandidate) -> dict[str, object]:
 # which is the time of computation over the step time.
 
 LEAST_GAIN = 0.5
-"""The throughput that an additional host must add to pay off, as a share of a single host's throughput."""
+"""The share of a single host's throughput that an additional host must add to pay off."""
 _NONE_KNOWN: Mapping[int, Prediction] = MappingProxyType({})
 
 
@@ -207,7 +207,7 @@ _NONE_KNOWN: Mapping[int, Prediction] = MappingProxyType({})
 class ScalePoint:
     """The best plan's step on ``hosts`` hosts; a single host exchanges nothing and has no prediction.
 
-    ``plain_s`` and ``hook_s`` are the step of plain DDP and that of its bf16 hook, or None if unknown.
+    ``plain_s`` and ``hook_s`` are the step times of plain DDP and of its bf16 hook, or None if unknown.
     """
 
     hosts: int
@@ -219,7 +219,7 @@ class ScalePoint:
 
     @property
     def throughput(self) -> float:
-        """Batches per second of all hosts together."""
+        """The number of batches per second of all hosts together."""
         return self.hosts / self.step_s
 
     @property
@@ -290,7 +290,10 @@ def hosts_that_pay(points: Sequence[ScalePoint], least_gain: float = LEAST_GAIN)
 
 
 def gains(points: Sequence[ScalePoint]) -> list[float]:
-    """Return the throughput that each additional host adds between neighbouring points, in hosts."""
+    """Return the throughput that each additional host adds between neighbouring points.
+
+    Its unit is the throughput of one host.
+    """
     return [
         (after.speedup - before.speedup) / (after.hosts - before.hosts) for before, after in pairwise(points)
     ]

@@ -63,9 +63,9 @@ SHIM_NBYTES = 8
 
 
 MOST_AT_ONCE_NBYTES = 1 << 16
-"""The largest packet that a host's kernel passes to a NIC for segmentation."""
+"""The largest packet that a host's kernel passes to a NIC, which divides it into segments."""
 FILL = 0.97
-"""The share of a packet that a segment-merging NIC tries to fill (kCaution in native/nic/engine.cc)."""
+"""The share of a packet that a NIC tries to fill by merging segments (kCaution in native/nic/engine.cc)."""
 
 
 def packet_ratio(
@@ -151,7 +151,7 @@ def _candidate(codec: Codec, cost: CodecCost, world: int, limit: float) -> Codec
 WEIGHTS = "delta:bf16"
 """The encoding of weights that ``Sharded`` uses by default."""
 WARM_UP, MEASURED = 10, 9
-"""The optimizer's steps before its moving averages are typical of training, and the measured ones after."""
+"""The number of optimizer steps until moving averages are typical of training, and of the measured steps."""
 _SPREAD = 0.02
 """The standard deviation of the synthetic weights, as in many transformers."""
 

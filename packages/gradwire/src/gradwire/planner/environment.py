@@ -66,7 +66,7 @@ def _called(request: PlanRequest, factory: str) -> PlanRequest:
     """Return the request with the sizes of the factory's model, and its times if it has example inputs.
 
     The measured gradients belong to the initial weights and don't show the noise during training, so plans
-    are then compared by their steps.
+    are compared by their step times.
     """
     model, example = load_factory(factory)
     sizes = sizes_of(model)
@@ -105,9 +105,10 @@ def measure(request: PlanRequest, show: Show = quiet) -> Environment:
 
 
 def _noise(request: PlanRequest) -> float | None:
-    """Return the noise scale to compare plans by their time to a loss, or None to compare their steps.
+    """Return the noise scale if plans are compared by their time to a loss, or None if by their step times.
 
-    By default, plans are compared by their steps if costs are given, which may lack the encoding error.
+    By default, plans are compared by their step times if the costs are given, because given costs may lack
+    the encoding error.
     """
     objective = request.objective
     if objective is None:
@@ -159,7 +160,7 @@ def _measured_costs(request: PlanRequest, show: Show) -> Mapping[str, CodecCost]
 
 
 def inputs_of(asked: PlanRequest, request: PlanRequest, environment: Environment) -> tuple[Input, ...]:
-    """Return the inputs of a choice as text; ``request`` is ``asked`` after ``resolve``."""
+    """Return the inputs of a choice as text, where ``request`` is the resolved form of ``asked``."""
     measured = [
         name
         for name in ("forward", "backward")

@@ -1,4 +1,4 @@
-"""Times of exchanges in one environment, cached, and computed by the cheapest method that is exact enough.
+"""The times of exchanges in one environment, cached, and computed by the cheapest sufficient method.
 
 - Up to ``REPLAYED_WORLD`` ranks, an exchange is replayed frame by frame.
 - A bucket of very many frames isn't replayed as a whole: with segments of one size, the time grows by the
@@ -63,10 +63,10 @@ _RESIDUAL_PASSES = 7
 
 
 def among(environment: Environment, world: int) -> Environment:
-    """Return the environment for ``world`` ranks, with links and groups repeated.
+    """Return the environment extended or reduced to ``world`` ranks, with links and groups repeated.
 
-    All groups have the size of the first, except that the last may be smaller; links repeat from the first.
-    If ranks share a machine, all ``world`` ranks share it.
+    All groups have the size of the first, except that the last may be smaller; links repeat from the first
+    link on. If ranks share a machine, all ``world`` ranks share it.
     """
     host = environment.host
     if host.ranks_per_machine > 1:
@@ -82,9 +82,9 @@ def among(environment: Environment, world: int) -> Environment:
 def with_residuals(environment: Environment, codec: str) -> Environment:
     """Return the environment with the cost of keeping residuals for ``codec``.
 
-    To compute a residual, a rank decodes every encoded value and subtracts it. It gathers and adds the
-    residuals of a bucket before the exchange, and checks, stores, and returns them after it. The cost per
-    value is one decoding and ``_RESIDUAL_PASSES`` passes over memory, each as long as identity's decoding.
+    To compute a residual, a rank decodes every encoded value and subtracts it. Before the exchange, it
+    gathers and adds the residuals of a bucket. After it, it checks and stores them. The cost per value is one
+    decoding and ``_RESIDUAL_PASSES`` passes over memory, each as long as identity's decoding.
     """
     cost, identity = environment.cost(codec), environment.codecs.get(str(Identity()))
 
@@ -120,7 +120,7 @@ def least(plan: BucketPlan, world: int, count: int, environment: Environment) ->
     """Return a cost whose ``total_s`` is a lower bound on this exchange's replayed time.
 
     - The busiest rank sends the bytes on the algorithm's card, at best at the rate of the fastest link after
-      a burst, and its last frame takes the latency. In each half of a ring, it sends half of them.
+      a burst, and its last frame takes the latency. In each half of a ring, it sends half of these bytes.
     - In the reduce half, all ranks together encode ``p - 1`` partial sums of every value and add them. In the
       broadcast half, they encode the result once and decode it ``p`` times, or once less if the codec is
       exact. In each half, ``p - 1`` frames carry every segment. The rank with the most work has at least the
@@ -177,7 +177,7 @@ def _cheapest(cost: CodecCost, name: str) -> float:
 
 
 def _busiest_nbytes(algorithm: str, world: int, count: int) -> float:
-    """Return the busiest rank's bytes, less one float per step, which unequal chunks may save."""
+    """Return the busiest rank's bytes without one float per step, the most that unequal chunks may save."""
     share, steps = _card(algorithm, world)
     return FLOAT_NBYTES * max(0.0, share * count - steps)
 
@@ -193,9 +193,9 @@ REPLAYED_WORLD = 16
 MOST_FRAMES = 1200
 """The largest number of frames to replay; a replay takes about 50 us per frame."""
 FEWEST_SEGMENTS = 3
-"""The number of segments in each chunk of the shorter of two buckets, enough to keep the links busy."""
+"""The number of segments per chunk in the shorter of two buckets, enough to keep the links busy."""
 _FASTEST_NBYTES_PER_S = 1e15
-"""The rate of an infinitely fast link where a finite rate is needed."""
+"""The rate that represents an infinitely fast link where a finite rate is needed."""
 
 
 class Family:
@@ -213,7 +213,7 @@ class Family:
 
 
 class ExchangeTimes:
-    """The times of exchanges between ``world`` ranks; ``Family.among`` creates it."""
+    """The times of exchanges between ``world`` ranks, created by ``Family.among``."""
 
     def __init__(self, family: Family, world: int) -> None:
         self._family, self.world = family, world
@@ -239,8 +239,8 @@ class ExchangeTimes:
     def between(self, plan: BucketPlan, count: int) -> ExchangeCost:
         """Return the cost of ``count`` floats by linear interpolation between round numbers of floats.
 
-        There are four round numbers from one power of two to the next. Use it for models with many buckets of
-        different sizes.
+        There are four round numbers from one power of two to the next. Use this for models with many buckets
+        of different sizes.
         """
         apart = max(1, (1 << max(0, count.bit_length() - 1)) // 4)
         below, beyond = divmod(count, apart)
@@ -291,7 +291,7 @@ class ExchangeTimes:
         return replace(terms, wait_s=max(0.0, scale * self.walk_s(plan, count) - terms.work_s))
 
     def walk_s(self, plan: BucketPlan, count: int) -> float:
-        """Return the seconds of the schedule if its steps run one after the other, without pipelining."""
+        """Return the seconds of a schedule whose steps run one after the other, without pipelining."""
         environment = as_seen_by(plan.algorithm, self.environment)
         host = environment.host
         cost = environment.cost(plan.codec)

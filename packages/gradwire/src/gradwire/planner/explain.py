@@ -10,7 +10,7 @@ from gradwire.units import format_duration
 
 
 def explain(ranking: Ranking) -> str:
-    """Return the reasons for a choice: its gain, its extra steps, ties, and the largest term of its time."""
+    """Return the reasons for a choice as sentences: gain, extra steps, ties, the largest part of the time."""
     compressed = not is_exact(ranking.plan)
     sentences = [_gain(ranking) if compressed else _no_compression(ranking)]
     sentences += [
@@ -88,7 +88,7 @@ def _no_compression(ranking: Ranking) -> str:
 
 
 def _tie(ranking: Ranking) -> list[str]:
-    """Return the reason why a faster plan of the same kind, if any, wasn't chosen."""
+    """Return the reason why a faster plan of the same kind wasn't chosen, if there is one."""
     chosen, kind = ranking.prediction, is_exact(ranking.plan)
     same = (each for each in ranking.ranking if is_exact(each.plan) == kind)
     fastest = next(same, chosen)

@@ -25,9 +25,10 @@ from gradwire.timing.environment import CodecCost
 
 
 def noise_scale(gradients: Sequence[torch.Tensor]) -> float:
-    """Return the noise scale of gradients; infinite if they share no direction or are fewer than two.
+    """Return the noise scale of gradients.
 
-    The gradients belong to different ranks or steps, at weights that differ little, and have one size.
+    It is infinite if the gradients share no direction, or if there are fewer than two. The gradients belong
+    to different ranks or steps, at weights that differ little, and have one size.
     """
     count = len(gradients)
     if count < 2:
@@ -41,11 +42,11 @@ def noise_scale(gradients: Sequence[torch.Tensor]) -> float:
 def added_noise(
     algorithm: str, world: int, noise: float, lost: Callable[[int], float], *, exact: bool = False
 ) -> float:
-    """Return the variance that encodings add to the ranks' average gradient, as a share of its second moment.
+    """Return the variance that encodings add to the average gradient, as a share of its second moment.
 
-    ``lost(k)`` is the relative error of encoding a sum of k gradients, whose squared norm is
-    ``k^2 |G|^2 + k tr(Sigma)``. Steps to a loss are in proportion to ``1 + tr(Sigma) / (p |G|^2)`` (equation
-    2.11, with p for ``world``), to which the squared errors of all encodings add.
+    ``lost(k)`` is the relative error of encoding a sum of k gradients, whose squared norm is ``k^2 |G|^2 + k
+    tr(Sigma)``. The number of steps to a loss is proportional to ``1 + tr(Sigma) / (p |G|^2)`` (equation
+    2.11, with p for ``world``). The squared errors of all encodings add to this variance.
     """
     if exact:
         return 0.0
@@ -83,7 +84,7 @@ def _square(values: torch.Tensor) -> float:
 
 @dataclass(frozen=True)
 class Effect:
-    """The extra steps per unit of a cause, and their standard deviation between runs."""
+    """The number of extra steps per unit of a cause, and its standard deviation between runs."""
 
     factor: float
     deviation: float
@@ -95,9 +96,9 @@ class Calibration:
 
     ``noise`` is the effect without error feedback, and ``residual`` the effect with it. ``dropped`` is the
     effect of codecs that drop values without error feedback, because they drop the same values again and
-    again. ``stale`` is the effect per step of staleness; the cause of all others is the added noise to the
-    ``power``. In theory, the power is 1 if the learning rate is adapted to the noise; runs with a fixed
-    learning rate need more steps for little noise, and fewer for much.
+    again. ``stale`` is the effect per step of staleness. All other effects are proportional to the added
+    noise, raised to ``power``. In theory, the power is 1 if the learning rate is adapted to the noise; runs
+    with a fixed learning rate need more steps for little noise, and fewer for much.
     """
 
     power: float
@@ -114,7 +115,7 @@ CALIBRATION = Calibration(
     residual=Effect(0.7249900122171496, 1.1015494558463068),
     stale=Effect(0.0332, 0.0029),
 )
-"""The best fit to runs of three tasks, which ``gradwire_lab.closed_forms.extra_steps`` has."""
+"""The best fit to the runs of three tasks in ``gradwire_lab.closed_forms.extra_steps``."""
 
 
 @dataclass(frozen=True)
@@ -130,8 +131,8 @@ class StepsToLoss:
     """A model of the extra steps that plans need to reach a loss.
 
     The share grows with the noise that encodings add to the average gradient (``added_noise``); error
-    feedback and dropped values change its factor. It also grows in proportion to the gradients' staleness in
-    steps. The factors are in ``CALIBRATION``.
+    feedback and dropped values change the factor. The share also grows in proportion to the gradients'
+    staleness in steps. The factors are in ``CALIBRATION``.
 
     Parameters
     ----------

@@ -1,4 +1,4 @@
-"""The model of ``gradwire plan``: a number of parameters, or a factory whose model is measured."""
+"""The model in a plan request: a number of parameters, or a factory whose model is measured."""
 
 from __future__ import annotations
 
@@ -146,7 +146,10 @@ def load_gradients(path: str | os.PathLike[str]) -> list[torch.Tensor]:
 
 
 def sizes_of(model: nn.Module | Iterable[nn.Parameter]) -> tuple[int, ...]:
-    """Return the sizes of the trainable parameters, shared ones once. Raises ``SpecError`` if it fails."""
+    """Return the sizes of the trainable parameters, counting shared parameters once.
+
+    Raises ``SpecError`` if that fails.
+    """
     found: object = model.parameters() if isinstance(model, nn.Module) else model
     if not isinstance(found, Iterable) or isinstance(found, (bytes, torch.Tensor)):
         raise no_model(found)

@@ -35,16 +35,16 @@ _NOTHING = Extra()
 _EXACT = str(Identity())
 _AGREEMENT_NBYTES = Plan().segment_nbytes
 _FEW_SIZES = 3
-"""The number of bucket sizes above which times are interpolated between round sizes, to save replays."""
+"""The number of bucket sizes above which times are interpolated between round sizes, to avoid replays."""
 
 
 @dataclass(frozen=True)
 class Prediction:
-    """The predicted step time with a plan, in seconds, and the cost of exchanging all its buckets.
+    """The predicted step time with a plan, in seconds, and the cost of exchanging all buckets.
 
-    ``step_s`` is ``compute_s + exposed_s``. ``hidden_s`` of the exchange overlaps computation, ``exposed_s``
-    doesn't. The bytes of ``cost`` are the busiest rank's. ``extra`` is the share of extra steps that
-    the plan needs to reach a loss; 0 if plans are compared by their steps.
+    ``step_s`` is ``compute_s + exposed_s``. Of the exchange, ``hidden_s`` overlaps computation, and
+    ``exposed_s`` doesn't. The bytes of ``cost`` are the busiest rank's. ``extra`` is the share of extra steps
+    that the plan needs to reach a loss; 0 if plans are compared by their steps.
     """
 
     plan: Plan
@@ -61,7 +61,7 @@ class Prediction:
 
     @property
     def to_loss_s(self) -> float:
-        """The seconds that reduce the loss as much as one exact step; plans are compared by this time."""
+        """The seconds in which the loss falls as much as in one exact step: the basis of comparisons."""
         return self.step_s * (1 + self.extra.share)
 
     @property
@@ -150,7 +150,10 @@ class Predictor:
     def _costs(
         self, plan: Plan, parts: list[Part], find: Callable[[BucketPlan, int], ExchangeCost]
     ) -> list[ExchangeCost]:
-        """Return the cost of each bucket's exchange; if sharded, the last one includes the weight deltas."""
+        """Return the cost of each bucket's exchange.
+
+        If the plan is sharded, the last cost includes the weight deltas.
+        """
         bucket_plan = self._bucket_plan(plan)
         costs = [find(bucket_plan, part.count) for part in parts]
         if plan.is_sharded:
@@ -186,7 +189,7 @@ class Predictor:
         return max(exposed_s, self._taken_s(compute_s, total))
 
     def _taken_s(self, compute_s: float, total: ExchangeCost) -> float:
-        """Return the exchange's CPU time that cannot overlap computation because ranks share the cores."""
+        """Return the exchange's CPU time that can't overlap computation, because ranks share the cores."""
         ranks = self._host.ranks_per_machine
         if ranks <= 1:
             return 0.0
@@ -195,7 +198,7 @@ class Predictor:
 
 
 def beyond_backward_s(ready_s: Iterable[float], exchange_s: Iterable[float], backward_s: float) -> float:
-    """Return the seconds for which the exchanges of a step's buckets continue after its backward pass.
+    """Return the seconds for which a step's exchanges continue after its backward pass.
 
     Exchanges run one after the other, each as soon as its bucket is ready and the previous one is done, and
     don't slow down backward. ``ready_s`` is measured from the start of backward.
@@ -212,7 +215,7 @@ def beyond_backward_s(ready_s: Iterable[float], exchange_s: Iterable[float], bac
 # can win or tie. Most candidates are never replayed, and the choice equals that of an exhaustive search.
 
 UNCERTAINTY = 0.03
-"""The smallest assumed relative error of predictions: step times that differ by less tie."""
+"""The smallest assumed relative error of predictions: plans tie if their step times differ by less."""
 
 
 @dataclass(frozen=True)
@@ -220,9 +223,9 @@ class Ranking:
     """The predictions of the considered plans, and the prediction of the chosen plan.
 
     ``uncompressed`` is the fastest prediction without compression, the baseline of a codec's gain.
-    ``ranking`` has all predictions, the fastest first. The remaining plans of the ``considered`` ones are
-    slower by more than ``uncertainty``, the predictions' relative error, according to their lower bounds.
-    ``codecs`` has the candidate codecs, and whether the accuracy budget admits them.
+    ``ranking`` has all predictions, the fastest first. ``considered`` is the number of plans. Plans without a
+    prediction are slower by more than ``uncertainty``, the predictions' relative error, according to their
+    lower bounds. ``codecs`` has the candidate codecs, and whether the accuracy budget admits them.
     """
 
     prediction: Prediction
@@ -239,19 +242,20 @@ class Ranking:
 
     @property
     def ordered(self) -> tuple[Prediction, ...]:
-        """The chosen plan's prediction, then all others, the fastest first: the rows of every table."""
+        """The chosen plan's prediction, then all others, the fastest first, as in every table."""
         return self.prediction, *(each for each in self.ranking if each is not self.prediction)
 
 
 def choose(predictor: Predictor, space: Space, uncertainty: float = UNCERTAINTY) -> Ranking:
-    """Return the ranking of the plans of ``space``; the fastest, or the simplest that ties, is chosen.
+    """Return the ranking of the plans of ``space``, in which the fastest or the simplest of equals is chosen.
 
     Plans are compared by ``Prediction.to_loss_s``. Compression is chosen only if it is faster than the
     fastest plan without compression by more than ``uncertainty``, even if it needs one standard deviation
-    more extra steps than predicted. Among the remaining plans, times within ``UNCERTAINTY`` tie: errors of a
-    codec's measured cost affect all its plans equally. Ties are broken in this order: no compression, the
-    shorter pipeline (a longer one changes training), the earlier algorithm of ``space``, the earlier codec,
-    all-reduce before sharded, fewer buckets, larger segments (which have fewer frames), and the shorter time.
+    more extra steps than predicted. Among the remaining plans, times within ``UNCERTAINTY`` tie, because
+    errors of a codec's measured cost affect all its plans equally. Ties are broken in this order: no
+    compression, the shorter pipeline (a longer one changes training), the earlier algorithm of ``space``, the
+    earlier codec, all-reduce before sharded, fewer buckets, larger segments (which have fewer frames), and
+    the shorter time.
     """
     plans = list(candidates(space, predictor.workload, predictor.world))
     exact = _search(predictor, [plan for plan in plans if is_exact(plan)], uncertainty)
@@ -335,7 +339,7 @@ def rank(
     environment
         The environment, with the costs of all encodings (``planner.environment.measure``).
     hosts
-        The number of hosts, from 2 up; it may differ from the request's.
+        The number of hosts, from 2 up; it may differ from the request's number.
     encodings
         The candidate encodings, besides identity; None for the request's encodings.
     family
@@ -359,14 +363,17 @@ def rank(
 # The uncertainty of predictions: ``UNCERTAINTY``, or more if repeated calibrations disagree.
 
 MOST = 0.9
-"""The largest uncertainty, because even noisy measurements allow some comparison."""
+"""The largest uncertainty.
+
+Even noisy measurements allow some comparison.
+"""
 
 
 def uncertainty_of(ranking: Ranking, environment: Environment) -> float:
-    """Return the relative error of the predicted step of the chosen plan, or of the best uncompressed one.
+    """Return the relative error of the step predicted for the chosen or the best uncompressed plan.
 
-    The larger of the two is returned. The costs of codecs and frames are only as precise as their repeated
-    measurements agree.
+    The larger of the two errors is returned. The costs of codecs and frames are only as precise as the
+    agreement of repeated measurements.
     """
     noise = max(_noise(each, environment) for each in (ranking.prediction, ranking.uncompressed))
     return min(MOST, max(UNCERTAINTY, noise))

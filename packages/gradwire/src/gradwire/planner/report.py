@@ -54,7 +54,7 @@ def report(choice: Choice, top: int) -> Report:
 
 
 def _verdict(explanation: str) -> tuple[str, str]:
-    """Return an explanation's first sentence as the verdict, and the others."""
+    """Return an explanation's first sentence as the verdict, and its other sentences."""
     first, _, others = explanation.partition(". ")
     return f"Chosen: {first.removesuffix('.')}.", others
 
@@ -86,7 +86,7 @@ def ranking(choice: Choice, top: int) -> Report:
 
 
 def scaling(points: Sequence[ScalePoint]) -> Report:
-    """Return the table of step times by number of hosts, and the gain of additional hosts in a sentence."""
+    """Return the table of step times by number of hosts, and a sentence on the gain of additional hosts."""
     figures = ("hosts", "step", "throughput", "adds", "efficiency")
     columns = (*map(Column, figures), Column.of_text("plan"))
     adds = ["", *(f"{gain:.2f}" for gain in gains(points))]
@@ -120,7 +120,7 @@ def verdict(points: Sequence[ScalePoint]) -> str:
 
 
 def _compute(choice: Choice, shown: Sequence[Prediction]) -> str:
-    """Return the seconds of computation as a sentence, and those with the pipelines' local updates."""
+    """Return a sentence on the seconds of computation, without and with the pipelines' local updates."""
     words = f"Compute takes {format_duration(choice.request.workload.compute_s)}"
     pipelines = sorted({each.plan.pipeline for each in shown if each.plan.pipeline > 1})
     for pipeline in pipelines:
@@ -239,7 +239,7 @@ def _plan(values: Mapping[str, Any]) -> Plan:
 
 
 def _bars(ranking: Sequence[Mapping[str, Any]]) -> Picture:
-    """Return the picture of the fastest plan of each name, the chosen one first."""
+    """Return the picture of the fastest plans, one of each name, with the chosen plan first."""
     fastest: dict[str, Mapping[str, Any]] = {}
     for each in ranking:
         fastest.setdefault(name_plan(_plan(each)), each)
@@ -268,4 +268,4 @@ def _codecs(codecs: Sequence[Mapping[str, Any]]) -> Table:
 
 
 PAGES = MappingProxyType({SCHEMA: page_of})
-"""The function that makes the page, by the record's schema."""
+"""The page function of each record schema."""

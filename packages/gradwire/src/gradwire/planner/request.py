@@ -26,14 +26,14 @@ from gradwire.timing.line import HostCost, Line, LineRate
 from gradwire.units import parse_duration, parse_rate
 
 ModelSizes = tuple[int, ...]
-"""The floats of each parameter, in the order of the model."""
+"""The number of floats in each parameter, in the order of the model."""
 if TYPE_CHECKING:
     import torch
     from torch import nn
 
     Model = int | str | ModelSizes | nn.Module | Iterable[nn.Parameter]
 ASSUMED_LATENCY_S = 50e-6
-"""The latency assumed if only a rate is given: a small message on ordinary Ethernet."""
+"""The latency assumed if only a rate is given: that of a small message on ordinary Ethernet."""
 FARTHEST = 64
 """The default number of hosts up to which ``gradwire plan`` predicts the scaling."""
 _LARGEST = math.nextafter(math.inf, 0.0)
@@ -81,7 +81,7 @@ class PlanRequest:
         scale are measured on them. None: gradients of a measured factory, or synthetic ones.
     line, elsewhere
         The link between two hosts: a ``Line``, or a ``LineRate`` or its file from ``gradwire line-rate --json
-        FILE``; and whether the file may be from another machine.
+        FILE``. ``elsewhere`` says whether the file may be from another machine.
     rate, latency
         The link's rate and latency, instead of ``line``: ``"10gbit"`` or bytes per second, ``"50us"`` or
         seconds.
@@ -96,7 +96,7 @@ class PlanRequest:
         The largest allowed absolute error of an element of the gradients' sum over all hosts.
     pipelines
         The numbers of steps in flight. ``(1, 2)`` also offers Pipe-SGD, which computes before the previous
-        step's average has arrived: faster, but with stale gradients.
+        step's average has arrived. This is faster, but gradients are stale.
     objective
         The time to minimize: the step, or the time to a loss, which is the step times 1 + the share of extra
         steps due to the codec's noise and staleness. None: the loss if there are gradients and ``costs`` is
@@ -165,7 +165,7 @@ class PlanRequest:
 
     @classmethod
     def of(cls, model: Model, hosts: int, **values: Any) -> PlanRequest:
-        """Return the request for a model, which may be a module, its parameters, or as in the class.
+        """Return the request for a model: a module, its parameters, or a value as in the class.
 
         Codecs may be specs, and lists any iterables. Raises as the class does.
         """
@@ -259,7 +259,7 @@ class PlanRequest:
 
     @cached_property
     def line_rate(self) -> LineRate | None:
-        """The measured link, read once from its file; None if its rate is given. Raises ``SpecError``."""
+        """The measured link, read once from its file; None if a rate is given. Raises ``SpecError``."""
         if isinstance(self.line, Path):
             return LineRate.load(self.line, elsewhere=self.elsewhere)
         return self.line if isinstance(self.line, LineRate) else None

@@ -1,7 +1,7 @@
-"""Observe one DDP model: when each gradient is ready, when all averages have arrived, and the gradients.
+"""An observer of one DDP model: the times at which gradients and averages are ready, and the gradients.
 
-DDP averages its gradients as without this observer, with the script's communication hook if it has one. So
-all bits stay the same.
+DDP averages its gradients as without this observer, with the script's communication hook, if any. So all bits
+stay the same.
 """
 
 from __future__ import annotations
@@ -96,13 +96,13 @@ class DdpWatch:
 
     @property
     def steps_s(self) -> list[float]:
-        """The seconds between the ends of recorded steps; this may wait for a device."""
+        """The seconds between the ends of consecutive recorded steps; reading it may wait for a device."""
         ends = [self._marks.seconds(end) for _, end in self._rows]
         return [after - before for before, after in pairwise(ends)]
 
     @property
     def problem(self) -> str:
-        """The reason why the steps don't show training without gradwire, in a sentence; empty if they do."""
+        """The reason why these steps aren't those of plain training, in a sentence; empty if they are."""
         model = self._model()
         if model is None or hook_state(model) is None:
             return ""
@@ -141,7 +141,7 @@ class DdpWatch:
             handle.remove()
 
     def _one(self, index: int, parameter: torch.Tensor) -> None:
-        """Record that the gradient of one parameter is ready, before DDP reads it."""
+        """Record that one parameter's gradient is ready, before DDP reads it."""
         model = self._model()
         if model is None or not model.require_backward_grad_sync:  # gradients only accumulate in this pass
             return

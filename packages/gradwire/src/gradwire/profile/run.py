@@ -195,7 +195,7 @@ def profile(options: ProfileOptions) -> int:
 
 @dataclass(frozen=True)
 class Estimates:
-    """An estimate for each network and number of hosts, and the first network's steps by number of hosts.
+    """The estimates for each network and number of hosts, and the first network's steps by host number.
 
     ``predicted_s`` is the predicted time of the observed step, or None if it isn't among the estimates.
     """

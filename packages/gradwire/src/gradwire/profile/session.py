@@ -1,4 +1,4 @@
-"""The observers of one process, active until its largest model has done enough steps, as on all ranks."""
+"""The observers of one process, active until its largest model has done enough steps on all ranks."""
 
 from __future__ import annotations
 
@@ -126,7 +126,7 @@ def noted(comm: Any, note: Note) -> Callable[[], None]:
 
 @cache
 def session_of(settings: str) -> Session:
-    """Return the session of this process; ``settings`` are those of the entry."""
+    """Return this process's session, whose ``settings`` are the text of an ``Entry``."""
     return Session(Settings.of_text(settings))
 
 
@@ -255,7 +255,7 @@ class Session:
             each.remove()
 
     def _note(self, notes: Notes) -> None:
-        """Write the notes if this is rank 0 or the machine's first rank, or if there is a problem."""
+        """Write the notes if this rank is rank 0 or the machine's first, or if there is a problem."""
         if notes.rank == 0 or notes.problem or _first_here():
             with suppress(OSError):  # the profiler has ended and removed its folder
                 notes.save(self._settings.notes)

@@ -25,7 +25,7 @@ class Settings:
     folder
         The folder for results.
     steps, warm_up
-        The number of measured steps, and of the steps before them.
+        The number of measured steps, and of unmeasured steps before them.
     goes_on
         Whether the script continues after these steps.
     tries
@@ -69,12 +69,12 @@ class Settings:
 
 @dataclass(frozen=True)
 class Notes:
-    """The progress of a script.
+    """The progress of a script, as one rank reports it.
 
     Attributes
     ----------
     steps
-        The number of its model's steps so far.
+        The number of steps of the script's model so far.
     done
         Whether these steps are enough.
     rank

@@ -25,7 +25,7 @@ COUNTED = 30
 
 @dataclass(frozen=True)
 class Tried:
-    """Step times without gradwire, and with the plan that it chose.
+    """Step times without gradwire, and with the plan that gradwire chose.
 
     Attributes
     ----------
@@ -66,7 +66,7 @@ class Tried:
 
     @property
     def spread(self) -> float:
-        """The relative uncertainty of the speed-up: the scatter of both kinds of steps, added."""
+        """The relative uncertainty of the speed-up, the sum of the scatter of both kinds of steps."""
         return disagreement(self.plain_s) + disagreement(self.attached_s)
 
     def verdict(self) -> str:

@@ -1,8 +1,8 @@
-"""A comparison of step times with and without gradwire: blocks of steps that take turns, and the verdict.
+"""A comparison of step times with and without gradwire, by blocks of steps that take turns.
 
 The steps of one training run are averaged in turn by DDP itself, by PyTorch's bf16 hook, and by gradwire. All
-blocks of a cycle are next to each other in time, so a machine whose speed changes affects them alike. Each
-cycle gives one ratio of step times; the gain is their geometric mean, with its 95 % interval.
+blocks of a cycle are next to each other in time, so a change of the machine's speed affects them alike. Each
+cycle gives one ratio of step times. The gain is the geometric mean of the ratios, with a 95 % interval.
 """
 
 from __future__ import annotations
@@ -18,15 +18,24 @@ from gradwire.timing.interval import Ratio
 
 PLAIN, BF16, ATTACHED = "plain", "bf16 hook", "attached"
 METHODS = (PLAIN, BF16, ATTACHED)
-"""The methods to average: torch's own all-reduce, DDP's bf16 hook, and gradwire."""
+"""The methods that can average gradients: torch's own all-reduce, DDP's bf16 hook, and gradwire."""
 BLOCK_STEPS = 4
-"""The counted steps of a block; short, so that the blocks of a cycle are close in time."""
+"""The number of counted steps in a block.
+
+It is small, so that the blocks of a cycle are close in time.
+"""
 SKIPPED_STEPS = 1
-"""The first steps of a block, which follow a step averaged by a different method, and aren't counted."""
+"""The number of first steps of a block that aren't counted.
+
+They follow steps averaged by a different method.
+"""
 LEAST_CYCLES = 3
-"""The minimum number of cycles, because fewer have no useful interval."""
+"""The minimum number of cycles, because fewer cycles have no useful interval."""
 NOISY_SHARE = 0.3
-"""The ratio of an interval's ends, minus 1, above which an interval around 1 isn't a tie, but unknown."""
+"""The limit of an interval's width, as the ratio of its ends minus 1.
+
+A wider interval around 1 isn't a tie, but means that the result is unknown.
+"""
 
 
 class Turns:
@@ -56,11 +65,14 @@ class Turns:
 
     @property
     def method(self) -> str:
-        """The method to average the next step."""
+        """The method that averages the next step."""
         return ATTACHED if self.is_over else self._order[len(self._blocks) - 1]
 
     def passed(self, began: Any, ended: Any) -> None:
-        """Record the marks of a step's begin and end; the step was averaged by the current method."""
+        """Record the marks of a step's beginning and end.
+
+        The current method averaged the step.
+        """
         if self.is_over:
             return
         block = self._blocks[-1]
@@ -69,7 +81,10 @@ class Turns:
             self._blocks.append([])
 
     def cycles(self, seconds: Callable[[Any], float]) -> dict[str, tuple[float, ...]]:
-        """Return the median step time of each complete cycle's block, by method; ``seconds`` reads a mark."""
+        """Return the median step time of each complete cycle's block, by method.
+
+        ``seconds`` converts a mark to seconds.
+        """
         complete = (len(self._blocks) - 1) // len(self._methods)
         found: dict[str, list[float]] = {method: [] for method in self._methods}
         for method, block in zip(self._order[: complete * len(self._methods)], self._blocks, strict=False):
@@ -110,7 +125,7 @@ class Compared:
         return self.cycles < LEAST_CYCLES
 
     def ratio(self, method: str) -> Ratio:
-        """Return the time of a step averaged by ``method`` over the time of an attached step."""
+        """Return the ratio of a step time with ``method`` to a step time with gradwire."""
         pairs = zip(self.cycles_s[method], self.cycles_s[ATTACHED], strict=True)
         return Ratio.of(other_s / own_s for other_s, own_s in pairs)
 

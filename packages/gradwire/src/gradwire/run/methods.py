@@ -49,7 +49,7 @@ class AttachableModel(Protocol):
     Attributes
     ----------
     name
-        The model in words.
+        The model's name in messages.
     methods
         The methods that can average its steps.
     """
@@ -70,7 +70,7 @@ class AttachableModel(Protocol):
         """The device that computes."""
 
     def refusal(self) -> str:
-        """Return the reason why the script's own use of the model excludes gradwire; empty if none."""
+        """Return the reason why the script's use of this model prevents attaching gradwire; empty if none."""
 
     def attach(self, settings: RunSettings, ledger: Ledger) -> Attached:
         """Attach gradwire on all ranks. Raises ``GradwireError``."""
@@ -79,7 +79,7 @@ class AttachableModel(Protocol):
         """Train without gradwire from now on, because another rank could not attach."""
 
     def use(self, method: str, passed: Passed) -> None:
-        """Average the next steps by ``method``; call ``passed`` at the end of each that isn't attached."""
+        """Average the next steps by ``method``; call ``passed`` at the end of each step without gradwire."""
 
 
 class DdpModel:
@@ -110,7 +110,7 @@ class DdpModel:
         return next(each.device for each in self.module.parameters() if each.requires_grad)
 
     def refusal(self) -> str:
-        """Return the reason why the script's own use of the model excludes gradwire; empty if none."""
+        """Return the reason why the script's use of this model prevents attaching gradwire; empty if none."""
         if hook_state(self.module) is not None:
             return "the script attaches gradwire itself"
         hooks = own_hooks(self.module)
@@ -121,11 +121,11 @@ class DdpModel:
         return attach(self.module, settings.plan, timeout_s=settings.timeout_s, ledger=ledger)
 
     def give_up(self, attached: Attached) -> None:  # noqa: ARG002
-        """Average as DDP does; DDP cannot remove a hook, so the connections stay open."""
+        """Average as DDP does, but keep the connections open, because DDP cannot remove a hook."""
         self.use(PLAIN, lambda _way: None)
 
     def use(self, method: str, passed: Passed) -> None:
-        """Average the next steps by ``method``; call ``passed`` at the end of each that isn't attached."""
+        """Average the next steps by ``method``; call ``passed`` at the end of each step without gradwire."""
         module = self._module()
         state = None if module is None else hook_state(module)
         if state is None:
@@ -155,7 +155,7 @@ def _averaged(
 def plain_hook(model: DistributedDataParallel, bucket: Any) -> Future:
     """Average a bucket as DDP does without a hook, with the same bits.
 
-    DDP divides, instead of multiplying, only gradients that are views of a bucket and are not reset to None.
+    DDP divides gradients that are views of a bucket and are not reset to None, and multiplies all others.
     """
     group, gradients = model.process_group, bucket.buffer()
     gradients.mul_(1.0 / group.size())
@@ -172,7 +172,7 @@ _HOOKS: Mapping[str, Callable[[DistributedDataParallel, Any], Future]] = {PLAIN:
 
 
 class FsdpModel:
-    """A module that the script has sharded with ``fully_shard``, and that contains the other such modules."""
+    """The outermost module that the script has sharded with ``fully_shard``."""
 
     methods: tuple[str, ...] = (PLAIN, ATTACHED)
 
@@ -193,7 +193,7 @@ class FsdpModel:
         return torch.device(next(self.module.parameters()).device.type)
 
     def refusal(self) -> str:
-        """Return the reason why the script's own use of the model excludes gradwire; empty if none."""
+        """Return the reason why the script's use of this model prevents attaching gradwire; empty if none."""
         try:
             steps = steps_of(self.module)
         except AttachError as error:
@@ -216,7 +216,7 @@ class FsdpModel:
         attached.close()
 
     def use(self, method: str, passed: Passed) -> None:
-        """Average the next steps by ``method``; call ``passed`` at the end of each that isn't attached."""
+        """Average the next steps by ``method``; call ``passed`` at the end of each step without gradwire."""
         steps = steps_of(self.module)
         assert steps is not None, "the model is attached"
         stand_in = partial(after_backward, partial(passed, method))

@@ -17,12 +17,12 @@ from gradwire.sync.ledger.summary import ledger_fields
 from gradwire.sync.observe import NO_CHOOSER
 
 SETTLING = 10
-"""The steps with the same plan before a comparison: more than a turn of a trial, which has 5 or 6."""
+"""The number of steps with one plan before a comparison, more than a trial's turn of 5 or 6 steps."""
 
 
 @dataclass(eq=False)
 class RunModel:
-    """A model that has begun training, and the reason why gradwire isn't attached to it, if it isn't."""
+    """A model that has begun training and, if gradwire isn't attached to it, the reason."""
 
     trained: AttachableModel
     passed: Passed  # called at the end of each step, with the method that averaged it
@@ -36,7 +36,7 @@ class RunModel:
 
     @property
     def handle(self) -> Attached:
-        """The handle of gradwire, which is attached."""
+        """The handle of gradwire on this model, to which it must be attached."""
         assert self.attached is not None, "callers check it"
         return self.attached
 

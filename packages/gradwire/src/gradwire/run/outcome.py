@@ -1,4 +1,4 @@
-"""The outcome of a run, which rank 0 leaves for the command: its models, and the comparison of its steps."""
+"""The outcome of a run, which rank 0 writes for the command: models, and a comparison of steps."""
 
 from __future__ import annotations
 
@@ -25,13 +25,13 @@ class ModelOutcome:
     Attributes
     ----------
     name
-        The model in words, such as "DistributedDataParallel 'GPT'".
+        The model's name, such as "DistributedDataParallel 'GPT'".
     problem
-        The reason why gradwire is not attached to it, in a sentence; empty if it is.
+        The reason why gradwire is not attached to the model, in a sentence; empty if it is.
     plan
-        The plan of its last step, in words; empty if gradwire is not attached.
+        The plan of the model's last step, in words; empty if gradwire is not attached.
     ledger
-        The fields of its ledger's record; empty if gradwire is not attached.
+        The fields of the ledger's record; empty if gradwire is not attached.
     """
 
     name: str
@@ -42,7 +42,7 @@ class ModelOutcome:
 
 @dataclass(frozen=True)
 class RunOutcome:
-    """The models of the script, in the order in which it made them, and the comparison of its steps.
+    """The models of the script, in the order of their creation, and the comparison of their steps.
 
     Attributes
     ----------
@@ -82,7 +82,10 @@ class RunOutcome:
 
 
 def _cycles(value: object) -> dict[str, tuple[float, ...]]:
-    """Return the step times of a comparison: as many of each method, above 0. Raises ``JobError``."""
+    """Return the step times of a comparison, which are above 0, and equally many for each method.
+
+    Raises ``JobError``.
+    """
     found = keyed(rows(real(_LEAST_S)))(value)
     if found and (
         not {PLAIN, ATTACHED} <= found.keys() <= {*METHODS} or len({*map(len, found.values())}) > 1

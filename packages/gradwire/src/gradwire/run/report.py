@@ -26,7 +26,7 @@ NO_MODEL = (
 
 
 def compared(outcome: RunOutcome, cycles: int) -> Compared | None:
-    """Return the comparison of a run; None if it was not asked for."""
+    """Return the comparison of a run, or None if the run had no comparison."""
     return None if outcome.cycles_s is None else Compared(outcome.cycles_s, cycles, outcome.plan)
 
 
@@ -108,4 +108,4 @@ def _section(model: ModelOutcome, number: int, outcome: RunOutcome) -> Section:
 
 
 PAGES = MappingProxyType({SCHEMA: page_of})
-"""The page of a record by its schema."""
+"""The page function of each record schema."""

@@ -1,4 +1,4 @@
-"""``gradwire run``: run a script with gradwire attached, and report what rank 0 has left."""
+"""``gradwire run``: run a script with gradwire attached, and report rank 0's outcome."""
 
 from __future__ import annotations
 
@@ -20,9 +20,9 @@ from gradwire.script.lifeline import private_folder
 from gradwire.tables import lines
 
 STEPS = 5 * BLOCK_STEPS
-"""The default number of counted steps of each method to average: five cycles."""
+"""The default number of counted steps for each method: five cycles."""
 PASSED_ON = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP, signal.SIGUSR1, signal.SIGUSR2)
-"""The signals that the script gets, because it may save a checkpoint before it ends."""
+"""The signals that are passed on to the script, because it may save a checkpoint before it ends."""
 
 
 @dataclass(frozen=True)
@@ -40,7 +40,7 @@ class RunOptions:
     compare
         Whether steps without gradwire are measured, too.
     steps
-        The number of counted steps of each kind in a comparison.
+        The number of counted steps for each method in a comparison.
     """
 
     command: tuple[str, ...]

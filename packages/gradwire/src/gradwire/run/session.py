@@ -1,4 +1,4 @@
-"""The models of one process of a script: gradwire is attached before their first training pass."""
+"""The models of one process of a script, to which gradwire is attached before their first training pass."""
 
 from __future__ import annotations
 
@@ -27,9 +27,15 @@ from gradwire.sync.ledger.ledger import Ledger
 from gradwire.units import format_size
 
 MEETING_S = 300.0
-"""The limit of the wait for all ranks to begin their first training pass: they may compile before it."""
+"""The limit of the wait for all ranks to begin their first training pass.
+
+Ranks may compile before it.
+"""
 SAVED_EVERY_S = 2.0
-"""The interval of saved outcomes: a rank may be killed at any time."""
+"""The interval between saved outcomes.
+
+A rank may be killed at any time.
+"""
 NO_PASS = "the script ended before its first training pass (gradients enabled, in training mode)"
 
 
@@ -42,7 +48,7 @@ def say(sentence: str) -> None:
 
 @cache
 def session_of(settings: str) -> RunSession:
-    """Return the session of this process; ``settings`` are those of the entry."""
+    """Return this process's session, whose ``settings`` are the text of an ``Entry``."""
     return RunSession(RunSettings.of_text(settings))
 
 
@@ -60,7 +66,7 @@ class FirstPass:
         self._handle = module.register_forward_pre_hook(self, prepend=True)
 
     def __call__(self, module: nn.Module, _inputs: object) -> None:
-        """Look whether this is a training pass."""
+        """Call ``then`` if this is a training pass."""
         self._begin(module)
 
     def remove(self) -> None:
@@ -80,7 +86,7 @@ class FirstPass:
 
 
 class NoHook:
-    """The placeholder for a ``FirstPass`` in a copy."""
+    """The placeholder for a ``FirstPass`` in a copy of its module."""
 
     def __call__(self, *_: object) -> None:
         """Do nothing."""
@@ -187,7 +193,7 @@ class RunSession:
             say(f"{found.verdict()} The script goes on with gradwire.")
 
     def _save(self, *, now: bool = False) -> None:
-        """Write the outcome on rank 0, and a sign on the other ranks."""
+        """Write the outcome on rank 0, and an empty file on other ranks to show that they ran."""
         if self._rank is None or (not now and monotonic() - self._saved_at < SAVED_EVERY_S):
             return
         self._saved_at = monotonic()

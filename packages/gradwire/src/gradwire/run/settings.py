@@ -28,7 +28,7 @@ class RunSettings:
     timeout_s
         The timeout for a single wait for another rank.
     strict
-        Whether a model that can't be attached ends the script with an error.
+        Whether the script ends with an error if gradwire can't be attached to a model.
     cycles
         The number of cycles of a comparison; 0 for none.
     quiet
@@ -49,12 +49,12 @@ class RunSettings:
 
     @property
     def elsewhere(self) -> Path:
-        """The file that another rank writes, so that a machine without rank 0 knows that it has ranks."""
+        """The file of a rank other than rank 0, which shows a machine without rank 0 that it has ranks."""
         return Path(self.folder) / "elsewhere"
 
     @property
     def facts(self) -> dict[str, str]:
-        """The settings on which all ranks must agree, besides the plan, on which ``attach`` does."""
+        """The settings on which all ranks must agree, without the plan, which ``attach`` checks."""
         compares = f"with {self.cycles} cycles" if self.cycles else "no"
         return {"--strict": str(self.strict), "--timeout": str(self.timeout_s), "--compare": compares}
 

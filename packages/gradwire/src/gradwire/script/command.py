@@ -1,4 +1,4 @@
-"""Start a script's command with an observer in its processes, and end all of them with this process."""
+"""Start a script's command with an observer in its processes, all of which end with this process."""
 
 from __future__ import annotations
 
@@ -21,10 +21,10 @@ _PR_SET_PDEATHSIG = 1
 
 
 def run_script(command: Sequence[str], entry: Entry, passed_on: Collection[int] = ()) -> int:
-    """Run a command to its end, and return its exit code: 128 + n if signal n ended it.
+    """Run a command to its end, and return its exit code, which is 128 + n if signal n ended it.
 
-    The signals in ``passed_on`` are sent to the command's process group, and the wait goes on; signals that
-    this process ignores are ignored there, too. If an exception such as an interrupt ends the wait, the group
+    The signals in ``passed_on`` are sent to the command's process group, and the wait continues. Signals that
+    this process ignores are also ignored there. If an exception such as an interrupt ends the wait, the group
     gets SIGTERM, so that it can clean up, and then SIGKILL. If this process is killed, the kernel kills the
     command. Raises ``JobError`` if the command cannot be started.
     """
@@ -60,7 +60,7 @@ class _Group:
         self._early: list[int] = []
 
     def begin(self, process: int) -> None:
-        """Send the signals so far to the group of ``process``, and later ones at once."""
+        """Send the signals received so far to the group of ``process``, and later signals at once."""
         self._process = process
         for number in self._early:
             self.send(number, None)

@@ -1,4 +1,4 @@
-"""Pass the models of a script to an observer from within each of its processes, once it imports torch."""
+"""Pass the models in each process of a script to an observer, once the process imports torch."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ def when_imported(name: str, then: Then) -> None:
 
 
 class _Finder(MetaPathFinder):
-    """A finder that finds one module, once, with the other finders, and wraps its loader."""
+    """A finder that finds one module once, through the other finders, and wraps the module's loader."""
 
     def __init__(self, name: str, then: Then) -> None:
         self._name, self._then = name, then
@@ -58,7 +58,10 @@ class _Finder(MetaPathFinder):
 
 
 class _Loader(Loader):
-    """A loader that loads a module with ``inner``, its only visible loader, and then calls ``then``."""
+    """A loader that loads a module with ``inner`` and then calls ``then``.
+
+    Only ``inner`` is visible as the module's loader.
+    """
 
     def __init__(self, inner: Loader, then: Then) -> None:
         self._inner, self._then = inner, then
@@ -87,7 +90,7 @@ FSDP = "torch.distributed.fsdp._fully_shard._fully_shard"
 
 
 class ModelObserver(Protocol):
-    """The receiver of the models of one process, in the order in which the script makes them."""
+    """An observer that receives the models of one process, in the order of their creation."""
 
     def add_ddp(self, model: Any) -> None:
         """Receive a new ``DistributedDataParallel``."""
@@ -98,7 +101,7 @@ class ModelObserver(Protocol):
 
 @dataclass(frozen=True)
 class Entry:
-    """The observer of a script's models, for the script's processes.
+    """The reference to the observer of a script's models, for the script's processes.
 
     Attributes
     ----------
@@ -115,7 +118,7 @@ class Entry:
     settings: str
 
     def variables(self, inherited: Mapping[str, str]) -> dict[str, str]:
-        """Return the script's environment variables: ``inherited`` with this entry."""
+        """Return the script's environment variables: ``inherited`` with this entry added."""
         path = os.pathsep.join(filter(None, (str(START), inherited.get("PYTHONPATH"))))
         return {**inherited, VARIABLE: json.dumps(asdict(self)), "PYTHONPATH": path}
 

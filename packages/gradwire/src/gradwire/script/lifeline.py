@@ -1,4 +1,4 @@
-"""The temporary folder of a command that runs a script, and the end of the script's processes with it.
+"""The temporary folder of a command that runs a script, and the end of the script with the command.
 
 The command holds a lock on a file in the folder. In every Python process of the script, a thread waits for
 that lock, and gets it as soon as the command has ended for any reason. Unless the file says that the command
@@ -21,12 +21,18 @@ from threading import Thread
 PREFIX = "gradwire-script-"
 _ALIVE, _BEGUN, _DONE = "alive", b"on", b"done"
 _REMOVAL_S = 2.0
-"""The seconds to retry removing a folder, to which processes that are ending may still add files."""
+"""The seconds for which removing a folder is retried.
+
+Processes that are ending may still add files.
+"""
 
 
 @contextmanager
 def private_folder() -> Iterator[Path]:
-    """Yield a new folder that only this user can read, and remove it, and folders of killed commands."""
+    """Yield a new folder that only this user can read, and remove it at the end.
+
+    Folders of killed commands are removed, too.
+    """
     remove_leftovers()
     folder = Path(tempfile.mkdtemp(prefix=PREFIX))
     try:
@@ -52,7 +58,7 @@ def remove_leftovers() -> None:
 
 
 def end_with_command(folder: Path) -> None:
-    """Kill this process, and its forks, if the command of ``folder`` ends before its work is done."""
+    """Kill this process and its forks if the command that owns ``folder`` ends before its work is done."""
     if _watch(folder):
         os.register_at_fork(after_in_child=lambda: _watch(folder))
 

@@ -1,4 +1,4 @@
-"""The times of training steps, by the clock of the device that computes, and the ends of backward passes."""
+"""Clocks of the device that computes, for the times of training steps, and the ends of backward passes."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ class HostMarks:
 
 
 class DeviceMarks:
-    """Events in an accelerator's current stream, because the host runs ahead of it."""
+    """Marks as events in an accelerator's current stream, because the host runs ahead of the accelerator."""
 
     def __init__(self, device: torch.device) -> None:
         self._device = device.type
@@ -48,7 +48,10 @@ class DeviceMarks:
         return mark
 
     def seconds(self, mark: torch.Event) -> float:
-        """Return the time at which the device reached the event; wait for it."""
+        """Return the time at which the device reached the event.
+
+        This waits for the event.
+        """
         mark.synchronize()
         return 1e-3 * self._first.elapsed_time(mark)
 
@@ -64,8 +67,8 @@ def marks_of(device: torch.device) -> Marks:
 def after_backward(then: Callable[[], None]) -> None:
     """Call ``then`` at the end of the running backward pass.
 
-    DDP and FSDP queue callbacks during the pass, in which they wait for gradients. A callback that is queued
-    by a callback runs after all of these.
+    DDP and FSDP queue callbacks during the pass, in which they wait for gradients. A callback that another
+    callback queues runs after all of these.
     """
     queue = Variable._execution_engine.queue_callback
     queue(lambda: queue(then))

@@ -62,13 +62,16 @@ _MAKERS = {ATTACHED: " (of attach)", ATTACHED_SHARDS: " (of attach_fsdp)"}
 _ENTRY = re.compile(rf"gradwire/rank(\d+)/(pipe|{ATTACHED}|{ATTACHED_SHARDS})")
 _VERSION = 3
 _READABLE = (1, 2, 3)
-"""Readable versions. Version 1 has no own gradients, and averages replace them. Before version 3, unused
-parameters have gradients of 0, and there are no checksums. The first files of version 3 have neither method
-nor plan: they are all from PipeSGD, and bounded staleness had a state with other keys."""
+"""The readable versions of states.
+
+Version 1 has no own gradients, and averages replace them. Before version 3, unused parameters have gradients
+of 0, and there are no checksums. The first files of version 3 have neither method nor plan. They are all from
+PipeSGD, because states of bounded staleness had other keys.
+"""
 
 _SEALED_SINCE = 3
 _OLDER = {"rank", "world", "clock", "model"}
-"""The fields in older states of bounded staleness, in addition to residuals or an optimizer."""
+"""The fields in older states of bounded staleness besides residuals and an optimizer."""
 
 _RESIDUALS, _BESIDE = {"rank", "world", "residuals"}, {SCALE, STEPS, AUTO, SUM}
 """The required and optional fields of a state that holds only residuals."""
@@ -90,7 +93,7 @@ class InFlight:
     gradient
         1-D float32 CPU tensor in the layout of ``FlatGradients.buffer``; a copy.
     scheduled
-        The hyperparameters of the step that computed it (``used_parameters.scheduled``).
+        The hyperparameters of the step that computed the gradient (``used_parameters.scheduled``).
     own
         This rank's own gradient of that step, for eager updates, in the same layout; a copy, or None.
     absent, own_absent
@@ -115,9 +118,9 @@ class RankState:
     method, plan
         The method's name, and its plan as JSON; empty in files of older versions.
     in_flight
-        The averaged gradients that have not been applied, oldest first.
+        The averaged gradients that have not been applied yet, oldest first.
     room
-        A pipeline's capacity: the number of averaged gradients, of own ones, and of floats in each.
+        A pipeline's capacity: the numbers of averaged gradients, of own gradients, and of floats in each.
     residuals
         The rank's encoding errors, by the keys of ``Residuals``; empty if the plan keeps none.
     model, optimizer
@@ -142,7 +145,7 @@ class RankState:
     scale: float | None = None
 
     def of_residuals(self, below: int = 0) -> dict[str, Any]:
-        """Return the state of ``Residuals`` without the ranks below ``below``."""
+        """Return the state of ``Residuals``, without the residuals of the ranks below ``below``."""
         rank, world = self.rank - below, self.world - below
         scale = {} if self.scale is None else {SCALE: self.scale}
         return {"rank": rank, "world": world, "residuals": dict(self.residuals), **scale}
@@ -193,7 +196,7 @@ def _rows(gradients: Sequence[torch.Tensor], most: int, count: int) -> torch.Ten
 
 
 def unpack(state: Mapping[str, Any], rank: int, world: int | None, method: str = "PipeSGD") -> RankState:
-    """Read this rank's state; ``world`` None accepts a state of any number of ranks.
+    """Read this rank's state; with ``world`` None, a state of any number of ranks is accepted.
 
     Raises ``StateError`` for a state of a different rank or world, and for one that ``pack`` did not create.
     """
@@ -266,7 +269,7 @@ def _check_same_moment(olds: Sequence[RankState]) -> None:
 
 
 def _equal(some: Sequence[InFlight], others: Sequence[InFlight]) -> bool:
-    """Return whether the gradients have the same bits; a NaN equals itself."""
+    """Return whether the gradients have the same bits, so that a NaN equals itself."""
     return len(some) == len(others) and all(
         torch.equal(one.gradient.view(torch.int32), other.gradient.view(torch.int32))
         for one, other in zip(some, others, strict=True)

@@ -85,14 +85,14 @@ EVERY_STEP: Cadence = _EveryStep()
 
 
 class LinkUser(Protocol):
-    """The communication thread, as the owner of a link."""
+    """The communication thread in its role as the owner of a link."""
 
     @property
     def is_current(self) -> bool:
         """Whether the caller runs on this thread."""
 
     def give_up(self, failure: BaseException) -> None:
-        """Close the link after the running work; all later work fails with ``failure``."""
+        """Close the link after the current work, and fail all later work with ``failure``."""
 
 
 @dataclass(slots=True, eq=False)
@@ -104,11 +104,11 @@ class SyncContext:
     Attributes
     ----------
     exchange
-        Exchanges buckets over the link, by the plan in use. Its transport records the failure, if any.
+        The exchange of buckets over the link, by the plan in use. Its transport records the failure, if any.
     options
         The front end's options.
     ledger
-        Counts every piece of work that has a name; None: nothing is counted.
+        The ledger that counts all named work; None if nothing is counted.
     group
         The process group whose all-reduce averages buckets that no codec supports; None if there are none.
     model, remedy, late_advice
@@ -178,7 +178,7 @@ class SyncContext:
 
     @property
     def rank(self) -> int:
-        """The rank as error messages report it: its entry in ``ranks`` if set, else its rank in the link."""
+        """The rank in error messages: the entry in ``ranks`` if set, else the rank in the link."""
         return self.ranks[self.link.rank] if self.ranks else self.link.rank
 
     @property
@@ -248,7 +248,7 @@ class SyncContext:
         closed after the running work.
 
         The reason is ``error``, unless a sibling's link shows that ranks are at different steps: a rank that
-        waits for a peer in one group has the peer's frames, and its last one, in another group.
+        waits for a peer in one group may have the peer's last frame in another group.
         """
         every, reason = dict.fromkeys((self, *self.siblings)), error
         if len(every) > 1 and isinstance(error, ExchangeError) and (found := self._out_of_step(every)):

@@ -1,4 +1,4 @@
-"""Reader of all ranks' states from ``torch.distributed.checkpoint``, for a world of a different size."""
+"""Read all ranks' states from ``torch.distributed.checkpoint``, for a world of a different size."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from gradwire.sync.checkpoint import IN_FLIGHT, State, ranks_in
 
 @outside_inference
 def read_ranks(folder: str | os.PathLike[str], key: str) -> list[State]:
-    """Return the states of all ranks that saved a method, or ``attach``'s handle, with ``dcp.save``.
+    """Return the states that all ranks saved with ``dcp.save``, of a method or of ``attach``'s handle.
 
     If ``torch.distributed`` is initialised, all its processes call this together, and each reads everything:
     the residuals of all ranks, and the gradients in flight once.

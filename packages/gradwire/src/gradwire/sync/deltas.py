@@ -1,4 +1,4 @@
-"""Lossless deltas of weights, a codec for receivers that hold the previous version."""
+"""Lossless deltas of weights: a codec for receivers that hold the previous version."""
 
 from __future__ import annotations
 
@@ -16,15 +16,21 @@ from gradwire.sync.ledger.ledger import Ledger
 from gradwire.sync.replicas import WEIGHTS
 
 CHECKED_EVERY: Final = 100
-"""The number of versions between hashes of the weights; the first delta from held words has a hash, too."""
+"""The number of versions between hashes of the weights.
+
+The first delta from held words has a hash, too.
+"""
 WORTH_NBYTES: Final = 4096
-"""The smallest size of weights in bytes for which full copies are counted; below it, headers dominate."""
+"""The smallest size of weights, in bytes, for which full copies are counted.
+
+In smaller payloads, headers dominate.
+"""
 LARGER: Final = "what changed in the weights would take more bytes than a copy of them"
-"""The ledger's reason for a full copy to receivers that hold the last version."""
+"""The ledger's reason for a full copy to receivers that hold the previous version."""
 
 
 class Deltas(Codec):
-    """The difference of weights from their previous version.
+    """A codec for the difference between weights and their previous version.
 
     Formula: y = x, or, with ``delta:bf16``, x rounded to nearest even. Payload: the output of a
     ``DeltaEncoder`` for a segment (``docs/weight_delta.md``): first a full copy, and a full copy again if a
@@ -67,7 +73,7 @@ class Deltas(Codec):
         return cls("bf16" if argument == "bf16" else "fp32")
 
     def hold(self, words: torch.Tensor, version: int | None) -> None:
-        """Start from these words, which all ends hold as ``version``; None if the other ends hold nothing."""
+        """Start from these words, which all ends hold as ``version``, or from nothing if they are None."""
         self.words, self._version = words, version
         self._encoders: dict[tuple[int, int], DeltaEncoder] = {}
         self._decoders: dict[tuple[int, int], DeltaDecoder] = {}

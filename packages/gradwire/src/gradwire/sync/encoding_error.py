@@ -1,4 +1,4 @@
-"""The relative error of encoding, by parameter: measured in some steps, counted, and reported if too large.
+"""The relative error of encoding, by parameter: measured in a few steps, counted, and reported if large.
 
 If a codec drops nearly the whole gradient, training continues, and the compression ratio even improves. So in
 a few steps each rank compares the encoding error of every parameter with its own gradient.
@@ -30,7 +30,7 @@ from gradwire.units import counted
 MOST = 0.5
 """The relative error above which a sample counts toward a warning."""
 SEVERAL = 3
-"""The number of such samples that triggers a warning."""
+"""The number of samples above ``MOST`` that triggers a warning."""
 
 _LARGEST = float(torch.finfo(torch.float32).max)
 _LOG = logging.getLogger(LOSSY_LOGGER)
@@ -38,7 +38,7 @@ _LOG.addHandler(logging.NullHandler())  # without logging, a program shows only 
 
 
 class EncodingErrorMeter(StepObserver):
-    """The meter of one rank's encoding errors, which warns, or makes all ranks raise ``LossyError``.
+    """The meter of one rank's encoding errors, which warns, or raises ``LossyError`` on all ranks.
 
     With a plan that keeps residuals, every step is measured, and there are no warnings. ``measured`` and
     ``agree`` are called on the communication thread, all other methods on the training thread.
@@ -47,8 +47,8 @@ class EncodingErrorMeter(StepObserver):
     ----------
     context
         The context of the gradients' link. Its ledger receives the relative errors, the warnings, and the end
-        of every step. With strict options, ranks agree in every measured step on the error to raise in place
-        of a warning.
+        of every step. With strict options, ranks agree in every measured step on the error that replaces a
+        warning.
     names
         All parameters that may have a gradient, in an order that all ranks share.
     """
@@ -83,14 +83,17 @@ class EncodingErrorMeter(StepObserver):
         return self._context.options.strict and may_lose and sampled(step)
 
     def bucket(self, work: BucketWork) -> BucketObserver:
-        """Return the observer that measures a bucket, if it has a layout and the step is measured."""
+        """Return the observer that measures a bucket if the bucket has a layout and the step is measured."""
         if work.layout is None or work.is_bypassed or not self.measures(work.step):
             return NULL_BUCKET
         work.request = replace(work.request, norms=work.layout.norms)
         return _MeasuredBucket(self, work, work.layout)
 
     def measured(self, layout: Layout) -> ErrorSums:
-        """Return an exchange's measurements, read from ``layout.norms`` before the bucket's next exchange."""
+        """Return an exchange's measurements, read from ``layout.norms``.
+
+        The bucket's next exchange overwrites them.
+        """
         found = ErrorSums.of(layout, layout.norms.sums)
         if self._context.plan.keeps_residual or not found.usable:
             return found
@@ -102,9 +105,10 @@ class EncodingErrorMeter(StepObserver):
         return found
 
     def agree(self, exchange: Exchange) -> tuple[ExchangeCost, LossyError | None]:
-        """Gather every rank's worst relative error, exactly; return the cost and the error to raise, if any.
+        """Gather every rank's worst relative error, exactly.
 
-        All ranks call this at the same place between their exchanges. Raises ``ExchangeError``.
+        Return the cost, and the error to raise, if any. All ranks call this at the same place between their
+        exchanges. Raises ``ExchangeError``.
         """
         with self._counting:
             worst = self._worst(self._names)
@@ -124,13 +128,16 @@ class EncodingErrorMeter(StepObserver):
         return cost, LossyError(f"rank {loser}{others}: {sentence}; without strict=True, this is a warning")
 
     def count(self, work: Work, exposed_s: float) -> None:
-        """Count a piece of work in the ledger, and store the error that all ranks raise at the step's end."""
+        """Count a piece of work in the ledger, and store the error to raise at the end of the step."""
         if work.name is not None:
             self._context.count(work.name, work.cost, exposed_s, work.nbytes, work.lost)
         self._verdict = self._verdict or work.verdict
 
     def end_step(self) -> None:
-        """End the ledger's step, then warn. Raises ``LossyError`` if all ranks agreed to."""
+        """End the ledger's step, then warn.
+
+        Raises ``LossyError`` if all ranks have agreed on it.
+        """
         sentences = [] if self._context.options.strict else self._findings()
         ledger = self._context.ledger
         if ledger is not None:
@@ -144,7 +151,7 @@ class EncodingErrorMeter(StepObserver):
         self.raise_verdict()
 
     def raise_verdict(self) -> None:
-        """Raise ``LossyError`` once if all ranks agreed to."""
+        """Raise ``LossyError`` once if all ranks have agreed on it."""
         verdict, self._verdict = self._verdict, None
         if verdict is not None:
             raise copied(verdict)
@@ -166,7 +173,10 @@ class EncodingErrorMeter(StepObserver):
         return f"rank {self._context.rank}: {self._sentence(worst, self._last[worst], others)}"
 
     def _worst(self, names: Sequence[str]) -> str | None:
-        """Return the parameter with the largest last error among those with several large ones, or None."""
+        """Return the parameter with the largest last error among those with several large errors.
+
+        Return None if there is none.
+        """
         known = [name for name in names if self._often[name] >= SEVERAL]
         return max(known, key=lambda name: self._last[name], default=None)
 

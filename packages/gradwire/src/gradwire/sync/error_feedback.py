@@ -1,4 +1,7 @@
-"""Error feedback of one bucket: the residual added before its exchange, and the encoding error after it."""
+"""Error feedback of one bucket, before and after its exchange.
+
+The residual is added to the bucket before the exchange, and replaced by the encoding error afterwards.
+"""
 
 from __future__ import annotations
 
@@ -27,7 +30,10 @@ class BucketFeedback(Protocol):
         """Whether the average is finite, the same on all ranks; True without a residual."""
 
     def lend(self, values: torch.Tensor) -> torch.Tensor | Residual | None:
-        """Return the residual, or None; ``Exchange.run`` adds it to the bucket ``values``, and changes it."""
+        """Return the residual, or None.
+
+        ``Exchange.run`` adds the residual to the bucket ``values``, and changes it.
+        """
 
     def give_back(self) -> None:
         """Restore the residual after an exchange or its failure."""
@@ -64,7 +70,7 @@ NO_FEEDBACK: BucketFeedback = _NoFeedback()
 class FlatResidual(_NoFeedback):
     """A part of the residual of one flat gradient, changed in place by the exchange.
 
-    ``waiting`` are the residuals of parameters that this rank has not used: they are excluded from this step,
+    ``waiting`` has the residuals of parameters that this rank has not used. They are excluded from this step,
     and kept for a step that uses the parameter.
     """
 
@@ -108,7 +114,8 @@ class BucketResiduals:
     """The residuals of one bucket's parameters.
 
     ``residuals`` has one 1-D float32 tensor per parameter, in their order in the bucket, all on the CPU or on
-    the device that encodes the bucket; empty if the plan keeps none. Only ``keep`` changes them.
+    the device that encodes the bucket. It is empty if the plan keeps no residuals. Only ``keep`` changes
+    them.
     """
 
     def __init__(self, residuals: Sequence[torch.Tensor]) -> None:
@@ -119,10 +126,11 @@ class BucketResiduals:
         self._usable = True
 
     def lend(self, values: torch.Tensor) -> torch.Tensor | Residual | None:
-        """Return the residual, or None; ``Exchange.run`` adds it to the bucket ``values``, and changes it.
+        """Return the residual, or None.
 
-        It is 0 for parameters whose gradients are all 0: if no rank has used a parameter, DDP discards its
-        average, so its residual waits for a later step.
+        ``Exchange.run`` adds the residual to the bucket ``values``, and changes it. The residual is 0 for
+        parameters whose gradients are all 0. If no rank has used a parameter, DDP discards its average, so
+        its residual waits for a later step.
         """
         if not self._residuals:
             return None
@@ -142,7 +150,7 @@ class BucketResiduals:
         return self._lost
 
     def give_back(self) -> None:
-        """Do nothing: the exchange changes separate memory."""
+        """Do nothing, because the exchange changes separate memory."""
 
     def note(self, average: torch.Tensor, dtype: torch.dtype) -> None:
         """Record whether the average, the same on all ranks, is finite once it is rounded to ``dtype``."""
@@ -190,7 +198,7 @@ class BucketResiduals:
 
 
 def feedback_by_name(residuals: Residuals, layout: Layout, beside: torch.Tensor) -> BucketResiduals:
-    """Return the error feedback of a bucket by its parameters' residuals, on the device of ``beside``."""
+    """Return the error feedback of a bucket for its parameters' residuals, on the device of ``beside``."""
     pairs = zip(layout.names, layout.counts, strict=True)
     found = [residuals.of(name, count, beside) for name, count in pairs]
     return BucketResiduals([each for each in found if each is not None])

@@ -1,7 +1,7 @@
 """A model's gradients, or weights, as one flat float32 buffer for an exchange.
 
-One all-reduce of the whole buffer per step is the sequential exchange of Pipe-SGD (section 3.1, equation 5);
-``cut`` divides it.
+One all-reduce of the whole buffer per step is the sequential exchange of Pipe-SGD (section 3.1, equation 5).
+``cut`` divides the buffer into buckets.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ from gradwire.plan import bucket_members
 
 @dataclass(frozen=True, slots=True)
 class Bucket:
-    """A range of the flat buffer, ``start`` to ``stop``: the gradients of ``parameters`` (numbers)."""
+    """The range ``start`` to ``stop`` of the flat buffer: the gradients of the numbered ``parameters``."""
 
     start: int
     stop: int
@@ -55,12 +55,15 @@ def cut(counts: Sequence[int], bucket_nbytes: int | None) -> list[Bucket]:
 
 
 def float_shape(parameter: torch.Tensor) -> tuple[int, ...]:
-    """Return the shape of a parameter's gradient as floats; if complex, as in ``torch.view_as_real``."""
+    """Return the shape of a parameter's gradient as floats.
+
+    The shape of a complex gradient is that of ``torch.view_as_real``.
+    """
     return (*parameter.shape, 2) if parameter.is_complex() else tuple(parameter.shape)
 
 
 def floats_of(gradient: torch.Tensor) -> torch.Tensor:
-    """Return a gradient as floats, as a view."""
+    """Return a gradient as a view of floats."""
     return torch.view_as_real(gradient) if gradient.is_complex() else gradient
 
 
@@ -73,7 +76,10 @@ _FEW = 256
 
 
 def is_zero(gradient: torch.Tensor) -> bool:
-    """Return whether all values are 0; the first few values decide for nearly every used gradient."""
+    """Return whether all values are 0.
+
+    The first few values decide for nearly every used gradient.
+    """
     rest = gradient[_FEW:]
     if bool(gradient[:_FEW].any()):
         return False
@@ -86,9 +92,10 @@ def is_zero(gradient: torch.Tensor) -> bool:
 class FlatGradients:
     """A flat buffer whose views are the ``.grad`` of the parameters that a method trains.
 
-    So backward writes directly to the exchanged buffer, and the optimizer reads from it. A parameter that
-    occurs twice (tied weights) is included once. The gradient of a parameter that backward does not use, or
-    that is frozen by now, is exchanged as 0; ``unreached`` returns its number.
+    So backward writes directly to the exchanged buffer, and the optimizer reads the averages from it. A
+    parameter that occurs twice (tied weights) is included once. The gradient of a parameter that backward
+    does not use, or that has been frozen, is exchanged as 0. ``unreached`` returns the numbers of such
+    parameters.
 
     Parameters
     ----------
@@ -107,7 +114,7 @@ class FlatGradients:
         has the parameter's shape.
     buffer
         The buffer to exchange, of the same length: ``flat`` itself on the CPU and if gradients stay on their
-        device, else host memory, which ``staged`` fills.
+        device. Otherwise, it is host memory, which ``staged`` fills.
     parameters
         The parameters, each once, in the order of the buffer.
     """
@@ -156,9 +163,10 @@ class FlatGradients:
         self._untouched = [view._version for view in self._views]
 
     def unreached(self, numbers: Iterable[int] | None = None) -> tuple[int, ...]:
-        """Return the numbers of the parameters without a gradient since ``zero``, of all or of ``numbers``.
+        """Return the numbers of the parameters without a gradient since ``zero``.
 
-        Backward adds to a view in place, which increases the view's version. Call ``collect`` first.
+        With ``numbers``, only these parameters are considered. Backward adds to a view in place, which
+        increases the view's version. Call ``collect`` first.
         """
         return tuple(
             index
@@ -183,7 +191,7 @@ class FlatGradients:
 
         A ``.grad`` may have been replaced, for example by ``zero_grad(set_to_none=True)`` and a backward
         pass. Such a gradient is copied into its view, and the view is attached again. A None becomes 0,
-        except if ``attach`` set it.
+        unless ``attach`` has set it.
         """
         for index in range(len(self.parameters)):
             self.collect_one(index)
@@ -258,7 +266,7 @@ class FlatWeights:
 
 
 def trainable(parameters: Iterable[Parameter]) -> list[Parameter]:
-    """Return the parameters that require a gradient, each once. Raises ``TensorError`` without any weight."""
+    """Return the parameters that require a gradient, each once. Raises ``TensorError`` if there are none."""
     found = _checked(parameter for parameter in parameters if parameter.requires_grad)
     if not any(parameter.numel() for parameter in found):
         raise TensorError(

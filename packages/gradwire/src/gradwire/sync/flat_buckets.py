@@ -20,11 +20,11 @@ from gradwire.sync.used_parameters import Reach
 from gradwire.sync.work import BucketWork, GradientBucket
 
 WHOLE = "gradient"
-"""The ledger's name of a gradient that is exchanged as one bucket."""
+"""The ledger's name for a gradient that is exchanged as one bucket."""
 
 
 class Alone(BucketObserver):
-    """An observer that keeps a bucket on the communication thread, in order with other steps' buckets."""
+    """An observer that keeps a bucket on the communication thread, in the order of steps."""
 
     wants_alone = True
 
@@ -46,15 +46,16 @@ class FlatBuckets:
     Parameters
     ----------
     sync
-        Averages the buckets.
+        The object that averages the buckets.
     gradients
         Flat gradients with this layout.
     names, groups
-        Each parameter's name, and the group with which it shares a warning; None: a group for its bucket.
+        Each parameter's name, and the group with which it shares a warning. With None, the parameters of a
+        bucket are a group.
     residual
         This rank's encoding errors, in the layout of the gradients; None if the plan keeps none.
     bucket_nbytes
-        See ``Plan``; None: one bucket.
+        See ``Plan``; None means one bucket.
     """
 
     def __init__(
@@ -85,9 +86,9 @@ class FlatBuckets:
     def run(
         self, gradients: FlatGradients, observer: BucketObserver, half: Half = Half.ALL_REDUCE
     ) -> ExchangeCost:
-        """Exchange a one-bucket gradient on the calling thread, as there is no computation to overlap with.
+        """Exchange a one-bucket gradient on the calling thread; there is no computation to overlap with.
 
-        Counts the cost and returns it. Raises the exchange's error, after which the exchange has ended.
+        The cost is counted and returned. Raises the exchange's error, after which the exchange has ended.
         """
         sync, context = self._sync, self._sync.context
         bucket = self._bucket(gradients, 0, observer, half)
@@ -138,7 +139,10 @@ class FlatBuckets:
 
 
 def _filled(buckets: Sequence[Bucket]) -> list[Bucket]:
-    """Return the buckets with empty ones merged into their neighbours: an empty bucket is not exchanged."""
+    """Return the buckets, with empty buckets merged into their neighbours.
+
+    An empty bucket is not exchanged.
+    """
     found = list[Bucket]()
     for each in buckets:
         if found and not (each.count and found[-1].count):

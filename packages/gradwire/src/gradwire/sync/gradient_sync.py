@@ -43,13 +43,13 @@ T = TypeVar("T")
 class GradientSync:
     """The averaging of one model's gradients on one rank, bucket by bucket.
 
-    It owns the connection, agreement, plan, residuals, ledger, failure and shutdown. The communication thread
-    starts with the first bucket that needs it.
+    The object owns the connection, agreement, plan, residuals, ledger, failure, and shutdown. The
+    communication thread starts with the first bucket that needs it.
 
     Parameters
     ----------
     context
-        The buckets' link, with the plan and options that the ranks agreed on.
+        The context of the buckets' link, with the plan and options that the ranks agreed on.
     layouts
         The positions of parameters in buckets.
     feedback
@@ -64,7 +64,7 @@ class GradientSync:
     Attributes
     ----------
     meter
-        Measures encoding errors; the first observer.
+        The meter of encoding errors; the first observer.
     """
 
     def __init__(
@@ -117,7 +117,7 @@ class GradientSync:
 
     @property
     def plan(self) -> Plan:
-        """The plan in use: the plan that all ranks agreed on, or chose last."""
+        """The plan in use, which all ranks agreed on or chose last."""
         return self.context.plan
 
     @property
@@ -131,7 +131,7 @@ class GradientSync:
         return self.context.steps_done
 
     def begin(self, *, active: int | None = None) -> None:
-        """Begin a step, before its first bucket; a retried step calls it again.
+        """Begin a step, before its first bucket; a repeated step begins again.
 
         Observers are called, and at most one of them changes the plan. With ``active``, averages are over
         this number of ranks instead of all. Raises the observers' errors.
@@ -184,8 +184,8 @@ class GradientSync:
     def run(self, bucket: GradientBucket, values: torch.Tensor, context: SyncContext) -> BucketWork:
         """Exchange one bucket on the calling thread, over a link of the same model; return the finished work.
 
-        ``values`` are the bucket's floats, exchanged in place; the front end stores them, and then calls
-        ``count``. On an error, the caller ends the exchange with ``context.fail``.
+        ``values`` has the bucket's floats, which are exchanged in place. The front end stores them, and then
+        calls ``count``. On an error, the caller ends the exchange with ``context.fail``.
         """
         work = BucketWork(context, bucket, self.context.steps_done + 1)
         work.feedback = NO_FEEDBACK if bucket.feedback is None else bucket.feedback
@@ -208,7 +208,7 @@ class GradientSync:
     def agree(self) -> None:
         """Start the agreement of all ranks, after a step's last bucket, on whether to raise ``LossyError``.
 
-        Does so only with strict options, in measured steps. ``start`` calls it for the last bucket.
+        This needs strict options and a measured step. ``start`` calls it for the last bucket.
         """
         step = self.context.steps_done + 1
         if self.meter.agrees(step):
@@ -224,10 +224,10 @@ class GradientSync:
     def collect(self, until: int | None = None, waited_s: float = 0.0) -> StepCost:
         """Wait for the buckets of a step, store their encoding errors as residuals, and count the step.
 
-        Pipelines wait only for the buckets of steps up to ``until``, numbered as in ``steps_done``, and may
-        have waited ``waited_s`` seconds for some of them already. The residuals of a step change once all of
-        its buckets are averaged and finite, on all ranks or on none, because averages have the same bits.
-        Raises the exchange's error.
+        Pipelines wait only for the buckets of steps up to ``until``, numbered as in ``steps_done``. They may
+        have waited ``waited_s`` seconds for some of these buckets already. The residuals of a step change
+        once all of its buckets are averaged and finite, on all ranks or on none, because averages have the
+        same bits. Raises the exchange's error.
         """
         began, done = perf_counter(), list[Work]()
         cost, self._counted, before_s = self._counted.exchange, StepCost(0), self._counted.wait_s
@@ -280,7 +280,7 @@ class GradientSync:
         context.steps_before, context.steps_done, context.link.step = 0, steps_done, steps_done
 
     def lay_out(self, layouts: Layouts) -> None:
-        """Adopt new positions of parameters in buckets, while no exchange is running."""
+        """Change the positions of parameters in buckets, while no exchange is running."""
         self.layouts = layouts
         self.meter.follow(layouts.names)
 
@@ -288,7 +288,8 @@ class GradientSync:
         """Run ``call`` on the communication thread, while no other exchange is running; return its value.
 
         All ranks make the same call between the same two steps; the timeout is the step-start timeout. An
-        error in it ends the exchange. Raises that error, and ``LinkTimeoutError`` if the thread stays busy.
+        error in the call ends the exchange. Raises that error, and ``LinkTimeoutError`` if the thread stays
+        busy.
         """
         self.context.check()
         context, what = self.context, f"{what} before step {self.context.steps_done + 1}"

@@ -1,4 +1,4 @@
-"""A ``torch.distributed`` group: its members agree on settings, connect, and exchange rows between steps."""
+"""A ``torch.distributed`` group: agreement of its members, connections, and exchanges between steps."""
 
 from __future__ import annotations
 
@@ -35,7 +35,10 @@ def check_timeout(timeout_s: float, name: str = "timeout_s") -> None:
 
 
 def check_initialised(kind: type[GradwireError] = ExchangeError, otherwise: str = "") -> None:
-    """Raise ``kind`` unless ``torch.distributed`` is initialised; ``otherwise`` is a second remedy."""
+    """Raise ``kind`` unless ``torch.distributed`` is initialised.
+
+    ``otherwise`` is a second remedy for the error message.
+    """
     if not dist.is_available() or not dist.is_initialized():
         raise kind(
             "torch.distributed is not initialised; call torch.distributed.init_process_group first"
@@ -44,7 +47,7 @@ def check_initialised(kind: type[GradwireError] = ExchangeError, otherwise: str 
 
 
 def member_group(group: dist.ProcessGroup | None, doing: str, otherwise: str = "") -> dist.ProcessGroup:
-    """Return ``group``, or the world for None; ``doing`` is the imperative that errors use.
+    """Return ``group``, or the world's group for None; ``doing`` is the imperative in errors.
 
     Raises ``ExchangeError`` if this process is not in the group, or ``torch.distributed`` is not initialised.
     """
@@ -74,9 +77,10 @@ def connect(
     ranks: Sequence[int] | None = None,
     tos: int = 0,
 ) -> ProcessGroupLink:
-    """Return a new link between the members of ``group``, in the order of ``ranks``; ``tos`` is the plan's.
+    """Return a new link between the members of ``group``, in the order of ``ranks``.
 
-    Raises ``kind``; if members are absent, its text ends with ``ending``.
+    ``tos`` is the plan's type of service. Raises ``kind``. If members are absent, the error's text ends with
+    ``ending``.
     """
     try:
         store_of(group)
@@ -91,10 +95,10 @@ def connect(
 # The check that all ranks of a group have the same settings, before they connect.
 
 REFUSED = "refused"
-"""The fact that holds a rank's reason for not attaching."""
+"""The fact with which a rank states its reason for not attaching."""
 
 AFTER_AGREEING = "look for a rank that failed after all had agreed to attach"
-"""The advice of errors if ranks that have agreed do not connect."""
+"""The advice in errors for ranks that have agreed but do not connect."""
 
 _meetings = weakref.WeakKeyDictionary[dist.ProcessGroup, int]()
 
@@ -246,5 +250,8 @@ def broadcast(exchange: Exchange, text: str, timeout_s: float) -> str:
 
 
 def _sum(exchange: Exchange, values: torch.Tensor, timeout_s: float | None) -> None:
-    """Sum over the ranks, exactly, because at most one term of each value is not 0."""
+    """Return the sum over the ranks.
+
+    It is exact, because at most one term of each value is not 0.
+    """
     Exchange(exchange.link, Plan()).all_reduce(values, average=False, timeout_s=timeout_s)

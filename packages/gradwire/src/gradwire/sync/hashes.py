@@ -1,4 +1,4 @@
-"""Hashes of the weights and optimizer states that replicas must have in common."""
+"""Hashes of the weights and optimizer states that must be equal on all replicas."""
 
 from __future__ import annotations
 
@@ -24,7 +24,8 @@ def replica_hashes(
 ) -> dict[str, bytes]:
     """Return the hashes of the weights that all ranks share, and of their optimizer's state.
 
-    Without an optimizer, its hash is the hash of nothing, so that ranks with and without one differ.
+    Without an optimizer, the second hash is that of no data, so that ranks with and without an optimizer
+    differ.
     """
     own = {id(each) for each in own_parameters(model).values()}
     states = () if optimizer is None else optimizer_values(optimizer, own)
@@ -32,7 +33,7 @@ def replica_hashes(
 
 
 def sha256_of(values: Values) -> bytes:
-    """Return the SHA-256 of tensors' bits and of strings; takes 116 ms per 100 MB on one core."""
+    """Return the SHA-256 of tensors' bits and of strings, at 116 ms per 100 MB on one core."""
     digest = hashlib.sha256()
     for value in values:
         digest.update(_bytes_of(value).numpy().data)
@@ -40,7 +41,7 @@ def sha256_of(values: Values) -> bytes:
 
 
 def crc32c_of(values: Values) -> bytes:
-    """Return the CRC32C of tensors' bits and of strings; takes 10 ms per 100 MB on one core.
+    """Return the CRC32C of tensors' bits and of strings, at 10 ms per 100 MB on one core.
 
     It detects every burst error of up to 32 bits, and other differences with probability 1 - 2^-32.
     """

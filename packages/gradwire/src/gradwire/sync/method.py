@@ -1,4 +1,4 @@
-"""The base classes of training methods: equal initial replicas, steps, drain, checkpoints and close."""
+"""The base classes of training methods: equal replicas, steps, draining, checkpoints, and closing."""
 
 from __future__ import annotations
 
@@ -62,8 +62,8 @@ class Method(ABC):
     plan
         The plan of the gradients' exchange; the same on all ranks.
     group
-        A process group, to whose ranks the method connects; it closes those connections. Or a ``Link``, which
-        the caller owns.
+        A process group, to whose ranks the method opens connections, which it also closes; or a ``Link``,
+        which the caller owns.
     timeout_s
         The limit for any single wait for a peer, in seconds, unless the group is a link.
     ledger
@@ -73,9 +73,10 @@ class Method(ABC):
         repeatedly exceed half of a parameter's gradient; the same on all ranks. The update is done, and
         training can continue.
     choose
-        Returns the chooser of each step's plan for these parameters; ``plan`` is the plan of the first steps.
+        A function that returns the chooser of each step's plan for these parameters; ``plan`` is the plan of
+        the first steps.
     options
-        A text that must be equal on all ranks; empty: not compared.
+        A text that must be equal on all ranks; not compared if empty.
 
     Attributes
     ----------
@@ -173,12 +174,12 @@ class Method(ABC):
 
     @outside_inference
     def state_dict(self, *, drain: bool = False) -> State:
-        """Return the method's state, to be saved with the states of model, optimizer and scheduler.
+        """Return the method's state, to save with the states of model, optimizer, and scheduler.
 
         Each rank has its own state; ``gradwire.redivide`` makes states for a different number of ranks. With
-        ``"auto"``, it includes the decisions. Gradients in flight are saved without applying them, unless
-        ``drain`` is set; training continues unaffected. All ranks call this together; get the states of model
-        and optimizer after this call.
+        ``"auto"``, the state includes the decisions. Gradients in flight are saved without applying them,
+        unless ``drain`` is set; training continues unaffected. All ranks call this together; get the states
+        of model and optimizer after this call.
 
         Returns
         -------
@@ -198,9 +199,9 @@ class Method(ABC):
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
         """Resume from a state that ``state_dict`` returned on this rank, dropping gradients in flight.
 
-        Model, optimizer and scheduler load their own states, before or after this one. All ranks load. Raises
-        ``StateError``, and changes nothing, for the state of a different rank, world size, or model;
-        ``gradwire.sync.checkpoint.redivide`` makes states for a different world size.
+        Model, optimizer, and scheduler load their own states, before or after this one. All ranks load their
+        states. Raises ``StateError``, and changes nothing, for the state of a different rank, world size, or
+        model; ``gradwire.sync.checkpoint.redivide`` makes states for a different world size.
         """
         self.check_open()
         link = self.exchange.link
@@ -216,10 +217,10 @@ class Method(ABC):
 
     @outside_inference
     def close(self) -> None:
-        """End the method's thread and close its connections; may be called twice. No step may follow.
+        """End the method's thread and close its connections; may be called twice.
 
-        Exchanges of gradients in flight are finished, but not applied. Raises ``LinkTimeoutError`` if the
-        thread does not end.
+        No step may follow. Exchanges of gradients in flight are finished, but the gradients are not applied.
+        Raises ``LinkTimeoutError`` if the thread does not end.
         """
         if not self.closed:
             self.closed = True
@@ -252,7 +253,7 @@ class Method(ABC):
         return self.drain()
 
     def _buckets_of(self, gradients: FlatGradients, bucket_nbytes: int | None = None) -> FlatBuckets:
-        """Return the buckets of gradients with a new layout; parameters keep their residuals."""
+        """Return the buckets of gradients in a new layout, in which parameters keep their residuals."""
         residual = relaid(self.residuals, gradients, self._laid_out)
         self._laid_out = gradients
         name_of = {id(each): name for name, each in self.model.named_parameters()}
@@ -264,11 +265,11 @@ class Method(ABC):
         return FlatBuckets(self.sync, gradients, names, groups, residual, bucket_nbytes)
 
     def _check_ranks(self) -> None:  # noqa: B027 - not every method refuses a world
-        """Raise an error if the method does not support this rank or world; runs before ``_lay_out``."""
+        """Check that the method supports this rank and world, before ``_lay_out``; raise an error if not."""
 
     @abstractmethod
     def _lay_out(self) -> None:
-        """Lay out the gradients of the trained parameters for the plan, while no exchange is running."""
+        """Lay out the gradients of the trained parameters for the plan, between two exchanges."""
 
     def _state(self, drained: bool) -> RankState:  # noqa: ARG002 - for pipelines
         """Return the state of this rank for a checkpoint."""
@@ -316,7 +317,7 @@ class Method(ABC):
 class WorkerMethod(Method):
     """A training method on a rank with batches: ``step(compute_loss)`` trains on one batch.
 
-    At the end of a step, it warns of parameters with repeated large encoding errors.
+    At the end of a step, the method warns of parameters with repeated large encoding errors.
     """
 
     def step(self, compute_loss: Callable[[], torch.Tensor]) -> StepRecord:
@@ -325,9 +326,9 @@ class WorkerMethod(Method):
         Parameters
         ----------
         compute_loss
-            Runs the forward pass and returns a scalar, the mean loss over this rank's batch. Its gradient is
-            averaged over the workers, which gives the gradient of the whole batch if all ranks' batches have
-            the same size.
+            A function that runs the forward pass and returns a scalar, the mean loss over this rank's batch.
+            Its gradient is averaged over the workers, which gives the gradient of the whole batch if all
+            ranks' batches have the same size.
 
         Returns
         -------

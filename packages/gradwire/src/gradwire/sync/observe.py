@@ -1,4 +1,4 @@
-"""Observers of steps and buckets, and null observers, so that callers need no check for None.
+"""Observers of steps and buckets, and null observers, so that callers never check for None.
 
 ``GradientSync`` has a tuple of observers. An error in an observer ends the step on all ranks.
 """
@@ -57,7 +57,7 @@ class BetweenSteps(Protocol):
 
 
 class StepObserver:
-    """An observer of one model's steps, on the training thread; does nothing by default."""
+    """An observer of one model's steps, on the training thread, which does nothing by default."""
 
     def connected(self, context: SyncContext) -> None:
         """Receive the context; called once, after the ranks have connected and before the first step."""
@@ -66,7 +66,7 @@ class StepObserver:
         """Return the plan from this step on, or None for the current one; the same on all ranks.
 
         At most one observer of a model returns plans. All ranks call this before the first bucket of each
-        step, numbered from 1 in this process, and again for a retried step. It may run exchanges.
+        step, numbered from 1 in this process, and again for a repeated step. An observer may run exchanges.
         """
         return None
 
@@ -78,7 +78,7 @@ class StepObserver:
         """Record a wait of ``wait_s`` seconds for an all-gather of ``count`` weights."""
 
     def end(self, cost: StepCost) -> None:
-        """Record the cost of a step, after all of its averages."""
+        """Record the cost of a step, after all of its averages have arrived."""
 
     def state(self) -> Mapping[str, Any]:
         """Return the observer's fields of a checkpoint, under names that no other observer uses."""
@@ -104,12 +104,12 @@ class PlanChooser(StepObserver):
 
     @property
     def intention(self) -> str:
-        """The clause about how it will choose, for a run's first line; empty if it never does."""
+        """A clause for a run's first line that says how it will choose a plan; empty if it never does."""
         return ""
 
     @property
     def loaded_plan(self) -> Plan | None:
-        """The loaded checkpoint's plan for the next step, or None."""
+        """The plan that the loaded checkpoint gives the next step, or None."""
         return None
 
 

@@ -53,9 +53,9 @@ def check_replicas(
     """Compare all ranks' weights, buffers, and optimizer states.
 
     Every rank calls this while no exchange of the link is running. The buffers are those in ``state_dict``
-    except the running statistics of normalisation layers, which differ between ranks in training. 96 bytes
-    per rank are exchanged, exactly. Raises ``StateError`` on every rank, naming the ranks that differ from
-    the majority (in a tie, from rank 0), and ``ExchangeError``.
+    except the running statistics of normalisation layers, which differ between ranks in training. Each rank
+    sends 96 bytes, without loss. Raises ``StateError`` on every rank, naming the ranks that differ from the
+    majority (in a tie, from rank 0), and ``ExchangeError``.
     """
     hashes = replica_hashes(model, optimizer, sha256_of)
     hashes |= {"buffers": sha256_of(_compared_buffers(model))}
@@ -69,9 +69,10 @@ def compare_hashes(
     timeout_s: float | None,
     remedy: str = _REMEDY,
 ) -> None:
-    """Compare hashes that every rank has computed of the same parts. Raises the errors of ``check_replicas``.
+    """Compare hashes that every rank has computed of the same parts.
 
-    Ranks may be up to ``timeout_s`` seconds late; None: the link's timeout.
+    Ranks may be up to ``timeout_s`` seconds late; None means the link's timeout. Raises the errors of
+    ``check_replicas``.
     """
     every = _gather(b"".join(hashes.values()), exchange, timeout_s)
     start = 0
@@ -100,8 +101,8 @@ def check_in_flight(steps_done: int, in_flight: int, exchange: Exchange) -> None
 def check_layout(model: nn.Module, exchange: Exchange) -> bool:
     """Raise ``ExchangeError`` unless parameters and saved buffers have the same shapes on all ranks.
 
-    Return whether the shapes of buffers with ``persistent=False`` are also the same. Call it like
-    ``check_replicas``.
+    Return whether the shapes of buffers with ``persistent=False`` are also the same. The conditions are those
+    of ``check_replicas``.
     """
     parameters = [
         (tuple(each.shape), str(each.dtype), each.requires_grad) for each in shared_parameters(model)
@@ -120,7 +121,7 @@ def check_layout(model: nn.Module, exchange: Exchange) -> bool:
 
 
 def check_options(options: str, exchange: Exchange) -> None:
-    """Compare a string that must be equal on all ranks; call it like ``check_replicas``.
+    """Compare a string that must be equal on all ranks, under the conditions of ``check_replicas``.
 
     Raises ``ExchangeError``, including if the strings differ.
     """
@@ -187,10 +188,10 @@ def begin_equal(model: nn.Module, exchange: Exchange, ledger: Ledger | None = No
 def broadcast_weights(model: nn.Module, exchange: Exchange) -> ExchangeCost:
     """Copy rank 0's weights, exactly, into the model of every rank of the exchange's link.
 
-    All parameters are sent except those that the model makes DDP ignore; frozen ones as bytes in their own
-    dtype. Buffers are not sent. Every rank must call this at the same point, while no other exchange of the
-    link is running. For every plan, the weights are broadcast over a star, uncompressed: a ring's broadcast
-    half would gather a piece of every rank's weights.
+    All parameters are sent, except those that the model makes DDP ignore. Frozen parameters are sent as bytes
+    in their own dtype. Buffers are not sent. Every rank must call this at the same point, while no other
+    exchange of the link is running. For every plan, the weights are broadcast over a star, uncompressed: a
+    ring's broadcast half would gather a piece of every rank's weights.
 
     Raises ``TensorError`` for a model whose trained parameters are not dense float32 on one device, and
     ``ExchangeError``.
@@ -265,9 +266,9 @@ class ReplicaWatch(StepObserver):
     Parameters
     ----------
     every
-        The number of steps between checks, from the first step on; None: no regular checks.
+        The number of steps between checks, from the first step on; None for no regular checks.
     optimizer
-        The optimizer whose state is compared in addition to the weights; None: only the weights.
+        The optimizer whose state is compared in addition to the weights; None for only the weights.
 
     Raises
     ------
@@ -295,7 +296,10 @@ class ReplicaWatch(StepObserver):
         self._is_asked = True
 
     def begin(self, step: int, sync: BetweenSteps) -> None:
-        """Compare the replicas if due, but not under ``join``: ranks without batches have older weights."""
+        """Compare the replicas if due, but not under ``join``.
+
+        There, ranks without batches have older weights.
+        """
         model = self._model()
         module = getattr(model, "module", None)
         has_joined = getattr(getattr(model, "_join_config", None), "enable", False)
@@ -320,7 +324,7 @@ class ReplicaWatch(StepObserver):
 
     @property
     def facts(self) -> dict[str, str]:
-        """The facts that must be equal on all ranks, because they check together."""
+        """The facts that must be equal on all ranks, because ranks check together."""
         what = "weights" if self.optimizer is None else "weights and optimizer"
         return {"check_replicas_every": str(self.every), "what is checked": what}
 
@@ -330,7 +334,7 @@ class ReplicaWatch(StepObserver):
 
 
 def compare_now(sync: BetweenSteps, hashes: Mapping[str, bytes]) -> None:
-    """Compare hashes of parts of the replicas, between two steps; all ranks call this together.
+    """Compare hashes of the same parts of all replicas, between two steps; all ranks call this together.
 
     Raises ``StateError`` on all ranks if they differ, after which the exchange can continue, and
     ``ExchangeError``.

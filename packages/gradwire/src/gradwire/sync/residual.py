@@ -1,4 +1,4 @@
-"""Error feedback: the residuals, a rank's encoding errors that it adds to the next step's gradient.
+"""Error feedback: residuals, the encoding errors that a rank adds to the next step's gradient.
 
 The method is from Seide et al., "1-Bit Stochastic Gradient Descent", Interspeech 2014. Each rank keeps its
 own encoding errors from all hops, so residuals differ between ranks, and each rank saves and loads its own.
@@ -23,12 +23,15 @@ from gradwire.fields import ABOVE_ZERO, Source, keyed, real, tensor_of, whole
 from gradwire.plan import Plan
 
 GRADIENT = "gradient"
-"""The key of a whole flat gradient's residual; its buckets' residuals are parts of it."""
+"""The key of a whole flat gradient's residual.
+
+The residuals of its buckets are parts of this residual.
+"""
 
 _SOURCE = Source("a state of residuals", "load a state that state_dict returned on this rank", StateError)
 _FIELDS = ("rank", "world", "residuals")
 SCALE = "scale"
-"""The field of the loss scale that residuals are multiplied by, if they follow one."""
+"""The field of the loss scale by which residuals are multiplied, if they follow one."""
 STEPS = "steps_done"
 """The field of the run's completed steps; older states lack it."""
 AUTO = "auto"
@@ -41,11 +44,11 @@ class Residuals:
     Parameters
     ----------
     plan
-        The plan, whose ``keeps_residual`` decides.
+        The plan, whose ``keeps_residual`` says whether residuals are kept.
     rank, world
         The rank that owns the residuals, and the number of ranks; saved in a state.
     counts
-        The number of floats for every possible key, if known: a state with other keys is then refused.
+        The number of floats for every possible key, if known. A state with other keys is then refused.
     usual
         The number of floats for the keys that a state always has, so that ``torch.distributed.checkpoint``
         can load it into a new object; ``counts`` by default.
@@ -65,7 +68,7 @@ class Residuals:
         self._counts, self._usual = counts, usual or counts or {}
         self._tensors: dict[str, torch.Tensor] = {}
         self.scale_followed: float | None = None
-        """The loss scale that residuals are multiplied by, if they follow one."""
+        """The loss scale by which residuals are multiplied, if they follow one."""
         self.steps_done: int | None = None
         """The number of the run's completed steps at the time of saving, if the owner sets it."""
 
@@ -77,9 +80,9 @@ class Residuals:
     def of(self, key: str, count: int, beside: torch.Tensor | None = None) -> torch.Tensor | None:
         """Return the residual of ``key``: a 1-D float32 tensor of ``count`` elements, initially 0.
 
-        It is on the device of the gradient ``beside`` if that device encodes, else on the CPU. The same key
-        returns the same tensor, even after ``load_state_dict``; None if the plan keeps no residuals. Raises
-        ``StateError`` if ``count`` differs from an earlier call or a loaded state.
+        The residual is on the device of the gradient ``beside`` if that device encodes, else on the CPU. The
+        same key returns the same tensor, even after ``load_state_dict``; None if the plan keeps no residuals.
+        Raises ``StateError`` if ``count`` differs from an earlier call or a loaded state.
         """
         if not self._keeps:
             return None
@@ -136,7 +139,7 @@ class Residuals:
         return _state(self.rank, self.world, self._tensors | unused, self.scale_followed, self.steps_done)
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
-        """Load a state that ``state_dict`` returned on this rank; the residuals of missing keys become 0.
+        """Load a state that ``state_dict`` returned on this rank; residuals without an entry become 0.
 
         Raises ``StateError``, and changes nothing, for the state of a different rank or world, for residuals
         of different lengths, and for any residual if the plan keeps none.
@@ -220,7 +223,7 @@ def redivide(states: Sequence[Mapping[str, Any]], world: int) -> list[dict[str, 
 
 
 def write(target: torch.Tensor, values: torch.Tensor) -> None:
-    """Copy values to a residual, or a part of it, on its device, as the current stream's next operation."""
+    """Copy values to a residual, or to a part of it, on its device, in the current stream."""
     device_of(target).launch(partial(target.copy_, values), [values], [target])
 
 

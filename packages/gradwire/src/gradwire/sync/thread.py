@@ -1,6 +1,6 @@
 """The communication thread and its work: one thread for each rank of a model.
 
-It runs queued work in order; after the first failure, it runs no more. Pipe-SGD (its algorithm 1) has one
+The thread runs queued work in order, and nothing after the first failure. Pipe-SGD (its algorithm 1) has one
 such thread per rank.
 """
 
@@ -46,7 +46,7 @@ _OWN_WORK_S = 30.0
 FINISH_S = 5.0
 """The limit for running work to finish when the interpreter ends, in seconds."""
 BREAK_OFF_S = 5.0
-"""The limit for waits to end after that, once their connections are closed, in seconds."""
+"""The limit for waits to end once their connections are closed, in seconds."""
 
 SWITCH_S = 0.0005
 """The longest time for which a thread that is busy in Python delays a thread that returns to Python.
@@ -64,8 +64,9 @@ def start(
 ) -> Thread:
     """Start a daemon thread that ends before the interpreter does.
 
-    When the interpreter ends, it calls ``finish``, after which ``run`` must return once its work is done.
-    Then, or after ``FINISH_S``, it calls ``break_off``, which must make all waits of any thread fail.
+    When the interpreter ends, it calls ``finish``, after which ``run`` must complete its work and return.
+    When ``run`` has returned, or after ``FINISH_S``, the interpreter calls ``break_off``, which must make all
+    waits of any thread fail.
     """
     thread = Thread(target=lambda: _watched(run, thread), name=name, daemon=True)
     if not _under_way:
@@ -108,24 +109,25 @@ def _end_all() -> None:
 class Work(ABC):
     """One piece of work for the communication thread, like ``torch.distributed.Work``.
 
-    Each caller of ``wait`` gets a copy of an exception, with a note that names the work, so that no frame of
-    a caller is kept here.
+    Each caller of ``wait`` gets a copy of an exception, with a note that names the work, so that this object
+    keeps no reference to the caller's frame.
 
     Parameters
     ----------
     name
-        The work's name in the ledger, the same in every step; None: the work is not counted.
+        The work's name in the ledger, the same in every step; None for work that is not counted.
     what, done
         The work's noun phrase and past participle in errors.
     timeout_s
-        The limit for any single wait for a peer; None: the link's timeout.
+        The limit for any single wait for a peer; None for the link's timeout.
     count
-        Called by the first ``wait`` of named work, with the seconds that it waited.
+        A function that the first ``wait`` of named work calls with the seconds that it waited.
 
     Attributes
     ----------
     nbytes, step
-        Bytes of float32 gradient to average, and the training step of this process, from 1; 0 for none.
+        The bytes of float32 gradient to average, and this process's training step from 1, or 0 outside of
+        steps.
     cost
         The cost, once the work is done.
     lost, verdict
@@ -204,11 +206,17 @@ class Work(ABC):
         return self._outcome(began)
 
     def cancel(self) -> bool:
-        """Cancel the work if it has not started; return whether it was cancelled. A later ``wait`` raises."""
+        """Cancel the work if it has not started; return whether it was cancelled.
+
+        After that, ``wait`` raises an error.
+        """
         return self._result.cancel()
 
     def _outcome(self, began: float) -> ExchangeCost:
-        """Return the cost of finished work, or raise its error; the wait began at ``began``."""
+        """Return the cost of finished work, or raise its error.
+
+        The wait began at ``began``.
+        """
         error = self._result.exception()
         if error is not None:
             raise copied(error).with_traceback(self._raised_at)
@@ -221,9 +229,9 @@ class Work(ABC):
 
 
 class CallWork(Work, Generic[T]):
-    """A call with the exchange, on the communication thread; ``value`` is its result once it is done.
+    """A call that uses the exchange, on the communication thread; ``value`` becomes its result.
 
-    Its frames carry the run's step ``link_step``, by default the step of the work before it.
+    The call's frames carry the run's step ``link_step``, by default the step of the preceding work.
     """
 
     value: T
@@ -249,9 +257,9 @@ class CallWork(Work, Generic[T]):
 class CommunicationThread:
     """A daemon thread that runs one rank's exchanges in order.
 
-    ``Work`` stores an exception for ``wait``. The context fails with it, which notifies the peers, and no
-    later work runs: it fails with the error of ``Transport.check``. A program that ends waits a few seconds
-    for queued work (``start``).
+    ``Work`` stores an exception for ``wait``. The context also fails, which notifies the peers. No later work
+    runs: it fails with the error of ``Transport.check``. A program that ends waits a few seconds for queued
+    work (``start``).
 
     ``context`` is the work's context; only this thread uses its exchange while work is running. ``lane`` is
     the number of the link among those of the model.
@@ -278,7 +286,10 @@ class CommunicationThread:
         self.put(CallWork(self._context, "the end", lambda _: None, None))
 
     def end(self) -> None:
-        """End the thread after its queued work; return at once. May be called twice."""
+        """End the thread after its queued work, but return at once.
+
+        May be called twice.
+        """
         self._inbox.put(None)
 
     def close(self, count: int = 0) -> None:
@@ -304,8 +315,8 @@ class CommunicationThread:
 def longest_s(exchange: Exchange, count: int, timeout_s: float | None = None) -> float:
     """Return the longest time that an all-reduce of ``count`` floats may take, in seconds.
 
-    Sending and receiving a frame each have a timeout (``timeout_s``, by default the link's), so a slow
-    network is never mistaken for a dead one, and the exchange reports a dead network long before that.
+    Sending and receiving a frame each have a timeout (``timeout_s``, by default the link's). So a slow
+    network is never mistaken for a dead one, and the exchange reports a dead network long before this time.
     """
     link, plan = exchange.link, exchange.plan
     steps = sum(1 for _ in collectives.get(plan.algorithm).schedule(link.rank, link.world))

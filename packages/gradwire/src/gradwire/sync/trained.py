@@ -1,8 +1,8 @@
-"""The parameters that a method trains, updated as the model's parameters are unfrozen.
+"""The parameters that a method trains, updated when parameters of the model are unfrozen.
 
-An optimizer updates every parameter that has a gradient. So its parameters must be the model's, and
-parameters without a place in the flat gradient must have no ``.grad``: each rank would apply its own gradient
-to them.
+An optimizer updates every parameter that has a gradient. So the optimizer's parameters must be the model's.
+Parameters without a place in the flat gradient must have no ``.grad``, because each rank would apply its own
+gradient to them.
 """
 
 from __future__ import annotations
@@ -66,11 +66,11 @@ class Trained:
     """The trained parameters of one model on one rank.
 
     A parameter is trained from the first step in which it requires a gradient, and keeps its place when it is
-    frozen again. ``parameters`` has each once, in the model's order. The optimizer is None at a worker of a
-    server; ``method`` is the method's name in errors.
+    frozen again. ``parameters`` has each trained parameter once, in the model's order. The optimizer is None
+    at a worker of a server; ``method`` is the method's name in errors.
 
     Raises ``SpecError`` for a model that no method can train, for an optimizer with parameters outside of the
-    model, and for one whose ``step`` needs a closure; ``TensorError`` for unsupported parameters.
+    model, and for one whose ``step`` needs a closure. Raises ``TensorError`` for unsupported parameters.
     """
 
     def __init__(self, model: nn.Module, optimizer: torch.optim.Optimizer | None, method: str) -> None:
@@ -139,7 +139,10 @@ class Trained:
 def relaid(
     residuals: Residuals, gradients: FlatGradients, before: FlatGradients | None = None
 ) -> torch.Tensor | None:
-    """Return the residual of ``gradients``; parameters that were in ``before`` keep their residuals."""
+    """Return the residual in the layout of ``gradients``.
+
+    Parameters that were in ``before`` keep their residuals.
+    """
     count = gradients.buffer.numel()
     beside = gradients.buffer
     old = residuals.of(GRADIENT, count if before is None else before.buffer.numel(), beside)
@@ -161,7 +164,10 @@ def strangers(optimizer: torch.optim.Optimizer, known: Collection[int]) -> list[
 
 
 def import_all_of_torch() -> None:
-    """Import the modules of torch's first optimizer now: it takes seconds, and peers would wait later."""
+    """Import the modules of torch's first optimizer now.
+
+    This takes seconds, and peers would wait if it happened during training.
+    """
     importlib.import_module("torch._dynamo")
 
 
@@ -175,7 +181,7 @@ def is_replicated(model: object) -> bool:
 
 
 def check_model(model: object, method: str) -> None:
-    """Raise ``SpecError`` unless ``model`` is a module whose gradients nothing else averages."""
+    """Raise ``SpecError`` unless ``model`` is a module whose gradients are averaged by nothing else."""
     if not isinstance(model, nn.Module):
         raise SpecError(
             f"{method} expected a torch.nn.Module, got {shown(model)}; pass the model, then the optimizer"

@@ -1,11 +1,13 @@
 """The parameters that a step's backward passes use, on this rank and on any rank.
 
-The rule is DDP's with ``find_unused_parameters``: if some ranks use a parameter, the other ranks' gradients
-are 0 in its average; if none does, it has no gradient, so that no optimizer changes it.
+The rule is that of DDP with ``find_unused_parameters``. If some ranks use a parameter, the other ranks'
+gradients count as 0 in its average. If no rank uses the parameter, it has no gradient, so no optimizer
+changes it.
 
 The ranks need no exchange for this in most steps. The average of a parameter that no rank has used is 0,
 because every codec decodes zeros to zeros, and averages have the same bits on all ranks. So all ranks see the
-same candidates, parameters with an average of 0, and exchange one number for each only if there are any.
+same candidates: the parameters with an average of 0. They exchange one number for each candidate, if there
+are any.
 """
 
 from __future__ import annotations
@@ -28,9 +30,9 @@ from gradwire.sync.flat import FlatGradients
 class Reach:
     """The unused parameters of one step, created after backward and complete once ``agree`` has returned.
 
-    ``gradients`` are the step's gradients, collected. ``unused`` are the numbers of the parameters that this
-    rank has not used; ``absent`` those that no rank has used, empty before ``agree``. A checkpoint may hold
-    both.
+    ``gradients`` has the step's collected gradients. ``unused`` has the numbers of the parameters that this
+    rank has not used. ``absent`` has the numbers of the parameters that no rank has used, and is empty before
+    ``agree``. A checkpoint may hold both.
     """
 
     def __init__(
@@ -43,7 +45,10 @@ class Reach:
     def parts(
         self, residual: torch.Tensor | None, numbers: Iterable[int] | None = None
     ) -> list[torch.Tensor]:
-        """Return the parts of a flat residual for the unused parameters, of all or of ``numbers``."""
+        """Return the parts of a flat residual for the unused parameters.
+
+        With ``numbers``, only these parameters are considered.
+        """
         if residual is None:
             return []
         among = self.own if numbers is None else self.own.intersection(numbers)
@@ -63,7 +68,10 @@ class Reach:
         return _overhead(accounting)
 
     def send_up(self, exchange: Exchange) -> ExchangeCost:
-        """Count each parameter's users at rank 0, by a star's reduce half; only its ``absent`` is valid."""
+        """Count each parameter's users at rank 0, by the reduce half of a star.
+
+        ``absent`` is valid only on rank 0.
+        """
         every = range(len(self._gradients.parameters))
         reached = self.told(every)
         accounting = Exchange(exchange.link, Plan(algorithm="star")).reduce(reached)
@@ -104,7 +112,10 @@ def _overhead(accounting: ExchangeCost) -> ExchangeCost:
 
 _EPSILON = 1e-6  # as in torch.nn.utils.clip_grad_norm_, so that scripts keep their results
 _LANES = 1 << 16
-"""The number of parallel sums: 512 kB, which fits a cache. A power of two, so that it can be halved."""
+"""The number of parallel sums: 512 kB, which fits a cache.
+
+It is a power of two, so that it can be halved.
+"""
 
 
 def check_max_norm(max_norm: float | None) -> float:
@@ -138,8 +149,8 @@ def exact_order_norm(gradient: torch.Tensor) -> float:
     torch's norms add in an order that depends on the instruction set and on the number of threads, and a
     different order of additions gives different last bits. Here each operation has one possible result: the
     product of two float32 is exact in float64; additions are elementwise, never along a vector, in the order
-    of this code; and float64 addition and square root are rounded correctly everywhere (IEEE 754). Converting
-    a subnormal may flush it to 0 if the thread does so; its square is below 2^-250.
+    of this code; and float64 addition and square root are rounded correctly everywhere (IEEE 754). A
+    subnormal may be flushed to 0, depending on the thread's settings, but its square is below 2^-250.
     """
     sums = torch.zeros(_LANES, dtype=torch.float64, device=gradient.device)
     squares = torch.empty_like(sums)

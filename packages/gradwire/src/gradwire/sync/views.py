@@ -17,7 +17,7 @@ class Layouts:
     names
         All parameters that may have a gradient, in an order that all ranks share.
     counts
-        The number of floats of each parameter that may have a residual by name; None: unknown.
+        The number of floats of each parameter that may have a residual by name; None if unknown.
     """
 
     def __init__(self, names: Sequence[str], counts: Mapping[str, int] | None = None) -> None:

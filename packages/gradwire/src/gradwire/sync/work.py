@@ -28,7 +28,7 @@ class Route(Enum):
     """The route on which a bucket is averaged.
 
     The transport's calls need the same order on all ranks. So the native buckets of a step precede the first
-    bucket of the communication thread, which may call the transport's all-reduce, too.
+    bucket on the communication thread, because this thread may also call the transport's all-reduce.
     """
 
     THREAD = "the exchange, on the communication thread"
@@ -66,11 +66,13 @@ class GradientBucket:
     Attributes
     ----------
     index, is_last
-        Its number in the step, from 0, in the same order on all ranks; whether it is the last one.
+        The bucket's number in the step, from 0, in the same order on all ranks; and whether it is the last
+        one.
     tensor
         The gradients, of any dtype and on any device; changed in place.
     layout
-        The parameters in their order in the bucket; None: one codec, nothing measured, no residual by name.
+        The parameters in their order in the bucket; None for one codec, no measurement, and no residuals by
+        name.
     name
         The bucket's name in the ledger, the same in every step; ``bucket <index>`` by default.
     request
@@ -105,11 +107,11 @@ class BucketWork(Work):
     index, tensor, layout, request
         The bucket's fields; observers may replace the request before the exchange starts.
     active
-        The number of ranks to average over; None: all.
+        The number of ranks to average over; None for all.
     feedback, observers
         The error feedback, and the observers on the communication thread.
     host, share
-        The reduction inside the host, and its result for the exchange: by default the bucket.
+        The reduction inside the host, and its result, which is exchanged: by default, the bucket.
     """
 
     def __init__(
@@ -161,7 +163,10 @@ class BucketWork(Work):
         return True
 
     def bypass(self) -> None:
-        """Start torch's own all-reduce for a bucket that no codec supports; an empty one is done at once."""
+        """Start torch's own all-reduce for a bucket that no codec supports.
+
+        An empty bucket is done at once.
+        """
         self.route, self.name = Route.BYPASS, None
         if self.tensor.numel() == 0:
             self._finish_now()
@@ -176,7 +181,10 @@ class BucketWork(Work):
             self._result.set_result(None)
 
     def leave(self) -> None:
-        """Complete without an exchange, because the step exchanges nothing; the bucket is unchanged."""
+        """Complete the work without an exchange, because this step exchanges nothing.
+
+        The bucket is unchanged.
+        """
         self.route, self.name = Route.BYPASS, None
         self._finish_now()
 

@@ -1,10 +1,11 @@
 """Measure the costs of one end of a link on this machine: codecs on real gradients, and frames.
 
-A codec is measured as an exchange uses it: segment by segment, into and out of frames with their checksums,
-in memory that is no longer in a cache, after a rest as long as a frame takes on the link (after a sleep of 5
-ms, a core was measured to encode at half its speed). The values are the caller's gradients (a hook can record
-some) and sums of several of them, because partial sums are sent after the first hop. Frames are measured with
-an exchange of the identity codec, whose costs per byte are subtracted.
+A codec is measured under the conditions of an exchange: segment by segment, into and out of frames with
+checksums, in memory that is no longer in a cache. Each call follows a rest as long as a frame's time on the
+link, because a core was measured to encode at half its speed after a sleep of 5 ms. The values are the
+caller's gradients, which a hook can record, and sums of several gradients, because partial sums are sent
+after the first hop. Frames are measured with an exchange of the identity codec, whose costs per byte are
+subtracted.
 """
 
 from __future__ import annotations
@@ -31,7 +32,7 @@ from gradwire.wire import HEADER_NBYTES
 
 
 def disagreement(seconds: Sequence[float]) -> float:
-    """Return half the interquartile range over the midpoint of the quartiles, a relative scatter below 1.
+    """Return the relative scatter of repeats: half the interquartile range over the quartiles' midpoint.
 
     With fewer than four repeats, the extremes replace the quartiles. It is a third if they differ by a factor
     of two, and 0 if all repeats agree.
@@ -70,10 +71,10 @@ def codec_cost(
     """Return the costs of ``codec`` on sums of 1, 2, 4, ... up to ``world`` of the samples.
 
     ``samples`` are 1-D contiguous float32 CPU tensors of one length: gradients of different ranks or steps.
-    If they are fewer than a sum's terms, they are reused with an offset, so that no value is added to itself.
-    Each call encodes one segment, as in the plan, after a sleep of ``rest_s`` (``rest_between_segments``).
-    Costs are medians of ``repeats`` calls, or of more if ``rest_s`` is 0. Raises ``TensorError`` if there is
-    no sample, or if samples differ in shape.
+    If there are fewer samples than terms, samples are reused with an offset, so that no value is added to
+    itself. Each call encodes one segment, as in the plan, after a sleep of ``rest_s``
+    (``rest_between_segments``). Costs are medians of ``repeats`` calls, or of more if ``rest_s`` is 0. Raises
+    ``TensorError`` if there is no sample, or if samples differ in shape.
     """
     return cost_on(codec, sums(samples, world), segment_nbytes, rest_s, repeats)
 
@@ -118,7 +119,7 @@ def cost_on(
 
 
 def cost_on_other_gradients(known: CodecCost, codec: Codec, summed: Mapping[int, torch.Tensor]) -> CodecCost:
-    """Return the costs of ``codec`` on other gradients, with the seconds of ``known``.
+    """Return the costs of ``codec`` on other gradients, with the seconds taken from ``known``.
 
     A codec is equally fast on other gradients, so only payload sizes and encoding errors are measured, with
     each sum as one chunk. ``summed`` has the same numbers of terms as ``known``.
@@ -135,7 +136,7 @@ def _as_fast(point: CodecPoint, known: CodecPoint) -> CodecPoint:
 
 
 def encode_and_add_s(codec: Codec, sample: torch.Tensor, segment_nbytes: int, rest_s: float) -> float:
-    """Return the seconds to encode a value and to decode and add it, as medians of new measurements."""
+    """Return the seconds per value of encoding, and of decoding and adding, measured anew as medians."""
     count = min(segment_nbytes // 4, sample.numel())
     seconds = _seconds(codec, [sample[:count]], count, rest_s)
     return (statistics.median(seconds["encode"]) + statistics.median(seconds["decode_add"])) / count
@@ -162,12 +163,12 @@ def end_cost(link: Link, barrier: Callable[[], None], rounds: int = REPEATS) -> 
 
 
 def identity_cost(repeats: int = REPEATS) -> CodecPoint:
-    """Return the identity codec's cost in an exchange's thread, to be subtracted from the cost of frames."""
+    """Return the identity codec's cost in an exchange's thread, for subtraction from a frame's cost."""
     return codec_cost(Identity(), [torch.zeros(LARGE_NBYTES // 4)], 1, LARGE_NBYTES, repeats=repeats).at(1)
 
 
 class _Two(Wrapper):
-    """A link between an even rank and the next rank, over a link of more ranks."""
+    """A link between an even rank and the next rank, as a part of a link of more ranks."""
 
     def __init__(self, inner: Link) -> None:
         super().__init__(inner)
@@ -222,7 +223,10 @@ def _point(
 
 
 def _untimed(codec: Codec, x: torch.Tensor, terms: int, count: int | None = None) -> CodecPoint:
-    """Return the payload size and encoding error in chunks of ``count`` values, or in one; seconds are 0."""
+    """Return the payload size and the encoding error in chunks of ``count`` values, or in one chunk.
+
+    The seconds are 0.
+    """
     count = x.numel() if count is None else count
     parts = _whole_parts(x, count)
     return CodecPoint(
@@ -241,7 +245,7 @@ def _whole_parts(x: torch.Tensor, count: int) -> list[torch.Tensor]:
 def _seconds(
     codec: Codec, parts: list[torch.Tensor], count: int, rest_s: float, repeats: int = REPEATS
 ) -> dict[str, list[float]]:
-    """Return the seconds of each call that encodes or decodes cold chunks into or out of cold frames."""
+    """Return the seconds of each call that encodes or decodes chunks, with all memory outside of caches."""
     copies = repeats if rest_s else max(repeats, min(COLD_NBYTES // (4 * count), 4 * repeats))
     chunks = [parts[i % len(parts)].clone() for i in range(copies)]
     frames = [torch.zeros(HEADER_NBYTES + codec.max_nbytes(count), dtype=torch.uint8) for _ in chunks]

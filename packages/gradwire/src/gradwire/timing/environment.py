@@ -20,7 +20,7 @@ from gradwire.wire import HEADER_NBYTES
 class CodecPoint:
     """A codec's cost on a sum of ``terms`` gradients: payload bytes and seconds, per float32 value.
 
-    Partial sums grow along a collective, and with them the payloads of codecs with an absolute bound.
+    Partial sums grow along a collective, and so do the payloads of codecs with an absolute bound.
     ``largest_error`` is the largest absolute error measured in one encoding. ``lost`` is its relative error
     (the error's norm over the values' norm), or None if it was not measured. ``line_nbytes`` is the payload's
     size on a link behind compressing NICs, or None without such NICs.
@@ -43,7 +43,7 @@ class CodecPoint:
 
 @dataclass(frozen=True)
 class CodecCost:
-    """A codec's costs by the number of terms in a sum, and the fixed seconds of a call, with checksums.
+    """The costs of a codec by a sum's number of terms, and a call's fixed seconds, checksums included.
 
     A rank that publishes a chunk also decodes it, unless the codec is ``exact``. ``disagreement`` is the
     scatter of the repeated measurements (``calibrate.disagreement``). ``finished`` is the cost on finished
@@ -74,7 +74,10 @@ class CodecCost:
         return self.finished if self.finished is not None and terms == world else self.at(terms)
 
     def typical(self, world: int) -> CodecPoint:
-        """Return the average costs in an exchange of ``world`` ranks: half partial, half finished sums."""
+        """Return the average costs in an exchange of ``world`` ranks.
+
+        Half of the sums are partial, and half are finished.
+        """
         partial = self.at(max(1, world // 2))
         return partial if self.finished is None else _mixed(partial, self.finished, 0.5)
 
@@ -106,7 +109,7 @@ def _between(below: float | None, above: float | None, share: float) -> Any:
 
 
 FREE = CodecCost("free", (CodecPoint(1, 4.0, 0.0, 0.0, 0.0),), exact=True)
-"""The cost of an identity that takes no time, as the closed forms assume."""
+"""The cost of an identity codec that takes no time, as the closed forms assume."""
 
 
 @dataclass(frozen=True)
@@ -116,7 +119,8 @@ class Environment:
     ``line`` is every host's link unless ``lines`` has one for each rank. ``groups`` are the sizes of groups
     of consecutive ranks whose traffic with other groups shares a core link of ``core_nbytes_per_s`` in each
     direction; empty for a flat network. ``codecs`` has a cost for every codec, by its spec. ``noise`` is the
-    gradients' noise scale, to compare plans by their time to a loss; None to compare their steps.
+    gradients' noise scale, with which plans are compared by their time to a loss. With None, they are
+    compared by their step times.
     """
 
     line: Line
@@ -147,10 +151,10 @@ MESSAGE_S = 30e-6
 
 
 def as_seen_by(algorithm: str, environment: Environment) -> Environment:
-    """Return the environment with the costs of ``algorithm``.
+    """Return the environment with the costs that apply to ``algorithm``.
 
-    The transport's native all-reduce only adds: it passes no frames to Python, copies nothing into them, and
-    computes no checksums.
+    The transport's native all-reduce only adds. It passes no frames to Python, copies nothing into frames,
+    and computes no checksums.
     """
     spec = str(Identity())
     if algorithm != backend.NAME or spec not in environment.codecs:

@@ -12,7 +12,7 @@ if TYPE_CHECKING:
     from typing_extensions import Self
 
 T_95 = (12.71, 4.30, 3.18, 2.78, 2.57, 2.45, 2.36, 2.31, 2.26)
-"""Student's t for a 95 % interval, for 1 and more degrees of freedom; 2.26 is used beyond the last."""
+"""Student's t for a 95 % interval, for 1 and more degrees of freedom; 2.26 beyond the last entry."""
 
 
 def half_width(values: Sequence[float]) -> float:
@@ -38,7 +38,10 @@ class Ratio:
 
     @classmethod
     def of(cls, numbers: Iterable[float]) -> Self:
-        """Return the geometric mean of at least one number; one has an interval from 0 to infinity."""
+        """Return the geometric mean of at least one number.
+
+        A single number has an interval from 0 to infinity.
+        """
         logs = [math.log(each) for each in numbers]
         mean, around = fmean(logs), half_width(logs)
         return cls(*map(_exp, (mean, mean - around, mean + around)))

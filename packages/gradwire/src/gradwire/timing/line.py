@@ -26,7 +26,7 @@ from gradwire.units import format_duration, format_rate
 
 _HOST = Source("a host's costs", "measure them with 'gradwire line-rate'")
 FRAMES, SMALL_NBYTES, LARGE_NBYTES = 8, SEGMENT_UNIT_NBYTES, 1 << 20
-"""The frames of a measurement, and their two sizes, which separate costs per frame from costs per byte."""
+"""The frames of a measurement, and their two sizes, which separate costs per frame and per byte."""
 
 
 @dataclass(frozen=True)
@@ -35,7 +35,7 @@ class HostCost:
 
     The rank's thread spends ``send_s`` or ``receive_s`` on every frame, and ``send_s_per_nbyte`` or
     ``receive_s_per_nbyte`` on every byte. The threads of the transport concurrently spend
-    ``beside_s_per_nbyte`` on either side. All are CPU seconds. A machine has ``cores`` cores, which
+    ``beside_s_per_nbyte`` on either side. All times are CPU seconds. A machine has ``cores`` cores, which
     ``ranks_per_machine`` ranks share (all hosts of a testbed share one machine). ``disagreement`` is the
     scatter of the repeated measurements, or 0 if unknown. Raises ``SpecError`` if a number is invalid.
     """
@@ -102,7 +102,7 @@ SCHEMA = "gradwire.line-rate/1"
 _LINE = Source("a line", "measure it with 'gradwire line-rate'")
 
 _BURST_SHOWS_NBYTES = (1 << 19, 1 << 22)
-"""The range of message sizes in which a burst of some 100 kB stands out from the timing noise."""
+"""The range of message sizes in which a burst of about 100 kB is distinguishable from timing noise."""
 
 
 @dataclass(frozen=True)
@@ -150,7 +150,8 @@ class Point:
     """The medians of the measurements with messages of one size.
 
     ``time_s`` is half of a round trip on an idle link. ``nbytes_per_s`` is the rate of a stream in one
-    direction, and ``duplex_nbytes_per_s`` the rate in each direction of two concurrent streams.
+    direction, and ``duplex_nbytes_per_s`` is the rate of each of two concurrent streams in opposite
+    directions.
     """
 
     nbytes: int
@@ -164,7 +165,7 @@ class Point:
 
 @dataclass(frozen=True)
 class LineRate:
-    """A measured link: its points, the line fitted to them, the machine, and the cost of frames on it.
+    """A measured link: its points, the fitted ``line``, the machine, and the cost of frames.
 
     ``host`` is None if the cost of frames was not measured.
     """
@@ -207,12 +208,13 @@ class LineRate:
 
 
 def fit(points: Sequence[Point]) -> Line:
-    """Return the line fitted to measured points. Raises ``SpecError`` if there are none.
+    """Return the line fitted to measured points.
 
     The latency is the time of the smallest message. The burst is the median number of bytes by which the
     middle sizes were faster than the rate. The rate in one direction, and in both, is the second highest
-    among the sizes within a factor of 16 of the largest: a measurement can only be too slow, because of other
-    load, or because a TCP stream ended before its window was open.
+    among the sizes within a factor of 16 of the largest. A measurement can only be too slow, because of other
+    load, or because a TCP stream ended before its window was open. Raises ``SpecError`` if there are no
+    points.
     """
     if not points:
         raise SpecError("expected at least one measured message size for a line rate, got none")

@@ -1,8 +1,8 @@
 """Measure latency and bandwidth between two ranks by message size, over the link that training uses.
 
-The rank with the lower number leads. It determines the number of messages for each measurement by its own
-clock, and sends it to the other rank, so that a fast link gets enough messages and a slow one doesn't take
-hours.
+The rank with the lower number leads. The leader determines the number of messages for each measurement by its
+clock, and sends the number to the other rank, so that a fast link gets enough messages and a slow one doesn't
+take hours.
 
 Source: Iandola and others, a measurement study, section 6.1 and figure 7: the latency is the time of a 1-byte
 message, the bandwidth the plateau over message sizes.
@@ -44,7 +44,7 @@ class Pair:
     def round_trips(self, nbytes: int, count: int, pause_s: float = 0.0) -> list[float]:
         """Return the seconds of ``count`` consecutive round trips on the leader, and [] on the other rank.
 
-        The leader sleeps for ``pause_s`` before each.
+        The leader sleeps for ``pause_s`` before each round trip.
         """
         self._make_room(nbytes)
         if not self.leads:
@@ -130,7 +130,7 @@ class Pair:
 _ORDER = struct.Struct("<4sqq")
 _TRIPS, _STREAM, _DUPLEX, _END = b"trip", b"strm", b"dupl", b"done"
 _MOST = 10_000
-"""The largest number of messages for a measurement; more don't make it more precise."""
+"""The largest number of messages for a measurement; more messages don't make it more precise."""
 _SETTLE_S = 0.05
 """The longest rest after streams, in which a rate limiter regains its burst before round trips.
 
@@ -153,8 +153,8 @@ class Effort:
     repeats
         The number of streams per size and direction; the median is used.
     time_s
-        The approximate duration of each measurement in seconds. Once the bytes of a message take five times
-        as long, larger sizes are skipped.
+        The approximate duration of each measurement in seconds. Once a message's bytes take five times this
+        long, larger sizes are skipped.
     window
         The number of messages in flight in a stream.
     """
@@ -200,7 +200,7 @@ def measure(
 
 
 def _transfer_s(points: list[Point]) -> float:
-    """Return the seconds of a message of the last size at its rate, minus the same for the first size."""
+    """Return the time of a message of the last size at its rate, minus the time for the first size."""
     times = [point.nbytes / point.nbytes_per_s for point in (points[0], points[-1])]
     return times[1] - times[0]
 
@@ -236,7 +236,10 @@ class _Leader:
         )
 
     def _time_s(self, nbytes: int, rate: float) -> float:
-        """Return half of the median round trip, with pauses in which a rate limiter regains its burst."""
+        """Return half of the median round trip.
+
+        In the pauses between round trips, a rate limiter regains its burst.
+        """
         trip_s = self._trips(nbytes, 2)[1]
         pause_s = max(0.0, nbytes / rate - trip_s)
         count = min(max(round(self._effort.time_s / (trip_s + pause_s)), 3), _MOST)

@@ -7,8 +7,8 @@ posted receives. The costs of a frame are in an ``Environment``:
   and ranks that share a machine wait for a free core (first come, first served).
 - A frame departs when it has been sent and the frames before it have left the host. It waits in the
   receiver's kernel until the receiver reads it.
-- Streams over one link or core link share it fairly (``streams``). Bytes that have passed it arrive after the
-  latency.
+- Streams over one link or core link share it fairly (``streams``). Bytes that have passed a link arrive after
+  the latency.
 - An idle link passes a burst at once, like the token bucket of a rate limiter.
 
 With free codecs and frames, one frame per chunk, and no burst, a ring equals its closed form. For other
@@ -34,7 +34,7 @@ from gradwire.timing.streams import Cores, ReplayPort, ReplayStream, Streams
 
 @dataclass
 class Replay:
-    """The result of a replay: every rank's cost, and the time of the busiest link's bytes at its rate."""
+    """The result of a replay: the ranks' costs, and the time of the busiest link's bytes at its rate."""
 
     ranks: list[ExchangeCost]
     line_busy_s: float
@@ -80,7 +80,7 @@ def replay(
 class _Frame:
     """A frame between two ranks; times are None until they are known.
 
-    ``carried_nbytes`` is its size on the link, which is below ``nbytes`` if NICs compress it.
+    ``carried_nbytes`` is the frame's size on the link, which is below ``nbytes`` if NICs compress it.
     """
 
     sender: _Rank
@@ -95,7 +95,10 @@ class _Frame:
 
 @dataclass(slots=True, eq=False)
 class _Rank:
-    """The state of one rank's thread. ``waits_for`` is the frame that must leave or arrive first."""
+    """The state of one rank's thread.
+
+    ``waits_for`` is the frame that must leave or arrive first.
+    """
 
     number: int
     actions: list[Action]
@@ -178,7 +181,7 @@ class _Machinery:
     def _reached(self, rank: _Rank, frame: _Frame, when: float | None, now: float) -> bool:
         """Return whether ``now`` has reached ``when``; if not, schedule the rank to continue then.
 
-        If ``when`` is None, its time is unknown, and the rank waits for ``frame``.
+        If ``when`` is None, the time is unknown, and the rank waits for ``frame``.
         """
         if when is None:
             rank.waits_for = frame
@@ -189,7 +192,7 @@ class _Machinery:
         return True
 
     def _retire(self, rank: _Rank, now: float, down_to: int) -> bool:
-        """Return whether the rank may continue with at most ``down_to`` frames in flight; else it waits.
+        """Return whether at most ``down_to`` frames of the rank are in flight; if not, the rank waits.
 
         Frames that left the host are no longer in flight. A send also doesn't wait for a frame whose order
         is beyond the posted receives.
@@ -243,7 +246,10 @@ class _Machinery:
         self._schedule(rank.cores.take(now, handling_s + decode_s), rank)
 
     def _post(self, rank: _Rank) -> None:
-        """Post one more receive of a rank; its sends depend on posted receives (``_retire``)."""
+        """Post one more receive of a rank.
+
+        The rank's sends depend on posted receives (``_retire``).
+        """
         rank.posted_up_to = rank.to_post.popleft().order if rank.to_post else (math.inf, 0.0)
 
     def _set_off(self, frame: _Frame, now: float) -> None:
@@ -299,7 +305,7 @@ class _Network:
         self._streams: dict[tuple[int, int], ReplayStream] = {}
 
     def latency_s(self, frame: _Frame) -> float:
-        """Return the latency between two ranks: the higher one of their links."""
+        """Return the latency between two ranks, the higher latency of their links."""
         assert frame.receiver is not None
         return max(self._latency_s[frame.sender.number], self._latency_s[frame.receiver.number])
 
@@ -316,12 +322,12 @@ class _Network:
 
     @property
     def busiest_s(self) -> float:
-        """The seconds that the bytes of the busiest link or core link take at its rate."""
+        """The seconds that the bytes of the busiest link or core link take at that link's rate."""
         return max(port.busy_s for port in (*self._out, *self._in, *self._up, *self._down))
 
 
 def _join(ranks: list[_Rank]) -> None:
-    """Assign one frame to every send and its matching receive, in the order between two ranks."""
+    """Assign one frame to every send and the matching receive, in the order between two ranks."""
     ways = defaultdict[tuple[int, int], deque[_Frame]](deque)
     sends = [
         (rank, i, action) for rank in ranks for i, action in enumerate(rank.actions) if not action.receives

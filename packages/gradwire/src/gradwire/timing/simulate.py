@@ -1,9 +1,9 @@
 """Simulate an all-reduce on a heterogeneous network, with up to thousands of ranks.
 
 A message starts when both its ranks have reached the step, and a step ends when its send, its receive, and
-its addition have ended. A message's rate is the lowest of three: its source's, its target's, and its share of
-the uplinks that it crosses. The messages of one ``Round`` share an uplink max-min fairly, as if all of them
-ran at once; if one ends early, the others don't get its share.
+its addition have ended. A message's rate is the lowest of three rates: that of its source, that of its
+target, and its share of the uplinks on its path. The messages of one ``Round`` share an uplink max-min
+fairly, as if all of them ran at once; if a message ends early, the others don't get its share.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ _Schedule = Callable[[int, int], Iterator[Step]]
 
 @dataclass(frozen=True, eq=False, slots=True)
 class Pairs:
-    """The pairs of ranks with concurrent messages, from ``source[i]`` to ``target[i]``, all distinct.
+    """The pairs of ranks with concurrent messages from ``source[i]`` to ``target[i]``; all distinct.
 
     ``senders`` are the sources, and ``receivers`` the targets of the messages in the order of
     ``by_receiver``. Both are slices if all ranks have a message, because slices are faster. ``Round`` objects
@@ -49,12 +49,12 @@ class Pairs:
 
     @classmethod
     def some(cls, source: Ints, target: Ints) -> Pairs:
-        """Return pairs that needn't cover all ranks."""
+        """Return pairs that need not include all ranks."""
         return cls(source, target, senders=source, receivers=target, by_receiver=ALL)
 
     @classmethod
     def shifted(cls, world: int, by: int) -> Pairs:
-        """Return the pairs of every rank and the rank ``by`` higher, modulo ``world``."""
+        """Return the pairs of every rank with the rank that is higher by ``by``, modulo ``world``."""
         ranks = np.arange(world, dtype=np.intp)
         target, sender = (ranks + by) % world, (ranks - by) % world
         return cls(ranks, target, senders=ALL, receivers=ALL, by_receiver=sender)
@@ -62,9 +62,10 @@ class Pairs:
 
 @dataclass(frozen=True, eq=False, slots=True)
 class Round:
-    """Concurrent messages of the chunks ``first[i]`` up to ``last[i]``; the target adds if ``combine[i]``.
+    """Concurrent messages of the chunks ``first[i]`` up to ``last[i]``.
 
-    ``enter`` has the ranks whose step begins here; the others already had a message in the same step.
+    The target of a message adds if ``combine[i]``. ``enter`` has the ranks whose step begins here; the other
+    ranks already had a message in the same step.
     """
 
     pairs: Pairs
@@ -122,7 +123,7 @@ def _assembled(schedule: _Schedule, world: int) -> Iterator[Round]:
 
 
 def _first_of_step(rank: Ints, step: Ints) -> NDArray[np.bool_]:
-    """Return for both ends of every message whether it is the first message of the rank's step."""
+    """Return, for both ends of every message, whether the message is the first of the rank's step."""
     keys = (rank * (step.max(initial=0) + 1) + step).ravel()
     first = np.zeros(keys.size, dtype=np.bool_)
     first[np.unique(keys, return_index=True)[1]] = True
@@ -144,7 +145,7 @@ def _kind(instance: Instance) -> tuple[str, int]:
 
 
 def _apart(level: list[Instance]) -> list[list[Instance]]:
-    """Return sets of instances without a common rank, in an order that keeps every rank's order."""
+    """Return sets of instances without a common rank, in an order that preserves every rank's order."""
     sets: list[list[Instance]] = []
     begun = dict[int, int]()
     for instance in level:
@@ -197,7 +198,7 @@ Rates = NDArray[np.float64]
 Seconds = NDArray[np.float64]
 
 _SAME = 1 + 1e-12
-"""The factor within which shares are equal but for rounding, and are settled together."""
+"""The factor within which shares are equal except for rounding, and are settled together."""
 
 
 @dataclass(frozen=True, eq=False, slots=True)
@@ -205,7 +206,7 @@ class Wires:
     """The rates and latencies of a network, as arrays.
 
     Ranks and uplinks are full duplex. ``group`` is the group of each rank, from 0 up. Every message takes
-    ``latency_s`` in addition to its bytes, and ``crossing_s`` more between two groups.
+    ``latency_s`` in addition to its bytes, and another ``crossing_s`` between two groups.
     """
 
     send_nbytes_per_s: Rates
@@ -236,7 +237,10 @@ class Wires:
 
 
 def _share(most: Rates, source: NDArray[np.intp], target: NDArray[np.intp], uplink: Rates) -> Rates:
-    """Return max-min fair rates: all rise at the same pace until the rank's own or an uplink's limit."""
+    """Return max-min fair rates.
+
+    All rates rise at the same pace until they reach the limit of the rank or of an uplink.
+    """
     rates = np.zeros_like(most)
     out, into = uplink.copy(), uplink.copy()
     open_ = np.arange(len(most))
@@ -272,7 +276,7 @@ class Simulation:
 
 
 class _Clocks:
-    """The clocks of all ranks, as arrays: begin and latest end of their current steps, and busy time."""
+    """The clocks of all ranks: begin and latest end of their current steps, and their busy time."""
 
     def __init__(self, start: Seconds) -> None:
         self.begin, self.end, self.busy = start.copy(), start.copy(), np.zeros_like(start)

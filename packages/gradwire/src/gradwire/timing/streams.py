@@ -16,10 +16,15 @@ from collections.abc import Callable, Hashable, Iterable
 from typing import Generic, TypeVar
 
 QUEUED_NBYTES = 1 << 16
-"""The number of a connection's bytes in its host's queue (TCP small queues), for which a new stream waits."""
+"""The number of a connection's bytes in the host's queue (TCP small queues).
+
+A new stream waits for these bytes.
+"""
 NEWCOMER = 0.6
 """The weight of a stream relative to earlier streams of its host, because its TCP window has yet to open.
-Between 0 and 1 (equal shares); measured in testbeds."""
+
+It is between 0 and 1 (equal shares), and was measured in testbeds.
+"""
 
 Load = TypeVar("Load", bound=Hashable)
 
@@ -27,8 +32,8 @@ Load = TypeVar("Load", bound=Hashable)
 class ReplayPort:
     """One direction of a link, or of a core link between groups.
 
-    All its streams share its rate, which is ``math.inf`` if it is never a bottleneck. ``burst_nbytes`` pass
-    at once when it was idle: the token bucket of a rate limiter.
+    All streams through the port share its rate, which is ``math.inf`` if the port is never a bottleneck.
+    After an idle time, ``burst_nbytes`` pass at once, like the token bucket of a rate limiter.
     """
 
     __slots__ = ("burst_nbytes", "carried_nbytes", "credit_nbytes", "idle_since_s", "nbytes_per_s", "streams")
@@ -43,18 +48,18 @@ class ReplayPort:
 
     @property
     def busy_s(self) -> float:
-        """The seconds that all bytes so far take at its rate, without bursts."""
+        """The seconds that all bytes so far take at the port's rate, without bursts."""
         return self.carried_nbytes / self.nbytes_per_s
 
     def earn(self, now_s: float) -> None:
-        """Add the burst credit of the idle time that ends now."""
+        """Add the burst credit for the idle time that ends now."""
         if self.burst_nbytes:
             earned = (now_s - self.idle_since_s) * self.nbytes_per_s
             self.credit_nbytes = min(self.burst_nbytes, self.credit_nbytes + earned)
 
 
 class ReplayStream:
-    """The frames from one rank to another over the same ports; ``home`` is the first, the sender's."""
+    """The frames from one rank to another over the same ports; ``home`` is the sender's port, the first."""
 
     __slots__ = ("begun_s", "held_s", "home", "loads", "ports", "rate", "remaining", "since_s", "version")
 
@@ -77,17 +82,17 @@ class ReplayStream:
         return max(self.held_s, now_s)
 
     def left_nbytes(self, now_s: float) -> float:
-        """Return the remaining bytes of its first frame."""
+        """Return the remaining bytes of the stream's first frame."""
         return max(0.0, self.remaining - self.rate * (now_s - self.since_s))
 
     @property
     def weight(self) -> float:
-        """Its share of a port's rate, relative to other streams."""
+        """The stream's share of a port's rate, relative to other streams."""
         first = all(other.begun_s >= self.begun_s for other in self.home.streams)
         return 1.0 if first else NEWCOMER
 
     def ends_s(self) -> float:
-        """Return the time at which its first frame will have passed, if rates don't change."""
+        """Return the time at which the stream's first frame will have passed, if rates don't change."""
         return self.since_s + (self.remaining / self.rate if self.remaining > 0 else 0.0)
 
 
@@ -110,7 +115,10 @@ class Streams(Generic[Load]):
             self._begin(stream, now_s)
 
     def pass_first(self, stream: ReplayStream, version: int, now_s: float) -> Load | None:
-        """Remove and return the first frame, or return None if rates have changed since its scheduling."""
+        """Remove and return a stream's first frame.
+
+        Return None if rates have changed since the frame was scheduled.
+        """
         if version != stream.version:
             return None
         load, _ = stream.loads.popleft()

@@ -17,7 +17,7 @@ from gradwire_lab.job.data import load
 SIDE = 32
 PIXELS = 3 * SIDE * SIDE
 BINARY = (("data_batch_*.bin", "test_batch.bin", 1), ("train.bin", "test.bin", 2))
-"""Binary versions of CIFAR-10 and CIFAR-100: training files, test file, and label bytes per image."""
+"""The binary versions of CIFAR-10 and CIFAR-100: training files, test file, and label bytes per image."""
 SOME = 1000
 """The number of images whose mean and standard deviation normalize all images."""
 
@@ -77,12 +77,12 @@ def name_of(folder: Path | None, images: Images) -> str:
 
 
 def read_images(folder: Path | None) -> Images:
-    """Return the images of a folder; without one, scikit-learn's digits, enlarged, in three equal channels.
+    """Return the images of a folder or, without one, scikit-learn's digits.
 
-    A folder has the binary version of CIFAR-10 or CIFAR-100, or NumPy archives ``train*.npz`` and
-    ``test*.npz`` with labels ``y`` and images ``x`` of shape (count, 3, 32, 32). Instead of ``x``, an archive
-    may have ``dd``: planes (G, R - G, B - G) as differences along columns and rows, which are smaller on
-    disk.
+    The digits are enlarged and have three equal channels. A folder has the binary version of CIFAR-10 or
+    CIFAR-100, or NumPy archives ``train*.npz`` and ``test*.npz`` with labels ``y`` and images ``x`` of shape
+    (count, 3, 32, 32). Instead of ``x``, an archive may have ``dd``: planes (G, R - G, B - G) as differences
+    along columns and rows, which are smaller on disk.
 
     Raises ``DataError``.
     """
@@ -147,7 +147,7 @@ def _read_archive(path: Path) -> tuple[torch.Tensor, torch.Tensor]:
 def _summed(
     differences: np.ndarray[tuple[int, ...], np.dtype[np.uint8]],
 ) -> np.ndarray[tuple[int, ...], np.dtype[np.uint8]]:
-    """Return the images from planes (G, R - G, B - G), each modulo 256 and differenced twice."""
+    """Return the images from planes (G, R - G, B - G), all modulo 256 and differenced twice."""
     planes = differences.cumsum(2, np.uint8).cumsum(3, np.uint8)
     green = planes[0]
     return np.stack([planes[1] + green, green, planes[2] + green], 1)

@@ -1,8 +1,8 @@
-"""Training runs and timed batches combined: batches to an error, milliseconds per batch, and their product.
+"""Training runs and timed batches combined: batches to an error, milliseconds per batch, and seconds.
 
-Errors are from narrow networks without a clock, milliseconds from full-size networks. The seconds to an error
-combine both: each batch of a training run takes as long as a batch of the full network with the same bits per
-layer.
+Errors are from narrow networks without a clock, and milliseconds are from full-size networks. The seconds to
+an error combine both: each batch of a training run takes as long as a batch of the full network with the same
+bits per layer.
 """
 
 from __future__ import annotations
@@ -30,11 +30,14 @@ from gradwire_lab.job.record import reach
 # Training runs side by side on paced links: batch times without bursts, and the time to an error.
 
 AROUND = 7
-"""The cycles on either side in the running median of cycle times, because other programs run in bursts."""
+"""The number of cycles on either side in the running median of cycle times.
+
+Other programs run in bursts.
+"""
 SMOOTHED = 3
-"""The number of evaluations whose mean is the smoothed error at the last one."""
+"""The number of evaluations whose mean is the smoothed error after the last of them."""
 NOISE = 0.03
-"""The relative difference between times of the same work on shared cores."""
+"""The relative difference between times for the same work on shared cores."""
 
 
 def typical(values: Sequence[float]) -> list[float]:
@@ -92,8 +95,8 @@ def gain(row: Row, baseline: Row, system: str, target: float) -> float | None:
 def hidden(row: Row, system: str, target: float) -> float | None:
     """Return the share of a policy's time to an error that an infinitely fast link would save.
 
-    It is the part of the copies that computation doesn't overlap, and so the most that any policy on this
-    link can save. None without cycles on an infinitely fast link.
+    This is the part of the copies that doesn't overlap computation, and so the most that any policy on this
+    link can save. Return None without cycles on an infinitely fast link.
     """
     if UNLIMITED not in row["cycles"]:
         return None
@@ -102,9 +105,9 @@ def hidden(row: Row, system: str, target: float) -> float | None:
 
 
 def nothing_to_save(rows: Sequence[Row], system: str) -> Explanation | None:
-    """Return the explanation of why no policy is faster than the policy with these rows.
+    """Return the reason why no policy is faster than the policy with these rows.
 
-    None if an infinitely fast link would make that policy clearly faster, or wasn't measured.
+    Return None if an infinitely fast link would make that policy clearly faster, or wasn't measured.
     """
     known = _known([hidden(row, system, last_error(row)) for row in rows])
     if not known or max(known) > NOISE:
@@ -124,11 +127,17 @@ def _known(shares: Sequence[float | None]) -> list[float]:
 
 
 EQUAL = 0.01
-"""The target error is float32's final error plus one point: closer errors count as equal."""
+"""The margin of the target error over float32's final error: one point.
+
+Closer errors count as equal.
+"""
 
 
 class MeasuredPolicies:
-    """The rows of a record, by network and policy; ``longer`` is the accuracy of each longer training run."""
+    """The rows of a record, by network and policy.
+
+    ``longer`` is the accuracy of each longer training run.
+    """
 
     def __init__(self, rows: Sequence[Row]) -> None:
         self._trainings: dict[tuple[str, str], list[Row]] = {}
@@ -144,7 +153,7 @@ class MeasuredPolicies:
         self.images = next(str(row["images"]) for row in rows if row["kind"] == TRAINING)
 
     def trainings(self, model: str, policy: str) -> list[Row]:
-        """Return a network's training runs with a policy, or with one whose weights have the same bits."""
+        """Return a network's training runs with a policy, or with a policy that sends the same bits."""
         return self._trainings.get((model, TRAINS_AS.get(policy, policy)), [])
 
     def accuracies(self, model: str, policy: str) -> list[float]:
@@ -182,8 +191,8 @@ class MeasuredPolicies:
     def figure(self, model: str, policy: str, system: str, name: str) -> float | None:
         """Return the median of a figure over a policy's timed batches on a link.
 
-        For AWP, the mean over its batches once the threshold is known, interpolated at each batch's mean
-        bits.
+        For AWP, this is the mean over its batches once the threshold is known, interpolated at each batch's
+        mean bits.
         """
         if policy != AWP:
             row = self.row(model, policy)
@@ -234,7 +243,10 @@ class MeasuredPolicies:
     def _mean(
         self, model: str, training: Row, system: str, name: str, begin: float, end: float | None = None
     ) -> float | None:
-        """Return the mean of a figure over a training run's batches, interpolated at each batch's bits."""
+        """Return the mean of a figure over a training run's batches.
+
+        The figure is interpolated at each batch's bits.
+        """
         rows = {bits: self.row(model, each) for each, bits in AWP_FORMATS.items()}
         found = {bits: median(row["cycles"][system][name]) for bits, row in rows.items() if row is not None}
         if len(found) < len(AWP_FORMATS):
@@ -244,7 +256,10 @@ class MeasuredPolicies:
         return sum(count * between(found, _weighted(bits, sizes)) for count, bits in spans) / total
 
     def _sizes(self, model: str, training: Row) -> Sequence[int]:
-        """Return the values per layer of the full network, or of the narrow one if none was timed."""
+        """Return the number of values per layer of the full network.
+
+        If the full network wasn't timed, the narrow one is used.
+        """
         full = self.row(model, next(iter(AWP_FORMATS)))
         found: Sequence[int] = (training if full is None else full)["sizes"]
         return found

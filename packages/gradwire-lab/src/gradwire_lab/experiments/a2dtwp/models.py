@@ -2,7 +2,8 @@
 
 Kernels, depths, and the proportions of the widths are the paper's. For images of 32 pixels instead of 224,
 networks may have fewer channels, and AlexNet's first convolution has stride 2 instead of 4. Table I has no
-batch normalization; ResNet-34 has it, as in its own paper, and the other two have it optionally.
+batch normalization. Here, ResNet-34 has it, as in the paper on ResNet, and the other two networks have it
+optionally.
 """
 
 from __future__ import annotations
@@ -21,14 +22,14 @@ POOL = 0
 """The entry for a pooling layer in a list of widths."""
 VGG_A = (64, POOL, 128, POOL, 256, 256, POOL, 512, 512, POOL, 512, 512, POOL)
 RESNET_34 = ((64, 3, 1), (128, 4, 2), (256, 6, 2), (512, 3, 2))
-"""Channels, blocks, and stride of the first block, for each stage."""
+"""The channels, number of blocks, and stride of the first block of each stage."""
 HIDDEN, DROPOUT = 4096, 0.5
 DEVIATION = 0.1
 """The standard deviation of the initial weights: a variance of 1e-2 (section IV-B)."""
 BIASES = MappingProxyType({"alexnet": 0.1})
-"""The initial biases (section IV-B); 0 in the other networks."""
+"""The initial biases of the networks (section IV-B); 0 in networks that aren't listed."""
 FULL_SIDE = 224
-"""Pixels of the paper's images along each side."""
+"""The number of pixels along each side of the paper's images."""
 
 
 @dataclass(frozen=True)

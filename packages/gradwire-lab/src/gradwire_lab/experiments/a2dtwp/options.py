@@ -13,7 +13,7 @@ DIGITS, CIFAR10, CIFAR100 = "digits", "cifar10", "cifar100"
 """Names of the image data sets."""
 MODELS = ("alexnet", "vgg", "resnet")
 NORMALISED = MappingProxyType({"alexnet-bn": "alexnet", "vgg-bn": "vgg"})
-"""Networks with batch normalization, which table I lacks, and their originals without it."""
+"""The networks with batch normalization, which table I lacks, and their originals without it."""
 NETWORKS = (*MODELS, *NORMALISED)
 STUCK = MappingProxyType(
     {
@@ -21,34 +21,46 @@ STUCK = MappingProxyType(
         "with the published first weights its numbers became NaN"
     }
 )
-"""Networks not expected to learn in this number of batches, with the reasons; only float32 is trained."""
+"""The networks that aren't expected to learn in this number of batches, and the reasons.
+
+Only float32 is trained for them.
+"""
 FP32, BF16, AWP = "fp32", "bf16", "awp"
 STATIC = MappingProxyType({8: "static:8", 16: "static:16", 24: "static:24", 32: FP32})
-"""Policies that truncate weights, by their bits: the oracle's candidates."""
+"""The policies that truncate weights, by their bits: the oracle's candidates."""
 DELTAS = ("delta", "delta:fp32")
 POLICIES = (FP32, BF16, "static:8", "static:16", "static:24", AWP, *DELTAS)
 TRAINS_AS = MappingProxyType({"delta": BF16, "delta:fp32": FP32})
-"""Lossless policies, and the policies with the same bits on the device: each pair shares a training run."""
+"""The lossless policies, and the policies with the same bits on the device.
+
+Each pair shares a training run.
+"""
 AWP_FORMATS = MappingProxyType({f"awp:{bits}": bits for bits in STATIC})
-"""AWP with all layers at these bits, norms included; AWP's batch times are interpolated between them."""
+"""The policies of AWP with all layers at fixed bits, including the norms.
+
+AWP's batch times are interpolated between them.
+"""
 TIMED = (FP32, BF16, "static:8", "static:16", "static:24", *AWP_FORMATS, *DELTAS)
 
 
 @dataclass(frozen=True)
 class System:
-    """A published system: milliseconds of a batch of VGG in float32 (A2DTWP, tables II and III).
+    """A published system, with milliseconds for a batch of VGG in float32 (A2DTWP, tables II and III).
 
     A copy of 0 ms means an infinitely fast link.
     """
 
     compute_ms: float
-    """Forward and backward: convolutions and fully connected layers."""
+    """The milliseconds of forward and backward, in convolutions and fully connected layers."""
     to_device_ms: float
     to_host_ms: float
 
 
 UNLIMITED = "unlimited"
-"""An infinitely fast link: its savings bound those of any policy on any other link."""
+"""An infinitely fast link.
+
+Its savings are an upper bound for any policy on any other link.
+"""
 SYSTEMS = MappingProxyType(
     {
         "x86": System(162.23, 153.93, 68.51),
@@ -57,22 +69,23 @@ SYSTEMS = MappingProxyType(
     }
 )
 LINKS = ("x86", "power")
-"""The systems whose links batches are timed on."""
+"""The systems whose links are simulated when batches are timed."""
 LONGER, TRAINING, PACE, BATCH = "longer", "training", "pace", "batch"
 """The kinds of cells.
 
-They are the accuracy of a longer training run, errors and bits of a training run, seconds of computation, and
-milliseconds of a batch.
+They measure the accuracy of a longer training run, errors and bits of a training run, seconds of computation,
+and milliseconds of a batch.
 """
 LONGER_SEED, TIMES_LONGER = 0, 2
-"""The seed of the longer float32 training runs, and their number of batches relative to others. They show
-what the networks can reach on the images; no figure uses them.
+"""The seed of the longer float32 training runs, and their relative number of batches.
+
+These runs show what the networks can reach on the images; no figure uses them.
 """
 
 
 @dataclass(frozen=True)
 class A2dtwpOptions(CheckedOptions):
-    """The images, the networks, policies, and lengths of training runs, and the full-size networks to time.
+    """The options: images, networks, policies, lengths of training runs, and full-size networks to time.
 
     Without ``data_dir``, images are from ``$GRADWIRE_DATA`` or scikit-learn's digits. Batch sizes are the
     paper's, and AWP's INTERVAL is half an epoch.
@@ -107,7 +120,7 @@ def cells(options: A2dtwpOptions) -> list[Cell]:
 
     The longer training runs are first, because they define the accuracy that counts as learned. Policies with
     the same bits on the device share a training run. Each repetition starts with a different policy, so that
-    a machine that becomes slower favours none.
+    a machine that becomes slower favours no policy.
     """
     trained = dict.fromkeys(TRAINS_AS.get(each, each) for each in options.policies)
     trainings = [

@@ -46,7 +46,7 @@ KERNELS = (
     ("waiting for gradients", "gradient_wait_s"),
     ("batch", "batch_s"),
 )
-"""The kernels of tables II and III, the waits that nothing overlaps, and the whole batch."""
+"""The kernels of tables II and III, the waits that don't overlap, and the whole batch."""
 PROFILED = (FP32, BF16, AWP, *DELTAS)
 SHOWN = "vgg"
 """The network of tables II and III."""

@@ -2,7 +2,7 @@
 
 A *cycle* is an update of the master weights, their transfer to the device, a forward, and a backward pass.
 Policies alternate batch by batch, so that disturbances of the machine affect all of them equally, and each
-cycle is timed on one system's link: a policy's weights don't depend on the link.
+cycle is timed on one system's link, because a policy's weights don't depend on the link.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ from gradwire_lab.experiments.a2dtwp.options import AWP, AWP_FORMATS, BF16, FP32
 from gradwire_lab.simulated_device.simulated import Simulated
 
 WAITS = ("exposed_s", "unpack_s", "gradient_wait_s")
-"""The training thread's waits in a cycle, as opposed to computation."""
+"""The waits of the training thread in a cycle, during which it doesn't compute."""
 
 Batch = tuple[torch.Tensor, torch.Tensor]
 Model = Callable[[torch.Tensor], torch.Tensor]
@@ -50,8 +50,8 @@ class Learner:
 class Trainee:
     """A training run with one policy, on the links of some systems in turn.
 
-    Sending ``nbytes`` of weights (by default, all of this run's) takes the published time on the links.
-    ``errors`` are pairs of a number of batches and the error after them.
+    Sending ``nbytes`` of weights takes the published time on the links; by default, these are all of the
+    run's weights. ``errors`` has pairs of a number of batches and the error after them.
     """
 
     def __init__(
@@ -75,7 +75,7 @@ class Trainee:
         self._pass(batch, 0)
 
     def cycle(self, number: int, batch: Batch, compute_s: float) -> None:
-        """Update the weights, and run the batch of this number through them on one of the links."""
+        """Update the weights, and train on the batch of this number, over one of the links."""
         system = [*self._cycles][number % len(self._cycles)]
         rates = link_rates(system, compute_s, self._nbytes)
         self._device.pace(*rates)
@@ -143,7 +143,7 @@ class Trainee:
 def train_side_by_side(
     trainees: Sequence[Trainee], batches: Iterable[Batch], compute_s: float, every: int
 ) -> Iterator[int]:
-    """Compute gradients on the first batch, and train on the others, on the systems' links in turn.
+    """Compute gradients on the first batch, and train on the other batches, over the links in turn.
 
     Yields the number of batches at each evaluation: every ``every`` batches, and at the end.
     """
@@ -167,7 +167,7 @@ def _evaluated(trainees: Sequence[Trainee], number: int) -> int:
 def link_rates(system: str, compute_s: float, nbytes: int) -> tuple[float | None, float | None]:
     """Return bytes per second to the device and back, in the published proportion to computation.
 
-    None means an infinitely fast link.
+    A rate of None means an infinitely fast link.
     """
     published = SYSTEMS[system]
     unit_s = compute_s / published.compute_ms
@@ -192,7 +192,7 @@ def _columns(cycles: Sequence[Mapping[str, float]]) -> dict[str, list[float]]:
 # The policies under comparison, by name.
 
 NEVER = -1.0
-"""A threshold below every change of a norm."""
+"""A threshold below every possible change of a norm."""
 
 
 def policy_named(name: str, interval: int = 1, watched: int | None = None) -> Policy:
@@ -208,7 +208,7 @@ def policy_named(name: str, interval: int = 1, watched: int | None = None) -> Po
 
 
 class Rounded(Policy):
-    """A policy that sends every weight as bfloat16, rounded to nearest even, as is usual without a policy."""
+    """A policy that sends every weight as bfloat16, rounded to nearest even, the usual method."""
 
     def observe(self, norms: Sequence[float]) -> list[int]:
         """Return 16 bits for each layer."""
@@ -227,7 +227,7 @@ class RoundedCarrier(Carrier):
         self._codec, self._whole_codec = parse("bf16"), BitPack(4)
 
     def pack(self, bits: Bits, *, full: bool) -> int:  # noqa: ARG002 - all messages have the same format
-        """Encode the weights in ``bits`` into the host's buffer; return the bytes used."""
+        """Encode the weights in ``bits`` into the host's buffer; return the number of bytes used."""
         self.spans, end = {}, 0
         for number in bits:
             master, begin = self._masters[number], aligned(end)

@@ -24,17 +24,18 @@ from gradwire_lab.experiments.hosts.training import one_thread
 from gradwire_lab.job.data import find_cifar10
 
 SIZES = MappingProxyType({"alexnet": 64, "vgg": 32, "resnet": 32})
-"""Images per batch: one of the paper's sizes for each network."""
+"""The number of images per batch, one of the paper's sizes for each network."""
 RATES = MappingProxyType({"alexnet": 0.01, "vgg": 0.01, "resnet": 0.01})
 MOMENTUM, WEIGHT_DECAY = 0.9, 5e-4
 DECAY, DECAY_EPOCHS = 0.16, 30
-"""The learning rate is multiplied by this factor every 30 epochs. Section IV-B says batches, but then the
-rate would be 1e-10 after 300 of them.
+"""The factor of the learning rate, applied every 30 epochs.
+
+Section IV-B says batches instead of epochs, but then the rate would be 1e-10 after 300 batches.
 """
 EVALUATIONS = 14
-"""Evaluations of a training run: one per half epoch if it has seven epochs."""
+"""The number of evaluations of a training run: one per half epoch if it has seven epochs."""
 VALIDATION = 1500
-"""Validation images for the error."""
+"""The number of validation images for the error."""
 
 
 def train(options: A2dtwpOptions, model: str, policy: str, seed: int) -> dict[str, Any]:
@@ -107,10 +108,13 @@ def _changes(bits: Sequence[Sequence[int]]) -> list[tuple[int, list[int]]]:
 CLASSES = 200
 """The number of classes of the published networks (table I)."""
 PACED = "vgg"
-"""The network of tables II and III, whose copies take the published share of its computation on a link."""
+"""The network whose copies take the published share of its computation on a link (tables II and III)."""
 SEED = 1
 WARM = 1
-"""Untimed first cycles on each link, in which memory is allocated and deltas are sent in full."""
+"""The number of untimed first cycles on each link.
+
+In these cycles, memory is allocated and deltas are sent in full.
+"""
 
 
 def pace(options: A2dtwpOptions) -> dict[str, Any]:
@@ -125,7 +129,10 @@ def pace(options: A2dtwpOptions) -> dict[str, Any]:
 def time_batches(
     options: A2dtwpOptions, model: str, policy: str, compute_s: float, nbytes: int
 ) -> dict[str, Any]:
-    """Return the figures of a policy's batches on each link; VGG's computation and bytes set the rates."""
+    """Return the figures of a policy's batches on each link.
+
+    VGG's computation and bytes determine the rates of the links.
+    """
     return _cycles(options, model, policy, LINKS, compute_s, nbytes)
 
 

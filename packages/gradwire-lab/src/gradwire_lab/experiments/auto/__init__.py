@@ -59,7 +59,7 @@ NOTE = (
 
 @dataclass(frozen=True)
 class AutoOptions(CheckedOptions):
-    """The tasks and methods, the seeds, and the link rate of compressing methods.
+    """The options: tasks, methods, seeds, and the link rate for compressing methods.
 
     Every combination of ``codecs`` and ``algorithms`` is a fixed plan. ``data_dir`` holds images in a format
     that ``a2dtwp`` reads.
@@ -83,7 +83,7 @@ class AutoOptions(CheckedOptions):
 
 
 def cells(options: AutoOptions) -> list[Cell]:
-    """Return a cell for each method, task, and seed; always including DDP, the baseline."""
+    """Return a cell for each method, task, and seed; DDP, the baseline, is always included."""
     methods = [name for name in METHODS if name == DDP or name in options.methods]
     methods += [FIXED.join(pair) for pair in product(options.codecs, options.algorithms)]
     seeds = range(1, options.seeds + 1)
@@ -92,7 +92,7 @@ def cells(options: AutoOptions) -> list[Cell]:
 
 
 def run(options: AutoOptions, cells: Sequence[Cell], _before: Sequence[Row], report: Report) -> None:
-    """Train in a testbed with unlimited links, and in one with limited links."""
+    """Train in a testbed with unlimited links, and in another testbed with limited links."""
     files = {"data_dir": options.data_dir, "text": options.text}
     given = {name: str(path) for name, path in files.items() if path is not None}
     measure_cells(RUNS, cells, report, given, KEPT_MEMORY)

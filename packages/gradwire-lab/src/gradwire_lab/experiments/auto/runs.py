@@ -30,7 +30,7 @@ from gradwire_lab.job.on_ddp import bf16_hook
 
 STEPS = 240
 HELD_OUT = 1000
-"""Held-out images, or rows of the table, that the loss is computed on."""
+"""The number of held-out images, or rows of the table, on which the loss is computed."""
 COLUMNS, TARGETS = 16, 4
 
 

@@ -15,7 +15,7 @@ from gradwire_lab.testbed.output import Stream, show
 from gradwire_lab.testbed.topology import USUAL_MTU_NBYTES, Topology
 
 MARK = b"gradwire-row "
-"""The prefix of each row on rank 0's standard output, which libraries may also write to."""
+"""The prefix of each row on rank 0's standard output, where libraries may also write."""
 WARNING = b": LossyWarning: "
 """The text that Python prints before a lossy warning."""
 LEAST_HOSTS = 2
@@ -38,9 +38,10 @@ def measure_cells(
 ) -> None:
     """Call ``measure`` of a module on all hosts, in one testbed per network of the cells.
 
-    Its arguments are the ``Ranks``, the cells of one network, and ``more``, which is JSON. Cells have
-    ``hosts`` and ``rate``, and may have the links' ``mtu`` and, for a ``nic`` at each host, the arguments of
-    ``gradwire nic``; cells of one network are consecutive. ``variables`` are added to the hosts' environment.
+    The arguments of ``measure`` are the ``Ranks``, the cells of one network, and ``more``, which is JSON.
+    Cells have ``hosts`` and ``rate``, and may have the links' ``mtu`` and, for a ``nic`` at each host, the
+    arguments of ``gradwire nic``; cells of one network are consecutive. ``variables`` are added to the hosts'
+    environment.
 
     Raises ``TestbedError`` if this machine can't create such a testbed, and ``JobError`` if a host fails.
     """
@@ -79,7 +80,7 @@ def run_on_hosts(
 
 
 class Rows:
-    """A sink for the hosts' output: reports rank 0's rows and copies all other lines to standard error.
+    """A sink that reports rank 0's rows, and copies all other output of the hosts to standard error.
 
     Lossy warnings in the output are also logged in this process.
     """

@@ -19,9 +19,9 @@ if TYPE_CHECKING:  # torch's import takes seconds: only the hosts need it
     from gradwire_lab.experiments.hosts.ranks import Ranks
 
 SHORT_NBYTES = 1 << 20
-"""The largest message for measuring a link in about 3 s at 200 Mbit/s; 16 MB take 15 s."""
+"""The largest message when a link is measured: at 200 Mbit/s, that takes 3 s; with 16 MB, 15 s."""
 FIRST_COUNT = 1 << 16
-"""Values in the untimed first exchange: enough to connect, and few enough for slow links."""
+"""The number of values in the untimed first exchange: enough to connect, and few enough for slow links."""
 
 
 def rate(hosts: int, total_mbit: int) -> str:
@@ -47,7 +47,7 @@ def time_exchanges(
 
 @dataclass(frozen=True)
 class ExchangeOptions:
-    """Numbers of workers, the total rate of all hosts, bytes of a gradient, and exchanges per cell."""
+    """The options: numbers of workers, the hosts' total rate, gradient bytes, and exchanges per cell."""
 
     workers: tuple[int, ...]
     total_mbit: int
@@ -78,9 +78,9 @@ def measure(
 ) -> None:
     """Measure the cells of one network as one of its ranks: up to ``most`` exchanges in ``budget_s`` each.
 
-    A cell has the ``algorithm`` and the ``nbytes`` of a gradient. These are optional: the ``codec``;
-    ``ranks``, if only the first hosts exchange; and ``down``, if a different algorithm broadcasts the sum.
-    The link is measured with messages of at most ``line_nbytes``; None has no limit.
+    A cell has the ``algorithm`` and the ``nbytes`` of a gradient. Optional are the ``codec``; ``ranks``, if
+    only the first hosts exchange; and ``down``, if a different algorithm broadcasts the sum. The link is
+    measured with messages of at most ``line_nbytes``; None means no limit.
     """
     from gradwire.machine import cores
 
@@ -120,5 +120,8 @@ def exchange_of(cell: Cell, link: Link | None) -> Callable[[torch.Tensor], objec
 
 
 def line_of(row: Row) -> AlphaBetaGamma:
-    """Return the link measured by a row's hosts, for closed forms; additions take no time."""
+    """Return the link measured by a row's hosts, for closed forms.
+
+    Additions take no time there.
+    """
     return AlphaBetaGamma(row["line_latency_s"], 1 / row["line_nbytes_per_s"])

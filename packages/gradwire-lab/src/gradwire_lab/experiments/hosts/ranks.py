@@ -1,4 +1,4 @@
-"""One rank of an experiment on a testbed: connects, measures, times plans, and reports rows."""
+"""One rank of an experiment on a testbed, which connects, measures, times plans, and reports rows."""
 
 from __future__ import annotations
 
@@ -33,14 +33,17 @@ from gradwire_lab.experiments.hosts import MARK
 TIMEOUT_S = 300.0
 """The longest wait for another rank, which may be measuring codecs or searching for a plan."""
 SETTLE_S = 0.02
-"""The pause between two exchanges, so that a rate limiter regains its burst, as between training steps."""
+"""The pause between two exchanges.
+
+A rate limiter regains its burst, as between training steps.
+"""
 MOST_STOLEN = 0.02
-"""The largest share of the cores' time that a hypervisor may steal during a timed exchange."""
+"""The largest share of the cores' time that a hypervisor may take during a timed exchange."""
 
 
 @contextmanager
 def met_ranks() -> Iterator[Ranks]:
-    """Connect to the other hosts' ranks, with one thread each, and leave together.
+    """Connect to the other hosts' ranks, with one thread each, and disconnect together.
 
     Raises ``GradwireError``.
     """
@@ -61,9 +64,9 @@ def met_ranks() -> Iterator[Ranks]:
 class TimedExchanges(NamedTuple):
     """The times of repeated exchanges.
 
-    ``seconds`` are measured from the common start until the last rank's end, without disturbed repetitions;
-    they are the same on all ranks. ``processor_s`` is this rank's CPU time of every repetition, including
-    disturbed ones.
+    ``seconds`` has the times from the common start to the last rank's end, without disturbed repetitions. It
+    is the same on all ranks. ``processor_s`` is this rank's CPU time of every repetition, including disturbed
+    ones.
     """
 
     seconds: list[float]
@@ -79,7 +82,7 @@ class Ranks:
     def line(self, longest_nbytes: int | None = None) -> Line:
         """Measure the link between ranks 0 and 1 with messages of all sizes up to ``longest_nbytes``.
 
-        Return it on all ranks. None has no limit.
+        Return the link on all ranks. None means no limit.
         """
         sizes = [each for each in QUICK.sizes if longest_nbytes is None or each <= longest_nbytes]
         effort = replace(QUICK, sizes=tuple(sizes))
@@ -93,7 +96,10 @@ class Ranks:
         segment_nbytes: int = 1 << 20,
         samples: list[torch.Tensor] | None = None,
     ) -> Environment | None:
-        """Measure link, hosts, and codecs (on ``samples`` or synthetic gradients); return them on rank 0."""
+        """Measure the link, the hosts, and the codecs, and return the results on rank 0.
+
+        Codecs are measured on ``samples``, or on synthetic gradients.
+        """
         line = self.line()
         ends = self.gather(end_cost(self.link, dist.barrier))
         table = {}
@@ -112,7 +118,10 @@ class Ranks:
 
     @contextmanager
     def first(self, count: int) -> Iterator[Link | None]:
-        """Yield a link between the first ``count`` ranks, or None on other ranks; all ranks must call it."""
+        """Yield a link between the first ``count`` ranks, or None on other ranks.
+
+        All ranks must call it.
+        """
         if count == self.world:
             yield self.link
             return
@@ -125,9 +134,9 @@ class Ranks:
 
     @contextmanager
     def linked(self, group: dist.ProcessGroup | None = None, tos: int = 0) -> Iterator[Link]:
-        """Yield a new link between the members of a group (by default, all ranks); all members must call it.
+        """Yield a new link between the members of a group, by default all ranks.
 
-        With ``tos``, it also has connections with this IP type of service.
+        All members must call it. With ``tos``, the link also has connections with this IP type of service.
         """
         members: Any = dist.group.WORLD if group is None else group
         link = ProcessGroupLink(members, timeout_s=self.link.timeout_s, tos=tos)
@@ -177,9 +186,9 @@ class Ranks:
     ) -> list[float]:
         """Return the seconds of runs, each until the last rank has finished; identical on all ranks.
 
-        Runs during which a hypervisor stole the cores are discarded, because they measure other guests of its
-        machine. If fewer than ``least`` are left after four times the budget, the least disturbed ones are
-        returned. ``prepare`` isn't timed.
+        Runs during which a hypervisor stole the cores are discarded, because their times also depend on other
+        guests of the machine. If fewer than ``least`` runs are left after four times the budget, the least
+        disturbed runs are returned. ``prepare`` isn't timed.
         """
         found: list[tuple[float, float]] = []
         calm, started = 0, time.monotonic()
@@ -202,7 +211,10 @@ class Ranks:
         return Exchange(self.link, plan).all_reduce(self.gradient(count)).ratio
 
     def _meet(self) -> float:
-        """Wait for a common time, because barriers end ms apart, and return it; all ranks share a clock."""
+        """Wait for a common time and return it.
+
+        Barriers end milliseconds apart, but all ranks share a clock.
+        """
         moment = torch.tensor([time.monotonic() + SETTLE_S], dtype=torch.float64)
         dist.all_reduce(moment, dist.ReduceOp.MAX)
         time.sleep(max(0.0, float(moment[0]) - time.monotonic()))

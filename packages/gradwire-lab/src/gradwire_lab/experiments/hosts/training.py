@@ -19,13 +19,13 @@ _order = lru_cache(maxsize=1)(shuffle)
 
 @lru_cache(maxsize=1)
 def dataset(name: str) -> Dataset:
-    """Return the images of a data set; the most recent one is cached. Raises ``DataError``."""
+    """Return the images of a data set; the last used data set is cached. Raises ``DataError``."""
     return load(name, find(name))
 
 
 @contextmanager
 def one_thread(seed: int | None = None) -> Iterator[None]:
-    """Compute on one thread, so that summation order is fixed, with a separate random state.
+    """Compute on one thread, with a fixed summation order and a separate random state.
 
     The random state starts from ``seed`` if it is given.
     """

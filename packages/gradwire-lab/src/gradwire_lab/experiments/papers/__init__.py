@@ -36,7 +36,7 @@ BY_NAME = Catalogue[Exhibit[Any]](
 )
 """The exhibits by name."""
 EXHIBITS: Collection[Exhibit[Any]] = BY_NAME.values()
-"""All exhibits, in the order of the printed tables; each module is imported at first access."""
+"""All exhibits, in the order of the printed tables; a module is imported when its exhibit is used."""
 
 
 def chosen(name: str | None) -> list[Exhibit[Any]]:

@@ -1,4 +1,4 @@
-"""A2DTWP's figures 3 to 5, tables II and III: errors of narrow networks, and times of full-size batches."""
+"""A2DTWP's figures 3 to 5, and tables II and III: errors of narrow networks, times of full-size batches."""
 
 from __future__ import annotations
 
@@ -47,7 +47,7 @@ from gradwire_lab.experiments.papers.exhibit import (
 
 TABLES = MappingProxyType({"x86": "table II", "power": "table III"})
 RATES = MappingProxyType({name: dataclasses.astuple(SYSTEMS[name]) for name in LINKS})
-"""The published milliseconds of computation and copies, which set the links' rates."""
+"""The published milliseconds of computation and copies, which determine the links' rates."""
 FP32_MS = MappingProxyType(
     {
         "x86": {"transfer_s": 153.93, "to_host_s": 68.51, "compute_s": 162.23, "update_s": 54.39},
@@ -60,7 +60,10 @@ AWP_MS = MappingProxyType(
         "power": {"transfer_s": 12.21, "to_host_s": 17.87, "compute_s": 84.72, "update_s": 42.98},
     }
 )
-"""Milliseconds of a batch of VGG, by kernel; forward and backward include convolutions and all others."""
+"""The milliseconds of a batch of VGG, by kernel.
+
+Forward and backward are convolutions together with all other layers.
+"""
 UNCHANGED = MappingProxyType(
     {
         "to_host_s": "transfer to the host",
@@ -68,39 +71,54 @@ UNCHANGED = MappingProxyType(
         "update_s": "update",
     }
 )
-"""Kernels that AWP doesn't change; the spread of all their ratios in both tables bounds each of them."""
-OVERHEAD = MappingProxyType({"x86": 0.0105 + 0.0660, "power": 0.0054 + 0.0682})
-"""The share of a batch's time for norms, packing, and unpacking (section V-G)."""
-GAIN = MappingProxyType({"x86": 0.0618, "power": 0.1191})
-"""The mean share of time saved, over the networks and batch sizes."""
-GAINS = MappingProxyType({"x86": (0.0415, 0.0840), "power": (0.0686, 0.1984)})
-"""The mean share of time saved, over the batch sizes: by ResNet, the smallest, and by VGG, the largest."""
-ELAPSED = MappingProxyType({"alexnet": (0.990, 0.996), "vgg": (0.907, 0.936), "resnet": (0.765, 0.778)})
-"""The time of the same epochs relative to float32, on x86: the range over the numbers of epochs."""
-ERROR = 0.02
-"""The largest allowed excess of AWP's error over float32's: 1.93 % after two epochs, 0.71 % after eight."""
-BEHIND_ORACLE = (0.0097, 0.0472)
-"""AlexNet's time beyond the oracle's, with batches of 16 (10.66, 11.52 % saved) and 32 (6.61, 10.82 %)."""
-DIFFERENT, OF_NETWORKS = 3, 2 / 3
-"""A fixed schedule switches all layers at three batches, from 8 to 32 bits.
+"""The kernels that AWP doesn't change.
 
-Two of three networks must switch at more.
+The spread of all their ratios in both tables bounds each ratio.
+"""
+OVERHEAD = MappingProxyType({"x86": 0.0105 + 0.0660, "power": 0.0054 + 0.0682})
+"""The share of a batch's time that norms, packing, and unpacking take (section V-G)."""
+GAIN = MappingProxyType({"x86": 0.0618, "power": 0.1191})
+"""The mean share of the time that is saved, over the networks and batch sizes."""
+GAINS = MappingProxyType({"x86": (0.0415, 0.0840), "power": (0.0686, 0.1984)})
+"""The mean shares of time saved, over the batch sizes.
+
+The smallest is ResNet's, and the largest is VGG's.
+"""
+ELAPSED = MappingProxyType({"alexnet": (0.990, 0.996), "vgg": (0.907, 0.936), "resnet": (0.765, 0.778)})
+"""The time of the same epochs relative to float32, on x86.
+
+It is a range over the numbers of epochs.
+"""
+ERROR = 0.02
+"""The largest excess of AWP's error over float32's: 1.93 % after two epochs, 0.71 % after eight."""
+BEHIND_ORACLE = (0.0097, 0.0472)
+"""The share by which AlexNet's time exceeds the oracle's, with two batch sizes.
+
+AWP and the oracle save 10.66 and 11.52 % with batches of 16, and 6.61 and 10.82 % with batches of 32.
+"""
+DIFFERENT, OF_NETWORKS = 3, 2 / 3
+"""The limits of the claim that AWP isn't a fixed schedule.
+
+A fixed schedule switches all layers at three batches, from 8 to 32 bits. Two of three networks must switch at
+more batches.
 """
 CHANCE = 0.1
 NEIGHBOUR = MappingProxyType({"cifar10": 0.2875, "digits": GOALS["digits"].known})
-"""The accuracy of nearest-neighbour classification: the minimum for a network's known accuracy."""
+"""The accuracy of nearest-neighbour classification, the minimum for a network's known accuracy."""
 NOT_TIMED = "no batches in full size were timed; --full times them"
 NO_ORACLE = "the oracle takes trainings with all static formats; --full trains them"
 GROUPS = MappingProxyType({"with BatchNorm": (*NORMALISED, "resnet"), "without BatchNorm": (SHOWN,)})
-"""The three networks with batch normalization, which two of the paper's lack, and the network that learns
-without it.
+"""The groups of networks that are judged together.
+
+One has the three networks with batch normalization, which two of the paper's networks lack. The other is the
+network that learns without it.
 """
 LONGER = "float32 with another seed for twice as many batches, in this record"
 NEAREST = "the nearest neighbour's accuracy on these images; a longer training has less"
 
 
 def claims(rows: Sequence[Row]) -> list[Claim]:
-    """Compare gains, errors, and kernels with the published ones, and AWP with the available alternatives."""
+    """Compare gains, errors, and kernels with the published ones, and AWP with available alternatives."""
     found = MeasuredPolicies(rows)
     on = "on digits" if found.images == DIGITS else ""
     parts: list[Claim] = []
@@ -123,7 +141,7 @@ class _Group:
         self.found, self.networks, self.name, self._on = found, networks, name, on
 
     def of(self, figure: Callable[[str], float | None]) -> dict[str, float | None]:
-        """Return a figure of each network."""
+        """Return a figure for each network."""
         return {model: figure(model) for model in self.networks}
 
     def label(self, system: str = "") -> str:
@@ -131,7 +149,7 @@ class _Group:
         return ", ".join(filter(None, (system, self.name, self._on)))
 
     def not_timed(self, system: str) -> str:
-        """Return the reason for missing times; empty if all networks' batches were timed."""
+        """Return the reason why times are missing; empty if all networks' batches were timed."""
         each = [self.found.figure(model, FP32, system, "batch_s") for model in self.networks]
         return NOT_TIMED if None in each else ""
 
@@ -153,7 +171,7 @@ def _trainings(found: MeasuredPolicies, model: str, policy: str) -> Trainings:
 
 
 def _times(group: _Group, system: str) -> Iterator[Claim]:
-    """Yield claims about the time to the error, compared with float32, the oracle, and the alternatives."""
+    """Yield claims about the time to the error, relative to float32, the oracle, and the alternatives."""
     found, not_run = group.found, group.not_timed(system)
     yield Claim(
         "time saved by A2DTWP, mean",
@@ -189,7 +207,7 @@ def _times(group: _Group, system: str) -> Iterator[Claim]:
 
 
 def _beyond(found: MeasuredPolicies, model: str, best: str | None, system: str) -> float | None:
-    """Return the share by which A2DTWP's time to the error exceeds the best static format's."""
+    """Return the share by which A2DTWP's time to the error exceeds that of the best static format."""
     saved = None if best is None else found.gain(model, AWP, best, system)
     return None if saved is None else -saved
 
@@ -224,7 +242,7 @@ def _learning(group: _Group) -> Iterator[Claim]:
 
 
 def _stuck(found: MeasuredPolicies, model: str, on: str) -> Claim:
-    """Return the claim that a network learns although its failure was declared."""
+    """Return the claim that a network learns although its failure was declared in advance."""
     learned = dataclasses.replace(_trainings(found, model, FP32), expected_failure=STUCK[model])
     return Claim(
         f"{model} without batch normalization learns in float32: accuracy",
@@ -341,7 +359,7 @@ ORIGINS = origins(
 def _run(
     options: a2dtwp.A2dtwpOptions, cells: Sequence[Cell], before: Sequence[Row], report: Reporter
 ) -> None:
-    """Train as many networks at once as there are cores, then time batches one after another."""
+    """Train as many networks at once as there are cores, and then time batches one after another."""
     from gradwire_lab.experiments.a2dtwp import run, train_cell
 
     run(options, cells, before, report, side_by_side(train_cell))

@@ -57,7 +57,7 @@ class Origin:
 
 
 Origins = Mapping[str, Origin]
-"""Origins by the name of an option or constant."""
+"""The origins of options or constants, by their names."""
 
 
 def paper(place: str) -> Origin:
@@ -71,7 +71,7 @@ def calibrated(place: str) -> Origin:
 
 
 def chosen(reason: str) -> Origin:
-    """Return the origin of a number that neither a paper nor a measured figure determines."""
+    """Return the origin of a number that no paper and no measured figure determines."""
     return Origin(OriginKind.CHOSEN, reason)
 
 
@@ -86,7 +86,7 @@ def origins(**named: Origin) -> Origins:
 
 
 DATA = "data"
-"""A cell's field with the name of its images."""
+"""The field of a cell with the name of its images."""
 DIGITS = "digits"
 """scikit-learn's digits, which are available without ``$GRADWIRE_DATA``."""
 NO_ORIGINS: Origins = MappingProxyType({})
@@ -103,11 +103,11 @@ class Exhibit(Generic[Options]):
     paper, place
         The paper, and the place in it.
     experiment
-        Measures or models the counterpart, and stores the rows in a record.
+        The experiment that measures or models the counterpart, and stores the rows in a record.
     quick, full
         The experiment's options for a run of minutes and for one of hours.
     claims
-        Returns the claims, computed from the rows alone.
+        A function that returns the claims, computed from the rows alone.
     scaling
         The difference of sizes here from the paper's, in words.
     seconds
@@ -136,10 +136,11 @@ class Exhibit(Generic[Options]):
         return self.full if full else self.quick
 
     def judge(self, rows: Sequence[Row]) -> list[Claim]:
-        """Return the claims for all rows. A figure fitted to a published figure isn't compared with it.
+        """Return the claims for all rows.
 
-        A measured claim becomes calibrated if a number of the exhibit was set from its figure or table. If
-        all images were scikit-learn's small digits, each claim's system is labelled with them.
+        A figure that was fitted to a published figure isn't compared with it. A measured claim becomes
+        calibrated if a number of the exhibit was set from its figure or table. If all images were
+        scikit-learn's small digits, each claim's system is labelled with them.
         """
         fitted = [each.where for each in self.origins.values() if each.source is OriginKind.CALIBRATED]
         claims = [_unless_fitted(claim, fitted) for claim in self.claims(rows)]
@@ -178,7 +179,7 @@ class Exhibit(Generic[Options]):
             )
 
     def _recorded_as(self, recorded: Mapping[str, Any]) -> Options | None:
-        """Return the options, ``--quick`` or ``--full``, that a record was made with; None for others."""
+        """Return the options with which a record was made: ``--quick``, ``--full``, or None for others."""
         both = (self.quick, self.full)
         return next((own for own in both if as_json(asdict(own)) == recorded), None)  # type: ignore[call-overload]
 
@@ -198,7 +199,7 @@ def exhibit(
     origins: Origins = NO_ORIGINS,
     version: int = 1,
 ) -> Exhibit[Options]:
-    """Return an exhibit with a separate experiment, whose table is the table of claims."""
+    """Return an exhibit with an experiment of its own, whose table is the table of claims."""
 
     def table(rows: Sequence[Row]) -> list[str | Table]:
         return [claims_table(claims(rows))]
@@ -239,7 +240,7 @@ def _words(cells: Sequence[Cell]) -> dict[tuple[str, str], None]:
 
 
 def _other_number(cells: Sequence[Cell], rows: Sequence[Row]) -> str:
-    """Return a description of the numbers of cells and rows if they differ; else empty."""
+    """Return a description of the numbers of cells and rows if they differ, else an empty string."""
     names = {name for cell in cells for name in cell}
     different = {repr(sorted((name, row[name]) for name in names & row.keys())) for row in rows}
     if len(rows) == len(different) == len(cells):
@@ -252,7 +253,7 @@ def _name(paper: str, place: str) -> str:
 
 
 def each(measure: Callable[[Options, Cell], Mapping[str, Any]]) -> Run[Options]:
-    """Return a run that measures cells one after another; ``measure`` returns a cell's figures."""
+    """Return a run that measures cells one after another; ``measure`` returns the figures of one cell."""
 
     def run(options: Options, cells: Sequence[Cell], _before: Sequence[Row], report: Reporter) -> None:
         for cell in cells:
@@ -274,7 +275,7 @@ def row_of(rows: Sequence[Row], **names: object) -> Row:
 # A cell's row has the same bits in any order and process, because one thread fixes the order of summation.
 
 TIMEOUT_S = 60.0
-"""The longest wait for a reply of the store through which processes share the groups."""
+"""The longest wait for a reply from the store that distributes groups among processes."""
 Measure = Callable[[Options, Cell], Mapping[str, Any]]
 MeasureGroup = Callable[[Options, Sequence[Cell]], Iterable[Row]]
 
@@ -317,7 +318,7 @@ def groups_side_by_side(measure: MeasureGroup[Options], alike: Sequence[str]) ->
 
 @dataclass(frozen=True)
 class _Work(Generic[Options]):
-    """The work of every process."""
+    """The work that all processes share."""
 
     measure: MeasureGroup[Options]
     options: Options

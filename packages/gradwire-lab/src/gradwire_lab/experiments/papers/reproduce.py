@@ -19,7 +19,7 @@ from gradwire_lab.experiments.papers.exhibit import Exhibit
 from gradwire_lab.experiments.record import RECORD, REMEDY, RecordFile, others_in_words, perform, read_fields
 
 LONGEST = 60
-"""The length to which the description of a measured cell is shortened in a progress line."""
+"""The length to which a progress line shortens the description of a measured cell."""
 OTHER_OPTIONS = (
     "expected the options of --quick or --full in its record, got others; "
     "repeat its gradwire reproduce with --overwrite."
@@ -32,7 +32,7 @@ class Judged:
 
     ``expected_s`` and ``measured_s`` are the expected and the spent seconds; None if an older record lacks
     them. ``shortened`` has the options of a short run that differ from ``--full``, each with both values, and
-    ``lossy`` the warnings logged while it was measured.
+    ``lossy`` has the warnings logged during the measurement.
     """
 
     exhibit: Exhibit[Any]
@@ -51,8 +51,8 @@ def judge(exhibit: Exhibit[Any], fields: Mapping[str, Any], rows: Sequence[Row])
     A record whose options are neither ``--quick``'s nor ``--full``'s counts as not run, because its required
     rows are unknown.
 
-    Raises ``JobError`` for a record without the rows of a comparator, and any error that the exhibit's claims
-    raise for rows without their fields.
+    Raises ``JobError`` for a record without the rows for a comparison, and any error that the exhibit's
+    claims raise for rows with missing fields.
     """
     if not exhibit.has_options(fields["options"]):
         return Judged(exhibit, failure=OTHER_OPTIONS)
@@ -80,12 +80,12 @@ def reproduce(
     """Run exhibits, and return their claims in the same order.
 
     Each exhibit has a folder of its name in ``out``. Cells in a finished record aren't measured again, and an
-    unfinished record is continued. If an exhibit can't be run, the others still are.
+    unfinished record is continued. If an exhibit can't be run, the other exhibits are still run.
 
     Parameters
     ----------
     say
-        Receives lines of progress: finished cells, and the approximate remaining time.
+        A function that receives lines of progress: finished cells, and the approximate remaining time.
     full
         Whether to run for hours instead of minutes.
     overwrite
@@ -170,7 +170,7 @@ def seconds_in_words(judged: Sequence[Judged]) -> str:
 
 
 class _Clock:
-    """Estimates the remaining time from the expected seconds and the pace so far."""
+    """A clock that estimates the remaining time from the expected seconds and the pace so far."""
 
     def __init__(self, expected_s: Sequence[float]) -> None:
         self._expected_s = expected_s
@@ -185,7 +185,7 @@ class _Clock:
             self._of_s += self._expected_s[number]
 
     def rest_s(self, number: int, share: float) -> float:
-        """Return the remaining seconds after a share of exhibit ``number``."""
+        """Return the estimated remaining seconds after a share of exhibit ``number``."""
         pace = self._took_s / self._of_s if self._of_s > 0 else 1.0
         left = self._expected_s[number:]
         return pace * (sum(left) - share * left[0]) if left else 0.0
@@ -246,8 +246,8 @@ def in_words(judged: Sequence[Judged]) -> str:
 def by_basis(judged: Sequence[Judged]) -> list[tuple[str, int, str]]:
     """Return the origins of figures, their numbers, and their verdicts.
 
-    Measured figures are first (without a published counterpart, after those with one), and figures that
-    weren't run last.
+    Measured figures with a published counterpart are first, then measured figures without one. Figures that
+    weren't run are last.
     """
     claims = [claim for each in judged for claim in each.claims]
     groups: dict[str, Counter[str]] = {name: Counter() for name in (MEASURED, UNPUBLISHED, *BASES, NOT_RUN)}
@@ -305,7 +305,10 @@ def _lines(each: Judged) -> Iterator[tuple[str, ...]]:
 
 
 def title_in_words(each: Judged, claim: Claim) -> str:
-    """Return a claim's title; in a short run, with the options too small for a final verdict."""
+    """Return a claim's title.
+
+    For a short run, it names the options that are too small for a final verdict.
+    """
     return f"{claim.title} (short: {', '.join(each.shortened)})" if each.shortened else claim.title
 
 

@@ -131,7 +131,7 @@ PLOT_CURVES = ((BASELINE, "conventional NICs"), (NIC, "smart NICs"), (NIC_BFP, "
 
 
 def plot(rows: Sequence[Row]) -> bytes:
-    """Return a PNG with a panel per batch's curves, and one of the steps."""
+    """Return a PNG with one panel of curves per batch, and one panel of steps."""
     batches = sorted({row["batch"] for row in select(rows, part=SCALING)})
     steps = select(rows, part=STEP)
     count = max(1, len(batches) + bool(steps))

@@ -24,15 +24,18 @@ PARTS = (PAPER, RING, STEP)
 CONSTANT, FIGURE, SCALING = "constant", "figure", "scaling"
 """The kinds of cells in the part ``paper``."""
 CALIBRATION = "calibration"
-"""The first cell of the part ``step``, which the model's parameters are calibrated on."""
+"""The first cell of the part ``step``.
+
+The model's parameters are calibrated on it.
+"""
 NODES = (3, 4, 5, 6, 8, 12, 16, 24, 32)
 IDENTITY, BFP = "identity", "bfp:7x16"
 RINGS = ((IDENTITY, 3, 1), (IDENTITY, 6, 1), (IDENTITY, 3, 3), (BFP, 3, 1), (BFP, 4, 1), (BFP, 3, 3))
-"""Codec, nodes, and the number of consecutive all-reduces."""
+"""The rings: codec, number of nodes, and number of consecutive all-reduces."""
 NAIVE, OVERLAPPED, LAYERWISE = "naive", "overlapped", "layer-wise"
 METHODS = (NAIVE, OVERLAPPED, LAYERWISE)
 NICS = ((LAYERWISE, IDENTITY), (LAYERWISE, BFP))
-"""Schedule and codec of the smart NIC, without and with BFP."""
+"""The schedule and the codec of the smart NIC, without and with BFP."""
 COMPARED = ((NAIVE, IDENTITY), (OVERLAPPED, IDENTITY), *NICS)
 """The paper's two baselines and its smart NIC."""
 ALL = (*COMPARED, (NAIVE, BFP), (OVERLAPPED, BFP))
@@ -40,10 +43,11 @@ ALL = (*COMPARED, (NAIVE, BFP), (OVERLAPPED, BFP))
 
 @dataclass(frozen=True)
 class SmartNicOptions(CheckedOptions):
-    """The parts to perform, the sizes of simulated rings, and the testbed's networks and perceptrons.
+    """The options: parts to perform, sizes of simulated rings, and networks and perceptrons of the testbed.
 
-    The model is calibrated on the first of ``hosts``, ``rates``, ``widths``, and ``batches``. It predicts the
-    measurements that differ in one of them, and those with other batches on the most hosts.
+    The model is calibrated on the first of ``hosts``, ``rates``, ``widths``, and ``batches``. The model
+    predicts the measurements that differ in one of these values, and those with other batches on the most
+    hosts.
     """
 
     parts: tuple[str, ...] = option(PARTS, "parts to perform", known=PARTS)
@@ -95,7 +99,7 @@ def _of_the_paper() -> list[Cell]:
 
 
 def _of_the_testbed(options: SmartNicOptions) -> list[Cell]:
-    """Return the calibration, and configurations that differ from it in one value or use the most hosts."""
+    """Return the calibration, and the configurations that differ in one value or use the most hosts."""
     (first, *more), (rate, *rates) = options.hosts, options.rates
     (width, *widths), (batch, *batches) = options.widths, options.batches
     most = max(options.hosts)
@@ -124,11 +128,11 @@ def _of_the_testbed(options: SmartNicOptions) -> list[Cell]:
 # The rows of the model: its constants, the published figures, and the curves of figure 4b.
 
 BASELINE, NIC, NIC_BFP = "baseline", "nic", "nic_bfp"
-"""The three curves: throughput relative to one node."""
+"""The names of the three curves, which show throughput relative to one node."""
 
 
 def published(cells: Sequence[Cell], report: Report) -> None:
-    """Report the rows of cells that the model answers."""
+    """Report the rows of the cells that need only the model."""
     prototype = calibrate()
     known = {
         (kind, each.what): asdict(each)

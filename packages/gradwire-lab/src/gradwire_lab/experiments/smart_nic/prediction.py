@@ -24,7 +24,10 @@ from gradwire_lab.experiments.experiment import Row
 from gradwire_lab.experiments.smart_nic.options import LAYERWISE, NAIVE
 
 CONFIGURATION = ("hosts", "rate", "layers", "width", "batch")
-"""The fields of a configuration: a prediction must differ from its calibration in at least one."""
+"""The fields of a configuration.
+
+A prediction must differ from its calibration in at least one of them.
+"""
 
 
 @dataclass(frozen=True)
@@ -32,8 +35,8 @@ class Parameters:
     """The model's parameters from a calibration.
 
     ``flops_per_s`` and ``update_s_per_parameter`` are P_Worker and T_U of a worker with a whole core,
-    ``usable_share`` is alpha, the share of the link rate that the ring reaches, and ``adds_per_s`` is P_FPGA
-    of a NIC with a whole core: the rate at which a host's ring adds and moves values.
+    ``usable_share`` is alpha, the share of the link rate that the ring reaches. ``adds_per_s`` is P_FPGA of a
+    NIC with a whole core, the rate at which a host's ring adds and moves values.
     """
 
     flops_per_s: float
@@ -57,7 +60,7 @@ def parameters(row: Row) -> Parameters:
 
 
 def predicted(known: Parameters, row: Row) -> Trace:
-    """Return the model's step for the configuration, schedule, and codec of a row."""
+    """Return the model's step for the configuration, the schedule, and the codec of a row."""
     hosts, width = row["hosts"], row["width"]
     mlp = Mlp((width,) * row["layers"], row["batch"])
     node = Node(known.flops_per_s / hosts, known.update_s_per_parameter * hosts)

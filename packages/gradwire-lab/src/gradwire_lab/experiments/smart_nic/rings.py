@@ -18,7 +18,7 @@ from gradwire_lab.experiments.smart_nic.prediction import compression
 
 WIDTH = 256
 PROBE_NODES = 2
-"""The smallest ring, which gives the latency of each codec's circuit."""
+"""The number of nodes of the smallest ring, which gives the latency of each codec's circuit."""
 
 
 def simulate(cells: Sequence[Cell], reporter: Reporter) -> None:
@@ -47,7 +47,7 @@ def simulate(cells: Sequence[Cell], reporter: Reporter) -> None:
 
 
 def _ring(spec: str, nodes: int, words: int) -> tuple[Ring, RingCircuit]:
-    """Return a ring, and its model without latency."""
+    """Return a ring, and the ring's model without latency."""
     codec = parse(spec)
     ring = Ring.of(codec, nodes, words, WIDTH)
     decoded = len(ring.routes.decoded_is_added)

@@ -44,7 +44,7 @@ PROJECTION = 0
 
 @dataclass(frozen=True)
 class ProjectedImages:
-    """One host's training images and all test images, projected, with their classes."""
+    """One host's training images, and all test images, projected, with their classes."""
 
     own: torch.Tensor
     classes: torch.Tensor
@@ -137,14 +137,20 @@ class Perceptron:
 
 SEGMENT_NBYTES = 1 << 18
 WARM_STEPS = 3
-"""The first steps of a training run, which connect and fill caches and aren't timed."""
+"""The number of first steps of a training run that aren't timed.
+
+They connect, and fill caches.
+"""
 REPEATS = 15
-"""Repetitions of each measurement for the calibration."""
+"""The number of repetitions of each measurement for the calibration."""
 ACTIVITIES = ("forward", "backward", "update", "exposed")
 
 
 class TimedWorker:
-    """A perceptron whose activities on the training thread are timed and logged; layers count from 1."""
+    """A perceptron whose activities on the training thread are timed and logged.
+
+    Layers are numbered from 1.
+    """
 
     def __init__(self, perceptron: Perceptron) -> None:
         self.perceptron = perceptron
@@ -167,7 +173,10 @@ class TimedWorker:
             self.perceptron.update(layer)
 
     def wait(self, launched: Work) -> None:
-        """Wait for an exchange, which includes hosts that share a core. Raises ``ExchangeError``."""
+        """Wait for an exchange.
+
+        The time includes waits for hosts that share a core. Raises ``ExchangeError``.
+        """
         with self._timed("exposed"):
             launched.wait()
 
@@ -181,7 +190,7 @@ class TimedWorker:
 
 
 class Communication:
-    """A thread, pinned to a core, that exchanges a perceptron's buckets while others compute."""
+    """A thread, pinned to a core, that exchanges a perceptron's buckets while other threads compute."""
 
     def __init__(self, perceptron: Perceptron, exchange: Exchange, core: int) -> None:
         self._perceptron, self._context = perceptron, SyncContext(exchange)
@@ -189,7 +198,7 @@ class Communication:
         self._put("a core", lambda _: os.sched_setaffinity(0, {core})).wait()
 
     def launch(self, layer: int, then: Callable[[int], None] | None = None) -> Work:
-        """Start averaging a layer's gradients, followed by ``then`` on the thread; don't block."""
+        """Start to average a layer's gradients without blocking; the thread calls ``then`` afterwards."""
         bucket = self._perceptron.buckets[layer]
 
         def call(exchange: Exchange) -> None:
@@ -222,7 +231,7 @@ def naive(worker: TimedWorker, communication: Communication) -> None:
 
 
 def overlapped(worker: TimedWorker, communication: Communication) -> None:
-    """Compute gradients while the communication thread exchanges and applies the available ones."""
+    """Compute gradients while the communication thread exchanges and applies finished gradients."""
     worker.forward()
     launched = []
     for layer in reversed(worker.perceptron.layers):
@@ -233,7 +242,11 @@ def overlapped(worker: TimedWorker, communication: Communication) -> None:
 
 
 def layerwise(worker: TimedWorker, communication: Communication) -> None:
-    """Start a layer's exchange, compute the layer below, wait, start its exchange, and update (figure 3b)."""
+    """Compute a layer while the layer above is exchanged, and update (figure 3b).
+
+    After computing a layer, wait for the exchange of the layer above, start this layer's exchange, and then
+    update the layer above.
+    """
     worker.forward()
     launched: Work | None = None
     for layer in reversed(worker.perceptron.layers):
@@ -301,9 +314,9 @@ def trained(ranks: Ranks, cell: Cell, images: ProjectedImages, core: int) -> dic
 
 
 def calibrate(ranks: Ranks, cell: Cell, images: ProjectedImages, core: int) -> dict[str, float]:
-    """Measure the model's parameters: seconds of computing and updating on a core, and of an all-reduce.
+    """Measure the model's parameters: the seconds of computing, of updating, and of an all-reduce.
 
-    All hosts work at the same time, as in a step.
+    Computing and updating are measured on one core. All hosts work at the same time, as in a step.
     """
     perceptron = _perceptron(cell, images, 0, ranks.rank, 2 * REPEATS)
     computing, updating = list[float](), list[float]()

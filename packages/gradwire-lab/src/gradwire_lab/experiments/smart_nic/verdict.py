@@ -1,4 +1,4 @@
-"""The model's errors, and the claims."""
+"""The model's errors, and the claims about them."""
 
 from __future__ import annotations
 
@@ -29,12 +29,18 @@ from gradwire_lab.experiments.smart_nic.prediction import (
 )
 
 OF_STEPS = 0.03
-"""The published model's largest error against the published prototype, on 3 to 6 nodes."""
+"""The largest error of the published model relative to the published prototype, on 3 to 6 nodes."""
 ERROR = Published("section V.B", OF_STEPS, is_limit=True)
 OF_CYCLES = 0.01
-"""The allowed error in cycles, which are counted, so that the model's error has no variance."""
+"""The allowed error in cycles.
+
+Cycles are counted, so the model's error has no variance.
+"""
 WITHIN = 0.10
-"""The allowed difference as a share of a published figure: published ones have two digits."""
+"""The allowed difference as a share of a published figure.
+
+Published figures have two digits.
+"""
 BASES = {
     How.PREDICTED: Basis.MODELLED,
     How.CALIBRATED: Basis.CALIBRATED,
@@ -44,7 +50,7 @@ CONVENTIONAL = ((NAIVE, IDENTITY), (OVERLAPPED, IDENTITY))
 
 
 def error(row: Row, calibration: Row | None = None) -> float:
-    """Return the model's figure relative to the published, simulated, or measured one, minus 1."""
+    """Return the model's figure divided by the published, simulated, or measured one, minus 1."""
     if row["part"] == RING:
         return float(row["model_cycles"] / row["cycles"] - 1)
     if calibration is not None:
@@ -105,7 +111,7 @@ def step_claims(rows: Sequence[Row]) -> list[Claim]:
 def _errors(steps: Sequence[Row], calibration: Row) -> list[Claim]:
     """Return the claims about the predictions' errors.
 
-    A prediction for the calibration's own configuration makes a claim calibrated instead of measured.
+    A prediction for the configuration of the calibration makes a claim calibrated instead of measured.
     """
     found = []
     for name, pairs, published in (
@@ -166,7 +172,7 @@ class MeasuredSteps:
 
 
 def _bars(steps: MeasuredSteps, where: str) -> list[Claim]:
-    """Return the counterparts of figure 4a and its speed-up."""
+    """Return the counterparts of figure 4a, and of its speed-up."""
     before, found = (OVERLAPPED, IDENTITY), []
     for name, own, shares in (
         ("NIC", NICS[0], (("step", 0.18), ("exposed", 0.37), ("backward", 0.10))),
@@ -247,7 +253,7 @@ def _over(before: float | None, after: float | None) -> float | None:
 
 
 def trainings(rows: Sequence[Row], row: Row) -> list[Trainings]:
-    """Return the training runs of a row, with exact ones of the same configuration."""
+    """Return the training runs of a row, with exact training runs of the same configuration."""
     name, goal = f"{row['codec']}, {_where(row)}", GOALS[row["data"]]
     if row["codec"] == IDENTITY:
         return [exact_trainings(name, row["accuracies"], goal)]

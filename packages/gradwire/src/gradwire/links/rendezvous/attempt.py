@@ -26,9 +26,9 @@ from gradwire.version import version
 # All ranks of a group run the same version of gradwire: frames, plans, and states are one version's.
 
 _LONGEST = 40
-"""The largest number of a version's characters in errors."""
+"""The largest number of characters of a version that errors show."""
 _SILENT = "an older version"
-"""The version, in errors, of a rank that publishes none."""
+"""The text, in errors, for the version of a rank that publishes no version."""
 
 
 def joined(versions: Mapping[int, str]) -> str:
@@ -69,11 +69,11 @@ def check_same_version(versions: str, names: Sequence[str], this: str, doing: st
 
 
 _LEAVE_S = 5.0
-"""The time that a rank waits, before it raises an error, for the others to read the versions."""
+"""The time for which a rank delays a version error, so that the other ranks can read the versions."""
 
 
 class AbsentError(LinkTimeoutError):
-    """An error for ranks, ``ranks``, that did not join in time."""
+    """An error for the ranks in ``ranks``, which did not join in time."""
 
     def __init__(self, message: str, ranks: Sequence[int]) -> None:
         super().__init__(message)
@@ -82,7 +82,7 @@ class AbsentError(LinkTimeoutError):
 
 @dataclass
 class GroupAttempt:
-    """One process's tokens for a group: its own, and the token that all ranks share, once known.
+    """One process's tokens for a group: its own token, and the token that all ranks share, once known.
 
     ``version`` is this process's version of gradwire.
     """
@@ -141,7 +141,7 @@ class _Rendezvous:
 
     Every rank publishes its own token; rank 0 answers until each rank has acknowledged the answer. A rank
     publishes its version before its token, and rank 0 publishes all versions before the key ``all``. So ranks
-    compare versions before they read anything else, whose format may be that of a different version.
+    compare versions before they read anything else, because a different version may write a different format.
     """
 
     def __init__(self, store: TimedStore, attempt: GroupAttempt, rank: int, world: int) -> None:
@@ -152,7 +152,7 @@ class _Rendezvous:
         self.shared: str | None = self._own if rank == 0 else None
 
     def run(self, deadline: float) -> str:
-        """Wait for all ranks and return their versions in the format of ``joined``.
+        """Wait for all ranks, and return their versions as ``joined`` text.
 
         Raises ``TimeoutError``, and ``LinkError`` if the store fails.
         """
@@ -179,14 +179,20 @@ class _Rendezvous:
         return self._store.get(key, deadline) if self._store.has([key], deadline) else ""
 
     def _take_leave(self, deadline: float) -> None:
-        """Wait until all ranks have read the versions, because the store's host may exit after the error."""
+        """Wait until all ranks have read the versions.
+
+        The process that hosts the store may exit after the error.
+        """
         self._store.set(f"read {self.shared} {self._rank}", "", deadline)
         with suppress(TimeoutError, LinkError):  # the absent rank raises its own error
             latest = min(deadline, time.monotonic() + _LEAVE_S)
             self._store.wait([f"read {self.shared} {other}" for other in (0, *self._others)], latest)
 
     def absent(self) -> list[int]:
-        """Return the absent ranks, as far as this rank knows; a dead process may have written a hello."""
+        """Return the ranks that are absent as far as this rank knows.
+
+        A dead process may have written a hello.
+        """
         now = time.monotonic()
         if self.shared is None:
             return [0, *(each for each in self._others if not self._store.has([f"hello {each}"], now))]
@@ -228,7 +234,7 @@ def check_same_encryption(endpoint: Endpoint | None, name: str, encryption: Encr
 
 
 def refuse_marks(tos: int, rank: int, world: int) -> None:
-    """Raise ``LinkError`` if ``tos`` marks connections, because TLS prevents compression by NICs."""
+    """Raise ``LinkError`` if ``tos`` marks connections, because NICs can't compress encrypted values."""
     if tos:
         raise LinkError(
             f"rank {rank} connecting with the {world} ranks of its group: expected a plan without offload, "

@@ -1,12 +1,13 @@
-"""Connections between all ranks of a link: each listens, publishes its address, and connects to lower ranks.
+"""Connections between all ranks of a link: each rank listens, and connects to all lower ranks.
 
-A rank that connects sends the peer's token, from the store, and its own rank. A connection that starts with
-anything else, or sends nothing, is dropped, so that port scans do no harm. Ranks stop listening once all are
-connected.
+A rank that connects sends the peer's token, read from the store, and its own rank. A connection that starts
+with anything else, or sends nothing, is dropped, so that port scans do no harm. Ranks stop listening once all
+are connected.
 
 With TLS, token and rank are sent in plain text, once, before the handshake. Either all ranks encrypt or none.
 
-Connections may be marked with a type of service from their first packet on. They carry only float32.
+Connections may be marked with a type of service from their first packet on. Marked connections carry only
+float32.
 """
 
 from __future__ import annotations
@@ -53,7 +54,7 @@ class _Pending:
 
 
 class Acceptor:
-    """The acceptor of connections from ``peers`` on one rank's non-blocking listening socket.
+    """The object that accepts connections from ``peers`` on one rank's non-blocking listening socket.
 
     Every connection must first send the token, as float32 if connections are marked with ``tos``.
     """
@@ -235,7 +236,7 @@ def connect_ranks(
     encryption
         The certificates for TLS on all connections; None for plain text.
     tos
-        The type of service that marks the connections, for float32 only; 0 for ordinary ones.
+        The type of service that marks the connections, for float32 only; 0 for ordinary connections.
 
     Raises
     ------
@@ -273,7 +274,7 @@ def _connect_all(
     encryption: Encryption | None,
     tos: int,
 ) -> None:
-    """Connect to the lower ranks in order, then accept the higher ranks, which can't deadlock."""
+    """Connect to the lower ranks in order, then accept the higher ranks; this order can't deadlock."""
     names = endpoints.names
     with _listen(listening_address(os.environ), len(names), tos) as listening:
         token = secrets.token_bytes(TOKEN_NBYTES)

@@ -1,9 +1,10 @@
-"""TLS for the links' sockets, enabled by three variables: the ranks' certificates and the handshake.
+"""TLS for the links' sockets: the ranks' certificates and the handshake.
 
-``GRADWIRE_TLS_KEY`` and ``GRADWIRE_TLS_CERT`` are this rank's, ``GRADWIRE_TLS_CA`` is the authority that has
-signed the certificates of all ranks; each is the path of a PEM file. Both ends present a certificate, and
-both verify the other's (TLS 1.3 or later). The owner of any certificate of that authority can be any rank. So
-use an authority that signs only for these ranks, or map ranks to names with ``GRADWIRE_TLS_NAMES``.
+Three variables enable TLS, and each is the path of a PEM file. ``GRADWIRE_TLS_KEY`` and ``GRADWIRE_TLS_CERT``
+are this rank's, and ``GRADWIRE_TLS_CA`` is the authority that has signed the certificates of all ranks. Both
+ends present a certificate, and both verify the other's (TLS 1.3 or later). The owner of any certificate of
+that authority can act as any rank. So use an authority that signs only for these ranks, or map ranks to names
+with ``GRADWIRE_TLS_NAMES``.
 
 If any of the variables is set, there is no fallback to plain text: invalid settings are errors.
 """
@@ -86,19 +87,24 @@ def _entry(text: str) -> tuple[int, float, str]:
 _RECORD_NBYTES = 1 << 14
 """The largest size of a TLS record in bytes."""
 _GONE = (ssl.SSL_ERROR_EOF, ssl.SSL_ERROR_SYSCALL, ssl.SSL_ERROR_ZERO_RETURN)
-"""The error numbers of an ended connection. With OpenSSL 3.5, one of them is a plain ``SSLError``."""
+"""The error numbers of an ended connection.
+
+With OpenSSL 3.5, one of these errors is a plain ``SSLError``.
+"""
 
 
 class EncryptedSocket(ssl.SSLSocket):
     """A TLS socket that never sends plain text.
 
-    No received byte stays buffered inside it: a link receives until ``BlockingIOError`` before it polls.
+    No received byte may stay buffered inside the socket, so a link receives until ``BlockingIOError`` before
+    it polls.
     """
 
     def sendmsg(self, buffers: Sequence[memoryview], *_: object) -> int:  # type: ignore[override]
-        """Send the first of ``buffers``; if it is short, fill its record with bytes of the next.
+        """Send the first of ``buffers``; if it is short, fill its TLS record with bytes of the next buffer.
 
-        After ``BlockingIOError``, call it with the same bytes again, because a part of them may be sent.
+        After ``BlockingIOError``, call it with the same bytes again, because a part of them may have been
+        sent.
         """
         first: memoryview | bytes = buffers[0]
         if len(first) < _RECORD_NBYTES and len(buffers) > 1:
@@ -116,12 +122,15 @@ class EncryptedSocket(ssl.SSLSocket):
             raise _as_of_a_plain_socket(error) from None
 
     def setsockopt(self, level: int, option: int, value: Any, *rest: Any) -> None:
-        """Set an option, but ignore ``SO_RCVLOWAT``, because the kernel counts encrypted bytes."""
+        """Set an option, but ignore ``SO_RCVLOWAT``, for which the kernel would count encrypted bytes."""
         if (level, option) != (socket.SOL_SOCKET, socket.SO_RCVLOWAT):
             super().setsockopt(level, option, value, *rest)
 
     def shutdown(self, how: int) -> None:
-        """Shut down the connection; the base class would also drop the encryption and send plain text."""
+        """Shut down the connection.
+
+        The base class would also drop the encryption and send plain text.
+        """
         socket.socket.shutdown(self, how)
 
 
@@ -143,9 +152,9 @@ Done = TypeVar("Done")
 class Encryption:
     """A rank's TLS contexts and certificate names, and the names expected in its peers' certificates.
 
-    ``own`` are the names in its certificate, which expires at ``expires_s`` (Unix time). A peer's certificate
-    must have one of its names in ``expected``; if that is None, any certificate of the authority is valid.
-    ``order`` has the global ranks in the order of the link's ranks.
+    ``own`` has the names in this rank's certificate, which expires at ``expires_s`` (Unix time). A peer's
+    certificate must have one of the peer's names in ``expected``. If ``expected`` is None, any certificate of
+    the authority is valid. ``order`` has the global ranks in the order of the link's ranks.
     """
 
     client: ssl.SSLContext
@@ -252,8 +261,8 @@ def handshake(
 ) -> Generator[int, None, None]:
     """Run the TLS handshake with ``peer``; yield each event (``select.POLLIN`` or ``POLLOUT``) to poll for.
 
-    Both ends then exchange hellos again, encrypted. They confirm to the rank that connected that its
-    certificate was accepted: in TLS 1.3 its own handshake ends earlier. Raises ``LinkError``.
+    Both ends then exchange hellos again, encrypted. The second hello confirms to the connecting rank that its
+    certificate was accepted, because in TLS 1.3 that rank's handshake ends earlier. Raises ``LinkError``.
     """
     try:
         yield from _until(end.do_handshake)
@@ -338,7 +347,7 @@ def _check_file(variable: str, name: str) -> None:
 
 
 def _own_certificate(found: Encryption, environment: Mapping[str, str]) -> dict[str, Any]:
-    """Return this rank's certificate as parsed by ssl, from a handshake of this rank with itself.
+    """Return this rank's certificate as parsed by ssl, after a handshake of this rank with itself.
 
     Raises ``LinkError`` for a certificate that other ranks would refuse.
     """

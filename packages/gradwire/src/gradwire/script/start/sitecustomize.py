@@ -1,4 +1,4 @@
-"""The ``sitecustomize`` of an observed script's processes, which also runs the hidden ``sitecustomize``."""
+"""The ``sitecustomize`` of an observed script's processes, which also runs the one that it hides."""
 
 from __future__ import annotations
 

@@ -1,1 +1,1 @@
-"""The costs of exchanges and the errors of encoding, counted by bucket and step, and reported."""
+"""The costs of exchanges and the encoding errors, counted by bucket and step, and reported."""

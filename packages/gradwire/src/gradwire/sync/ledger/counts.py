@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 
 
 class PlanChoice(Protocol):
-    """A run's choice of a plan, recorded by the ledger; ``autotune`` implements it."""
+    """A run's choice of a plan as the ledger records it; ``autotune`` implements it."""
 
     @property
     def plan(self) -> Plan:
@@ -177,7 +177,10 @@ _BYPASS = of(BypassCounts, "count", "nbytes")
 
 
 def _bucket_counts(row: object) -> BucketCounts:
-    """Read counts; versions 1 and 2 have no ``cost``, and one time for encoding and decoding."""
+    """Read counts from a state.
+
+    Versions 1 and 2 have no ``cost``, and a single time for encoding and decoding.
+    """
     given = SOURCE.fields(row)
     if given.get("cost", anything, None) is not None or given.get("codec_s", anything, None) is None:
         return only(_BUCKET_NAMES, _BUCKET)(row)
@@ -198,7 +201,7 @@ def _bucket_counts(row: object) -> BucketCounts:
 
 @dataclass(frozen=True, slots=True)
 class Decided:
-    """A run's choice of a plan: its first step, the reason, the plan as JSON, and expected step times.
+    """A run's choice of a plan: first step, reason, the plan as JSON, and expected step times.
 
     ``step_s`` is the expected step time with the plan, ``uncompressed_s`` without compression, in seconds.
     """
@@ -238,10 +241,10 @@ def _plan(text: object) -> str:
 
 @dataclass(frozen=True, slots=True)
 class StepRecord:
-    """The cost of one step, or of the sum of several.
+    """The cost of one step, or the total cost of several steps.
 
-    The three times add up to the wall time of the training thread. While it waits, the activity of the
-    exchange is unknown, so a wait of ``w`` seconds is divided in proportion to the times of the whole
+    The three times add up to the wall time of the training thread. During a wait, the activity of the
+    exchange is unknown. So a wait of ``w`` seconds is divided in proportion to the times of the whole
     exchange: ``codec_s`` gets ``w * (encode_s + decode_s) / total_s``, and ``exposed_s`` the rest. In a
     synchronous step, ``w`` is the time of the whole exchange; in a pipelined step, only the part that did not
     overlap with computation.
@@ -296,7 +299,10 @@ class StepRecord:
     def within(
         self, wall_s: float, *, loss: float = math.nan, steps: int = 1, correction_s: float = 0.0
     ) -> StepRecord:
-        """Return the record of ``steps`` steps of ``wall_s`` seconds in total, with these waits."""
+        """Return the record of ``steps`` steps, with these waits.
+
+        The steps took ``wall_s`` seconds in total.
+        """
         compute_s = max(wall_s - self.wait_s, 0.0)
         return replace(self, loss=loss, steps=steps, compute_s=compute_s, correction_s=correction_s)
 

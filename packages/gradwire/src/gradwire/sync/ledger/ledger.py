@@ -1,8 +1,8 @@
 """The ledger: the exchanges by bucket and step, the bypasses of the codec, and the encoding errors.
 
-It is hard to notice that compression did not run, or that it dropped nearly all of a gradient, which gives
-the best ratio. So a ledger counts the bytes and seconds of every exchange, every gradient that bypassed the
-codec, with the reason, and the relative errors of encoding.
+It is hard to notice that compression did not run. It is also hard to notice that it dropped nearly all of a
+gradient, because that gives the best ratio. So a ledger counts the bytes and seconds of every exchange, every
+gradient that bypassed the codec, with the reason, and the relative errors of encoding.
 """
 
 from __future__ import annotations
@@ -48,7 +48,7 @@ class Ledger:
         The rank. Only rank 0 logs, to the logger ``gradwire``: each reason of a bypass once, and failed
         sinks.
     sinks
-        Receivers of every step when it ends; the ledger owns and closes them.
+        Receivers of every completed step; the ledger owns and closes them.
     at_exit
         Whether rank 0 prints the summary to standard error when the program ends.
     folder
@@ -107,8 +107,9 @@ class Ledger:
     ) -> None:
         """Count one exchange in the current step, of a bucket with the same name in every step.
 
-        ``exposed_s`` is the time for which the training thread waited, in seconds; ``gradient_nbytes`` the
-        bytes of float32 gradient that were averaged, by default the bytes before encoding that were sent.
+        ``exposed_s`` is the time for which the training thread waited, in seconds. ``gradient_nbytes`` is the
+        number of bytes of float32 gradient that were averaged, by default the bytes that were sent, before
+        encoding.
         """
         nbytes = int(accounting.raw_nbytes) if gradient_nbytes is None else gradient_nbytes
         counts = BucketCounts(1, nbytes, exposed_s, accounting)
@@ -133,12 +134,12 @@ class Ledger:
             )
 
     def decided(self, step: int, decision: PlanChoice) -> None:
-        """Record a decision, whose plan the run uses from ``step`` on."""
+        """Record a decision whose plan the run uses from ``step`` on."""
         with self._counting:
             self._deciding.append(Decided.of(step, decision))
 
     def warned(self, sentence: str) -> None:
-        """Store a warning for the summary; the caller issues it."""
+        """Store a warning for the summary; the caller also issues the warning."""
         with self._counting:
             self._warnings.append(sentence)
 
@@ -177,7 +178,7 @@ class Ledger:
     def close(self) -> None:
         """Write the counts of a step that has not ended to the sinks, and close them; may be called twice.
 
-        Counting continues, for ``summary`` and the program's end, but nothing more is written to sinks.
+        Counting continues for ``summary`` and the report at exit, but nothing more is written to sinks.
         """
         with self._writing:
             with self._counting:
@@ -284,7 +285,10 @@ class Ledger:
             self._warn(f"{sentence}; training continues without it")
 
     def _save_once(self) -> None:
-        """Save in the constructor's folder, if any; a failure is only logged."""
+        """Save to the folder of the constructor, if any, but only once.
+
+        A failure is only logged.
+        """
         folder, self._folder = self._folder, None
         if folder is None:
             return
@@ -307,7 +311,7 @@ class Ledger:
             LOG.warning("%s", sentence)
 
     def _say(self, text: str) -> None:
-        """Write to standard error on rank 0, unless it is closed."""
+        """Write to standard error on rank 0, unless standard error is closed."""
         if self.rank != 0:
             return
         with suppress(OSError, ValueError, AttributeError):

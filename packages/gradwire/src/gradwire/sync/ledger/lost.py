@@ -26,14 +26,14 @@ if TYPE_CHECKING:
 
 _FIRST, _EVERY = 2, 64
 _ROUNDING = 0.25
-"""The largest share of the encoded values that may vanish in mere rounding."""
+"""The largest share of the encoded values that counts as lost in rounding alone."""
 
 
 def sampled(step: int) -> bool:
-    """Return whether a step, counted from 1, is measured if measuring has a cost; the same on all ranks.
+    """Return whether a step, counted from 1, is measured if measuring has a cost.
 
-    The measured steps are 2, 4, 8, 16 and 32, and then every 64th: enough for early results in a short run,
-    with a small cost in a long one.
+    The result is the same on all ranks. The measured steps are 2, 4, 8, 16 and 32, and then every 64th:
+    enough for early results in a short run, with a small cost in a long one.
     """
     return step % _EVERY == 0 or (step >= _FIRST and step & (step - 1) == 0)
 
@@ -81,8 +81,8 @@ def is_rounding(encoded: float, decoded: float, lost: float) -> bool:
     """Return whether an encoding error with these sums of squares is rounding, which averages out over steps.
 
     A rounding error is nearly orthogonal to the rounded values, and smaller. If most values become 0, the
-    error is the values themselves: ``<lost, encoded> / <encoded, encoded>``, computed by the law of cosines,
-    is then near 1. If the error is larger than the values, noise has replaced the gradient.
+    error is nearly the values themselves. The ratio ``<lost, encoded> / <encoded, encoded>``, computed by the
+    law of cosines, is then near 1. If the error is larger than the values, noise has replaced the gradient.
     """
     vanished = (encoded + lost - decoded) / 2
     return lost <= encoded and vanished <= _ROUNDING * encoded
@@ -90,7 +90,7 @@ def is_rounding(encoded: float, decoded: float, lost: float) -> bool:
 
 @dataclass(frozen=True, slots=True)
 class ErrorSums:
-    """Squared norms from one exchange, as float64.
+    """The squared norms from one exchange, as float64.
 
     ``sums`` has four rows (this rank's gradient, its encoding error, the encoded values, the decoded values)
     and one column per parameter. ``own`` and ``lost`` are the sums of the first two rows.
@@ -110,11 +110,11 @@ class ErrorSums:
 
     @property
     def usable(self) -> bool:
-        """Whether all sums are finite; otherwise the step is not sampled."""
+        """Whether all sums are finite; if not, the step is not sampled."""
         return math.isfinite(self.own + self.lost)
 
     def shares(self) -> Iterator[tuple[str, Hashable, float | None, bool]]:
-        """Yield every parameter's name, its group, its relative error, and whether that is mere rounding."""
+        """Yield a name, a group, a relative error, and whether the error is mere rounding, per parameter."""
         sums = self.sums.T.tolist()
         for name, group, (own, lost, encoded, decoded) in zip(
             self.layout.names, self.layout.groups, sums, strict=True
@@ -124,10 +124,10 @@ class ErrorSums:
 
 @dataclass(slots=True)
 class LostCounts:
-    """The statistics of a relative error over the ``samples`` steps in which it was measured.
+    """The statistics of a relative error over the ``samples`` steps in which the error was measured.
 
     In ``without_own`` further steps, this rank's own gradient was 0, and only values from other ranks had an
-    encoding error. Such a step has no relative error, and is in no other statistic.
+    encoding error. Such a step has no relative error, and is excluded from the other statistics.
     """
 
     samples: int = 0
@@ -142,7 +142,7 @@ class LostCounts:
         return self.share_sum / self.samples if self.samples else None
 
     def count(self, share: float | None) -> None:
-        """Add one step's relative error, or None if the rank's own gradient was 0."""
+        """Add one step's relative error, or None if this rank's gradient was 0."""
         if share is None:
             self.without_own += 1
             return
@@ -186,7 +186,7 @@ class StepShares:
 
 
 class LostBook:
-    """The relative errors over all measured steps: of the whole gradient, by bucket and by parameter."""
+    """The relative errors over all measured steps, in total, by bucket, and by parameter."""
 
     def __init__(
         self,

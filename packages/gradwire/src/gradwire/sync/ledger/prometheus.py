@@ -19,12 +19,17 @@ from gradwire.sync.ledger.counts import BucketCounts, BypassCounts, Tally
 from gradwire.sync.ledger.sinks import StepCounts
 
 MOST_LABELS = 20
-"""The largest number of buckets, and of reasons, with time series of their own; the others are summed.
+"""The largest number of buckets, and of reasons, that have their own time series.
 
-The first buckets that occur are listed, because a counter must not move from one label to another."""
+All others are summed. The first buckets that occur have their own series, because a counter must not move
+from one label to another.
+"""
 OTHERS = "(others)"
 EVERY_S = 15.0
-"""Seconds between two writes of the file: Prometheus reads it every 15 s to 60 s."""
+"""The seconds between two writes of the file.
+
+Prometheus reads it every 15 s to 60 s.
+"""
 
 Labels = tuple[tuple[str, str], ...]
 _Counts = TypeVar("_Counts", BucketCounts, BypassCounts)

@@ -53,7 +53,10 @@ class StepCounts:
 
 
 class Sink(Protocol):
-    """A receiver of a ledger's steps. A sink that raises is reported once and dropped; training continues."""
+    """A receiver of a ledger's steps.
+
+    A sink that raises an error is reported once and dropped; training continues.
+    """
 
     def write(self, step: StepCounts) -> None:
         """Write one step. The calls are sequential, in the order of the steps."""
@@ -166,7 +169,7 @@ def plan_texts(step: StepCounts) -> list[str]:
 def profiled(name: str) -> record_function:
     """Return a context manager that records a range ``gradwire: <name>`` in ``torch.profiler``'s trace.
 
-    A profiler records the thread that started it; it records the communication thread, too, with
+    A profiler records only the thread that started it. It also records the communication thread with
     ``experimental_config=torch._C._profiler._ExperimentalConfig(profile_all_threads=True)``.
     """
     return record_function(f"gradwire: {name}")
@@ -202,7 +205,10 @@ def _tags(prefix: str, counts: BucketCounts, lost: float | None) -> dict[str, fl
 
 EXTRA = "trackers"
 STEP_TAG = "gradwire/step"
-"""The x-axis of the metrics in Weights & Biases, because the run's own step is the program's."""
+"""The x-axis of the metrics in Weights & Biases.
+
+The run's own step belongs to the program.
+"""
 
 
 class WandB:

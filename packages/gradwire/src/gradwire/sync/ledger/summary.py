@@ -27,7 +27,7 @@ _COLUMNS = (
     *map(Column, ("exchanges", "raw", "wire", "ratio", "lost", "codec", "wait", "exposed")),
 )
 _WORST = 3
-"""The number of buckets or parameters listed in a sentence."""
+"""The largest number of buckets or parameters that a sentence lists."""
 
 
 @dataclass(frozen=True)
@@ -285,4 +285,4 @@ def _lost(lost: LostBook) -> list[Part]:
 
 
 PAGES = MappingProxyType({SCHEMA: page_of})
-"""The page of a record by its schema."""
+"""The page function of each record schema."""

@@ -1,4 +1,4 @@
-"""Figure 1: the pipelined ring of four workers, in its schedule and in an exchange."""
+"""Figure 1: the pipelined ring of four workers, as a schedule and as an exchange."""
 
 from __future__ import annotations
 
@@ -24,11 +24,14 @@ from gradwire_lab.experiments.papers.exhibit import (
 PLACE = "figure 1"
 WORKERS = 4
 STEPS, ADDING = 2 * (WORKERS - 1), WORKERS - 1
-"""Published: the number of time steps, and of the first steps, in which workers add the received chunk."""
+"""The published number of steps, and of the first steps, in which workers add the received chunk."""
 WITHIN, EXACT = 0.15, 1e-6
-"""The allowed deviation of a time from its formula, as in the study, and the floating-point tolerance."""
+"""The allowed deviation of a time from its formula, and the floating-point tolerance.
+
+The deviation is that of the study.
+"""
 BUDGET_S = 20.0
-"""Seconds for all exchanges of a cell, of which there is at least one."""
+"""The seconds for all exchanges of a cell, of which there is at least one."""
 
 
 def cells(options: ExchangeOptions) -> list[Cell]:
@@ -41,7 +44,7 @@ def cells(options: ExchangeOptions) -> list[Cell]:
 
 
 def followed(workers: int) -> Mapping[str, Any]:
-    """Return the figures of a ring's schedule, from following all workers' steps simultaneously.
+    """Return the figures of a ring's schedule, from the simultaneous steps of all workers.
 
     A worker's chunk is represented by the set of workers whose gradients it sums.
     """
@@ -103,7 +106,7 @@ def claims(rows: Sequence[Row]) -> list[Claim]:
 
 
 def _formula_s(row: Row) -> float:
-    """Return the formula's seconds for a row's ring, with the measured link."""
+    """Return the formula's seconds for the ring of a row, with the measured link."""
     return ring_s(row["workers"], row["nbytes"], line_of(row))
 
 

@@ -16,14 +16,17 @@ SCHEMES = {"ring": "ring", "Rabenseifner": "butterfly", "binomial": "tree"}
 """The paper's names of the schemes, and the collectives used here."""
 RATE = "40mbit"
 SIMILAR, WELL = 0.2, 1.35
-"""The allowed difference between two schemes, and a scaling scheme's largest growth on twice the nodes."""
+"""The allowed difference between two schemes, and the largest growth of a scaling scheme.
+
+The growth is that of the time when the number of nodes doubles.
+"""
 BUDGET_S = 30.0
-"""Seconds for all exchanges of a cell, of which there is at least one."""
+"""The seconds for all exchanges of a cell, of which there is at least one."""
 
 
 @dataclass(frozen=True)
 class SmartNicFigure2bOptions:
-    """Numbers of nodes, which are powers of two; bytes of a gradient; and exchanges per cell."""
+    """The options: numbers of nodes, which are powers of two, bytes of a gradient, and exchanges per cell."""
 
     nodes: tuple[int, ...]
     nbytes: int
@@ -37,7 +40,7 @@ def cells(options: SmartNicFigure2bOptions) -> list[Cell]:
 
 
 def claims(rows: Sequence[Row]) -> list[Claim]:
-    """Compare the schemes with each other, and their times on the most nodes with those on half as many."""
+    """Compare the schemes with each other, and their times on the most nodes with those on half of them."""
     nodes = sorted({row["nodes"] for row in rows})
 
     def exchange_s(scheme: str, number: int) -> float:

@@ -18,12 +18,12 @@ from gradwire_lab.job.data import at_hand
 PLACE = "figure 3b"
 HOSTS, RATE, WIDTH = 3, "200mbit", 256
 WITHIN = 0.1
-"""The share of the naive step's exposed time that may be exposed in addition to one layer's exchange."""
+"""The allowed exposed time besides one layer's exchange, as a share of the naive step's exposed time."""
 
 
 @dataclass(frozen=True)
 class SmartNicFigure3Options:
-    """Layers, batches (the last is large enough to hide an exchange), and each run's steps and seeds."""
+    """The options: layers, batches (the last one is large enough to hide an exchange), steps, and seeds."""
 
     layers: int
     batches: tuple[int, ...]
@@ -32,7 +32,7 @@ class SmartNicFigure3Options:
 
 
 def cells(options: SmartNicFigure3Options) -> list[Cell]:
-    """Return a cell for each batch with the smart NIC's schedule and with the naive one."""
+    """Return a cell for each batch and schedule: the smart NIC's schedule, and the naive one."""
     place = {"part": STEP, "hosts": HOSTS, "rate": RATE, "width": WIDTH, "codec": IDENTITY}
     more = {"layers": options.layers, "data": at_hand(), "steps": options.steps, "seeds": options.seeds}
     return cells_of({**place, **more}, batch=options.batches, method=(LAYERWISE, NAIVE))
@@ -46,15 +46,19 @@ def run(
 
 
 def published_order(layers: int) -> list[str]:
-    """Return the figure's order: a layer is updated once the gradients of the layer below are computed."""
+    """Return the order in the figure.
+
+    A layer is updated once the gradients of the layer below are computed.
+    """
     between = [note for layer in range(layers - 1, 0, -1) for note in (f"B{layer}", f"U{layer + 1}")]
     return [f"B{layers}", *between, "U1"]
 
 
 def claims(rows: Sequence[Row]) -> list[Claim]:
-    """Compare the order with the figure's, and a large batch's exposed exchange with one layer's exchange.
+    """Compare the order with the figure's, and exposed exchange time with one layer's exchange.
 
-    The order is determined by the program's calls, which no run can change.
+    The latter is compared for a large batch. The order is determined by the program's calls, which no run can
+    change.
     """
     layered = select(rows, method=LAYERWISE)
     batch = max(row["batch"] for row in rows)
@@ -84,7 +88,7 @@ def claims(rows: Sequence[Row]) -> list[Claim]:
 
 
 def _alike(notes: Sequence[str], wanted: Sequence[str]) -> float:
-    """Return the share of positions with the same note."""
+    """Return the share of positions at which both sequences have the same note."""
     same = sum(one == other for one, other in zip(notes, wanted, strict=False))
     return same / max(len(notes), len(wanted))
 

@@ -29,14 +29,14 @@ ALL_REDUCE: Resources = MappingProxyType({ALM: 2233, M20K: 46, DSP: 8})
 BFP: Resources = MappingProxyType({ALM: 2857, M20K: 120, DSP: 0})
 TOTAL: Resources = MappingProxyType({ALM: 69570, M20K: 534, DSP: 8})
 CHIP: Resources = MappingProxyType({ALM: 427200, M20K: 2713, DSP: 1518})
-"""Resources of the Arria 10 GX 1150, from its data sheet; the table's shares agree with it."""
+"""The resources of the Arria 10 GX 1150, from its data sheet, with which the table's shares agree."""
 ADDED: Resources = MappingProxyType({ALM: 0.012, M20K: 0.061, DSP: 0.005})
-"""Published in section V.A: the chip's shares that the all-reduce and BFP use together."""
+"""The shares of the chip that the all-reduce and BFP use together, published in section V.A."""
 COMPRESSION, BLOCK = 3.8, 16
 ROUNDED, ROUNDED_RATIO = 0.1, 0.015
-"""The allowed deviations of published shares and the published ratio, which have two digits."""
+"""The allowed deviations of the published shares and ratio, which have two digits."""
 WITHIN = 0.25
-"""The allowed deviation from published counts, for a different chip family and different tools."""
+"""The allowed deviation from published counts, because the chip family and the tools differ."""
 LANES = 8
 TABLE = "published"
 """The value of ``block`` for the table's own figures."""
@@ -50,7 +50,10 @@ KEPT = MappingProxyType(
         ADDER: {"ALUT": 668, "FF": 613, "M10K": 0, "DSP": 0},
     }
 )
-"""Resources reported by ``gradwire gateware report --targets intel`` with Yosys 0.70, for 256-bit words."""
+"""The resources that ``gradwire gateware report --targets intel`` reports with Yosys 0.70.
+
+Words have 256 bits.
+"""
 IN_LOGIC = (
     "adders here are logic, with subnormals, so that they fit every chip; those of an Arria "
     "10 are in its DSPs, one in each. Without the adders, the ring takes less logic than "
@@ -63,7 +66,7 @@ NO_MEMORY = "the words of a block wait in registers here, and in memories in the
 
 @dataclass(frozen=True)
 class SmartNicTable1Options:
-    """The choice between synthesis, which takes minutes, and the stored resources."""
+    """The option to synthesize, which takes minutes, instead of using the stored resources."""
 
     synthesises: bool = False
 
@@ -154,7 +157,7 @@ def _bfp(rows: Sequence[Row]) -> list[Claim]:
 
 
 def _table(rows: Sequence[Row]) -> list[Claim]:
-    """Return claims about the published figures alone: their sums, and their shares of the chip."""
+    """Return claims about the published figures alone: their sums and shares of the chip."""
     table = row_of(rows, block=TABLE)
     sums = [
         Claim(

@@ -1,4 +1,4 @@
-"""Figure 1: three organisations of the workers: aggregators, rings below an aggregator, and only rings."""
+"""Figure 1: three organisations of the workers: aggregators, rings below an aggregator, or rings alone."""
 
 from __future__ import annotations
 
@@ -31,10 +31,9 @@ ORGANISATIONS = {
 }
 """The figure's organisations and the single aggregator, with the collectives used here."""
 WITHIN, FASTER, EVEN = 0.2, 1.1, 0.01
-"""The allowed deviation from formulas, the ratio of times that counts as faster, and the tolerance of "even".
-"""
+"""The allowed deviation from formulas, the ratio that counts as faster, and the tolerance of "even"."""
 BUDGET_S = 20.0
-"""Seconds for all exchanges of a cell, of which there is at least one."""
+"""The seconds for all exchanges of a cell, of which there is at least one."""
 
 
 @dataclass(frozen=True)
@@ -73,7 +72,7 @@ def busiest_over_mean(algorithm: str, workers: int) -> float:
 
 
 def formula_s(organisation: str, workers: int, nbytes: float, link: AlphaBetaGamma) -> float:
-    """Return the seconds of an exchange: within a group, then between groups.
+    """Return the seconds of an exchange within a group and then between groups.
 
     Source: the formulas of an aggregator and of a ring, one after the other.
     """

@@ -1,4 +1,4 @@
-"""Figure 12: training time on hosts with an aggregator and with a ring, with and without the codec."""
+"""Figure 12: training time on hosts, with an aggregator and with a ring, with and without the codec."""
 
 from __future__ import annotations
 
@@ -76,28 +76,33 @@ WAYS = MappingProxyType(
         COMPRESSED[2]: Organisation(INC, WORKERS, "ring", nic=f"{CODEC} --no-merge"),
     }
 )
-"""WA sends gradients to one aggregator, which broadcasts weights with a tree; TREE has figure 1a's groups."""
+"""The organisations by name.
+
+WA sends gradients to one aggregator, which broadcasts weights with a tree. TREE has the groups of figure 1a.
+"""
 PACE = "WA, to find the rate"
 SHARE = (0.709, 0.802)
-"""Published: the share of communication in WA's time for the four networks; the rate is set for the middle.
+"""The published share of communication in WA's time for the four networks.
+
+The rate is set for the middle of this range.
 """
 TOTAL_CUT, COMMUNICATION_CUT = (0.31, 0.52), (0.36, 0.58)
-"""Published: the reductions of INC relative to WA, over the four networks."""
+"""The published reductions in total and communication time of INC relative to WA, over four networks."""
 AGGREGATOR_CUT, FULL_CUT, RING_CUT = 0.308, (0.709, 0.807), 0.539
-"""Reductions of communication: WA+C and INC+C relative to WA, and INC+C relative to INC."""
+"""The published reductions in communication time: WA+C and INC+C relative to WA, and INC+C to INC."""
 SPEEDUP, LOST = (2.2, 3.1), 0.015
-"""The speed-up of INC+C over WA, and its loss of accuracy after equal steps."""
+"""The published speed-up of INC+C over WA, and the loss of accuracy of INC+C after equal steps."""
 BEYOND, FASTER = 0.1, 1.1
 """The allowed deviation from published figures as a share, and the ratio that counts as faster."""
 RATIO_AT_10 = 11.6
-"""Published: the largest mean ratio at 2^-10."""
+"""The largest published mean ratio at 2^-10."""
 FIRST_RATE, TRIES = 300_000_000, 2
-"""Bits per second for the first measurement of WA, and the number of measurements that correct the rate."""
+"""The rate in bits per second for the first measurement of WA, and the number of corrections of the rate."""
 
 
 @dataclass(frozen=True)
 class InceptionnFigure12Options:
-    """The network, images per worker and step, seeds, steps, and steps of the search for the rate."""
+    """The options: network, images per worker and step, seeds, steps, and steps to find the rate."""
 
     network: str
     batch: int
@@ -130,14 +135,14 @@ def run(
 
 
 def on_hosts(cell: Cell, rate: str) -> Cell:
-    """Return a cell with the additional fields that hosts need."""
+    """Return a cell with the additional fields that the hosts need."""
     return {**cell, **asdict(WAYS[cell["run"]]), "rate": rate}
 
 
 def find_rate(cell: Cell, report: Reporter) -> Mapping[str, Any]:
-    """Return the rate at which WA's communication share is the middle of table II's, from measured steps.
+    """Return the rate at which WA's measured communication share is in the middle of table II's.
 
-    Communication time is nearly inverse to the rate, so the second try is close.
+    Communication time is nearly inverse to the rate, so the second attempt is close.
     """
     tried = list[tuple[int, float, float]]()
     rate, share = FIRST_RATE, fmean(SHARE)
@@ -162,19 +167,19 @@ def computing_s(row: Row) -> float:
 
 
 def communicating_s(row: Row) -> float:
-    """Return the median seconds of a step without computation."""
+    """Return the median of a step's seconds besides computation."""
     return float(median(all_s - own_s for all_s, own_s in zip(row["step_s"], row["compute_s"], strict=True)))
 
 
 class OrganisationRows:
-    """The training runs by name, as means over seeds of the median step; NaN if a run is missing."""
+    """The training runs by name, as means of the seeds' median steps; NaN if a run is missing."""
 
     def __init__(self, rows: Sequence[Row]) -> None:
         self._rows = {name: select(rows, run=name) for name in WAYS}
         self.goal = GOALS[rows[0]["data"]]
 
     def communicating_s(self, run: str) -> float:
-        """Return the seconds of a step without computation."""
+        """Return the seconds of a step besides computation."""
         return _mean(map(communicating_s, self._rows[run]))
 
     def step_s(self, run: str) -> float:
@@ -186,7 +191,7 @@ class OrganisationRows:
         return [row["accuracy"] for row in self._rows[run]]
 
     def trainings(self, *runs: str) -> list[Trainings]:
-        """Return the training runs on which a figure of ``runs`` depends, with their exact references."""
+        """Return the training runs on which a figure of ``runs`` depends, with the exact reference runs."""
         return [Trainings(run, self.ends(run), self.ends(WAYS[run].exact), self.goal) for run in runs]
 
 
@@ -196,7 +201,7 @@ def _mean(values: Iterable[float]) -> float:
 
 
 def messages(run: str) -> float:
-    """Return the gradients and weights on the busiest link, in gradients, at the largest published ratio."""
+    """Return the messages on the busiest link, in units of a gradient, at the largest published ratio."""
     way = WAYS[run]
     ratio = 1.0 if way.codec == "identity" and not way.nic else RATIO_AT_10
     if way.down:
@@ -205,7 +210,7 @@ def messages(run: str) -> float:
 
 
 def most_saved(run: str, other: str) -> float:
-    """Return the share of the communication that a run saves if communication is bytes over a rate."""
+    """Return the share of communication time that a run saves if that time is bytes divided by a rate."""
     return 1 - (1 - BEYOND) * messages(run) / messages(other)
 
 
@@ -216,7 +221,7 @@ BYTES = (
 
 
 def claims(rows: Sequence[Row]) -> list[Claim]:
-    """Compare communication, total time, and accuracies, with the training runs behind each."""
+    """Compare communication, total time, and accuracies, each with the training runs behind it."""
     found = OrganisationRows(rows)
     return [*_of_ring(found), *_of_codec(found), *_accuracies(found)]
 

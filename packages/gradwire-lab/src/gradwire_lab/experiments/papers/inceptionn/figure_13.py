@@ -19,16 +19,19 @@ from gradwire_lab.job.data import at_hand
 PLACE = "figure 13"
 EXACT, CODEC = "exact", "inceptionn:2^-10"
 MORE = 2
-"""Published: one or two more epochs."""
+"""The published number of additional epochs: one or two."""
 EQUAL = 0.005
-"""Accuracies are equal within half a point, because training runs vary as much."""
+"""The difference up to which accuracies are equal: half a point.
+
+Training runs vary as much.
+"""
 LOST = 0.015
-"""Published: the largest loss of accuracy after equal epochs."""
+"""The largest published loss of accuracy after equal epochs."""
 
 
 @dataclass(frozen=True)
 class InceptionnFigure13Options:
-    """The networks, epochs of the exact training run by data set, and seeds."""
+    """The options: networks, epochs of the exact training run by data set, and seeds."""
 
     networks: tuple[str, ...]
     epochs: tuple[tuple[str, int], ...]
@@ -54,7 +57,7 @@ def measure(_options: InceptionnFigure13Options, cell: Cell) -> Mapping[str, Any
 
 
 def claims(rows: Sequence[Row]) -> list[Claim]:
-    """Compare the accuracies after equal epochs, and after two more."""
+    """Compare the accuracies after equal epochs, and after two more epochs."""
     networks = grouped(rows, "network")
     return [claim for network, own in networks.items() for claim in _claims(network, own)]
 

@@ -40,13 +40,16 @@ TRUNCATED = tuple(f"truncate:{bits}" for bits in (16, 22, 24))
 SCHEMES = (EXACT, *TRUNCATED, *BOUNDS, SCALED)
 RATIOS_AT_10, RATIO_AT_6, RATIO_TRUNCATED = (5.5, 11.6), 14.9, 4.0
 OTHER_NETWORKS = 0.05
-"""The allowed deviation from published ratios: networks and images differ from the paper's."""
+"""The allowed deviation from published ratios.
+
+Networks and images differ from the paper's.
+"""
 LOST_TRUNCATED, LOST = 0.624, 0.02
-"""Published: the accuracy lost with 24 truncated bits, and the largest loss with any bound."""
+"""The published loss of accuracy with 24 truncated bits, and the largest loss with any bound."""
 OF_LOST, OF_SIMPLE = 0.1, 0.2
 """The allowed deviation from ``LOST_TRUNCATED``, and the largest loss of simple networks."""
 ROUNDED = 0.0025
-"""The allowed deviation of a truncation's published ratio from 32 bits over the kept bits."""
+"""The allowed deviation of truncation's published ratios from 32 bits divided by the kept bits."""
 SEVEN_BITS = "the printed format gives 8 bits a last place of 2^-7, whatever the bound is."
 
 
@@ -64,7 +67,7 @@ def codec_of(scheme: str) -> Codec | None:
 
 
 def measure(options: TrainingOptions, cell: Cell) -> Mapping[str, Any]:
-    """Train; return accuracies, and the ratio and largest error of every fourth gradient."""
+    """Train, and return accuracies, and the ratio and largest error of every fourth gradient."""
     codec = codec_of(cell["scheme"])
     ratios, errors = list[float](), list[float]()
 

@@ -16,17 +16,20 @@ WA, INC = "WA", "INC"
 FORMULAS = {WA: worker_aggregator_s, INC: ring_s}
 FEW, MANY = 4, 8
 GROWTHS = {WA: (8 + 3) / (4 + 2), INC: (7 / 8) / (3 / 4)}
-"""Published: the formulas' bytes with 8 workers over 4, p + lg p and 2 (p - 1)/p messages."""
+"""The published growth of the bytes from 4 to 8 workers, according to formulas.
+
+The formulas are p + lg p and 2 (p - 1)/p messages.
+"""
 WITHIN, STRAIGHT = 0.2, 0.1
-"""The allowed deviations of times from formulas, and from a straight line."""
+"""The allowed deviations of times from formulas, and of times from a straight line."""
 BUDGET_S = 15.0
-"""Seconds for all exchanges of a cell, of which there is at least one."""
+"""The seconds for all exchanges of a cell, of which there is at least one."""
 
 
 def cells(options: ExchangeOptions) -> list[Cell]:
     """Return a cell for each organisation and number of workers, which are the first hosts of one testbed.
 
-    WA uses one host more than workers: its aggregator, which broadcasts weights with a tree, as in figure 12.
+    WA uses an additional host as the aggregator, which broadcasts weights with a tree, as in figure 12.
     """
     hosts = max(options.workers) + 1
     network = {"hosts": hosts, "rate": rate(hosts, options.total_mbit), "nbytes": options.nbytes}

@@ -25,10 +25,10 @@ from gradwire_lab.experiments.papers.inceptionn.table_2 import STEPS
 PLACE = "figure 3"
 SIZES_MIB = {"AlexNet": 233.0, "HDC": 2.5, "ResNet-50": 98.0, "VGG-16": 525.0}
 SHARE = 0.75
-"""Published: the share of AlexNet's time spent exchanging gradients and weights."""
+"""The published share of AlexNet's time that is spent exchanging gradients and weights."""
 WITHIN, EXACT = 0.02, 1e-6
 HDC_LAYERS, HDC_OF_SIZE = 5, 3
-"""The number of layers that the paper states, and the number that gives the published size."""
+"""The number of layers that the paper states, and the number of layers that gives the published size."""
 FIVE = (
     "five fully connected layers, four of them with 500 outputs, are larger; three have the published size."
 )
@@ -36,7 +36,7 @@ FIVE = (
 
 @dataclass(frozen=True)
 class InceptionnFigure3Options:
-    """The networks."""
+    """The option: the networks."""
 
     networks: tuple[str, ...] = tuple(SIZES_MIB)
 
@@ -67,7 +67,7 @@ def _hdc(layers: int) -> int:
 
 
 def claims(rows: Sequence[Row]) -> list[Claim]:
-    """Compare sizes and the share with the published ones."""
+    """Compare the sizes and the share with the published ones."""
     five_mib = _mib(_hdc(HDC_LAYERS))
     found = [
         Claim(

@@ -19,10 +19,10 @@ PLACE = "figure 4"
 BITS = (16, 22, 24)
 EXACT, GRADIENTS, WEIGHTS = "exact", "g", "w"
 GENTLE, HARSH = 0.02, 0.10
-"""The most accuracy that truncating 16 bits of gradients may cost, and the least that 24 bits of weights
-cost.
+"""The largest loss of accuracy from truncating 16 bits of gradients, and the least from 24 bits of weights.
 
-Weights must lose more accuracy than gradients by at least ``GENTLE``; less is no difference.
+Truncated weights must lose more accuracy than truncated gradients, by at least ``GENTLE``; less is no
+difference.
 """
 
 

@@ -1,4 +1,4 @@
-"""Figure 7: the training time with compression in software, from the codecs' measured rates."""
+"""Figure 7: the training time with compression in software, modelled from the codecs' measured rates."""
 
 from __future__ import annotations
 
@@ -38,31 +38,34 @@ if TYPE_CHECKING:
 
 PLACE = "figure 7"
 SNAPPY = "snappy"
-"""A general lossless compressor, from the package cramjam."""
+"""The package cramjam's Snappy, a general lossless compressor."""
 SZ = "sz:2^-10"
-"""SZ3, the current version of SZ, with an absolute bound, from the package pysz."""
+"""The package pysz's SZ3, the current version of SZ, with an absolute bound."""
 PACKAGES = {SNAPPY: "cramjam", SZ: "pysz"}
 CODECS = (SNAPPY, SZ, "lossless", "truncate:16", "inceptionn:2^-10")
 NETWORK, LEARNED = "AlexNet", "HDC, 3 layers, He"
 """The network whose step is modelled, and a network that is trained to its end."""
 BATCH = 32
-"""The images in a batch of AlexNet."""
+"""The number of images in a batch of AlexNet."""
 SLOWER, SNAPPY_RATIO = (2.0, 4.0), 1.5
 TRUNCATED = (0.6, 1.0)
-"""The time with truncation: slightly shorter, in the paper's words."""
+"""The bound for the time with truncation, which is slightly shorter in the paper's words."""
 TWICE, RATIOS = 0.1, 0.2
-"""The allowed deviations of times from the published range, and of Snappy's ratio from its rounded digit."""
+"""The allowed deviations of times from the published range, and of Snappy's ratio from one digit."""
 GRADIENTS = WORKERS / (WORKERS + log2(WORKERS))
-"""The share of gradients in an aggregator's communication, by its formula; weights are the rest."""
+"""The share of gradients in an aggregator's communication, by its formula.
+
+The rest is weights.
+"""
 VECTORS = "kernels here encode and decode gigabytes per second on one core, with vector instructions."
 
 
 @dataclass(frozen=True)
 class InceptionnFigure7Options:
-    """The codecs, the training runs whose gradients they encode, and the repetitions of each.
+    """The options: codecs, the training runs whose gradients they encode, and the repetitions of each codec.
 
-    ``seeds`` and ``steps`` are for complete training runs of HDC, and ``first_steps`` for full-size AlexNet;
-    0 omits it.
+    ``seeds`` and ``steps`` are for complete training runs of HDC, and ``first_steps`` for full-size AlexNet,
+    which 0 omits.
     """
 
     codecs: tuple[str, ...]
@@ -172,7 +175,7 @@ class Timed:
 
     @property
     def learned(self) -> list[Trainings]:
-        """The training runs; empty if nothing was timed."""
+        """The training runs behind the figures; empty if nothing was timed."""
         if self.missing:
             return []
         network, data = self._rows[0]["network"], self._rows[0]["data"]
@@ -189,7 +192,7 @@ class Timed:
 
     @property
     def times_longer(self) -> float | None:
-        """AlexNet's training time with the codec, relative to its time without.
+        """The ratio of AlexNet's training time with the codec to the time without it.
 
         Each worker encodes its gradient, the aggregator decodes all workers' gradients, and the gradients'
         share of the communication shrinks by the ratio.
@@ -248,7 +251,7 @@ def _time(
     published: Published,
     otherwise: Explanation | None = None,
 ) -> Claim:
-    """Return a claim about AlexNet's step: a model with the codec's measured times and ratio."""
+    """Return a claim about AlexNet's step, from a model with the codec's measured times and ratio."""
     return Claim(
         f"AlexNet's time {text}, over that without",
         only(timed.times_longer),
@@ -265,7 +268,7 @@ def _time(
 
 
 def _other_tool(row: Row) -> str:
-    """Return the complaint if a row's package isn't the codec's; else empty."""
+    """Return a complaint if a row's package isn't the codec's package, else an empty string."""
     wanted, found = PACKAGES.get(row["codec"], "gradwire"), row.get("tool", "none")
     if "missing" in row or found.split(" ")[0] == wanted:
         return ""

@@ -1,4 +1,4 @@
-"""AlexNet, VGG-16, and ResNet-50 in the sizes of table I, and the first steps of training them."""
+"""AlexNet, VGG-16, and ResNet-50 in the sizes of table I, and the first steps of their training."""
 
 from __future__ import annotations
 
@@ -21,13 +21,16 @@ if TYPE_CHECKING:  # torch's import takes seconds
 
 CLASSES = 1000
 MOMENTUM = 0.9
-"""The momentum of table I."""
+"""The momentum in table I."""
 MEAN, DEVIATION = (0.485, 0.456, 0.406), (0.229, 0.224, 0.225)
-"""Moments of ImageNet's pixels from 0 to 1, by color; Caffe only subtracts the mean, of pixels up to 255."""
+"""The moments of ImageNet's pixels from 0 to 1, by color.
+
+Caffe only subtracts the mean, of pixels up to 255.
+"""
 
 
 UNTRIED = "it takes minutes; run --full."
-"""The reason why a short run has no row of a full-size network."""
+"""The reason why a short run has no row for a full-size network."""
 
 
 @dataclass(frozen=True)
@@ -119,8 +122,8 @@ def train(
 ) -> list[float]:
     """Run the first steps of training with one worker; return the losses.
 
-    The seed determines the order of images, which repeats after all were used. ``watch`` is called with each
-    step's number and gradient. Raises ``DataError``.
+    The seed determines the order of images, which repeats once all images were used. ``watch`` is called with
+    each step's number and gradient. Raises ``DataError``.
     """
     import torch
     from torch import nn

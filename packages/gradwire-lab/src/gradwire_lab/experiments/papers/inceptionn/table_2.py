@@ -22,19 +22,19 @@ STEPS = MappingProxyType(
         "VGG-16": WorkerAggregatorStep(32.25, 142.34, 12.09, 19.89, 583.58, 30.50),
     }
 )
-"""Published: seconds of 100 iterations."""
+"""The published seconds of 100 iterations."""
 TOTALS_S = MappingProxyType({"AlexNet": 196.35, "HDC": 1.70, "ResNet-50": 75.55, "VGG-16": 823.65})
 NBYTES = MappingProxyType({"AlexNet": 233e6, "HDC": 2.5e6, "ResNet-50": 98e6, "VGG-16": 525e6})
 CALIBRATED = "AlexNet"
 ROUNDED, WITHIN = 0.007, 0.2
-"""The allowed deviations of rounded parts from their total, and of a predicted time from the paper's."""
+"""The allowed deviation of rounded parts from their total, and of a predicted time from the paper's."""
 OF_SUM, SUM_S = 1e-5, 820.65
 SUM = "the parts that are printed for VGG-16 add up to 820.65 s, not to 823.65 s."
 
 
 @dataclass(frozen=True)
 class InceptionnTable2Options:
-    """The networks."""
+    """The option: the networks."""
 
     networks: tuple[str, ...] = tuple(STEPS)
 
@@ -57,7 +57,7 @@ def measure(_options: InceptionnTable2Options, cell: Cell) -> Mapping[str, Any]:
 
 
 def claims(rows: Sequence[Row]) -> list[Claim]:
-    """Compare totals with the sums of their parts, and communication with the model's."""
+    """Compare totals with the sums of their parts, and communication times with the model's."""
     found = []
     for network, total_s in TOTALS_S.items():
         row, is_wrong = row_of(rows, network=network), network == "VGG-16"

@@ -1,4 +1,4 @@
-"""Table III: the bits per value of gradients during training in the NIC's format, by bound.
+"""Table III: the bits per value of gradients in the NIC's format during training, for each bound.
 
 The ratios of figure 14 for AlexNet, ResNet-50, and VGG-16 are computed from the same gradients.
 """
@@ -26,19 +26,19 @@ if TYPE_CHECKING:
 
 PLACE = "table III"
 EXPONENTS = (10, 8, 6)
-"""Exponents of the bounds 2^-10, 2^-8, and 2^-6."""
+"""The exponents of the bounds 2^-10, 2^-8, and 2^-6."""
 CLASSES = (2, 10, 18, 34)
-"""Bits of a value with its tag, by class."""
+"""The number of bits of a value with its tag, by class."""
 LEAST, MOST, LEAST_AT_6 = 0.75, 0.94, 0.90
-"""Published: the range of shares of 2-bit values at 2^-10, and their least share at 2^-6."""
+"""The published range of shares of 2-bit values at 2^-10, and their least share at 2^-6."""
 WHOLE = 0.001
-"""Published: the largest share of 34-bit values."""
+"""The largest published share of 34-bit values."""
 SLACK = 0.05
 
 
 @dataclass(frozen=True)
 class InceptionnTable3Options:
-    """The training runs, their lengths, and the interval between sampled gradients.
+    """The options: training runs, their lengths, and the interval between sampled gradients.
 
     ``networks``, ``seeds``, and ``steps`` are for the small networks. ``full_size`` has networks of table I
     and their batch sizes, trained for ``first_steps``. Every ``every``-th gradient is sampled.
@@ -53,7 +53,7 @@ class InceptionnTable3Options:
 
 
 def cells(options: InceptionnTable3Options) -> list[Cell]:
-    """Return a cell for each network and seed, the longest first."""
+    """Return a cell for each network and seed, with the longest training run first."""
     large = [
         {"network": network, "data": "imagenet", "seed": 1, "batch": batch}
         for network, batch in options.full_size

@@ -1,6 +1,6 @@
-"""Training of a network with four workers that average gradients over a ring, with a codec at every hop.
+"""Training of a network with four workers that average gradients over a ring, with a codec in every hop.
 
-Gradients are exchanged as by gradwire in training (Algorithm 1 of the paper): each hop encodes the partial
+Gradients are exchanged as in gradwire's training (Algorithm 1 of the paper): each hop encodes the partial
 sum, and the owner of a finished chunk encodes it once for all workers.
 """
 
@@ -46,8 +46,9 @@ HE, XAVIER, DEFAULT = "He", "Xavier", "torch's default"
 class TrainedNetwork:
     """A network, its initialization, and its initial learning rate.
 
-    Its ``layers`` are fully connected with 500 hidden units; 0 means the CNN of ``gradwire_lab.job.batches``.
-    Biases of HDC are initialized to zero, as in Caffe, which the paper's authors used.
+    The ``layers`` are fully connected with 500 hidden units. 0 layers mean the CNN of
+    ``gradwire_lab.job.batches``. Biases of HDC are initialized to zero, as in Caffe, which the paper's
+    authors used.
     """
 
     layers: int
@@ -66,7 +67,10 @@ NETWORKS = MappingProxyType(
         "CNN": TrainedNetwork(0, DEFAULT, 0.05, "the rate of gradwire's other trainings of this network"),
     }
 )
-"""The networks by name. Table I states five layers, and a size of 2.5 MB, which three layers have."""
+"""The networks by name.
+
+Table I states five layers, but a size of 2.5 MB, which three layers have.
+"""
 
 
 def build(name: str, image_shape: tuple[int, int], classes: int, seed: int) -> torch.nn.Module:
@@ -92,16 +96,19 @@ def build(name: str, image_shape: tuple[int, int], classes: int, seed: int) -> t
 
 
 WORKERS, BATCH = 4, 25
-"""Published for HDC in table I: four workers with 25 images each."""
+"""The numbers published in table I for HDC: four workers, with 25 images each."""
 MOMENTUM, WEIGHT_DECAY = 0.9, 5e-5
-"""The momentum and weight decay of table I."""
+"""The momentum and weight decay in table I."""
 FALLS, FALL = 5, 0.2
-"""The learning rate is divided by 5 after each fifth of a training run, as for HDC in table I."""
+"""The number of phases of a training run, and the factor of the learning rate between them.
+
+The learning rate is divided by 5 after each fifth of a training run, as for HDC in table I.
+"""
 
 
 @dataclass(frozen=True)
 class TrainingOptions:
-    """The networks, and the seeds and steps of their training runs."""
+    """The options: networks, and seeds and steps of their training runs."""
 
     networks: tuple[str, ...]
     seeds: tuple[int, ...]
@@ -110,7 +117,7 @@ class TrainingOptions:
 
 @dataclass(frozen=True)
 class TrainingResult:
-    """Top-1 accuracies from 0 to 1, and the steps after which they were measured."""
+    """The top-1 accuracies of a training run, from 0 to 1, and the steps after which they were measured."""
 
     accuracies: tuple[float, ...]
     steps: tuple[int, ...]
@@ -129,10 +136,10 @@ def train(
 ) -> TrainingResult:
     """Train a network of ``NETWORKS`` from scratch, and return accuracies.
 
-    ``of_gradients`` encodes gradients in every hop of the ring, and ``of_weights`` weights after each update;
-    None is exact. ``watch`` is called with each step's number, from 0, and the first worker's gradient,
-    before it is averaged in place. Accuracies are measured every ``every`` steps and at the end; with None,
-    only at the end.
+    ``of_gradients`` encodes gradients in every hop of the ring, and ``of_weights`` encodes weights after each
+    update. None means exact training. ``watch`` is called with each step's number, from 0, and the first
+    worker's gradient, before it is averaged in place. Accuracies are measured every ``every`` steps and at
+    the end; with None, only at the end.
     """
     net = build(network, images.image_shape, images.classes, seed)
     parameters = [*net.parameters()]
@@ -187,7 +194,7 @@ class FlatExchange:
     Parameters
     ----------
     link, plan
-        The worker's link to the others, and the plan that all of them follow.
+        The worker's link to the other workers, and the plan of all workers.
     counts
         The number of floats of each parameter, by name, in the order of the gradient.
     request
@@ -251,7 +258,7 @@ def _ring(
 
 
 def passed(codec: Codec, x: torch.Tensor) -> torch.Tensor:
-    """Return the decoded values of a codec's encoding."""
+    """Return the values after encoding and decoding with a codec."""
     decoded = torch.empty_like(x)
     codec.decode(codec.encode(x), decoded)
     return decoded
@@ -266,15 +273,15 @@ def _cut(parameters: list[torch.nn.Parameter], codec: Codec) -> None:
 # Training on the hosts of a testbed: with a ring, or with an aggregator that broadcasts weights with a tree.
 
 Average = Callable[["torch.Tensor", Callable[[], None]], None]
-"""A function that averages a gradient over the workers, and runs an update of this rank's weights."""
+"""A function that averages a gradient over the workers, and then updates this rank's weights."""
 
 
 def measure(ranks: Ranks, cells: Sequence[Cell]) -> None:
     """Train each cell from scratch, as one of the ranks.
 
     A cell has the ``network``, ``data``, ``seed``, ``steps``, and ``batch`` per worker; the collectives
-    ``up`` and ``down``, which is empty if only gradients are exchanged; the ``codec`` of gradients; and the
-    codec of the ``nic``, if the hosts have NICs.
+    ``up`` and ``down`` (``down`` is empty if only gradients are exchanged); the ``codec`` of gradients; and
+    the codec of the ``nic``, if the hosts have NICs.
     """
     for cell in cells:
         ranks.report(cell, train_on_hosts(ranks, cell))

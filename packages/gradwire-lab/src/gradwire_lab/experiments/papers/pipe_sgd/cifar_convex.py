@@ -28,14 +28,14 @@ ACCURACIES = {
     "Pipe-SGD+T": 0.4797,
 }
 SAVED = {("D-Sync", "PS-Sync"): 0.40, ("Pipe-SGD", "D-Sync"): 0.37, ("Pipe-SGD+T", "D-Sync+T"): 0.46}
-"""Published: the share of another method's time that a method saves."""
+"""The published share of another method's time that a method saves."""
 WORKERS = 2
 GOAL = Goal(0.01, 0.25, "the nearest class mean's accuracy on these features")
 
 
 @dataclass(frozen=True)
 class CifarConvexOptions:
-    """The choice of data set, seeds, ratios of communication to computation, and sizes."""
+    """The options: data set, seeds, ratios of communication to computation, and sizes."""
 
     on_cifar: bool
     seeds: tuple[int, ...]
@@ -84,7 +84,10 @@ def _accuracies(measured: MeasuredWays) -> Iterator[Claim]:
 
 
 def _savings(measured: MeasuredWays) -> Iterator[Claim]:
-    """Compare times on each link; the paper doesn't state its link's ratio to computation."""
+    """Compare times on each link.
+
+    The paper doesn't state the ratio of communication to computation on its link.
+    """
     for ratio in measured.ratios:
         times = {run: measured.step_s(run, ratio) for run in ACCURACIES}
         for (own, other), share in SAVED.items():

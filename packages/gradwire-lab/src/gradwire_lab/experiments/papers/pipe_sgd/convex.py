@@ -31,14 +31,26 @@ if TYPE_CHECKING:
 
 PLACE = "section 3.3"
 SLOPE = -0.5
-"""The slope of the log mean excess loss over log T: the bound falls as sqrt(1 / T)."""
+"""The slope of the logarithm of the mean excess loss over log T.
+
+The bound falls as sqrt(1 / T).
+"""
 WIDEST = 0.1
-"""The largest half-width of a slope's 95 % interval; a wider interval makes the slope meaningless."""
+"""The largest half-width of a slope's 95 % interval.
+
+A wider interval makes the slope meaningless.
+"""
 ACCURACY_LOST = 0.005
-"""Accuracies within half a point are equal; published are .4793, and .4797 with K = 2."""
+"""The difference up to which accuracies are equal: half a point.
+
+Published are .4793, and .4797 with K = 2.
+"""
 BATCH = 25
 RATE = 10.0
-"""The constant of the learning rate, which the bound leaves open; much smaller values learn too slowly."""
+"""The constant of the learning rate, which the bound leaves open.
+
+Training learns too slowly with much smaller constants.
+"""
 
 
 def measure(_options: LengthsOptions, cell: Cell) -> Mapping[str, Any]:
@@ -52,7 +64,7 @@ def measure(_options: LengthsOptions, cell: Cell) -> Mapping[str, Any]:
 
 
 def _worker(images: Dataset, cell: Cell, rank: int, losses: list[float]) -> WorkerTraining:
-    """Return a worker that draws images from its own stream, and appends each step's loss to ``losses``."""
+    """Return a worker that draws images from a random stream of its own, and appends losses to ``losses``."""
     import torch
     from torch import nn
 

@@ -50,9 +50,12 @@ PLACE = "equations 2 to 7"
 WORKERS = 2
 PIPELINES = (1, 2, 3, 4)
 WITHIN, NO_BETTER = 0.2, 0.1
-"""The allowed deviation of a step from its equation, and the most that K > 2 may save over K = 2."""
+"""The allowed deviation of a step from its equation, and the largest saving of K > 2 over K = 2."""
 EQUAL = 0.005
-"""Half a point of accuracy, as in figure 4: K = 2 loses less, and larger K lose more."""
+"""The largest difference of equal accuracies: half a point, as in figure 4.
+
+K = 2 loses less accuracy, and larger K lose more.
+"""
 UNLIMITED_RESOURCES = (
     "equation 3 is for resources without a limit: K computations and K exchanges at once, where a host here "
     "has a core and a line"
@@ -68,7 +71,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class EquationsOptions:
-    """Seeds, ratios of communication to computation, and sizes."""
+    """The options: seeds, ratios of communication to computation, and sizes."""
 
     seeds: tuple[int, ...]
     ratios: tuple[float, ...]

@@ -43,17 +43,20 @@ ACCURACIES = {
 PIPELINES = ("Pipe-SGD", "eager Pipe-SGD")
 RUNS = (*ACCURACIES, *(f"eager Pipe-SGD{suffix}" for suffix in CODECS))
 EQUAL = 0.005
-"""The allowed difference in accuracy from D-Sync: half a point, as among the paper's methods."""
+"""The allowed difference in accuracy from D-Sync: half a point, as between the paper's methods."""
 OVER_D, OVER_PS = (2.0, 3.2), (4.0, 5.4)
 BEYOND = 0.1
 """The allowed deviation of a speed-up from the published range of four networks."""
 WITHIN = 0.2
-"""The allowed deviation of a time from its equation, which has no processor time."""
+"""The allowed deviation of a time from its equation.
+
+The equation doesn't include processor time.
+"""
 SAVED = 0.5
-"""Published: the share of PS-Sync's communication that D-Sync saves."""
+"""The published share of PS-Sync's communication that D-Sync saves."""
 WORKERS = 2
 STALE_MOMENTUM = 0.5
-"""The momentum from which on the pipeline without a correction is expected to fail."""
+"""The least momentum at which a pipeline without a correction is expected to fail."""
 STALE = (
     "a momentum of 0.9 goes on for ten steps with gradients of weights that are a step old; the paper names "
     "no momentum, and its pipeline has no correction"
@@ -62,7 +65,7 @@ STALE = (
 
 @dataclass(frozen=True)
 class PipeSgdFigure4Options:
-    """Seeds, ratios of communication to computation, momenta and their learning rates, and sizes."""
+    """The options: seeds, ratios of communication to computation, momenta, learning rates, and sizes."""
 
     seeds: tuple[int, ...]
     ratios: tuple[float, ...]
@@ -133,7 +136,10 @@ def _accuracies(measured: MeasuredWays, momentum: float) -> Iterator[Claim]:
 
 
 def _pipelines(measured: MeasuredWays, momentum: float) -> Iterator[Claim]:
-    """Compare each pipeline with D-Sync with the same codec; the batch was set after seeing these results."""
+    """Compare each pipeline with D-Sync with the same codec.
+
+    The batch size was set after seeing these results.
+    """
     for pipeline in PIPELINES:
         for suffix, codec in CODECS.items():
             own, other = f"{pipeline}{suffix}", f"D-Sync{suffix}"
@@ -174,9 +180,9 @@ def _pipelines(measured: MeasuredWays, momentum: float) -> Iterator[Claim]:
 
 
 def _allowed(ratio: float) -> Explanation:
-    """Return the speed-up that equations 2 and 4 allow on a link, from its measured ratio.
+    """Return the speed-up that equations 2 and 4 allow on a link, for its measured ratio.
 
-    A link's measured ratio may differ from the configured one; a separate claim checks it.
+    The measured ratio may differ from the configured one, which a separate claim checks.
     """
     least, most = OVER_D
     return Explanation(
@@ -187,7 +193,7 @@ def _allowed(ratio: float) -> Explanation:
 
 
 def _published(measured: MeasuredWays, momentum: float) -> Iterator[Claim]:
-    """Compare the better of Pipe-SGD with T and with Q with both baselines, at the published speed-ups."""
+    """Compare the better of Pipe-SGD with T and with Q to both baselines, at the published speed-ups."""
     system = f"at momentum {momentum:g}"
     for ratio in measured.ratios:
         times = {run: measured.step_s(run, ratio, momentum=momentum) for run in RUNS}

@@ -1,4 +1,4 @@
-"""Figure 4's rows of AlexNet and ResNet-18: measured accuracies of small versions, and modelled steps."""
+"""Figure 4's rows of AlexNet and ResNet-18: measured accuracies of small networks, and modelled steps."""
 
 from __future__ import annotations
 
@@ -45,11 +45,14 @@ ACCURACIES: Mapping[str, Mapping[str, float]] = MappingProxyType(
         },
     }
 )
-"""Published: each network's top-1 accuracies with all of the paper's methods."""
+"""Each network's published top-1 accuracies with all of the paper's methods."""
 FASTEST = {ALEXNET: "Pipe-SGD+Q", RESNET: "Pipe-SGD+T"}
 WIRE_SHARE = {"T": 0.5, "Q": 0.25}
 RESNET_NBYTES, OF_RESNET_50, TIMES_BATCH = 46.8e6, 1.82 / 4.09, 64 / 16
-"""ResNet-18's 11.7 million floats, its operations over ResNet-50's, and its batch over table II's."""
+"""The bytes of ResNet-18's 11.7 million floats, and two ratios of its costs.
+
+The ratios are of its operations to those of ResNet-50, and of its batch size to that of table II.
+"""
 WITHIN = 0.1
 """The allowed deviation of a modelled speed-up from the published range."""
 WORLD = 4
@@ -57,7 +60,7 @@ WORLD = 4
 
 @dataclass(frozen=True)
 class ImagenetOptions:
-    """Networks and their steps, seeds, the share of steps before a pipeline starts, and the learning rate."""
+    """The options: networks, steps, seeds, and learning rate, and the share of steps before a pipeline."""
 
     networks: tuple[tuple[str, int], ...]
     seeds: tuple[int, ...]

@@ -22,12 +22,12 @@ if TYPE_CHECKING:
 WORKERS = 4
 """The published number of workers."""
 TIMEOUT_S = 60.0
-"""The longest wait of one worker for another."""
+"""The longest wait of one worker for another worker."""
 
 
 @dataclass(frozen=True)
 class LengthsOptions:
-    """Pipeline depths, lengths of training runs, and seeds."""
+    """The options: pipeline depths, lengths of training runs, and seeds."""
 
     pipelines: tuple[int, ...]
     steps: tuple[int, ...]
@@ -41,7 +41,10 @@ def cells(options: LengthsOptions) -> list[Cell]:
 
 @dataclass(frozen=True)
 class WorkerTraining:
-    """One worker's training: its loss in each step, and a function called before each step, from 0."""
+    """One worker's training: the loss of each step, and a function to call before each step.
+
+    Steps are numbered from 0.
+    """
 
     model: torch.nn.Module
     optimizer: torch.optim.Optimizer
@@ -90,7 +93,7 @@ def drawn(seed: int, rank: int) -> torch.Generator:
 
 
 def values(rows: Sequence[Row], what: str, pipeline: int, steps: int) -> list[float]:
-    """Return a figure for each seed."""
+    """Return a figure of each seed."""
     return [row[what] for row in select(rows, pipeline=pipeline, steps=steps)]
 
 
@@ -100,7 +103,7 @@ def pipelines(rows: Sequence[Row]) -> list[int]:
 
 
 def behind(rows: Sequence[Row], what: str, factor: Callable[[int], float]) -> Mapping[str, float | None]:
-    """Return, for each length and K > 1, a figure relative to ``factor(K)`` times the figure at K = 1."""
+    """Return, for each length and K > 1, the ratio of a figure to ``factor(K)`` times the figure at K = 1."""
     lengths = sorted({row["steps"] for row in rows})
     means = {
         (pipeline, steps): fmean(values(rows, what, pipeline, steps))
@@ -137,9 +140,10 @@ def rates(
 ) -> Iterator[Claim]:
     """Yield, for each K, the claim that the slope is the published one within its 95 % interval.
 
-    The interval is over the seeds. More variance doesn't help: if half of an interval exceeds ``widest``, the
-    slope has no tolerance. A steeper slope doesn't either, because short training runs with large losses
-    produce one, too. The last claim states that no interval is wider.
+    The interval is over the seeds. More variance doesn't make the claim easier: if half of an interval
+    exceeds ``widest``, the slope has no tolerance. A steeper slope doesn't help either, because short
+    training runs with large losses also produce one. The last claim states that no interval is wider than
+    that.
     """
     around: dict[str, float | None] = {}
     assert isinstance(published.value, float)

@@ -1,4 +1,4 @@
-"""A network with a strongly convex loss: the excess loss falls as log T / T, even with K steps in flight."""
+"""A network with a strongly convex loss: excess loss falls as log T / T, even with K steps in flight."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ if TYPE_CHECKING:
 
 PLACE = "section 3.3"
 DIMENSION, CONVEXITY, LARGEST, NOISE = 20, 0.5, 2.0, 1.0
-"""The quadratic: its dimension, its least and largest curvature, and the noise of each worker's gradient."""
+"""The quadratic's dimension, its least and largest curvature, and the noise of workers' gradients."""
 
 
 def measure(_options: LengthsOptions, cells: Sequence[Cell]) -> Iterator[Row]:

@@ -1,4 +1,4 @@
-"""Tasks of the hosts: the MNIST-MLP, small networks of ImageNet's depths, and the convex last layer."""
+"""The tasks of the hosts: the MNIST-MLP, small versions of ImageNet networks, and the convex last layer."""
 
 from __future__ import annotations
 
@@ -35,11 +35,11 @@ POOL = 0
 """The entry for a pooling layer in a list of channels."""
 ALEXNET, HIDDEN = (16, POOL, 32, POOL, 48, 48, 32), 128
 RESNET_18 = ((8, 1), (16, 2), (32, 2), (64, 2))
-"""Channels, and the stride of the first of two blocks, for each stage."""
+"""The channels of each stage, and the stride of the first of its two blocks."""
 
 
 MOST_PIXELS = 8
-"""Wider images are averaged over squares of pixels, so that a core trains in minutes."""
+"""The largest width of images in pixels; wider images are averaged over squares of pixels."""
 
 
 def networks_build(name: str, pixels: int, classes: int, seed: int) -> nn.Module:
@@ -89,9 +89,9 @@ def _resnet(classes: int) -> nn.Module:
 
 CIFAR = "cifar100"
 WEIGHTS = "resnet-cifar10-weights/resnet20*.th"
-"""The weights of a ResNet-20 for CIFAR-10, below ``$GRADWIRE_DATA``."""
+"""The file below ``$GRADWIRE_DATA`` with the weights of a ResNet-20 for CIFAR-10."""
 CHANNELS, BLOCKS, SIDE = (16, 32, 64), 3, 4
-"""Channels of the three stages, blocks per stage, and the side to which the last outputs are averaged."""
+"""The channels of the three stages, the blocks per stage, and the last outputs' averaged side."""
 COUNT = CHANNELS[-1] * SIDE * SIDE
 AT_ONCE = 250
 """The number of images per forward pass of the network."""
@@ -99,7 +99,7 @@ AT_ONCE = 250
 
 @dataclass(frozen=True)
 class Features:
-    """Features of images from a fixed network, centred and scaled with statistics of some training images."""
+    """The features of images from a fixed network, centred and scaled with statistics of training images."""
 
     images: Images
     weights: Mapping[str, torch.Tensor]
@@ -115,7 +115,7 @@ class Features:
         return self._all(self.images.test)
 
     def of_images(self, chosen: torch.Tensor) -> torch.Tensor:
-        """Return the features of training images, without caching."""
+        """Return the features of training images, without caching them."""
         return self._of(self.images.train[chosen])
 
     def _all(self, images: torch.Tensor) -> torch.Tensor:
@@ -133,7 +133,7 @@ class Features:
 
 
 def source() -> str:
-    """Return ``cifar100`` if ``$GRADWIRE_DATA`` holds it and the weights, else ``digits``."""
+    """Return ``cifar100`` if ``$GRADWIRE_DATA`` holds the images and the weights, else ``digits``."""
     folder = data_folder()
     has_both = folder is not None and (folder / CIFAR).is_dir() and any(folder.glob(WEIGHTS))
     return CIFAR if has_both else DIGITS
@@ -216,15 +216,16 @@ def _outputs(weights: Mapping[str, torch.Tensor], images: torch.Tensor) -> torch
 
 
 OptionValues = Mapping[str, Any]
-"""The options of an exhibit, as represented in JSON."""
+"""The options of an exhibit, in their JSON form."""
 
 
 @dataclass(frozen=True)
 class RankTask:
     """One rank's training, from weights that are identical on all ranks.
 
-    ``loss`` returns the loss of this rank's share of a step's batch, ``rate`` a step's learning rate, and
-    ``accuracy`` the accuracy on the test images. A pipeline starts after ``warmup_steps`` synchronous steps.
+    ``loss`` returns the loss of this rank's share of a step's batch, ``rate`` returns a step's learning rate,
+    and ``accuracy`` returns the accuracy on the test images. A pipeline starts after ``warmup_steps``
+    synchronous steps.
     """
 
     model: nn.Module
@@ -246,7 +247,7 @@ class RankWork:
 
     @property
     def steps(self) -> int:
-        """The steps of a complete training run: the cell's if it has them, else the options'."""
+        """The number of steps of a complete training run: the cell's if it has one, else the options'."""
         return int(self.cell["steps"] if "steps" in self.cell else self.options["steps"])
 
     def part(self, step: int, count: int) -> torch.Tensor:
@@ -263,7 +264,10 @@ class RankWork:
         momentum: float = 0.0,
         warmup_steps: int = 0,
     ) -> RankTask:
-        """Return training with SGD, whose rate rises to ``lr``; timed steps may continue beyond its end."""
+        """Return training with SGD, whose learning rate rises to ``lr``.
+
+        Timed steps may continue beyond the end of this training.
+        """
         steps = self.steps
 
         def rate(step: int) -> float:
@@ -283,7 +287,10 @@ class RankWork:
 
 
 def mnist_mlp(work: RankWork) -> RankTask:
-    """Return the training of the 784-500-500-10 MLP; each momentum in the options has its learning rate."""
+    """Return the training of the 784-500-500-10 MLP.
+
+    Each momentum in the options has its learning rate.
+    """
     cell, options = work.cell, work.options
     images, momentum = dataset(cell["data"]), cell.get("momentum", options["momenta"][0])
     model = build("mlp", images.image_shape, images.classes, cell.get("seed", 0))
@@ -300,7 +307,10 @@ def small_network(work: RankWork) -> RankTask:
 
 
 def last_layer(work: RankWork) -> RankTask:
-    """Return the training of the layer after a fixed network; only timed steps recompute features."""
+    """Return the training of the layer after a fixed network.
+
+    Only timed steps recompute the features.
+    """
     known = read(work.cell["data"])
     images, trained = known.images, work.cell["kind"] not in (TIME, PLAIN)
     layer = nn.Linear(COUNT, images.classes)

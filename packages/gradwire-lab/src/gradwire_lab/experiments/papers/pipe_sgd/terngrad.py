@@ -1,4 +1,4 @@
-"""Section 3.2: the overhead of TernGrad in the all-reduce, compared with communication."""
+"""Section 3.2: the overhead of TernGrad in an all-reduce, relative to communication."""
 
 from __future__ import annotations
 
@@ -16,17 +16,20 @@ EXACT, TERNARY = "identity", "terngrad"
 SMALLER = {TERNARY: 16, "truncate:16": 2, "quantize:8": 4}
 """The compression ratio of each codec."""
 WORLD, GBIT = 4, 10.0
-"""Published: the number of hosts, and their Ethernet's rate in Gbit/s."""
+"""The published number of hosts, and the rate of their Ethernet in Gbit/s."""
 OVER_NONE, OVER_COMPRESSED = (1.6, 2.3), (25.6, 36.8)
 BEYOND = 0.1
-"""The allowed deviation of an overhead from the published range, whose ends have two and three digits."""
+"""The allowed deviation of an overhead from the published range.
+
+The ends of the range have two and three digits.
+"""
 BUDGET_S = 10.0
-"""Seconds for all exchanges of a cell, of which there is at least one."""
+"""The seconds for all exchanges of a cell, of which there is at least one."""
 
 
 @dataclass(frozen=True)
 class TerngradOptions:
-    """Bytes of a gradient, and exchanges per cell.
+    """The options: bytes of a gradient, and exchanges per cell.
 
     A chunk, a fourth of a gradient, is at most one segment of an exchange, so that nothing overlaps a codec.
     """
@@ -44,7 +47,7 @@ def cells(options: TerngradOptions) -> list[Cell]:
 
 
 def claims(rows: Sequence[Row]) -> list[Claim]:
-    """Compare a codec's overhead with uncompressed exchanges of its bytes, and of all bytes."""
+    """Compare a codec's overhead with uncompressed exchanges of the codec's bytes, and of all bytes."""
     nbytes = row_of(rows, codec=TERNARY)["nbytes"]
 
     def exchange_s(codec: str, smaller: int = 1) -> float:

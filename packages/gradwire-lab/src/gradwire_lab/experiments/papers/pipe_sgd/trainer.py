@@ -1,4 +1,4 @@
-"""One host's part of Pipe-SGD's exhibits: steps and training runs with each method, with real computation."""
+"""One host's part in Pipe-SGD's exhibits: steps and training runs of all methods, computed for real."""
 
 from __future__ import annotations
 
@@ -31,14 +31,17 @@ from gradwire_lab.experiments.papers.pipe_sgd.ways import (
 from gradwire_lab.parameter_server.ps_sync import Server, Worker
 
 SEGMENT_NBYTES = 1 << 24
-"""Larger than a gradient: an exchange isn't pipelined internally, as in equation 5."""
+"""The size of a segment, larger than a gradient.
+
+So an exchange isn't pipelined internally, as in equation 5.
+"""
 SETTLED = 3
-"""Steps before the first window, in addition to the steps that fill a pipeline."""
+"""The number of steps before the first window, besides the steps that fill a pipeline."""
 LEAST_WINDOWS = 3
 EXCHANGES, EXCHANGES_S = (5, 15), 1.5
-"""The fewest and the most separate exchanges, and the seconds for them."""
+"""The least and largest number of separate exchanges, and the seconds for them."""
 REPEATS = 21
-"""Repetitions of an addition and of a barrier, for their medians."""
+"""The number of repetitions of an addition and of a barrier, whose medians are used."""
 
 
 def measure(ranks: Ranks, cells: Sequence[Cell], task: str, options: OptionValues) -> None:
@@ -63,7 +66,10 @@ class _Host:
 
     @property
     def work(self) -> RankWork:
-        """The work of this rank. A server is rank 0, and not a worker."""
+        """The work of this rank.
+
+        A server is rank 0, and not a worker.
+        """
         has_server = "run" in self.cell and self.way.has_server
         worker, workers = self.ranks.rank - has_server, self.ranks.world - has_server
         return RankWork(self.options, self.cell, worker, workers)
@@ -169,7 +175,7 @@ def _windows(host: _Host, step: Callable[[int], None], settled: int) -> list[flo
 
 
 def _line(host: _Host) -> Mapping[str, Any]:
-    """Time separate exchanges."""
+    """Time separate exchanges, outside of training."""
     count = sum(each.numel() for each in host.task().model.parameters())
     plan, (least, most) = Plan(parse(host.cell["codec"]), "ring", SEGMENT_NBYTES), EXCHANGES
     return {"exchange_s": host.ranks.time_s(plan, count, EXCHANGES_S, least, most)}

@@ -20,13 +20,16 @@ if TYPE_CHECKING:
 TRAINER = "gradwire_lab.experiments.papers.pipe_sgd.trainer"
 """The name of the module that trains on the hosts, which imports torch."""
 PLAIN, LINE, MODEL, TIME, TRAIN = "plain", "line", "model", "time", "train"
-"""Kinds of cells: steps alone; exchanges alone; alpha, beta, gamma, and S; timed steps; a training run."""
+"""The kinds of cells.
+
+They are: steps alone; exchanges alone; alpha, beta, gamma, and S; timed steps; a training run.
+"""
 EXACT, TRUNCATED, QUANTIZED = "identity", "truncate:16", "quantize:8"
 UNLIMITED = "unlimited"
 
 
 class TrainingMethod(NamedTuple):
-    """A training method: its codec, K, its correction, and whether a server averages instead of a ring."""
+    """A training method: its codec, K, its correction, and whether it has a server instead of a ring."""
 
     codec: str = EXACT
     pipeline: int = 1
@@ -35,7 +38,7 @@ class TrainingMethod(NamedTuple):
 
 
 CODECS = {"": EXACT, "+T": TRUNCATED, "+Q": QUANTIZED}
-"""The paper's suffixes of methods, and their codecs."""
+"""The suffixes of methods in the paper, and their codecs."""
 WAYS = {
     "PS-Sync": TrainingMethod(has_server=True),
     **{f"D-Sync{suffix}": TrainingMethod(codec) for suffix, codec in CODECS.items()},
@@ -43,7 +46,10 @@ WAYS = {
     **{f"eager Pipe-SGD{suffix}": TrainingMethod(codec, 2, "eager") for suffix, codec in CODECS.items()},
     **{f"K = {pipeline}": TrainingMethod(pipeline=pipeline) for pipeline in (1, 2, 3, 4)},
 }
-"""The methods by the paper's names. Pipe-SGD has no correction, as published; eager is gradwire's default."""
+"""The methods by the paper's names.
+
+Pipe-SGD has no correction, as published; the eager correction is gradwire's default.
+"""
 
 
 def cells_on_lines(
@@ -56,11 +62,11 @@ def cells_on_lines(
     with_model: bool = False,
     **more: Sequence[object],
 ) -> list[Cell]:
-    """Return cells grouped by network: a plain step, training runs, and the timed steps of each link.
+    """Return cells grouped by network: a plain step, training runs, and each link's timed steps.
 
-    ``runs`` are names of ``WAYS``. ``ratios`` of communication to computation define the links, which are
-    measured with the ``codecs``; ``with_model``, alpha, beta, gamma, and S are also measured on each link.
-    ``more`` has additional names of training runs and timed steps, with their values.
+    ``runs`` has names of ``WAYS``. ``ratios`` of communication to computation define the links, which are
+    measured with the ``codecs``. If ``with_model`` is true, alpha, beta, gamma, and S are also measured on
+    each link. ``more`` has additional names of training runs and timed steps, with their values.
     """
     groups = [[run for run in runs if WAYS[run].has_server == has_server] for has_server in (False, True)]
     found: list[Cell] = [{"kind": PLAIN, "data": data}]
@@ -78,9 +84,9 @@ def cells_on_lines(
 def on_hosts(task: str, workers: int) -> Run[DataclassInstance]:
     """Return the run of an exhibit that trains one task on ``workers`` hosts, and one more for a server.
 
-    A cell with a ``ratio`` gets a network whose ring all-reduce should take this multiple of a step without
-    an exchange, by bytes alone. All other cells run first, on unlimited links, with the plain step before the
-    training runs.
+    A cell with a ``ratio`` has a network in which a ring all-reduce should take this multiple of a step
+    without an exchange, according to its bytes alone. All other cells run first, on unlimited links, with the
+    plain step before the training runs.
     """
 
     def run(
@@ -145,7 +151,10 @@ class MeasuredWays:
         return self.exchange_s(ratio) / self.plain_s
 
     def lines(self, within: float) -> Iterator[Claim]:
-        """Yield, for each link, the claim that it has its configured ratio, within the share ``within``."""
+        """Yield, for each link, the claim that the link has its configured ratio.
+
+        The ratio may deviate by the share ``within``.
+        """
         for ratio in self.ratios:
             yield Claim(
                 f"communication over computation of the line that was set for {ratio:g}",

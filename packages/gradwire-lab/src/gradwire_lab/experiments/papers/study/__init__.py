@@ -1,4 +1,4 @@
-"""The measurement study's tables and figures: the cost of an all-reduce, by formula and measured."""
+"""The measurement study's tables and figures: the cost of an all-reduce, calculated and measured."""
 
 EXHIBITS = {
     "study-table-1": "study.table_1:EXHIBIT",

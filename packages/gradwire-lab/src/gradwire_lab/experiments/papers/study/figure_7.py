@@ -1,4 +1,4 @@
-"""Figure 7: the link between two hosts by message size, and the latency-and-rate model."""
+"""Figure 7: the link between two hosts by message size, and the model with latency and rate."""
 
 from __future__ import annotations
 
@@ -24,25 +24,31 @@ PLACE = "figure 7"
 HOSTS = 2
 RATES = ("1gbit", "unlimited")
 NOMINAL_SHARE, LATENCY_US = 0.85, 2.5
-"""Published: the plateau as a share of the vendor's rate, and the time of a message of 1 byte."""
+"""The published plateau as a share of the vendor's rate, and the time of a message of 1 byte."""
 VARIANCE = 0.01
-"""Published: the relative difference between repeated runs."""
+"""The published relative difference between repeated runs."""
 LARGE_NBYTES, LARGE_SHARE = 1_000_000, 5.5 / 6
-"""Published: at 1 MB the rate is "slightly less than 6 GB/s", the largest rate of any message size."""
+"""The size and the published share of a large message.
+
+At 1 MB the rate is "slightly less than 6 GB/s", the largest rate of any message size.
+"""
 LATENCY_PRECISION = 0.05 / 2.5
 """The relative precision of the published 2.5 us."""
 WITHIN = 0.15
-"""The allowed deviation of a size's time from the model, as in equations 1 to 4."""
+"""The allowed deviation of a message's time from the model, as in equations 1 to 4."""
 FRAME_SHARE = 1448 / 1514
 """The share of an Ethernet frame that is data rather than headers."""
 OVER_TCP = 1.5
-"""The largest ratio of a link's latency to a bare socket's: messages are frames with checksums."""
+"""The largest ratio of a link's latency to a bare socket's latency.
+
+The link's messages are frames with checksums.
+"""
 TRIPS = 2000
 
 
 @dataclass(frozen=True)
 class StudyFigure7Options:
-    """The message sizes as powers of two, and seconds for each figure."""
+    """The options: message sizes as powers of two, and the seconds for each figure."""
 
     powers: tuple[int, ...]
     time_s: float

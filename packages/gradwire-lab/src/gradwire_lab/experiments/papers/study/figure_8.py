@@ -1,4 +1,4 @@
-"""Figure 8: GoogLeNet's 53 MB through four algorithms on 2 to 16 hosts, relative to the theoretical best."""
+"""Figure 8: GoogLeNet's 53 MB with four algorithms on 2 to 16 hosts, relative to the theoretical best."""
 
 from __future__ import annotations
 
@@ -27,19 +27,19 @@ NBYTES = 53e6
 """The size of GoogLeNet's gradient, in bytes."""
 SERVERS = 16
 MOST = 2.0
-"""Published: the largest ratio of an all-reduce's time on 16 servers to the theoretical best."""
+"""The largest published ratio of an all-reduce's time on 16 servers to the theoretical best."""
 VARIANCE = 0.01
-"""Published: the relative difference between repeated runs, and the allowed margin below the best."""
+"""The published relative difference between repeated runs, and the allowed margin below the best."""
 LATENCY_S, NBYTES_PER_S = 2.5e-6, 6e9
-"""The latency and rate of the link measured in the paper."""
+"""The latency and rate of the link that the paper measured."""
 SEGMENTED = ("star", "tree")
-"""Algorithms whose formulas reduce the whole bucket before it is broadcast."""
+"""The algorithms whose formulas reduce the whole bucket before it is broadcast."""
 OVERLAPPED = "a bucket's first segments come down while others still go up, and the formula has no segments."
 
 
 @dataclass(frozen=True)
 class StudyFigure8Options:
-    """Numbers of hosts, their total rate, a divisor of the bytes, and a cell's exchanges and seconds."""
+    """The options: numbers of hosts, total rate, a divisor of the bytes, a cell's exchanges and seconds."""
 
     hosts: tuple[int, ...]
     total_mbit: int
@@ -73,7 +73,7 @@ Found = Mapping[tuple[int, str], Row]
 
 
 def _on_16(found: Found, hosts: Sequence[int]) -> Iterator[Claim]:
-    """Yield the claim about the paper's measurement: the butterfly on 16 servers."""
+    """Yield the claim about the paper's measurement, the butterfly on 16 servers."""
     row = found.get((SERVERS, "butterfly"))
     yield Claim(
         f"butterfly of 53 MB on {SERVERS} hosts, over the best",
@@ -102,7 +102,7 @@ def _over_own(found: Found, hosts: Sequence[int]) -> Iterator[Claim]:
 
 
 def _over_best(found: Found, hosts: Sequence[int]) -> Iterator[Claim]:
-    """Yield each algorithm's time over the fastest formula, on the most hosts, with the formulas' ratio."""
+    """Yield each algorithm's time relative to the fastest formula, on the most hosts."""
     most, line = max(hosts, default=SERVERS), AlphaBetaGamma(LATENCY_S, 1 / NBYTES_PER_S)
     published = {name: formula(most, NBYTES, line) for name, formula in FORMULAS.items()}
     for algorithm, own_s in published.items():
@@ -125,7 +125,7 @@ def _samples(found: Found, hosts: Sequence[int], algorithms: Sequence[str]) -> i
 
 
 def _overlapped(algorithm: str, ratio: float = 1.0) -> Explanation | None:
-    """Return the bound of a simultaneous reduce and broadcast: half of the formula's time."""
+    """Return the bound for a simultaneous reduce and broadcast: half of the formula's time."""
     bound = Bound((1 - VARIANCE) * ratio / 2, MOST * ratio)
     return Explanation(OVERLAPPED, bound) if algorithm in SEGMENTED else None
 

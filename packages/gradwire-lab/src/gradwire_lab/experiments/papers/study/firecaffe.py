@@ -1,4 +1,4 @@
-"""FireCaffe's row: speed-ups of 47 on 128 GPUs and 60 on 256, by the model of an all-reduce."""
+"""FireCaffe's row: speed-ups of 47 on 128 GPUs and 60 on 256, by a model of the all-reduce."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ of 60 add 1.9 %.
 
 @dataclass(frozen=True)
 class FirecaffeOptions:
-    """The numbers of GPUs to model."""
+    """The option: the numbers of GPUs to model."""
 
     gpus: tuple[int, ...]
 

@@ -20,7 +20,10 @@ FORMULAS: Mapping[str, Callable[[int, float, AlphaBetaGamma], float]] = {
     "ring": ring_s,
     "butterfly": butterfly_s,
 }
-"""Equations 1 to 4 by algorithm. One host of the star is the server, so equation 1 uses p - 1."""
+"""Equations 1 to 4, by algorithm.
+
+One host of the star is the server, so equation 1 uses p - 1.
+"""
 
 
 def in_words(hosts: Sequence[int]) -> str:
@@ -59,17 +62,20 @@ def best_s(row: Row) -> float:
 
 PLACE = "equations 1 to 4"
 LARGE_NBYTES, SMALL_NBYTES = 2_000_000, 64
-"""Bandwidth dominates the time of a large gradient, and latency the time of a small one."""
+"""The sizes of a large and a small gradient.
+
+Bandwidth dominates the time of the large one, and latency that of the small one.
+"""
 WITHIN = 0.15
 """The allowed deviation of a cell's median from its formula."""
 BUDGET_S = 3.0
-"""Seconds for all exchanges of a cell, of which there is at least one."""
+"""The seconds for all exchanges of a cell, of which there is at least one."""
 AT_ONCE = "the server receives from all workers at once, and the formula adds their latencies up."
 
 
 @dataclass(frozen=True)
 class FormulasOptions:
-    """Numbers of hosts, their total rate, and the largest number of exchanges per cell."""
+    """The options: numbers of hosts, their total rate, and the largest number of exchanges per cell."""
 
     hosts: tuple[int, ...]
     total_mbit: int
@@ -117,7 +123,7 @@ def _bandwidth(number: int, algorithm: str, rows: dict[int, Row | None]) -> Clai
 
 
 def _latency(number: int, algorithm: str, rows: dict[int, Row | None]) -> Iterator[Claim]:
-    """Yield a claim about the fewest and about the most hosts, which share cores."""
+    """Yield a claim about the fewest hosts, and a claim about the most hosts, which share cores."""
     for hosts in dict.fromkeys((min(rows, default=0), max(rows, default=0))):
         row = rows.get(hosts)
         yield Claim(
@@ -132,7 +138,10 @@ def _latency(number: int, algorithm: str, rows: dict[int, Row | None]) -> Iterat
 
 
 def _processors(row: Row) -> Explanation:
-    """Return the bound for hosts that wait for cores: the formula's time plus the work over the cores."""
+    """Return the bound for hosts that wait for cores.
+
+    It is the formula's time plus the work divided by the number of cores.
+    """
     work_s, formula_s = row["processor_s"] / row["cores"], own_best_s(row)
     return Explanation(
         f"{row['hosts']} hosts share {row['cores']} cores, which are busy for {1e6 * work_s:,.0f} us of an "
@@ -142,7 +151,7 @@ def _processors(row: Row) -> Explanation:
 
 
 def _at_once(row: Row) -> Explanation:
-    """Return the bound of simultaneous latencies: one worker's, there and back."""
+    """Return the bound for simultaneous latencies: one worker's latency, in both directions."""
     return Explanation(AT_ONCE, Bound((1 - WITHIN) * 2 * row["line_latency_s"] / own_best_s(row), 1.0))
 
 

@@ -1,4 +1,4 @@
-"""Table 1: each algorithm's sequential messages, and its sequential bytes as a multiple of the gradient."""
+"""Table 1: each algorithm's sequential messages, and sequential bytes in multiples of a gradient."""
 
 from __future__ import annotations
 
@@ -19,14 +19,14 @@ TERMS = {
     "ring": (2 * (SERVERS - 1) / SERVERS, 2 * (SERVERS - 1)),
     "butterfly": (2 * (SERVERS - 1) / SERVERS, 2 * log2(SERVERS)),
 }
-"""Published: the factors of n / BW and of the latency, for 16 servers."""
+"""The published factors of n / BW and of the latency, for 16 servers."""
 EXACT = 1e-6
 """The floating-point tolerance of a count."""
 
 
 @dataclass(frozen=True)
 class StudyTable1Options:
-    """The numbers of servers."""
+    """The option: the numbers of servers."""
 
     servers: tuple[int, ...]
 
@@ -37,7 +37,10 @@ def cells(options: StudyTable1Options) -> list[Cell]:
 
 
 def measure(_options: StudyTable1Options, cell: Cell) -> Mapping[str, Any]:
-    """Simulate all ranks' schedules with a cost of 1 per message, and with a cost of 1 per byte."""
+    """Simulate all ranks' schedules, first with a cost per message, then with a cost per byte.
+
+    Both costs are 1.
+    """
     from gradwire import collectives
     from gradwire_lab.closed_forms.formulas import AlphaBetaGamma
     from gradwire_lab.closed_forms.network import Network
