@@ -1,4 +1,4 @@
-"""A GPT modelled on nanoGPT's train.py: DDP, gradient accumulation, clipping, AdamW with decay.
+"""The GPT of ``examples/plain_gpt.py`` in float32, larger, and trained on numbers instead of text.
 
 It doesn't use gradwire: torchrun --nproc-per-node 2 bench/profiled/gpt_train.py
 """
@@ -6,64 +6,16 @@ It doesn't use gradwire: torchrun --nproc-per-node 2 bench/profiled/gpt_train.py
 from __future__ import annotations
 
 import argparse
-import math
 import os
+import sys
+from pathlib import Path
 
 import torch
-from torch import nn
 from torch.distributed import destroy_process_group, init_process_group
-from torch.nn import functional
 from torch.nn.parallel import DistributedDataParallel as DDP  # noqa: N817 - as in nanoGPT
 
-VOCABULARY = 256
-
-
-class Block(nn.Module):
-    """Attention and a perceptron, each after a norm."""
-
-    def __init__(self, width: int, heads: int) -> None:
-        super().__init__()
-        self.heads = heads
-        self.ln_1, self.ln_2 = nn.LayerNorm(width), nn.LayerNorm(width)
-        self.attn, self.proj = nn.Linear(width, 3 * width), nn.Linear(width, width)
-        self.mlp = nn.Sequential(nn.Linear(width, 4 * width), nn.GELU(), nn.Linear(4 * width, width))
-
-    def forward(self, x: torch.Tensor) -> torch.Tensor:
-        """Return the outputs, which have the shape of ``x``."""
-        batch, length, width = x.shape
-        q, k, v = (
-            each.view(batch, length, self.heads, width // self.heads).transpose(1, 2)
-            for each in self.attn(self.ln_1(x)).split(width, dim=2)
-        )
-        y = functional.scaled_dot_product_attention(q, k, v, is_causal=True)
-        x = x + self.proj(y.transpose(1, 2).reshape(batch, length, width))
-        mixed: torch.Tensor = x + self.mlp(self.ln_2(x))
-        return mixed
-
-
-class GPT(nn.Module):
-    """A small GPT over bytes."""
-
-    def __init__(self, layers: int, width: int, heads: int, length: int) -> None:
-        super().__init__()
-        self.wte, self.wpe = nn.Embedding(VOCABULARY, width), nn.Embedding(length, width)
-        self.h = nn.ModuleList(Block(width, heads) for _ in range(layers))
-        self.ln_f, self.lm_head = nn.LayerNorm(width), nn.Linear(width, VOCABULARY, bias=False)
-
-    def forward(self, idx: torch.Tensor, targets: torch.Tensor) -> torch.Tensor:
-        """Return the mean cross entropy."""
-        x = self.wte(idx) + self.wpe(torch.arange(idx.shape[1], device=idx.device))
-        for block in self.h:
-            x = block(x)
-        return functional.cross_entropy(self.lm_head(self.ln_f(x)).view(-1, VOCABULARY), targets.view(-1))
-
-
-def get_lr(it: int, warmup: int, last: int, highest: float) -> float:
-    """Return the learning rate of a step: a linear warm-up, then a cosine decay."""
-    if it < warmup:
-        return highest * (it + 1) / (warmup + 1)
-    share = min(1.0, (it - warmup) / max(1, last - warmup))
-    return 0.1 * highest + 0.45 * highest * (1 + math.cos(math.pi * share))
+sys.path.insert(0, str(Path(__file__).resolve().parents[2]))
+from examples.plain_gpt import GPT, VOCABULARY, get_lr
 
 
 def main() -> None:

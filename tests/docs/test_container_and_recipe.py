@@ -69,10 +69,18 @@ def test_the_recipe_has_the_version_and_addresses_of_the_package(recipe: Any) ->
 
 
 def test_the_recipe_has_the_requirements_of_the_package(recipe: Any) -> None:
-    run = {_plain(each).replace("pytorch", "torch") for each in recipe["requirements"]["run"]}
+    run = {_in_pip_words(each).replace("pytorch", "torch") for each in recipe["requirements"]["run"]}
     assert run == {*map(_plain, PROJECT["dependencies"]), f"python{PROJECT['requires-python']}"}
     host = {_plain(each) for each in recipe["requirements"]["host"]} - {"python", "pip"}
     assert host == {*map(_plain, PYPROJECT["build-system"]["requires"])}
+
+
+def _in_pip_words(requirement: Any) -> str:
+    if isinstance(requirement, str):
+        return _plain(requirement)
+    python = re.fullmatch(r'match\(python, "<(.+)"\)', requirement["if"])
+    assert python is not None
+    return _plain(f"{requirement['then']}; python_version < '{python[1]}'")
 
 
 def _plain(requirement: str) -> str:

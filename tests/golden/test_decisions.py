@@ -13,6 +13,7 @@ from typing import Any
 import pytest
 
 from gradwire import Auto, Link, Plan
+from gradwire.autotune import settings
 from support import golden
 from support.piloted import Run
 from support.ranks import run_ranks
@@ -54,6 +55,7 @@ SCENARIOS = {
 @pytest.mark.parametrize("name", DECIDED)
 def test_autotune_decides_as_before(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
     scenario, told = SCENARIOS[name], tell_line(monkeypatch)
+    monkeypatch.setattr(settings, "DEFAULT_CODEC", "fp8")  # the codec with which those runs began
 
     def train(link: Link) -> dict[str, Any]:
         run = Run(link, Auto(**scenario.settings))

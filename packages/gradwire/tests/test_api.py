@@ -36,7 +36,7 @@ def test_without_torch_distributed_the_error_says_what_to_call() -> None:
 @pytest.mark.parametrize(
     ("arguments", "reason"),
     [
-        ({"codec": "fp17"}, "no codec is named 'fp17'"),
+        ({"codec": "fp17"}, "unknown codec 'fp17'"),
         ({"codec": 17}, "codec: expected a codec, its spec or None, got 17"),
         ({"algorithm": "gossip"}, "no algorithm is called 'gossip'"),
         ({"segment_nbytes": 5}, "for segment_nbytes, got 5"),

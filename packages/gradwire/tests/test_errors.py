@@ -11,7 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from gradwire import errors
-from gradwire.errors import one_line, shown
+from gradwire.errors import one_line, shown, suggestion
 from gradwire.wire import OutOfStepError
 
 CLASSES: list[Any] = [each for _, each in inspect.getmembers(errors, inspect.isclass)]
@@ -126,3 +126,10 @@ def test_one_line_holds_nothing_that_moves_a_terminal_and_all_that_can_be_read(t
     told.encode()
     assert one_line(told) == told
     assert text != told or text.isprintable()
+
+
+def test_only_a_near_name_is_suggested() -> None:
+    known = ["plan", "profile", "train"]
+    assert suggestion("trane", known) == " (did you mean 'train'?)"
+    assert suggestion("PLAN", known) == " (did you mean 'plan'?)"
+    assert suggestion("fly", known) == suggestion("", known) == suggestion("plan", []) == ""

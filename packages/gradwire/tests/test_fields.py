@@ -194,12 +194,10 @@ def test_an_enumerated_name_becomes_its_value_and_a_codec_its_spec() -> None:
 def test_an_error_names_the_outermost_source_and_the_way_to_the_field() -> None:
     inner = Source("a part", "make it anew")
     kind = pair(whole(), lambda each: inner.read(each, keyed(parse)))
-    with pytest.raises(
-        SpecError, match=r"^codec of a part cannot be used: no codec is named 'x'; .*; make it"
-    ):
+    with pytest.raises(SpecError, match=r"^codec of a part cannot be used: unknown codec 'x'; .*; make it"):
         inner.read({"codec": "x"}, keyed(parse))
     with pytest.raises(
-        StateError, match=r"^\[1\]\.codec of the state of a toy cannot be used: no codec .*; save"
+        StateError, match=r"^\[1\]\.codec of the state of a toy cannot be used: unknown codec .*; save"
     ):
         SOURCE.read([3, {"codec": "x"}], kind)
 

@@ -256,7 +256,7 @@ def test_the_largest_values_are_taken() -> None:
             r"expected the fields codec, algorithm, segment_nbytes, pipeline, bucket_nbytes, residual, "
             r"exchange, offload, scale, encode_on, lanes, codecs for a plan, got the unknown field 'codex';",
         ),
-        ('{"codec": "fp17"}', r"no codec is named 'fp17'"),
+        ('{"codec": "fp17"}', r"unknown codec 'fp17'"),
         ('{"codec": 17}', r"expected a spec such as 'quantize:8', got 17"),
         ('{"algorithm": null}', r"no algorithm is called None"),
         (
@@ -363,7 +363,8 @@ def test_of_reads_all_that_a_user_may_mean(tmp_path: Path, monkeypatch: pytest.M
     monkeypatch.chdir(tmp_path)
     for meant in (plan, tmp_path / "mine", str(tmp_path / "mine"), "mine.json", "mine"):
         assert Plan.of(meant, pipeline=2) == plan, "it says its pipeline itself"
-    assert Plan.of("fp8") == Plan.of(None) == Plan(parse(DEFAULT_CODEC)), "a codec before a file"
+    assert Plan.of(DEFAULT_CODEC) == Plan.of(None) == Plan(parse(DEFAULT_CODEC))
+    assert Plan.of("fp8") == Plan(parse("fp8")), "a codec before a file"
     assert Plan.of("quantize:4", pipeline=2) == Plan.of(parse("quantize:4"), pipeline=2)
 
 
@@ -376,7 +377,7 @@ def test_what_is_not_encoded_travels_in_small_segments_unless_somebody_says_othe
     ("meant", "reason"),
     [
         (17, "expected a Plan, a codec, its spec or the path of a plan's file for gradients, got 17"),
-        ("nothing", "no codec is named 'nothing'"),
+        ("nothing", "unknown codec 'nothing'"),
         ("nothing.json", r"the plan nothing\.json cannot be read: No such file"),
     ],
 )

@@ -34,7 +34,7 @@ def test_options_become_settings() -> None:
     ("words", "sentence"),
     [
         (["--codec", "bfp:7x16"], "gradwire: expected a codec that NICs can apply"),
-        (["--codec", "bfb:7"], "gradwire: no codec is named 'bfb'; did you mean 'bfp'?"),
+        (["--codec", "bfb:7"], "gradwire: unknown codec 'bfb' (did you mean 'bfp'?)"),
         (
             ["--codec", "inceptionn:2^-10", "--tos", "x"],
             "argument --tos: expected a byte such as 0x28, got 'x'",

@@ -47,7 +47,7 @@ def test_torch_comes_before_the_others_of_its_size_unless_a_link_is_paced() -> N
     [
         ({"sizes": (6,)}, r"expected multiples of 4 bytes \(float32\) for --sizes, got 6"),
         ({"segments": (100,)}, "expected multiples of 16384 bytes for --segments, got 100"),
-        ({"codecs": ("zip",)}, "no codec is named 'zip'"),
+        ({"codecs": ("zip",)}, "unknown codec 'zip'"),
         ({"worlds": (2, 65)}, "--workers: expected 2 to 64, got 65"),
         ({"warmup": -1}, "--warm-up from 0 to 1000000, got 4 and -1"),
         ({"pause_s": 61.0}, "--pause from 0 to 60, got 20 and 61"),

@@ -109,7 +109,7 @@ def test_ranks_of_torchrun_measure_every_pair_and_only_one_speaks(tmp_path: Path
         ("allreduce --json a --plot a", "expected two files for --json and --plot, got a twice"),
         ("allreduce --json a --plot b/../a", "expected two files for --json and --plot, got a twice"),
         ("allreduce --sizes 4,7", "expected multiples of 4 bytes (float32) for --sizes, got 7"),
-        ("allreduce --codecs zip", "no codec is named 'zip'"),
+        ("allreduce --codecs zip", "unknown codec 'zip'"),
         ("allreduce --algorithms gossip", "no algorithm is called 'gossip'"),
         ("allreduce --segments 5", "expected multiples of 16384 bytes for --segments, got 5"),
         ("allreduce --workers 2,1", "--workers: expected 2 to 64, got 1"),

@@ -46,7 +46,7 @@ def test_without_a_command_it_names_the_demo(capsys: pytest.CaptureFixture[str])
         ("train --workers 0", "expected --workers from 1 to 64"),
         ("train --workers 3", "pass 99, the nearest multiple"),
         ("train --method fast", "argument --method: expected one of ddp, "),
-        ("train --codec zip", "no codec is named 'zip'"),
+        ("train --codec zip", "unknown codec 'zip'"),
         ("train --codec quantize:9", "4 or 8 bits"),
         ("train --codec errbound:0.001", "power of two"),
         ("train --rate 100mbps", "expected a rate such as '100mbit'"),

@@ -10,6 +10,7 @@ import pytest
 
 from gradwire import errors
 from gradwire.cli import main
+from gradwire.codecs import DEFAULT_CODEC
 from gradwire_lab.cli import demo, train
 from gradwire_lab.job.demo import SETTLED
 from gradwire_lab.job.options import JobOptions
@@ -83,7 +84,12 @@ def test_without_a_testbed_it_says_so_and_compares_what_can_be_paced(
         "traffic cannot be throttled: D-Sync over throttled links, uncompressed and with bf16, replaces it.\n"
     )
     (options,) = performed
-    assert [str(run) for run in options.runs] == ["sync:identity", "sync:bf16", "sync:fp8", "pipe:fp8"]
+    assert [str(run) for run in options.runs] == [
+        "sync:identity",
+        "sync:bf16",
+        f"sync:{DEFAULT_CODEC}",
+        f"pipe:{DEFAULT_CODEC}",
+    ]
     assert (options.link, options.workers, options.model) == ("500mbit", 4, "wide")
 
 

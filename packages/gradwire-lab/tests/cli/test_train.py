@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from gradwire.codecs import parse
+from gradwire.codecs import DEFAULT_CODEC, parse
 from gradwire.errors import GradwireError, JobError, SpecError
 from gradwire.launch.launched import VARIABLES
 from gradwire.plan import Plan
@@ -37,9 +37,12 @@ def test_without_a_word_everything_is_the_default() -> None:
         ("--method server", "server:identity"),
         ("--algorithm tree", "pipe:identity"),
         ("--method sync --segment 64KiB", "sync:identity"),
-        ("--compare", "server:identity sync:identity sync:fp8 pipe:fp8"),
+        ("--compare", f"server:identity sync:identity sync:{DEFAULT_CODEC} pipe:{DEFAULT_CODEC}"),
         ("--compare ddp", "ddp:identity bf16-hook:identity attach:auto pipe:auto"),
-        ("--compare ddp --algorithm tree", "ddp:identity bf16-hook:identity attach:fp8 pipe:fp8"),
+        (
+            "--compare ddp --algorithm tree",
+            f"ddp:identity bf16-hook:identity attach:{DEFAULT_CODEC} pipe:{DEFAULT_CODEC}",
+        ),
         (
             "--compare ddp --codec quantize:8",
             "ddp:identity bf16-hook:identity attach:quantize:8 pipe:quantize:8",

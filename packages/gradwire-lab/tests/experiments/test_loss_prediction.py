@@ -49,7 +49,7 @@ def test_the_exact_training_comes_first() -> None:
     ("given", "reason"),
     [
         ({"tasks": "resnet"}, "expected --tasks from mlp, cnn, gpt, got 'resnet'"),
-        ({"codecs": "zip"}, "no codec is named 'zip'"),
+        ({"codecs": "zip"}, "unknown codec 'zip'"),
         ({"hosts": 1}, "at least 2 hosts"),
     ],
 )

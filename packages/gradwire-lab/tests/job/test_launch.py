@@ -13,7 +13,7 @@ from pathlib import Path
 import pytest
 
 from gradwire.cli import main
-from gradwire.codecs import parse
+from gradwire.codecs import DEFAULT_CODEC, parse
 from gradwire.errors import JobError
 from gradwire.plan import Plan
 from gradwire_lab.job.launch import perform_local
@@ -44,14 +44,19 @@ def test_a_comparison_from_the_command_line(tmp_path: Path, capsys: pytest.Captu
     assert f"record and plot are in {out}" in printed.out
     assert sorted(path.name for path in out.iterdir()) == ["record.json", "report.html", "training.png"]
     runs = {run["run"]: run for run in json.loads((out / "record.json").read_text())["runs"]}
-    assert list(runs) == ["server:identity", "sync:identity", "sync:fp8", "pipe:fp8"]
+    assert list(runs) == [
+        "server:identity",
+        "sync:identity",
+        f"sync:{DEFAULT_CODEC}",
+        f"pipe:{DEFAULT_CODEC}",
+    ]
     for run in runs.values():
         assert run["steps"] == 28
         assert run["accuracy"] > 0.5, "chance is 0.1"
         assert [epoch["epoch"] for epoch in run["epochs"]] == [1, 2]
         split_s = run["compute_s_per_step"] + run["codec_s_per_step"] + run["exposed_s_per_step"]
         assert 0.5 * run["step_s"] < split_s < 1.2 * run["step_s"]
-    assert runs["sync:fp8"]["ratio"] == pytest.approx(4, rel=0.02)
+    assert runs[f"sync:{DEFAULT_CODEC}"]["ratio"] == pytest.approx(4, rel=0.02)
     assert runs["server:identity"]["accuracy"] == pytest.approx(runs["sync:identity"]["accuracy"], abs=0.02)
     assert not children()
 
@@ -66,7 +71,7 @@ def test_runs_that_choose_their_plan_say_what_and_why(
         (decided,) = run["decided"]
         assert decided["step"] == WARM_UP + 1
         assert f"{run['label']}: from step {decided['step']} on, {decided['reason']}" in said
-        assert run["plan"]["codec"] == "fp8", "what it begins with"
+        assert run["plan"]["codec"] == DEFAULT_CODEC, "what it begins with"
 
 
 def test_bytes_are_those_of_the_closed_forms(small: JobOptions) -> None:

@@ -6,6 +6,7 @@ from typing import Any
 import pytest
 
 import gradwire
+from gradwire.codecs import DEFAULT_CODEC
 from gradwire.errors import GradwireError, JobError
 from gradwire.plan import Plan
 from gradwire_lab.job.data import load
@@ -52,7 +53,7 @@ from gradwire_lab.job.options import EPOCHS, PIPELINE, JobOptions, check, check_
             {"weights": "delta", "runs": (make_run("server"),)},
             "expected one of delta:bf16, delta:fp32 for --weights as deltas, got 'delta'",
         ),
-        ({"weights": "fp17", "runs": (make_run("server"),)}, "no codec is named 'fp17'"),
+        ({"weights": "fp17", "runs": (make_run("server"),)}, "unknown codec 'fp17'"),
         (
             {"runs": (make_run("sync", "auto"),), "exchange": Plan(algorithm="star", pipeline=PIPELINE)},
             "a run with auto chooses its own plan, with 2 steps in flight for pipe; omit --algorithm,",
@@ -105,7 +106,7 @@ def test_the_plan_of_a_run_says_whether_it_is_sharded(options: JobOptions) -> No
 
 def test_a_run_may_choose_its_plan(options: JobOptions) -> None:
     begins = {method: options.plan(make_run(method, "auto")) for method in ("attach", "sync", "pipe")}
-    assert {str(each.codec) for each in begins.values()} == {"fp8"}
+    assert {str(each.codec) for each in begins.values()} == {DEFAULT_CODEC}
     assert [each.pipeline for each in begins.values()] == [1, 1, PIPELINE]
     assert isinstance(options.plan_or_auto(make_run("sync", "auto")), gradwire.Auto)
     fixed = make_run("sync", "bf16")

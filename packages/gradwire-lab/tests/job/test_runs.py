@@ -68,7 +68,7 @@ def test_specs_become_canonical() -> None:
     [
         ("", "expected METHOD:CODEC, as in .*, with one of the methods"),
         ("quantize:8", "got 'quantize:8'"),
-        ("sync:zip", "no codec is named 'zip'"),
+        ("sync:zip", "unknown codec 'zip'"),
         ("sync,pipe,sync:identity", "got sync:identity twice in"),
         ("sync:quantize:9", "quantize"),
         ("server@:identity", "expected a staleness such as server@2, got 'server@'"),

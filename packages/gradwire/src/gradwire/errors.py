@@ -5,7 +5,9 @@ The attribute ``docs`` of each class names its entry in the documentation.
 
 from __future__ import annotations
 
+import difflib
 import sys
+from collections.abc import Iterable
 from typing import ClassVar
 
 PAGE = "troubleshooting.md"
@@ -159,3 +161,17 @@ def shown(value: object) -> str:
     except Exception:  # a third party's repr may raise anything, and an int of 5000 digits raises ValueError
         text = f"a value of the type {type(value).__name__}"
     return text if len(text) <= 80 else f"{text[:77]}..."
+
+
+def suggestion(word: str, known: Iterable[str]) -> str:
+    """Return ``" (did you mean 'NAME'?)"`` for the known name nearest to ``word``, or ``""`` if none is near.
+
+    Examples
+    --------
+    >>> suggestion("trane", ["plan", "train"])
+    " (did you mean 'train'?)"
+    >>> suggestion("xyz", ["plan", "train"])
+    ''
+    """
+    near = difflib.get_close_matches(word.lower(), list(known), n=1)
+    return f" (did you mean {near[0]!r}?)" if near else ""

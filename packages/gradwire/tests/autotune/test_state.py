@@ -36,7 +36,7 @@ def test_a_state_comes_back_from_its_text() -> None:
         ),
         ({"decisions": [[6, DECIDED | {"step_s": None}]]}, r"for decisions\[0\]\[1\]\.step_s of .* got None"),
         ({"decisions": [[6, DECIDED | {"reason": "\x1b[31m"}]]}, r"a line of printable .*reason of"),
-        ({"refused": ["quantise"]}, "no codec is named 'quantise'"),
+        ({"refused": ["quantise"]}, "unknown codec 'quantise'"),
         ({"refused": 3}, "a list for refused of .*, got 3"),
         ({"seen": 3}, "named fields for seen of .*, got 3; remove 'auto'"),
     ],

@@ -80,7 +80,7 @@ def test_the_version_is_told(capsys: pytest.CaptureFixture[str]) -> None:
         ("profil", "got 'profil' (did you mean 'profile'?); see gradwire --help"),
         ("codecs fp8 x", "expected no further argument, got 'x'; see gradwire codecs --help"),
         ("codecs --no-mesure", "of gradwire codecs, got --no-mesure (did you mean '--no-measure'?); see"),
-        ("codecs fp9", "no codec is named 'fp9'; did you mean 'fp8'?"),
+        ("codecs fp9", "unknown codec 'fp9' (did you mean 'fp8'?)"),
     ],
 )
 def test_a_mistake_is_one_sentence_and_exit_code_2(

@@ -46,7 +46,7 @@ def elsewhere(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
         ("plan --model 1.5 --hosts 4 --rate 1gbit", "whole number of parameters"),
         ("plan --model resnet --hosts 4 --rate 1gbit", "package.module:name"),
         ("plan --model no_nets:net --hosts 4 --rate 1gbit", "cannot be imported"),
-        (f"{BASE} --codecs zip", "no codec is named 'zip'"),
+        (f"{BASE} --codecs zip", "unknown codec 'zip'"),
         (f"{BASE} --codecs bf16,bf16", "got bf16 twice"),
         (f"{BASE} --algorithms gossip", "no algorithm is called 'gossip'"),
         (f"{BASE} --pipeline 0", "expected 1 to 16 for --pipeline, got 0"),

@@ -39,7 +39,7 @@ def test_rules_come_back_from_their_values_and_are_equal_and_hashable() -> None:
         ([{**BIASES, "why": ""}], "codecs: expected items such as"),
         ([{"match": 3, "codec": "fp8"}], "codecs: expected a regular expression and a codec, got 3"),
         ([{"match": "b", "codec": None}], "codecs: expected a regular expression and a codec"),
-        ([{"match": "b", "codec": "fp9"}], "no codec is named 'fp9'"),
+        ([{"match": "b", "codec": "fp9"}], "unknown codec 'fp9'"),
         ([{"match": "b", "codec": 9}], "the codec of a rule: expected a codec, its spec or None, got 9"),
         ([{"match": "(b", "codec": "fp8"}], r"a regular expression for parameter names, got '\(b' \("),
     ],

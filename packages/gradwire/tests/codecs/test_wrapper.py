@@ -26,7 +26,7 @@ def test_it_wants_what_its_codec_wants_and_is_named_after_it() -> None:
 def test_no_spec_names_it(kind: type[CodecWrapper]) -> None:
     with pytest.raises(SpecError, match=REMEDIES[kind]):
         kind.from_spec("", {})
-    with pytest.raises(SpecError, match=f"no codec is named '{kind.name}'"):
+    with pytest.raises(SpecError, match=f"unknown codec '{kind.name}'"):
         parse(f"{kind.name}:truncate:16")
 
 

@@ -126,7 +126,7 @@ def test_a_hook_of_the_user_s_or_of_torch_s_is_refused() -> None:
 @pytest.mark.parametrize(
     ("arguments", "reason"),
     [
-        ({"plan": "fp17"}, "no codec is named 'fp17'"),
+        ({"plan": "fp17"}, "unknown codec 'fp17'"),
         ({"plan": 17}, "expected a Plan, a codec, its spec or the path of a plan's file for plan, got 17"),
         ({"plan": "plan.json"}, r"the plan plan\.json cannot be read"),
         ({"plan": Path("plan")}, "the plan plan cannot be read"),

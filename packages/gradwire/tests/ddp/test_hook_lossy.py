@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 import torch
 
-from gradwire.codecs import parse
+from gradwire.codecs import DEFAULT_CODEC, parse
 from gradwire.plan import Plan
 from support import lossy_ranks
 
@@ -34,7 +34,7 @@ def test_the_rank_that_loses_much_warns_once_for_each_bucket(run_processes: RunP
         assert len(names) == len(found["warnings"])
         for sentence in found["warnings"]:
             assert sentence.startswith(f"rank {rank}: {KILLS} loses ")
-            assert sentence.endswith("try the codec fp8, or a plan with residual=True")
+            assert sentence.endswith(f"try the codec {DEFAULT_CODEC}, or a plan with residual=True")
             assert sentence in found["summary"]
 
 
@@ -59,7 +59,7 @@ def test_strict_ranks_raise_together_and_can_go_on(run_processes: RunProcesses) 
     assert sentence.startswith(("rank 1 (and 1 other rank): ", "rank 2 (and 1 other rank): "))
     assert f"{KILLS} loses " in sentence
     assert "of the norm of the gradient of " in sentence
-    assert "try the codec fp8" in sentence
+    assert f"try the codec {DEFAULT_CODEC}" in sentence
 
 
 def test_strict_ranks_that_lose_little_go_on(run_processes: RunProcesses) -> None:

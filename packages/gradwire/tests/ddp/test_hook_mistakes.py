@@ -61,7 +61,7 @@ def test_what_is_no_ddp_is_refused(make: Callable[[], Any], said: str) -> None:
     ("options", "said"),
     [
         ({"plan": 8}, "expected a Plan, a codec, its spec or the path of a plan's file for plan, got 8"),
-        ({"plan": "gzip"}, "no codec is named 'gzip'; the codecs are"),
+        ({"plan": "gzip"}, "unknown codec 'gzip'; choose one of"),
         ({"plan": "nowhere/plan.json"}, "the plan nowhere/plan.json cannot be read"),
         (
             {"plan": gradwire.Plan(pipeline=2)},

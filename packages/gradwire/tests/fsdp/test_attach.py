@@ -34,7 +34,7 @@ def refuse_what_cannot_be() -> None:
     sharded = shard(model, Case())
     before = sharded._get_fsdp_state()._fsdp_param_groups[0]._reduce_scatter_comm
     for arguments, reason in (
-        ({"gradients": "fp17"}, "no codec is named 'fp17'"),
+        ({"gradients": "fp17"}, "unknown codec 'fp17'"),
         (
             {"gradients": 17},
             "expected a Plan, a codec, its spec or the path of a plan's file for gradients, got 17",

@@ -79,7 +79,7 @@ def test_before_training_there_is_nothing_attached() -> None:
 
 
 def test_mistakes_are_found_before_anything_starts() -> None:
-    with pytest.raises(SpecError, match="no codec is named 'fp17'"):
+    with pytest.raises(SpecError, match="unknown codec 'fp17'"):
         Attachment("fp17")
     with pytest.raises(SpecError, match="expected timeout_s above 0"):
         Attachment(timeout_s=0)

@@ -124,7 +124,7 @@ def test_words_become_values() -> None:
         ({"host": 3}, SpecError, "expected a HostCost or None for host, got 3"),
         ({"costs": 3}, SpecError, "expected a mapping from specs to CodecCosts for costs, got 3"),
         ({"most_hosts": -1}, SpecError, "for most_hosts, got -1"),
-        ({"codecs": ["zip"]}, SpecError, "no codec is named 'zip'"),
+        ({"codecs": ["zip"]}, SpecError, "unknown codec 'zip'"),
         ({"algorithms": ["gossip"]}, SpecError, "no algorithm is called 'gossip'"),
         ({"algorithms": []}, SpecError, "one or more algorithms"),
         ({"pipelines": (0,)}, SpecError, "from 1 to 1024 for pipeline, got 0"),

@@ -200,7 +200,7 @@ def test_its_spec_names_what_receivers_hold() -> None:
 
 def test_it_is_no_codec_of_gradients() -> None:
     assert Deltas.wire_id not in {row.wire_id for row in TABLE}
-    with pytest.raises(SpecError, match="no codec is named 'delta'"):
+    with pytest.raises(SpecError, match="unknown codec 'delta'"):
         parse("delta:fp32")
 
 

@@ -12,7 +12,7 @@ import torch
 from torch import nn
 
 from gradwire import DSync, Ledger
-from gradwire.codecs import parse
+from gradwire.codecs import DEFAULT_CODEC, parse
 from gradwire.errors import LossyError, LossyWarning
 from gradwire.exchange import Exchange
 from gradwire.links.loopback import loopback
@@ -126,7 +126,9 @@ def test_each_group_of_parameters_is_told_of_once(
     assert len(own) == 1 + groups
     assert own[0].startswith(f"rank 1: {KILLS} loses 100.0% of the norm of the gradient of ")
     assert ("(and more than half for 3 other parameters)" in own[0]) is not groups
-    assert own[0].endswith("so training may fail; try the codec fp8, or a plan with residual=True")
+    assert own[0].endswith(
+        f"so training may fail; try the codec {DEFAULT_CODEC}, or a plan with residual=True"
+    )
     assert ledger.summary().warnings == tuple(own)
     assert [text for text in caplog.messages if text.startswith("rank 1: ")] == own
     assert capsys.readouterr().err == "", "logging prints nothing of its own"
@@ -214,8 +216,8 @@ def test_samples_need_not_follow_each_other_and_a_step_without_finite_values_is_
 
 def test_advice_is_not_what_one_has() -> None:
     for spec, advice in (
-        ("fp8", "try the codec bf16, or a plan with residual=True"),
-        ("terngrad", "try the codec fp8"),
+        (DEFAULT_CODEC, "try the codec bf16, or a plan with residual=True"),
+        ("terngrad", f"try the codec {DEFAULT_CODEC}"),
     ):
         meter, _ = meter_of(Plan(parse(spec)), rank=3)
         for _ in range(3):

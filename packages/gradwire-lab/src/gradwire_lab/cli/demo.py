@@ -12,6 +12,7 @@ from pathlib import Path
 from gradwire.cli.parser import Parser, add_folder, add_usual
 from gradwire.cli.settings import OFF
 from gradwire.cli.settings import VARIABLE as SETTINGS
+from gradwire.codecs import DEFAULT_CODEC
 from gradwire.errors import JobError, TestbedError
 from gradwire.files import check_folder_new, read_text, write_files
 from gradwire.page import PAGE, RECORD
@@ -50,7 +51,7 @@ SLOW_PARTS = {
 
 The baselines' steps are all alike, but ``attach`` first chooses its plan.
 """
-PACED = ["--runs", "sync,sync:bf16,sync:fp8,pipe:fp8"]
+PACED = ["--runs", f"sync,sync:bf16,sync:{DEFAULT_CODEC},pipe:{DEFAULT_CODEC}"]
 """The runs without a testbed, in which D-Sync replaces DDP, its hook, and ``attach``."""
 PICTURE = "demo.png"
 

@@ -14,8 +14,7 @@ from types import MappingProxyType
 from typing import Any, NoReturn, TypeVar
 
 from gradwire.cli.call import current_call
-from gradwire.cli.nearest import suggestion
-from gradwire.errors import SpecError, one_line, shown
+from gradwire.errors import SpecError, one_line, shown, suggestion
 from gradwire.units import parse_duration
 
 EXIT_MISTAKE = 2

@@ -23,8 +23,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from gradwire.cli.nearest import suggestion
-from gradwire.errors import SpecError, one_line, shown
+from gradwire.errors import SpecError, one_line, shown, suggestion
 from gradwire.files import read_text
 
 if TYPE_CHECKING:

@@ -11,14 +11,13 @@ Quantize(bits=8, block=1024)
 
 from __future__ import annotations
 
-import difflib
 from collections.abc import Iterator
 from typing import TYPE_CHECKING, NamedTuple, Protocol
 
 from gradwire import plugins
 from gradwire.codecs.base import Codec
 from gradwire.codecs.spec import is_whole, split
-from gradwire.errors import SpecError, shown
+from gradwire.errors import SpecError, shown, suggestion
 
 if TYPE_CHECKING:
     from gradwire.codecs.blocks import Bfp, Fp8
@@ -137,10 +136,9 @@ def class_of(name: str) -> type[Codec]:
     if found is not None:
         return _checked(name, found)
     known = sorted(known_names())
-    near = difflib.get_close_matches(name.lower(), known, n=1)
-    hint = f"did you mean {near[0]!r}? The codecs are" if near else "the codecs are"
     raise SpecError(
-        f"no codec is named {shown(name)}; {hint} {', '.join(known)}, or install the package that provides it"
+        f"unknown codec {shown(name)}{suggestion(name, known)}; choose one of {', '.join(known)}, or install "
+        "the package that provides the codec"
     )
 
 

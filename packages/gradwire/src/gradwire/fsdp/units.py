@@ -159,6 +159,13 @@ class Unit:
             yield Purpose.REPLICATE, self.replica_group
 
 
+def world_group() -> dist.ProcessGroup:
+    """Return the process group of all ranks, which ``fully_shard`` requires."""
+    group = dist.group.WORLD
+    assert group is not None, "fully_shard requires it"
+    return group
+
+
 def units_of(module: nn.Module) -> list[Unit]:
     """Return the units within a module, in the order of its modules. Raises ``AttachError``."""
     lacking = [point for point in _POINTS if not hasattr(FSDPModule, point)]

@@ -17,7 +17,7 @@ from gradwire.autotune.recorder import Recorder
 from gradwire.errors import AttachError, ExchangeError, GradwireError
 from gradwire.exchange import Exchange
 from gradwire.files import replace_file
-from gradwire.fsdp.units import units_of
+from gradwire.fsdp.units import units_of, world_group
 from gradwire.plan import Plan
 from gradwire.profile.ddp import Attempt, DdpWatch, keeping
 from gradwire.profile.settings import Notes, Settings
@@ -64,9 +64,7 @@ class FsdpWatch:
     @property
     def group(self) -> dist.ProcessGroup:
         """The process group of all ranks."""
-        group = dist.group.WORLD
-        assert group is not None, "fully_shard requires it"
-        return group
+        return world_group()
 
     @property
     def recorded(self) -> RecordedSteps:

@@ -18,7 +18,7 @@ from gradwire.ddp.checks import own_hooks
 from gradwire.ddp.reducer import DDPBucket
 from gradwire.errors import AttachError
 from gradwire.fsdp.attach import attach_fsdp, steps_of
-from gradwire.fsdp.units import units_of
+from gradwire.fsdp.units import units_of, world_group
 from gradwire.run.comparison import ATTACHED, BF16, PLAIN
 from gradwire.run.settings import RunSettings
 from gradwire.script.steps import after_backward
@@ -183,9 +183,7 @@ class FsdpModel:
     @property
     def group(self) -> dist.ProcessGroup:
         """The ranks that train the model."""
-        group = dist.group.WORLD
-        assert group is not None, "fully_shard requires it"
-        return group
+        return world_group()
 
     @property
     def device(self) -> torch.device:

@@ -12,7 +12,7 @@ import torch
 from torch import nn
 
 from gradwire import Auto, DSync, Ledger, Link, PipeSGD
-from gradwire.codecs import Identity, parse
+from gradwire.codecs import DEFAULT_CODEC, Identity, parse
 from gradwire.errors import StateError
 from gradwire.sync.checkpoint import RankState, pack
 from support.ranks import run_ranks
@@ -118,7 +118,7 @@ def test_a_resumed_run_goes_on_with_the_plan_that_it_had_and_the_same_bits(kind:
         ((step, plan),) = found["resumed decisions"]
         assert step == WARM_UP + 1
         assert found["plan at once"] == plan
-        assert plan.codec != parse("fp8"), "another one than a run begins with"
+        assert plan.codec != parse(DEFAULT_CODEC), "another one than a run begins with"
         (told,) = found["told"]
         assert told.startswith(f"from step {HALF + 1} on, as before the checkpoint: ")
     assert torch.equal(ranks[0]["whole"], ranks[1]["whole"])
@@ -169,7 +169,7 @@ def test_a_state_whose_choice_is_damaged_changes_nothing(kind: type[Any]) -> Non
                 method.load_state_dict(state)
             return method.steps_done, method.plan.codec
 
-    assert run_ranks(2, body) == [(0, parse("fp8"))] * 2
+    assert run_ranks(2, body) == [(0, parse(DEFAULT_CODEC))] * 2
 
 
 @pytest.mark.parametrize("kind", METHODS)
