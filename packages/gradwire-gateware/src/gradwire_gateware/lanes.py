@@ -137,7 +137,7 @@ class Distributor(_Lanes):
                 m.d.sync += begun[lane].eq(begins[lane])
 
     def _give(self, m: Module, lane: int, piece: Value, begins: Value) -> Value:
-        """Write a lane's pieces to its queue; return whether it has room for another wide word."""
+        """Write a lane's pieces to its queue, and return whether it has room for another wide word."""
         m.submodules[f"queue{lane}"] = queue = LutFIFO(width=len(piece) - 2, depth=self._waiting)
         comes, has_bytes, word = piece[0], piece[1], piece[2:]
         out, moves = self.lane[lane], Signal(name=f"moves{lane}")

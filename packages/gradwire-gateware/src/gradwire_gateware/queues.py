@@ -103,7 +103,7 @@ class Queue:
         m.d.sync += self.has_room.eq(self._fifo.level < filled)
 
     def put(self, when: Value, **fields: Value) -> None:
-        """Add a record in each cycle in which ``when`` is high; may be called only once."""
+        """Add a record in each cycle in which ``when`` is high. Only one call is allowed."""
         record: Any = self._layout(self._fifo.w_data)
         self._m.d.comb += self._fifo.w_en.eq(when)
         self._m.d.comb += [record[name].eq(value) for name, value in fields.items()]
@@ -175,7 +175,7 @@ def counted_memory(m: Module, name: str, come: Any, begins: Value, late: int = 0
 def _stored(
     m: Module, name: str, come: Any, depth: int, *, is_far: bool = False, block: type = SyncFIFOBuffered
 ) -> tuple[Any, Any]:
-    """Return a memory for the words of ``come`` and its output stream; the caller drives ``tready``."""
+    """Return a memory for the words of ``come`` and its output stream. The caller drives ``tready``."""
     kind = LutFIFO if depth <= _SMALL else block
     m.submodules[name] = fifo = kind(width=len(flat(come)), depth=depth)
     leaving = stream(len(come.tdata))
@@ -266,7 +266,7 @@ class RewindingQueue:
             m.d.sync += [at.eq(begin), unread.eq(used + self._write.en)]
 
     def put(self, when: Value, **fields: Value) -> None:
-        """Add a record in each cycle in which ``when`` is high; may be called only once."""
+        """Add a record in each cycle in which ``when`` is high. Only one call is allowed."""
         record: Any = self._layout(self._write.data)
         self._m.d.comb += self._write.en.eq(when)
         self._m.d.comb += [record[name].eq(value) for name, value in fields.items()]

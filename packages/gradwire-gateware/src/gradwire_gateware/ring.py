@@ -40,7 +40,7 @@ _INVALID = 0xFFC0_0000
 
 
 class FloatAdder(Circuit):
-    """A pipelined adder; ``sum`` is ``a + b``, ``LATENCY`` cycles of ``enable`` later."""
+    """A pipelined adder. ``sum`` is ``a + b``, ``LATENCY`` cycles of ``enable`` later."""
 
     def __init__(self) -> None:
         super().__init__({"a": In(LANE_BITS), "b": In(LANE_BITS), "enable": In(1), "sum": Out(LANE_BITS)})

@@ -19,7 +19,7 @@ from amaranth.lib.wiring import In, Out
 
 
 class Circuit(wiring.Component):
-    """The base class of this package's components; a subclass describes its circuit in ``_describe``."""
+    """The base class of this package's components. A subclass describes its circuit in ``_describe``."""
 
     def elaborate(self, platform: object) -> Module:  # noqa: ARG002 - Amaranth's interface
         """Return the module with the circuit, which is the same on all platforms."""
@@ -178,7 +178,7 @@ def watch(ports: Any, come: Any, moves: Value) -> list[Any]:
 
 
 def enter(fifo: Any, come: Any) -> list[Any]:
-    """Return the statements that write ``come`` to a FIFO; the caller drives ``tready``."""
+    """Return the statements that write ``come`` to a FIFO. The caller drives ``tready``."""
     return [fifo.w_data.eq(flat(come)), fifo.w_en.eq(come.tvalid)]
 
 

@@ -69,7 +69,7 @@ def marked_link(comm: MPI.Comm | None = None, timeout_s: float = 30.0, tos: int 
 
 
 def _store(mpi: Any, parent: Any, what: str, timeout_s: float) -> Store:
-    """Return a store that rank 0 hosts; MPI broadcasts its address."""
+    """Return a store that rank 0 hosts. MPI broadcasts its address."""
     place, patience = bytearray(_PLACE_NBYTES), timedelta(seconds=timeout_s)
     opened: Store | None = None
     try:
@@ -183,7 +183,7 @@ class CollectiveCommComp:
         self._star.broadcast(_floats(buf, "buf"))
 
     def Free(self) -> None:  # noqa: N802
-        """Close the connections; may be called twice."""
+        """Close the connections. Repeated calls are allowed."""
         self._all.close()
         self._star.close()
 

@@ -65,7 +65,7 @@ class Attached:
 
     @outside_inference
     def state_dict(self) -> dict[str, Any]:
-        """Return this rank's residuals, and with ``"auto"`` the decisions; each rank saves its own state.
+        """Return this rank's residuals, and with ``"auto"`` the decisions. Each rank saves its own state.
 
         Call it between steps. The keys name the rank, as in ``gradwire.sync.checkpoint``, so that
         ``torch.distributed.checkpoint`` keeps the states of all ranks. ``gradwire.redivide`` converts the
@@ -161,7 +161,7 @@ class Attached:
         self._sync.feedback.scale(factor)
 
     def close(self) -> None:
-        """Close threads and connections; may be called twice. Raises ``LinkTimeoutError``.
+        """Close threads and connections. Repeated calls are allowed. Raises ``LinkTimeoutError``.
 
         Afterwards a DDP model can still be evaluated, but its backward passes raise errors. An FSDP model has
         its original collectives again.

@@ -222,7 +222,7 @@ def sealed(record: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def check_sealed(record: Mapping[str, Any], what: str) -> None:
-    """Raise ``StateError`` if a record doesn't match its checksum; ``what`` names it in the message."""
+    """Raise ``StateError`` if a record doesn't match its checksum. ``what`` names it in the message."""
     opened(record, what)
 
 
@@ -256,7 +256,7 @@ def _of(plain: object) -> int:
 
 
 def _plain(content: object) -> object:
-    """Return content as JSON values that saving and loading don't change; a tensor becomes its checksum.
+    """Return content as JSON values that saving and loading don't change. A tensor becomes its checksum.
 
     Other objects are represented only by their type, because their ``repr`` may contain an address.
     """

@@ -42,7 +42,7 @@ class Scales:
 
 @dataclass(slots=True)
 class ExchangeCost:
-    """The seconds and bytes of one or several exchanges on one rank; costs can be added.
+    """The seconds and bytes of one or several exchanges on one rank. Costs can be added.
 
     On the rank's thread, ``encode_s``, ``decode_s``, ``handling_s`` and ``wait_s`` don't overlap, so
     ``total_s`` is their sum.
@@ -102,7 +102,7 @@ class ExchangeCost:
 
     @property
     def ratio(self) -> float:
-        """The compression ratio on the wire; 1 if nothing was sent."""
+        """The compression ratio on the wire, or 1 if nothing was sent."""
         return self.raw_nbytes / self.wire_nbytes if self.wire_nbytes else 1.0
 
     def took(self, total_s: float) -> None:

@@ -7,8 +7,10 @@ from __future__ import annotations
 
 import difflib
 import sys
-from collections.abc import Iterable
-from typing import ClassVar
+from typing import TYPE_CHECKING, ClassVar
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable
 
 PAGE = "troubleshooting.md"
 """The page of the documentation with an entry for each class, under the class's name in lowercase."""
@@ -67,7 +69,7 @@ class StateError(GradwireError, ValueError):
 
 
 class ExchangeError(GradwireError):
-    """An error for a failed exchange, with rank, peer, and step; ``__cause__`` holds the reason."""
+    """An error for a failed exchange, with rank, peer, and step. ``__cause__`` holds the reason."""
 
 
 class LossyError(GradwireError):

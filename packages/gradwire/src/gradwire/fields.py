@@ -92,7 +92,7 @@ class Fields:
     @overload
     def get(self, name: str, kind: Kind[T], default: S) -> T | S: ...
     def get(self, name: str, kind: Kind[Any], default: Any = MISSING) -> Any:
-        """Return a field as validated by ``kind``; a missing field is ``default`` or an error."""
+        """Return a field as validated by ``kind``. A missing field is ``default`` or an error."""
         if name not in self._values:
             return self._source.read(MISSING, anything, name) if default is MISSING else default
         return self._source.read(self._values[name], kind, name)
@@ -123,7 +123,7 @@ def _at(place: str, kind: Kind[T], value: object) -> T:
 
 
 def _got(value: object) -> str:
-    """Return a value's description for errors; for a tensor, only dtype, shape, and device."""
+    """Return a value's description for errors. A tensor's description has only dtype, shape, and device."""
     if value is MISSING:
         return "nothing"
     kind = type(value)
@@ -214,7 +214,7 @@ def line(value: object) -> str:
 
 
 def anything(value: object) -> Any:
-    """Return any value that isn't missing; the caller checks it."""
+    """Return any value that isn't missing. The caller checks it."""
     if value is MISSING:
         raise _wrong("a value", value)
     return value
@@ -299,7 +299,7 @@ def only(known: Collection[str], kind: Kind[T]) -> Kind[T]:
 def tensor_of(
     dtype: torch.dtype | None = None, *shape: int | None, anywhere: bool = False
 ) -> Kind[torch.Tensor]:
-    """Return the kind of dense tensors of this dtype and shape; None allows any length.
+    """Return the kind of dense tensors of this dtype and shape. None allows any length.
 
     They must be on the CPU or, with ``anywhere``, on any device with memory.
     """

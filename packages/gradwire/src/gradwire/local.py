@@ -50,7 +50,7 @@ class BackwardOverlap:
         self._used: Reach | None = None
 
     def average(self, compute_loss: Callable[[], torch.Tensor]) -> tuple[float, StepRecord]:
-        """Compute gradients and average them over all ranks; return the loss and the cost of waiting.
+        """Compute gradients and average them over all ranks, and return the loss and the cost of waiting.
 
         Raises the errors of ``compute_loss`` and of the exchange, and ``TensorError``. After an error while a
         bucket is in flight, ranks are out of step: the link is closed, and later calls raise
@@ -91,7 +91,7 @@ class BackwardOverlap:
                 handle.remove()
 
     def _note(self, index: int, _parameter: torch.Tensor) -> None:
-        """Record that the gradient of parameter ``index`` is ready; start complete buckets.
+        """Record that the gradient of parameter ``index`` is ready, and start complete buckets.
 
         Raises ``TensorError`` if its bucket was already started.
         """

@@ -40,7 +40,7 @@ def describe_machine(**more: object) -> dict[str, object]:
 
 
 def describe_versions() -> dict[str, str | None]:
-    """Return the versions of gradwire, Python, torch and NumPy; None for a package that isn't installed."""
+    """Return the versions of gradwire, Python, torch and NumPy, or None for a missing package."""
     return {
         "gradwire": version(),
         "python": platform.python_version(),

@@ -47,7 +47,7 @@ PLACES = ("host", "device")
 
 @dataclass(frozen=True)
 class Plan:
-    """The exchange of gradients, as frozen data; all ranks must use equal plans.
+    """The exchange of gradients, as frozen data. All ranks must use equal plans.
 
     Parameters
     ----------
@@ -201,7 +201,7 @@ class Plan:
 
     @property
     def tos(self) -> int:
-        """The IP type of service of the plan's connections for values; 0 for the default."""
+        """The IP type of service of the plan's connections for values, or 0 for the default."""
         return 0 if self.offload is None else TOS
 
     def _check_place(self) -> None:

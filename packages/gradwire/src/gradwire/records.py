@@ -22,7 +22,7 @@ _SURROGATE = re.compile(r"\\u[dD][89a-fA-F]")
 
 
 def make_record(schema: str, fields: Mapping[str, object], **machine: object) -> dict[str, object]:
-    """Return a record with ``fields``; ``machine`` has more facts about the machine.
+    """Return a record with ``fields``. ``machine`` has more facts about the machine.
 
     A field named ``machine`` replaces this machine's description.
     """
@@ -35,7 +35,7 @@ def make_record(schema: str, fields: Mapping[str, object], **machine: object) ->
 
 
 def to_json(record: Mapping[str, object]) -> str:
-    """Return the record as readable JSON; NaN and infinity, which JSON can't represent, become null."""
+    """Return the record as readable JSON. NaN and infinity, which JSON can't represent, become null."""
     return json.dumps(_finite(record), indent=2, allow_nan=False) + "\n"
 
 
@@ -102,7 +102,7 @@ def _why(error: Exception) -> str:
 
 
 def _parts(schema: object) -> tuple[str, int]:
-    """Return a schema's kind and version; ``("", 0)`` for an invalid schema."""
+    """Return a schema's kind and version, or ``("", 0)`` for an invalid schema."""
     kind, _, version = schema.rpartition("/") if isinstance(schema, str) else ("", "", "")
     number = parse_whole(version)
     return ("", 0) if number is None else (kind, number)

@@ -124,7 +124,7 @@ class _SumOfShard(BucketObserver):
         self._used, self._shard = used, shard
 
     def after(self, values: torch.Tensor, exchange: Exchange) -> ExchangeCost:
-        """Compute the norm and the unused parameters over all ranks; return the cost."""
+        """Compute the norm and the unused parameters over all ranks, and return the cost."""
         link = exchange.link
         self.average = values[self._shard.start : self._shard.stop].div_(link.world)
         norms = torch.zeros(link.world, dtype=torch.float32, device="cpu")  # squares may overflow float32
@@ -200,7 +200,7 @@ class Sharded(WorkerMethod):
         super().__init__(model, None, sharded, group, timeout_s, ledger, strict, options=options)
 
     def masters(self) -> dict[str, torch.Tensor]:
-        """Return the exact weights of the whole model, by parameter name; all ranks call it together.
+        """Return the exact weights of the whole model, by parameter name. All ranks call this together.
 
         Raises ``ExchangeError``.
         """

@@ -60,7 +60,7 @@ class Table:
 
 
 def show(*parts: str | Table) -> None:
-    """Write tables and paragraphs to standard output; an empty text is an empty line."""
+    """Write tables and paragraphs to standard output. An empty text is an empty line."""
     terminal = _terminal()
     width = WIDTH if terminal is None else min(WIDTH, terminal.width)
     for part in parts:

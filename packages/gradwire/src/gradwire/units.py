@@ -32,7 +32,7 @@ SLOWEST, FASTEST = 10**3, 10**12
 
 
 def parse_rate(text: str | None) -> float | None:
-    """Return a rate in bytes per second; None for None and for ``unlimited``.
+    """Return a rate in bytes per second, or None for None and for ``unlimited``.
 
     Prefixes are decimal, as usual for network rates. Bits are written ``bit``, ``kbit``, ``mbit``, ``gbit``
     (or ``Gbit/s``, ``Gbps``, ``GbE``), bytes ``Bps``, ``kBps``, ``MBps``, ``GBps`` (or ``MB/s``). ``mbps`` is

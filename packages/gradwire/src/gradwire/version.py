@@ -45,7 +45,7 @@ def _git(*words: str) -> str | None:
 
 
 def installed(package: str) -> str | None:
-    """Return the version of an installed package, or None; the package is not imported."""
+    """Return the version of an installed package, or None. The package is not imported."""
     try:
         return importlib.metadata.version(package)
     except importlib.metadata.PackageNotFoundError:

@@ -135,7 +135,7 @@ class OutOfStepError(FrameError):
 
 
 def flags_of(step: int | None) -> int:
-    """Return the flags of frames of a training step; 0 for None."""
+    """Return the flags of frames of a training step, or 0 for None."""
     if step is None:
         return 0
     number = step + 1

@@ -156,7 +156,7 @@ class _Sum(NamedTuple):
 
     @classmethod
     def of(cls, m: Module, word: Value, lost: Value, rise: Value, base: Value, marks: _Marks) -> _Sum:
-        """Return the sum of words in units of ``base``; ``rise`` is its increase since the previous word."""
+        """Return the sum of words in units of ``base``. ``rise`` is its increase since the previous word."""
         total, is_inexact, ended = Signal(_SUM_BITS), Signal(), Signal()
         steps = range(0, _SUM_BITS, _STEP_BITS)
         falls = Cat(total[at : at + _STEP_BITS].any() & (rise > index) for index, at in enumerate(steps))

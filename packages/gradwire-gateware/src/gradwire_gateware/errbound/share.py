@@ -55,7 +55,7 @@ class Double(NamedTuple):
 
 
 def squared(m: Module, stage: Pipeline, x: Value) -> Double:
-    """Return the registers of the square of a float32, five stages later; 0 if the float isn't finite.
+    """Return the registers of the square of a float32, five stages later, or 0 if the float isn't finite.
 
     Stages: count a subnormal's leading zeros; shift the significand; multiply its halves; add the products;
     and normalise.

@@ -340,7 +340,7 @@ def halved(stage: Pipeline, pieces: Sequence[Value], sizes: Sequence[Value]) -> 
 def split(
     stage: Pipeline, pieces: list[Value], tags: list[Value], sizes: list[Value]
 ) -> tuple[list[Value], list[Value]]:
-    """Halve pieces, one stage each, until there is one piece per lane; return the pieces and their tags.
+    """Halve pieces, one stage each, until there is one piece per lane, and return the pieces and their tags.
 
     ``sizes`` are the ``lower_sizes`` of the first stage, and each stage sums the sizes of the next one. The
     size of a single lane isn't a sum. A shift by it is smaller if it is computed from the tag, which has four

@@ -233,7 +233,7 @@ class Nic:
         self.close()
 
     def close(self) -> None:
-        """Stop forwarding; may be called twice."""
+        """Stop forwarding. Repeated calls are allowed."""
         if self._last is None:
             self._native.stop()
             self._last = self._read()

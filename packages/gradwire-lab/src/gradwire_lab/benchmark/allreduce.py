@@ -39,7 +39,7 @@ Gather = Callable[[torch.Tensor], torch.Tensor]
 
 @dataclass(frozen=True)
 class Configuration:
-    """An all-reduce to measure; ``algorithm`` is a key of ``collectives.TABLE``, or ``TORCH``."""
+    """An all-reduce to measure. ``algorithm`` is a key of ``collectives.TABLE``, or ``TORCH``."""
 
     algorithm: str
     codec: str
@@ -114,7 +114,7 @@ def slowest(seconds: list[float], gather: Gather) -> Timing:
 
 @dataclass(frozen=True)
 class Checked:
-    """The measurements of a correct all-reduce; an incorrect one raises an error.
+    """The measurements of a correct all-reduce. An incorrect one raises an error.
 
     ``wire_nbytes`` has the bytes that each rank sent, with headers. ``ratio`` is the number of float bytes of
     all ranks per byte sent. ``largest_error`` is the largest difference from the exact sum, and
@@ -193,7 +193,7 @@ TORCHS_ALGORITHM = "ring"
 
 @dataclass(frozen=True)
 class Result:
-    """The result of a configuration on ``world`` ranks; ``line`` is None if the link wasn't measured.
+    """The result of a configuration on ``world`` ranks. ``line`` is None if the link wasn't measured.
 
     Bandwidths are defined as in nccl-tests, from the median time.
     """
@@ -236,7 +236,7 @@ class Result:
         return None if best_s is None else best_s / self.timing.p50_s
 
     def describe(self, torch_s: float | None) -> dict[str, object]:
-        """Return the result as a JSON object; ``torch_s`` is torch's median for the same size and world."""
+        """Return the result as a JSON object. ``torch_s`` is torch's median for the same size and world."""
         checked, timing, name = self.checked, self.timing, self.configuration
         return {
             "world": self.world,

@@ -99,7 +99,7 @@ Event = LineMeasured | Result
 
 
 def run_allreduce(options: AllReduceOptions) -> list[Result]:
-    """Measure, print, and write; return the results, which are empty on ranks other than rank 0.
+    """Measure, print, and write, and return the results, which are empty on ranks other than rank 0.
 
     Raises ``GradwireError``.
     """
@@ -163,7 +163,7 @@ def _check_memory(world: int, nbytes: int) -> None:
 
 
 def work(context: RankContext[Event], options: AllReduceOptions) -> None:
-    """Measure every configuration as one rank; rank 0 reports the results."""
+    """Measure every configuration as one rank. Rank 0 reports the results."""
     data = Data(options.data, max(options.sizes) // FLOAT_NBYTES)
     with met_ranks(context, options.timeout_s) as ranks:
         link = ranks.connect(options.link)

@@ -1,4 +1,4 @@
-"""Synthetic or recorded gradients for benchmarks; every rank can compute the buckets of all ranks."""
+"""Synthetic or recorded gradients for benchmarks. Every rank can compute the buckets of all ranks."""
 
 from __future__ import annotations
 

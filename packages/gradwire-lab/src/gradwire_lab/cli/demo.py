@@ -112,7 +112,7 @@ def _announcement(rate: str, has_slow: bool) -> str:
 
 
 def _train(bed: Testbed, networks: Sequence[tuple[Topology, list[list[str]]]], quiet: bool) -> int:
-    """Perform the jobs of all networks, the first one in ``bed``; return the first nonzero exit code."""
+    """Perform the jobs of all networks, the first one in ``bed``, and return the first nonzero exit code."""
     with make_display(quiet) as display, ExitStack() as stack:
         for topology, jobs in networks:
             if topology is not bed.topology:

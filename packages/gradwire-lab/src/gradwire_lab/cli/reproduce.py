@@ -25,7 +25,7 @@ INDENT = "  "
 
 
 def run(arguments: Sequence[str]) -> int:
-    """Run ``gradwire reproduce``; return 1 if a figure depends on a training run that did not learn.
+    """Run ``gradwire reproduce``, and return 1 if a figure depends on a training run that did not learn.
 
     Raises ``GradwireError``.
     """

@@ -155,7 +155,7 @@ class Network:
         return value if isinstance(value, tuple) else (value,) * self.world
 
     def simulate(self, collective: Collective, nbytes: float, *, ratio: float = 1.0) -> Simulation:
-        """Simulate an all-reduce of ``nbytes`` bytes of float32 per rank; see ``timing.simulate``.
+        """Simulate an all-reduce of ``nbytes`` bytes of float32 per rank. See ``timing.simulate``.
 
         ``ratio`` is the codec's compression ratio.
         """
@@ -194,7 +194,7 @@ class Network:
 
     @classmethod
     def from_json(cls, text: str) -> Network:
-        """Parse the result of ``to_json``; missing fields have their defaults. Raises ``SpecError``."""
+        """Parse the result of ``to_json``. Missing fields have their defaults. Raises ``SpecError``."""
         return _SOURCE.read(read_object(text, "a network"), _kind(cls, groups=optional(_kind(Groups))))
 
 

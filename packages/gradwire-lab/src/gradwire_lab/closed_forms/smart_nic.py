@@ -83,7 +83,7 @@ class SmartNic:
         return nbytes * 2 * (nodes - 1) / (nodes * rate)
 
     def add_s(self, nbytes: float, nodes: int) -> float:
-        """Return ``T_add = R 2 (N - 1) / (N P_FPGA b)``; in the paper, the adders run in both halves."""
+        """Return ``T_add = R 2 (N - 1) / (N P_FPGA b)``. In the paper, the adders run in both halves."""
         return nbytes * 2 * (nodes - 1) / (nodes * self.adds_per_s * _FLOAT_NBYTES)
 
     def memory_s(self, nbytes: float) -> float:
@@ -146,7 +146,7 @@ class PlainNic:
 
 @dataclass(frozen=True, slots=True)
 class Trace:
-    """The seconds of a training step by the worker's activity; ``exposed_s`` is the wait for gradients."""
+    """The seconds of a training step by the worker's activity. ``exposed_s`` is the wait for gradients."""
 
     forward_s: float
     backward_s: float

@@ -202,7 +202,7 @@ class Claim:
 
     @property
     def mean(self) -> float | None:
-        """The mean of the figures; None if any figure is missing."""
+        """The mean of the figures, or None if any figure is missing."""
         known = [each for each in self.figures.values() if each is not None]
         return fmean(known) if known and len(known) == len(self.figures) else None
 
@@ -233,7 +233,7 @@ class Claim:
 
     @property
     def explained(self) -> str:
-        """A sentence with the reason for a verdict that needs one; empty for other verdicts."""
+        """A sentence with the reason for a verdict that needs one, or nothing for other verdicts."""
         verdict = self.verdict
         reasons = {
             Verdict.DID_NOT_LEARN: "; ".join(self.not_learned),
@@ -248,7 +248,7 @@ class Claim:
 
     @property
     def _few(self) -> str:
-        """The methods with too few training runs for a verdict; empty if all have enough."""
+        """The methods with too few training runs for a verdict, or nothing if all have enough."""
         short = [
             f"{each.name} has {'no whole training' if each.stage else counted(each.seeds, 'training')}"
             for each in self.rests_on
@@ -304,7 +304,7 @@ def shown(value: float | None, unit: str) -> str:
 
 
 def claims_parts(judged: Sequence[Claim], names: Sequence[str] = ()) -> list[str | Table]:
-    """Return the table and a paragraph per explained claim; empty without claims."""
+    """Return the table and a paragraph per explained claim, or nothing without claims."""
     if not judged:
         return []
     reasons = [claim.explained for claim in judged if claim.explained]

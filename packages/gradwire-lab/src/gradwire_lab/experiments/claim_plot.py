@@ -27,7 +27,7 @@ LOGARITHMIC = 50
 
 
 def plot(claims: Sequence[Claim], name: str, caption: str) -> Picture | None:
-    """Return a picture with a row per claim and a scale per unit; None without a finite figure."""
+    """Return a picture with a row per claim and a scale per unit, or None without a finite figure."""
     drawn = [claim for claim in claims if [*_finite(claim.figures.values())]]
     if not drawn:
         return None

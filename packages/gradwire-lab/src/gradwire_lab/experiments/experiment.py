@@ -61,7 +61,7 @@ class Word:
 
 
 def option(default: Any, text: str, **word: Any) -> Any:
-    """Return a dataclass field set by a command-line option; ``word`` holds the fields of its ``Word``."""
+    """Return a dataclass field set by a command-line option. ``word`` holds the fields of its ``Word``."""
     return field(default=default, metadata={"word": Word(text, **word)})
 
 
@@ -97,7 +97,7 @@ def add_options(parser: argparse.ArgumentParser, kind: Callable[..., object]) ->
 
 
 def read_options(kind: Callable[..., Kind], words: argparse.Namespace) -> Kind:
-    """Return the dataclass built from parsed options; missing options keep the defaults of their fields.
+    """Return the dataclass built from parsed options. Missing options keep the defaults of their fields.
 
     Raises ``SpecError``.
     """
@@ -235,7 +235,7 @@ def is_row_of(cell: Cell, row: Row) -> bool:
 
 
 def cells_of(common: Cell = MappingProxyType({}), /, **values: Iterable[Any]) -> list[Cell]:
-    """Return a cell for each combination of values; the last name varies fastest.
+    """Return a cell for each combination of values. The last name varies fastest.
 
     Every cell also has the names of ``common``.
 
@@ -311,7 +311,7 @@ class HeardWarnings(logging.Handler):
         logging.getLogger(LOSSY_LOGGER).handlers = self._others
 
     def emit(self, record: logging.LogRecord) -> None:
-        """Store a warning, from any thread; duplicates are dropped."""
+        """Store a warning, from any thread. Duplicates are dropped."""
         self._sentences[record.getMessage()] = None
 
     def joined(self, row: Row) -> Row:
@@ -332,7 +332,7 @@ def lossy_warnings(rows: Sequence[Row]) -> tuple[str, ...]:
 
 
 def warnings_in_words(sentences: Sequence[str]) -> str:
-    """Return a paragraph about the warnings; empty if there are none."""
+    """Return a paragraph about the warnings, or nothing if there are none."""
     if not sentences:
         return ""
     more = len(sentences) - SHOWN
@@ -346,7 +346,7 @@ T = TypeVar("T")
 
 
 class Catalogue(Mapping[str, T]):
-    """Objects by name; an object's module is imported when its name is first looked up.
+    """Objects by name. An object's module is imported when its name is first looked up.
 
     ``places`` maps each name to the object's location in entry-point syntax, ``package.module:NAME``.
     """

@@ -174,7 +174,7 @@ def saving(rows: Mapping[str, Row], policy: str, other: str, system: str) -> flo
 
 
 def claims(by_rate: Mapping[str, Mapping[str, Row]], system: str) -> Iterator[Claim]:
-    """Yield the claims about deltas on one system's link; ``by_rate`` has rows by rate and policy."""
+    """Yield the claims about deltas on one system's link. ``by_rate`` has rows by rate and policy."""
     trained = set.intersection(*(set(rows) for rows in by_rate.values()))
     if not {DELTA, BF16} <= trained:
         return

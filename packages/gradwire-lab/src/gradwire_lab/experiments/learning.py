@@ -81,7 +81,7 @@ class Trainings:
 
     @property
     def problem(self) -> str:
-        """The reason why these training runs are invalid; empty if they learned."""
+        """The reason why these training runs are invalid, or nothing if they learned."""
         values = (*self.accuracies, *self.exact)
         if self.stage and not values:
             return ""
@@ -114,12 +114,12 @@ def exact_trainings(name: str, accuracies: Sequence[float], goal: Goal) -> Train
 
 
 def loss_of(value: float | None) -> float:
-    """Return a row's loss; null, which represents a non-finite loss in a record, becomes infinity."""
+    """Return a row's loss. Null, which represents a non-finite loss in a record, becomes infinity."""
     return value if value is not None and math.isfinite(value) else math.inf
 
 
 def first_steps(name: str, of: int, losses: Sequence[float | None]) -> Trainings:
-    """Return a training run stopped early, from the losses of its steps; a non-finite loss is a failure."""
+    """Return a training run stopped early, from the losses of its steps. A non-finite loss is a failure."""
     known = [loss_of(loss) for loss in losses]
     stage = f"the first {len(known)} of {of:,} steps, losses {known[0]:.2f} to {known[-1]:.2f}"
     goal = Goal(0.0, 1.0, "an accuracy that is not measured")

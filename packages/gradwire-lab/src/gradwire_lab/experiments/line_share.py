@@ -60,7 +60,7 @@ def _codecs(text: str) -> tuple[str, ...]:
 
 @dataclass(frozen=True)
 class LineShareOptions(CheckedOptions):
-    """The hosts, rates, bucket sizes, and codecs; all combinations are measured with each segment size."""
+    """The hosts, rates, bucket sizes, and codecs. All combinations are measured with each segment size."""
 
     hosts: int = option(4, "number of hosts")
     rates: tuple[str, ...] = option(

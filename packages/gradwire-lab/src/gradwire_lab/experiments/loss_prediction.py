@@ -83,7 +83,7 @@ class LossPredictionOptions(CheckedOptions):
 
 
 def cells(options: LossPredictionOptions) -> list[Cell]:
-    """Return a cell for each rate, task, codec, and pipeline; the exact codec, the reference, is first."""
+    """Return a cell for each rate, task, codec, and pipeline. The exact codec, the reference, is first."""
     codecs, common = dict.fromkeys((CODECS[0], *options.codecs)), {"hosts": options.hosts}
     return cells_of(common, rate=options.rates, task=options.tasks, codec=codecs, pipeline=PIPELINES)
 
@@ -141,7 +141,7 @@ def _losses_of(run: Row) -> list[float]:
 
 
 def task_of(name: str, rank: int, world: int) -> TrainingTask:
-    """Return one of ``TASKS``, small enough for hosts that share two cores; its loss falls until the end."""
+    """Return one of ``TASKS``, small enough for hosts that share two cores. Its loss falls until the end."""
     import torch
     from torch import nn
 
@@ -170,7 +170,7 @@ def task_of(name: str, rank: int, world: int) -> TrainingTask:
 def _predictor(
     ranks: Ranks, task: TrainingTask, trained: TrainingTask, codecs: Sequence[str]
 ) -> Predictor | None:
-    """Measure the predictor's inputs on all ranks' gradients at trained weights; None except on rank 0."""
+    """Measure the predictor's inputs on all ranks' gradients at trained weights, or None except on rank 0."""
     import torch
 
     from gradwire.planner.candidates import Workload
@@ -270,7 +270,7 @@ def extra(exact: Sequence[float], losses: Sequence[float]) -> float:
 
 
 def _smoothed(losses: Sequence[float]) -> list[float]:
-    """Return means over up to two neighbours on either side; the window is symmetric, even at the ends."""
+    """Return means over up to two neighbours on either side. The window is symmetric, even at the ends."""
     found = []
     for place in range(len(losses)):
         reach = min(2, place, len(losses) - 1 - place)

@@ -187,7 +187,7 @@ def measure(
     device: str = "cpu",
     target: float | None = None,
 ) -> None:
-    """Train the cells' task from its seed with each method; ``target`` is the loss to reach, if known."""
+    """Train the cells' task from its seed with each method. ``target`` is the loss to reach, if known."""
     files = Files(*(None if name is None else Path(name) for name in (data_dir, images, text)))
 
     def new_task() -> TrainingTask:

@@ -241,7 +241,7 @@ def _answer(judged: Sequence[Judged]) -> str:
 
 
 def _short(judged: Sequence[Judged]) -> str:
-    """Return a sentence with the number of shortened exhibits, compared with --full; empty without any."""
+    """Return a sentence with the number of exhibits shorter than with --full, or nothing without any."""
     short = sum(bool(each.shortened) for each in judged)
     return (
         f"{short} of {len(judged)} tables and figures were shortened; their rows say in what."
@@ -251,7 +251,7 @@ def _short(judged: Sequence[Judged]) -> str:
 
 
 def _failed(recorded: Sequence[Recorded]) -> list[Part]:
-    """Return the table of failures and their reasons; empty without failures."""
+    """Return the table of failures and their reasons, or nothing without failures."""
     rows = [
         (_link(each.judged), claim.title, MARKS[claim.verdict], _why(claim))
         for verdict in (Verdict.DID_NOT_LEARN, Verdict.NOT_REPRODUCED, Verdict.DECLARED)

@@ -108,7 +108,10 @@ class PredictionOptions(CheckedOptions):
 
 
 def cells(options: PredictionOptions) -> list[Cell]:
-    """Return a cell for each network, size, algorithm, and codec; ``backend`` only with ``identity``."""
+    """Return a cell for each network, size, algorithm, and codec.
+
+    ``backend`` is used only with ``identity``.
+    """
     return [
         {
             "hosts": hosts,

@@ -271,7 +271,7 @@ def perform(
 
 
 def _plot(plot: Callable[[list[Row]], bytes] | None, rows: list[Row], quiet: bool) -> bytes | None:
-    """Return the plot as a PNG; None if the experiment has no plot or matplotlib is missing."""
+    """Return the plot as a PNG, or None if the experiment has no plot or matplotlib is missing."""
     if plot is None or importlib.util.find_spec("matplotlib") is not None:
         return None if plot is None else plot(rows)
     if not quiet:
@@ -297,7 +297,10 @@ Their time is not counted, because they work for the measurement.
 
 
 class OtherPrograms:
-    """The CPU time of processes that this process did not start; unknown without Linux's ``/proc``."""
+    """The CPU time of processes that this process did not start.
+
+    The time is unknown without Linux's ``/proc``.
+    """
 
     def __init__(self, proc: Path = PROC) -> None:
         self._proc = proc
@@ -342,7 +345,7 @@ def others_s(proc: Path = PROC) -> float | None:
 
 
 def others_in_words(rows: Sequence[Row]) -> str:
-    """Return a sentence about the rows that have the field; empty if none has.
+    """Return a sentence about the rows that have the field, or nothing if none has.
 
     Examples
     --------

@@ -82,7 +82,7 @@ class Speed:
 
     @property
     def time_s(self) -> Mapping[int, float]:
-        """The seconds to the target loss; empty unless all seeds reach it."""
+        """The seconds to the target loss, or nothing unless all seeds reach it."""
         return {seed: point[1] for seed, point in self.reached.items()} if self.has_reached else {}
 
     @property
@@ -161,7 +161,7 @@ def curve_of(row: Row) -> list[tuple[float, float, float]]:
 
 
 def ratio(times_s: Mapping[int, float], others_s: Mapping[int, float]) -> Ratio | None:
-    """Return the other method's time over the first method's; None unless they share two or more seeds."""
+    """Return the other method's time over the first method's, or None unless they share two or more seeds."""
     if len(times_s) < 2 or times_s.keys() != others_s.keys():
         return None
     return Ratio.of(others_s[seed] / times_s[seed] for seed in times_s)

@@ -188,13 +188,13 @@ SOURCES = MappingProxyType(
 
 
 def data_folder() -> Path | None:
-    """Return the absolute path of ``$GRADWIRE_DATA``, valid in any working folder; None if unset."""
+    """Return the absolute path of ``$GRADWIRE_DATA``, valid in any working folder, or None if unset."""
     named = os.environ.get("GRADWIRE_DATA")
     return Path(named).absolute() if named else None
 
 
 def find(name: str, data_dir: Path | None = None) -> Path | None:
-    """Return the folder with the files of ``name``; None for ``digits``. Raises ``DataError``.
+    """Return the folder with the files of ``name``, or None for ``digits``. Raises ``DataError``.
 
     The folder is ``data_dir``, else ``$GRADWIRE_DATA``, else the cache. Missing files are downloaded to the
     cache only, never to the user's own folder.
@@ -213,7 +213,7 @@ def find(name: str, data_dir: Path | None = None) -> Path | None:
 
 
 def find_cifar10(named: Path | None = None) -> Path | None:
-    """Return the folder of CIFAR-10: ``named``, else ``cifar10`` in ``$GRADWIRE_DATA``; None without either.
+    """Return the folder of CIFAR-10, which is ``named`` or ``cifar10`` in ``$GRADWIRE_DATA``, or None.
 
     The path is absolute, so that it is valid in any working folder. Its files aren't checked.
     """
@@ -277,7 +277,7 @@ DATASETS = ("digits", *SOURCES)
 
 @dataclass(frozen=True)
 class Dataset:
-    """A data set: uint8 images of shape (count, rows, columns), int64 labels; batches are normalised."""
+    """A data set: uint8 images of shape (count, rows, columns), int64 labels. Batches are normalised."""
 
     name: str
     train_images: torch.Tensor

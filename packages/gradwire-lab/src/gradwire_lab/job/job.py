@@ -99,7 +99,7 @@ def in_words(results: tuple[RunResult, ...]) -> str:
 
 
 def _saved(result: RunResult) -> str:
-    """Return the compression ratio in words; "no fewer bytes" if it is 1.0 at one decimal."""
+    """Return the compression ratio in words, or "no fewer bytes" if it is 1.0 at one decimal."""
     ratio = f"{result.ratio:.1f}"
     return (
         f", with {ratio}x fewer bytes on the wire"
@@ -149,7 +149,7 @@ PAGES = MappingProxyType({SCHEMA: page_of})
 
 
 def perform_job(options: JobOptions, *, quiet: bool = False, verbose: bool = False) -> Path | None:
-    """Run the job; return the folder of its files, or None on ranks that write none.
+    """Run the job, and return the folder of its files, or None on ranks that write none.
 
     ``options.data_folder`` is the folder that the user passed, if any; ``quiet`` hides the progress. With
     ``verbose``, the report has the reasons of all choices. Raises ``GradwireError``, if possible before any

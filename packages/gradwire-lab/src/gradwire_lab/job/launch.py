@@ -53,7 +53,7 @@ def perform_local(options: JobOptions, show: Callable[[Progress], None]) -> tupl
 def perform_joined(
     options: JobOptions, dataset: Dataset, show: Callable[[Progress], None]
 ) -> tuple[RunResult, ...]:
-    """Run the job as one rank of a launcher; only rank 0 returns results. Raises ``JobError``."""
+    """Run the job as one rank of a launcher. Only rank 0 returns results. Raises ``JobError``."""
 
     def work(context: RankContext[Progress], options: JobOptions) -> None:
         perform_all(context, options, dataset)
@@ -99,6 +99,6 @@ def _when(event: Progress | None) -> str:
 
 
 def _shared(options: JobOptions) -> dict[str, object]:
-    """Return the options that must be equal on all ranks; folders may differ."""
+    """Return the options that must be equal on all ranks. Folders may differ."""
     own = ("out", "overwrite", "data_folder")
     return {key: value for key, value in asdict(options).items() if key not in own}

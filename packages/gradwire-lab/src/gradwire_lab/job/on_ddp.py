@@ -57,7 +57,7 @@ class OnDDP:
         self._told = self._counted()
 
     def step(self, compute_loss: Callable[[], torch.Tensor]) -> StepRecord:
-        """Train on one batch with a ``compute_loss`` that calls ``ddp``; ``drain`` returns the waits.
+        """Train on one batch with a ``compute_loss`` that calls ``ddp``. ``drain`` returns the waits.
 
         ``drain`` returns the waits.
         """
@@ -84,7 +84,7 @@ class OnDDP:
         return self.decisions[-1][1].plan if self.decisions else None
 
     def drain(self) -> StepRecord:
-        """Return the waits and bytes of the steps since the last call; no exchange is in flight."""
+        """Return the waits and bytes of the steps since the last call. No exchange is in flight."""
         waits, self._waits = self._waits, StepRecord()
         if isinstance(self._hooked, Attached):
             total = self._counted()
@@ -95,12 +95,12 @@ class OnDDP:
         return StepRecord.of_wait(waits.exposed_s, cost)
 
     def close(self) -> None:
-        """Close gradwire, if it is attached; may be called twice."""
+        """Close gradwire, if it is attached. Repeated calls are allowed."""
         if isinstance(self._hooked, Attached):
             self._hooked.close()
 
     def _in_words(self) -> AbstractContextManager[None]:
-        """Convert errors of torch's own exchange into ``LinkError``; gradwire's errors pass through."""
+        """Convert errors of torch's own exchange into ``LinkError``. Errors of gradwire pass through."""
         if isinstance(self._hooked, Attached):
             return nullcontext()
         return in_words(f"rank {dist.get_rank()} averaged gradients", self._timeout_s)

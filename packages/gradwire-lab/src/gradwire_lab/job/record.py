@@ -98,7 +98,7 @@ class RunStarted:
 
 @dataclass(frozen=True)
 class StepDone:
-    """The event that rank 0 has finished ``step`` steps; sent at most every ``REPORT_EVERY_S``."""
+    """The event that rank 0 has finished ``step`` steps, sent at most every ``REPORT_EVERY_S``."""
 
     run: Run
     step: int
@@ -114,7 +114,7 @@ class EpochDone:
 
 @dataclass(frozen=True)
 class RunDone:
-    """The event that a run has finished; all compared ranks have bit-identical weights."""
+    """The event that a run has finished. All compared ranks have bit-identical weights."""
 
     result: RunResult
 
@@ -159,7 +159,7 @@ class EqualLoss:
     reached: dict[Run, tuple[float, float] | None]
 
     def seconds(self, run: Run) -> float | None:
-        """Return the training time to the target loss in seconds; None if the run didn't reach it."""
+        """Return the training time to the target loss in seconds, or None if the run didn't reach it."""
         point = self.reached[run]
         return None if point is None else point[1]
 
@@ -316,7 +316,7 @@ def job_record(options: JobOptions, results: tuple[RunResult, ...]) -> dict[str,
 
 
 def read_results(record: Mapping[str, Any]) -> tuple[RunResult, ...]:
-    """Read the results in a job's record; null times and losses become NaN."""
+    """Read the results in a job's record. Null times and losses become NaN."""
     return _SOURCE.fields(record).get("runs", rows(_read_run))
 
 

@@ -86,7 +86,7 @@ def show_report(options: JobOptions, results: tuple[RunResult, ...], verbose: bo
 
 
 def show_results(title: str, results: tuple[RunResult, ...], verbose: bool) -> None:
-    """Write a title and the table; with ``verbose``, also the reasons of every chosen plan."""
+    """Write a title and the table, with ``verbose`` also the reasons of every chosen plan."""
     made, note = table(results)
     show(title, "", made, "", note)
     chosen = [(result.run.label, step, reason) for result in results for step, reason in result.decided]

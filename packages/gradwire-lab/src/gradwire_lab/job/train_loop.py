@@ -61,7 +61,7 @@ class Team:
         return self.rank == self.workers
 
     def takes_part(self, run: Run) -> bool:
-        """Return whether this rank takes part in ``run``; the server is idle in runs without a server."""
+        """Return whether this rank takes part in ``run``. The server is idle in runs without a server."""
         return run.method == "server" or not self.is_server
 
     def link_group(self, run: Run) -> tuple[dist.ProcessGroup, list[int]]:
@@ -155,7 +155,7 @@ class _Side:
             self.method.synchronise()
 
     def train(self, length: int) -> tuple[StepRecord, float]:
-        """Run ``length`` steps and drain; return their total record and the wall-clock seconds."""
+        """Run ``length`` steps and drain, and return their total record and the wall-clock seconds."""
         team = self.job.team
         self.job.context.doing = f"{self.run.label}, before step {self._steps_done + 1}"
         team.barrier(self.run)
@@ -169,7 +169,7 @@ class _Side:
 
     @torch.inference_mode()
     def evaluate(self, loss: float, train_s: float) -> Epoch:
-        """Evaluate the weights on the test set; ``loss`` is the mean training loss."""
+        """Evaluate the weights on the test set. ``loss`` is the mean training loss."""
         self.job.context.doing = f"{self.run.label}, evaluation"
         right, total = 0, 0.0
         for images, labels in self.job.dataset.test_batches():

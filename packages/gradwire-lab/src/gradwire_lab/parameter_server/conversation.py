@@ -47,7 +47,7 @@ EXACT = Identity()
 
 
 class Kind(IntEnum):
-    """The kind of a message; the module's docstring has the table."""
+    """The kind of a message. The module's docstring has the table."""
 
     PUSH = 1
     DRAIN = 2
@@ -198,7 +198,7 @@ class Conversation:
         return self._framers[codec]
 
     def _send(self, framer: Framer, segment: torch.Tensor, raw_nbytes: int = 0) -> torch.Tensor:
-        """Start to send a frame; return its payload."""
+        """Start to send a frame, and return its payload."""
         outgoing = self._stream.encode(self._beside, framer, segment)
         self._stream.send(self._beside, outgoing, raw_nbytes)
         return outgoing.frame[HEADER_NBYTES:]

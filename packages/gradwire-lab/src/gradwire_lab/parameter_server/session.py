@@ -45,7 +45,7 @@ class Clocks:
         self._done = dict.fromkeys(workers, 0)
 
     def tick(self, rank: int) -> int:
-        """Count one more gradient of ``rank``; return its number of gradients."""
+        """Count one more gradient of ``rank``, and return its number of gradients."""
         self._done[rank] += 1
         return self._done[rank]
 
@@ -193,7 +193,7 @@ class Session:
         events.put(Event(self, what))
 
     def _serve(self, goal: int, events: SimpleQueue[Event]) -> Kind:
-        """Serve one request; return its kind, or ``GAVE_UP``."""
+        """Serve one request, and return its kind, or ``GAVE_UP``."""
         asked = self._talk.hear()
         self._check(asked, goal)
         if asked.kind is not Kind.DRAIN:

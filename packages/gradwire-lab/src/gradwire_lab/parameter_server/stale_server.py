@@ -71,7 +71,7 @@ class Updates(ABC):
 
     @abstractmethod
     def came(self, rank: int, schedule: Schedule) -> bool:
-        """Process the complete gradient of ``rank``; return whether the weights have changed."""
+        """Process the complete gradient of ``rank``, and return whether the weights have changed."""
 
 
 class AtOnce(Updates):
@@ -195,7 +195,7 @@ class StaleServer(Method):
         self._talks = [Conversation(link, rank, self.plan, self._turn) for rank in self._workers]
 
     def serve(self, steps: int, schedule: Schedule = lambda _step: None) -> StepRecord:
-        """Serve ``steps`` steps of every worker and the ``drain`` after them; return their record.
+        """Serve ``steps`` steps of every worker and the ``drain`` after them, and return their record.
 
         ``schedule`` is called with a step's number, from 0, before a gradient of that step is applied. With S
         >= 1, these numbers may decrease by up to S + 1.
@@ -241,7 +241,7 @@ class StaleServer(Method):
         self._snapshot = None
 
     def _serve(self, goal: int, schedule: Schedule) -> float:
-        """Handle the sessions' reports until all have ended; return the idle seconds."""
+        """Handle the sessions' reports until all have ended, and return the idle seconds."""
         events: SimpleQueue[Event] = SimpleQueue()
         for session in self._sessions:
             session.start(goal, events)

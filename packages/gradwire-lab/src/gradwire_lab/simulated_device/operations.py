@@ -63,7 +63,7 @@ class Write(Operation):
 
 
 class Read(Operation):
-    """A kernel's read; other streams must not write its memory before the stream reaches it."""
+    """A kernel's read. Other streams must not write its memory before the stream reaches it."""
 
     def __init__(self, read: Range, keep: object) -> None:
         super().__init__(read)

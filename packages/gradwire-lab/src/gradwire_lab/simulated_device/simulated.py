@@ -69,7 +69,7 @@ class SimulatedEvent(Event):
             self.reach()
 
     def order(self) -> None:
-        """Make the current stream wait for this event; on a prompt device, block the host instead."""
+        """Make the current stream wait for this event. On a prompt device, block the host instead."""
         if self._stream.device.prompt:
             self.wait()
         elif self._stream.device.waits_here("order"):
@@ -272,7 +272,7 @@ class Simulated(Device):
     def launch(
         self, kernels: Callable[[], T], reads: Sequence[torch.Tensor], writes: Sequence[torch.Tensor]
     ) -> T:
-        """Run the kernels now; their writes take effect later, on the current stream."""
+        """Run the kernels now. Their writes take effect later, on the current stream."""
         return launch(self, kernels, [*reads, *writes], writes)
 
     def event(self) -> SimulatedEvent:
@@ -284,7 +284,7 @@ class Simulated(Device):
         return torch.futures.Future()
 
     def own(self, tensor: torch.Tensor) -> torch.Tensor:
-        """Make this device the owner of a CPU tensor's memory; return the tensor."""
+        """Make this device the owner of a CPU tensor's memory, and return the tensor."""
         storage = tensor.untyped_storage()
         with _owning:
             for key in [key for key, (reference, _) in _owners.items() if reference.expired()]:
@@ -340,7 +340,7 @@ class Simulated(Device):
         return [each for each in every if each not in before]
 
     def carry(self, nbytes: int, begin: float, *, up: bool) -> float:
-        """Return the end time of a copy from ``begin`` on; each direction carries one copy at a time."""
+        """Return the end time of a copy from ``begin`` on. Each direction carries one copy at a time."""
         rate = self._nbytes_per_s[up]
         if rate is None:
             return begin
@@ -373,7 +373,7 @@ class Simulated(Device):
         self._thread.stream = stream
 
     def _allocate(self, name: str) -> None:
-        """Count an allocation; raise torch's out-of-memory error if it is ``refused``."""
+        """Count an allocation, and raise torch's out-of-memory error if it is ``refused``."""
         self.check()
         number = self.allocations[name]
         self.allocations[name] += 1

@@ -65,7 +65,7 @@ Words = _core.Words
 
 
 def available_targets() -> list[str]:
-    """Return the targets that this machine can run, slowest first; the first is ``scalar``."""
+    """Return the targets that this machine can run, slowest first. The first is ``scalar``."""
     return list(_core.available_targets())
 
 
@@ -108,7 +108,7 @@ def max_nbytes(name: str, n: int, params: tuple[int, ...]) -> int:
 
 
 def encode(name: str, x: torch.Tensor, out: torch.Tensor, params: tuple[int, ...]) -> int:
-    """Encode ``x`` into ``out``, which has room for ``max_nbytes``; return the payload's size."""
+    """Encode ``x`` into ``out``, which has room for ``max_nbytes``, and return the payload's size."""
     _obey_environment()
     return _core.encode(name, x.data_ptr(), x.numel(), out.data_ptr(), *_three(params), threads())
 
@@ -134,7 +134,7 @@ def largest_exponent(x: torch.Tensor) -> int | None:
 
 
 def scale(x: torch.Tensor, out: torch.Tensor, exponent: int, *, add: bool = False) -> None:
-    """Scale ``x`` by ``2^exponent``; write the result to ``out`` or, with ``add``, add it to ``out``.
+    """Scale ``x`` by ``2^exponent``, and write the result to ``out`` or, with ``add``, add it to ``out``.
 
     The exponent is from -126 to 127, and ``out`` may be ``x``.
     """
@@ -243,13 +243,13 @@ def decode_finished(
 
 
 def finish(x: torch.Tensor, divisor: int) -> bool:
-    """Divide ``x`` by ``divisor`` in place, unless it is 1; return whether all quotients are finite."""
+    """Divide ``x`` by ``divisor`` in place, unless it is 1, and return whether all quotients are finite."""
     _obey_environment()
     return _core.finish(x.data_ptr(), x.numel(), float(divisor), threads())
 
 
 def pack_message(tensors: Sequence[Packed], out: torch.Tensor) -> list[float]:
-    """Pack tensors into the message ``out``; return the sum of squares of each ``summed`` tensor, else 0.
+    """Pack tensors into the message ``out``, and return the sum of squares of each ``summed`` tensor, else 0.
 
     The sums are equal to those of ``sum_norms``, without a second pass over memory.
     """
@@ -265,13 +265,13 @@ def entropy_max_nbytes(n: int) -> int:
 
 
 def entropy_encode(symbols: torch.Tensor, out: torch.Tensor) -> int:
-    """Encode bytes into ``out``, which has room for ``entropy_max_nbytes``; return the payload's size."""
+    """Encode bytes into ``out``, which has room for ``entropy_max_nbytes``, and return the payload's size."""
     _obey_environment()
     return _core.entropy_encode(symbols.data_ptr(), symbols.numel(), out.data_ptr(), threads())
 
 
 def entropy_decode(payload: torch.Tensor, out: torch.Tensor) -> str | None:
-    """Decode into ``out``; return None, or a description of the fault, after which ``out`` is undefined."""
+    """Decode into ``out``, and return None or a fault's description. After a fault, ``out`` is undefined."""
     _obey_environment()
     return _core.entropy_decode(payload.data_ptr(), payload.numel(), out.data_ptr(), out.numel(), threads())
 
@@ -284,7 +284,7 @@ def delta_max_nbytes(words: _core.Words, n: int) -> int:
 def delta_encode(
     words: _core.Words, sources: Sequence[DeltaSource], out: torch.Tensor, *, align: int = 1, code: bool
 ) -> list[tuple[int, int]]:
-    """Encode a message into ``out``; return each source's start (a multiple of ``align``) and end."""
+    """Encode a message into ``out``, and return each source's start (a multiple of ``align``) and end."""
     _obey_environment()
     rows = [
         (
@@ -301,7 +301,7 @@ def delta_encode(
 
 
 def delta_apply(words: _core.Words, bodies: Sequence[DeltaBody]) -> tuple[int, str | None]:
-    """Apply the bodies of deltas in order; return the number applied, and the next one's fault or None.
+    """Apply the bodies of deltas in order, and return the number applied, and the next one's fault or None.
 
     The words of an invalid body stay unchanged.
     """

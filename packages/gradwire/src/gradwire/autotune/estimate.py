@@ -47,7 +47,7 @@ class Limit:
 
 
 def limit_of(chosen: Prediction, line: Line, gather_s: float, ranks_per_machine: int) -> Limit:
-    """Return the largest part of a step; the all-gathers of FSDP's weights add ``gather_s`` seconds.
+    """Return the largest part of a step. The all-gathers of FSDP's weights add ``gather_s`` seconds.
 
     The exposed part of an exchange is divided like the whole exchange. If ranks share a machine, the exchange
     also waits for cores, so the link's part is at most the time of the bytes at the link's rate.
@@ -72,7 +72,7 @@ _SOURCE = Source("an estimate", "run the same version of gradwire on all ranks")
 
 @dataclass(frozen=True)
 class Deployment:
-    """A network, and the number of hosts on it; ``ranks_per_machine`` of the hosts share a machine.
+    """A network, and the number of hosts on it. ``ranks_per_machine`` of the hosts share a machine.
 
     ``is_here`` marks the deployment in which the steps were observed.
     """
@@ -197,7 +197,7 @@ class Estimator:
         self._families: dict[tuple[Line, int, bool], Family] = {}
 
     def at(self, place: Deployment, codecs: tuple[Codec, ...] | None = None) -> Estimate:
-        """Return the estimate for one deployment, with one of ``codecs``; None for all candidates."""
+        """Return the estimate for one deployment, with one of ``codecs``, or None for all candidates."""
         predictor = self._predictor(place)
         space = Space(
             self._settings.candidates if codecs is None else codecs,

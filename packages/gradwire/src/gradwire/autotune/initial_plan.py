@@ -38,7 +38,7 @@ class InitialPlan:
 
     @classmethod
     def of(cls, plan: PlanLike | Auto, name: str = "plan", pipeline: int = 1) -> Self:
-        """Read a front end's plan argument; errors call it ``name``.
+        """Read a front end's plan argument. Errors call it ``name``.
 
         The run chooses its plan if the argument is None, ``"auto"``, or an ``Auto``. ``pipeline`` is the
         default for plans that don't set it. Raises ``SpecError``.
@@ -50,7 +50,7 @@ class InitialPlan:
 
     @property
     def facts(self) -> dict[str, str]:
-        """The settings of the choice, on which all ranks must agree; empty for a fixed plan."""
+        """The settings of the choice, on which all ranks must agree, or nothing for a fixed plan."""
         return {} if self.auto is None else {NAME: terms_of(self.auto)}
 
     def chooser(

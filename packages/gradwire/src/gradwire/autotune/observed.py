@@ -135,7 +135,7 @@ class Observed:
 
 @dataclass(frozen=True)
 class RecordedSteps:
-    """The recorded steps of one rank; the fields are as in ``Observed``."""
+    """The recorded steps of one rank. The fields are as in ``Observed``."""
 
     kind: str
     device: torch.device
@@ -152,7 +152,7 @@ def observe(
     line: Line | None = None,
     attached: str | None = None,
 ) -> Observed:
-    """Return the steps with the times of the slowest rank; all ranks call it together.
+    """Return the steps with the times of the slowest rank. All ranks call this together.
 
     Without a ``line``, the links between the ranks are measured. The counts and gradients are this rank's.
     Raises ``ExchangeError``.
@@ -216,5 +216,5 @@ def stretch(values: torch.Tensor, count: int) -> torch.Tensor:
 
 
 def joined(parts: Sequence[torch.Tensor]) -> torch.Tensor:
-    """Return the concatenated excerpts, 1-D float32 on the CPU; this waits for the device."""
+    """Return the concatenated excerpts, 1-D float32 on the CPU. This waits for the device."""
     return torch.cat([part.to(device="cpu", dtype=torch.float32) for part in parts])

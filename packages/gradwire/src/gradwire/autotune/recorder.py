@@ -67,7 +67,7 @@ _FAILED = "no estimate: "
 
 
 class Recorder(StepObserver):
-    """The observer that records one rank's steps; all ranks record the same steps.
+    """The observer that records one rank's steps. All ranks record the same steps.
 
     Parameters
     ----------
@@ -124,7 +124,7 @@ class Recorder(StepObserver):
             self._times.forget()
 
     def handed_over(self, gradient: torch.Tensor) -> int:
-        """Record a bucket of gradients; return the number of floats to keep from it."""
+        """Record a bucket of gradients, and return the number of floats to keep from it."""
         place, count = len(self._now), gradient.numel()
         self._now.append(count)
         self._device = gradient.device
@@ -141,19 +141,19 @@ class Recorder(StepObserver):
 
     @property
     def recorded(self) -> RecordedSteps:
-        """The timed steps, and the buckets and all-gathers of the latest one; this waits for the device."""
+        """The timed steps, and the buckets and all-gathers of the latest one. This waits for the device."""
         counts, gathers, gradients = tuple(self.counts), tuple(self._gathers), map(joined, self._excerpts)
         return RecordedSteps(self._kind, self._device, self._times, counts, gathers, tuple(gradients))
 
     @property
     def is_ready(self) -> bool:
-        """Whether enough steps have been recorded; the same on all ranks."""
+        """Whether enough steps have been recorded, the same on all ranks."""
         return len(self._times) >= self._config.estimate_steps and bool(self._excerpts)
 
     def estimate(
         self, sync: BetweenSteps, rate: str | float | None = None, hosts: int | None = None
     ) -> Estimate | None:
-        """Return an estimate for a deployment, measured by rank 0; None until enough steps are recorded.
+        """Return an estimate for a deployment, measured by rank 0, or None until enough steps are recorded.
 
         All ranks call it together between two steps. ``rate`` is a link rate such as ``"10gbit"``, or bytes
         per second; without it, the link is measured. ``hosts`` defaults to the number of ranks. Raises

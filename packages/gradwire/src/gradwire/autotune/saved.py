@@ -33,7 +33,7 @@ _CHOSEN = ("codec", "codecs", "algorithm", "segment_nbytes")
 
 
 def refusal(decision: Decision, settings: Auto, rules: CandidateRules, names: Iterable[str]) -> str:
-    """Return the reason why a run with these parameters must not use a decision; empty if it may use it.
+    """Return the reason why a run with these parameters must not use a decision, or nothing if it may use it.
 
     The run must be able to choose the plan itself. A decision has only the mean of the parameters' squared
     relative errors, which is at most the squared limit for every plan that meets the contract.
@@ -165,7 +165,7 @@ class Saved:
 
 
 def load(place: str, key: str, terms: str, most_nbytes: int = DEFAULT.most_file_nbytes) -> Decision | None:
-    """Return the decision in a file; None if it has none for this key and these settings.
+    """Return the decision in a file, or None if it has none for this key and these settings.
 
     A file that cannot be read causes a warning. Older files don't have the settings.
     """
@@ -187,7 +187,7 @@ def load(place: str, key: str, terms: str, most_nbytes: int = DEFAULT.most_file_
 def save(
     place: str, key: str, terms: str, decision: Decision, most_nbytes: int = DEFAULT.most_file_nbytes
 ) -> None:
-    """Write a decision to a file atomically; a file that cannot be written causes a warning."""
+    """Write a decision to a file atomically. A file that cannot be written causes a warning."""
     fields = sealed({"key": key, "settings": terms, "decision": to_values(decision)})
     try:
         _check_ordinary(Path(place), most_nbytes)

@@ -17,7 +17,7 @@ class TunerState(Enum):
 
 
 class TunerEvent(Enum):
-    """An event that all ranks observe before a step; its value is the condition in the table."""
+    """An event that all ranks observe before a step. Its value is the condition in the table."""
 
     REPEATED = "the latest step is repeated"
     LOADED = "a checkpoint was loaded since the latest step"

@@ -28,7 +28,7 @@ class StepTime:
 
 
 class StepTimes:
-    """The times of the latest steps; each step begins when the previous one ends."""
+    """The times of the latest steps. Each step begins when the previous one ends."""
 
     def __init__(self, clock: Callable[[], float] = perf_counter, config: AutoConfig = DEFAULT) -> None:
         self._clock = clock
@@ -64,7 +64,7 @@ class StepTimes:
             self._add(StepTime(last - began, min(backward_s, last - began), now - last))
 
     def forget(self, uncounted: int = 1) -> None:
-        """Discard all times, and don't time the next ``uncounted`` steps; the first has no beginning."""
+        """Discard all times, and don't time the next ``uncounted`` steps. The first has no beginning."""
         self._latest.clear()
         self._ended, self._uncounted = None, uncounted - 1
 
@@ -79,7 +79,7 @@ class StepTimes:
 
     @property
     def median(self) -> StepTime:
-        """The medians of the latest steps; there must be at least one."""
+        """The medians of the latest steps. There must be at least one."""
         rows = [(each.compute_s, each.backward_s, each.exposed_s) for each in self._latest]
         return StepTime(*map(statistics.median, zip(*rows, strict=True)))
 
@@ -103,7 +103,7 @@ def slowest(rows: Sequence[Sequence[float]]) -> StepTime:
 
 
 class Watch:
-    """The comparison of each window of steps with the first window after a decision; equal on all ranks.
+    """The comparison of each window of steps with the first window after a decision, equal on all ranks.
 
     Attributes
     ----------

@@ -56,7 +56,7 @@ class Trial:
 
     @property
     def present(self) -> Decision | None:
-        """The decision whose turn it is; None after the last turn, or if there is nothing to compare.
+        """The decision whose turn it is, or None after the last turn, or if there is nothing to compare.
 
         Its reason is short, because the reason of the final decision has the details.
         """
@@ -166,11 +166,11 @@ class Trial:
 
 
 def _exact_s(tried: Sequence[Decision]) -> float:
-    """Return the shortest step time without compression; infinity if no such plan was tried."""
+    """Return the shortest step time without compression, or infinity if no such plan was tried."""
     return min((each.step_s for each in tried if each.plan.codec.EXACT), default=inf)
 
 
 def _mean(turns_s: Sequence[float]) -> float:
-    """Return the mean of the timed turns; infinity if there are none."""
+    """Return the mean of the timed turns, or infinity if there are none."""
     timed = [each for each in turns_s if not isinf(each)]
     return fmean(timed) if timed else inf

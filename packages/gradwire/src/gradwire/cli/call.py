@@ -68,7 +68,7 @@ class Call:
             self._undo.enter_context(output_kept_for_files())
 
     def note(self) -> str:
-        """Return the note for errors that names the contributing settings; empty if there are none."""
+        """Return the note for errors that names the contributing settings, or nothing if there are none."""
         return f" ({self._file} sets {', '.join(self._set)})" if self._set else ""
 
     def close(self) -> None:

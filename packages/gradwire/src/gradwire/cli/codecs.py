@@ -179,7 +179,7 @@ def _most_bits(codec: Codec) -> str:
 
 
 def note_of(codec: Codec) -> CodecNote:
-    """Return the note of a codec; for one of another package, its source is the package."""
+    """Return the note of a codec. The source of another package's codec is the package."""
     own = NOTES.get(codec.name)
     return CodecNote("", plugins.origin(plugins.CODECS, codec.name) or "", "") if own is None else own
 

@@ -39,7 +39,7 @@ def run(arguments: Sequence[str]) -> None:
 
 @dataclass(frozen=True)
 class Option:
-    """One option: its names, its help, and the values to offer; None if it takes no value."""
+    """One option: its names, its help, and the values to offer, or None if it takes no value."""
 
     names: tuple[str, ...]
     text: str
@@ -109,7 +109,7 @@ _BY_METAVAR = MappingProxyType({"FILE": (FILES,), "PATH": (FILES,), "DIR": (FOLD
 
 
 def bash(found: Sequence[Node]) -> str:
-    """Return the script for bash; it doesn't need the package bash-completion."""
+    """Return the script for bash. It doesn't need the package bash-completion."""
     inner = "\n".join(_case(node.path, f"inner={_quoted(node.inner)}") for node in found if node.inner)
     options = "\n".join(
         _case(node.path, f"options={_quoted(name for each in node.options for name in each.names)}")

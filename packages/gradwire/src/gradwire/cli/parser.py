@@ -40,7 +40,7 @@ class Parser(argparse.ArgumentParser):
         )
 
     def parse_args(self, args: Any = None, namespace: Any = None) -> Any:
-        """Parse as argparse does; the error for an unknown option names the nearest one."""
+        """Parse as argparse does. The error for an unknown option names the nearest one."""
         words = sys.argv[1:] if args is None else list(args)
         misspelled = (
             word
@@ -201,7 +201,7 @@ def add_usual(group: argparse._ActionsContainer) -> None:
 
 
 def add_timeout(group: argparse._ActionsContainer, default_s: float | None, note: str) -> None:
-    """Add ``--timeout``, stored as ``timeout_s``; ``note`` is the part of its help about what fails."""
+    """Add ``--timeout``, stored as ``timeout_s``. ``note`` is the part of its help about what fails."""
     shown_default = "never" if default_s is None else f"{default_s:g}s"
     group.add_argument(
         "--timeout",
@@ -228,7 +228,7 @@ def add_save(group: argparse._ActionsContainer) -> None:
 
 
 def add_folder(group: argparse._ActionsContainer, default: str) -> None:
-    """Add ``--out`` and ``--overwrite``; ``default`` names the usual folder."""
+    """Add ``--out`` and ``--overwrite``. ``default`` names the usual folder."""
     group.add_argument("--out", type=folder_path, metavar="DIR", help=f"folder of the results ({default})")
     add_overwrite(group)
 
@@ -239,7 +239,7 @@ def add_overwrite(group: argparse._ActionsContainer) -> None:
 
 
 def seconds(text: str) -> float:
-    """Return a time in seconds, such as ``500ms`` or ``30s``; a number without unit is in seconds.
+    """Return a time in seconds, such as ``500ms`` or ``30s``. A number without unit is in seconds.
 
     Examples
     --------
@@ -259,14 +259,14 @@ def seconds(text: str) -> float:
 
 
 def file_path(text: str) -> Path:
-    """Return the path of a file; reject an empty name, which may be an unset variable of a script."""
+    """Return the path of a file, and reject an empty name, which may be an unset variable of a script."""
     if not text:
         raise argparse.ArgumentTypeError("expected a path, got an empty one; name a file")
     return Path(text)
 
 
 def folder_path(text: str) -> Path:
-    """Return the path of a folder; reject an empty name, which isn't the current folder."""
+    """Return the path of a folder, and reject an empty name, which isn't the current folder."""
     if not text:
         raise argparse.ArgumentTypeError("expected a path, got an empty one; name a folder ('.' is this one)")
     return Path(text)

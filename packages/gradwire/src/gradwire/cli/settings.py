@@ -47,7 +47,7 @@ class SettingsFile:
     tables: Mapping[str, Any]
 
     def table(self, path: Sequence[str]) -> Mapping[str, Any]:
-        """Return the table of a command, such as ``("testbed", "run")``; empty if there is none."""
+        """Return the table of a command, such as ``("testbed", "run")``, or nothing if there is none."""
         found: Any = self.tables
         for name in path:
             found = found.get(name, {}) if isinstance(found, Mapping) else {}
@@ -143,7 +143,7 @@ def _relative(file: Path, folder: Path) -> Path:
 
 
 def _read(file: Path, root: str) -> SettingsFile | None:
-    """Return the settings in a file; None if it doesn't exist, or has no such table."""
+    """Return the settings in a file, or None if it doesn't exist, or has no such table."""
     try:
         text = read_text(file)
     except FileNotFoundError:

@@ -101,7 +101,7 @@ Their error is relative to the values, so they need no knowledge of the gradient
 
 
 def codec_of(codec: Codec | str | None, name: str = "codec") -> Codec | None:
-    """Return ``codec``, parsed if it is a spec; None for None.
+    """Return ``codec``, parsed if it is a spec, or None for None.
 
     Raises ``SpecError``, whose message names the argument ``name``.
     """

@@ -38,7 +38,7 @@ from gradwire.fields import to_values
 
 
 class Codec(ABC):
-    """The base class of all codecs; the module's docstring states the contract."""
+    """The base class of all codecs. The module's docstring states the contract."""
 
     name: ClassVar[str]
     """The word before the colon of a spec string."""
@@ -65,7 +65,7 @@ class Codec(ABC):
 
     @property
     def of_sums(self) -> Codec:
-        """The codec that encodes finished sums; this codec decodes its payloads."""
+        """The codec that encodes finished sums. This codec decodes its payloads."""
         return self
 
     @property
@@ -101,7 +101,7 @@ class Codec(ABC):
 
     @cached_property
     def fingerprint(self) -> int:
-        """The CRC32C of the spec; frames carry it so that ranks detect different codecs."""
+        """The CRC32C of the spec. Frames carry it so that ranks detect different codecs."""
         return _native.crc32c(torch.frombuffer(bytearray(str(self), "ascii"), dtype=torch.uint8))
 
     @abstractmethod
@@ -158,14 +158,14 @@ class Codec(ABC):
 
     @abstractmethod
     def _encode(self, x: torch.Tensor, out: torch.Tensor) -> int:
-        """Encode ``x`` to ``out`` and return the payload's size; the arguments are checked and detached."""
+        """Encode ``x`` to ``out`` and return the payload's size. The arguments are checked and detached."""
 
     @abstractmethod
     def _decode(self, payload: torch.Tensor, out: torch.Tensor) -> None:
-        """Validate the payload, then decode it to ``out``; dtypes and layouts are already checked."""
+        """Validate the payload, then decode it to ``out``. Dtypes and layouts are already checked."""
 
     def _decode_add(self, payload: torch.Tensor, acc: torch.Tensor) -> None:
-        """Validate the payload, then add the decoded chunk to ``acc``; arguments are as for ``_decode``.
+        """Validate the payload, then add the decoded chunk to ``acc``. Arguments are as for ``_decode``.
 
         This is the reference; compiled kernels do the same without the intermediate chunk.
         """
@@ -175,7 +175,7 @@ class Codec(ABC):
         _native.decode_add("pack", decoded, acc, (32,))
 
     def _decode_finished(self, payload: torch.Tensor, out: torch.Tensor, divisor: int) -> bool:
-        """Decode and divide; arguments are as for ``_decode``. Compiled kernels need one pass."""
+        """Decode and divide. Arguments are as for ``_decode``. Compiled kernels need one pass."""
         self._decode(payload, out)
         return _native.finish(out, divisor)
 

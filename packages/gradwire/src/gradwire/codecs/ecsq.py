@@ -20,7 +20,7 @@ _EXAMPLE = "ecsq:0.5,block=1024"
 
 @dataclass(frozen=True)
 class Ecsq(NativeCodec):
-    """Entropy-coded scalar quantisation: integer multiples of a step size; frequent ones take few bits.
+    """Entropy-coded scalar quantisation: integer multiples of a step size. Frequent multiples take few bits.
 
     Formula: scale = step (1 - 2^-8) RMS of the block, truncated to a float of 8 significant bits and at most
     2^127; q = round_half_even(x / scale); y = q scale, within the range of floats. q is not clipped:

@@ -141,7 +141,7 @@ class ErrBound(NativeCodec):
         )
 
     def bound(self, x: torch.Tensor) -> float:
-        """Return the absolute bound or, with ``relative``, the chunk's largest; 0.0 if all values are 0."""
+        """Return the absolute bound or, with ``relative``, the chunk's largest bound, or 0.0 for zeros."""
         if self.absolute is not None:
             return self.absolute
         rms = largest_rms(x, self.block or x.numel())

@@ -14,7 +14,7 @@ from gradwire.devices import owner_of
 
 
 class Kernels(Protocol):
-    """Compiled kernels for one kind of device; ``gradwire._native`` documents them."""
+    """Compiled kernels for one kind of device. ``gradwire._native`` documents them."""
 
     def encode(self, name: str, x: torch.Tensor, out: torch.Tensor, params: tuple[int, ...]) -> int:
         """Encode ``x`` into ``out`` and return the payload's size in bytes."""
@@ -88,7 +88,7 @@ class NativeCodec(Codec):
 
 
 class PlainCodec(NativeCodec):
-    """A compiled codec without parameters; its spec is its name."""
+    """A compiled codec without parameters. Its spec is its name."""
 
     def __str__(self) -> str:
         return self.name

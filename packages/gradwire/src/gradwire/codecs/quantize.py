@@ -72,12 +72,12 @@ class Quantize(NativeCodec):
 
     @property
     def WANTS_RESIDUAL(self) -> bool:  # noqa: N802 - a constant of other codecs
-        """Whether training needs error feedback; true for 4 bits, whose step size is coarse."""
+        """Whether training needs error feedback, as for 4 bits, whose step size is coarse."""
         return self.bits == 4
 
     @property
     def largest_code(self) -> int:
-        """The largest code, 127 or 7; the smallest is its negative."""
+        """The largest code, 127 or 7. The smallest code is its negative."""
         return (1 << (self.bits - 1)) - 1
 
     @property

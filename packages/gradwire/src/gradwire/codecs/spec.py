@@ -50,7 +50,7 @@ def error(name: str, expected: str, got: object, example: str) -> SpecError:
 
 
 class Reader:
-    """A reader of a spec's values by name; ``finish`` raises an error if any value is unread.
+    """A reader of a spec's values by name. ``finish`` raises an error if any value is unread.
 
     Errors contain ``example``, a valid spec.
     """

@@ -21,7 +21,7 @@ Words: TypeAlias = "np.ndarray[tuple[int], np.dtype[np.uint32]]"
 
 @dataclass(frozen=True)
 class TopK(Codec):
-    """The k = ceil(f n) largest magnitudes, exactly; all others become 0.
+    """The k = ceil(f n) largest magnitudes, exactly. All other values become 0.
 
     Formula: y = x where |x| is among the k largest magnitudes, else 0. Of equal magnitudes the lowest index
     wins, and non-finite values rank above all others.
@@ -136,14 +136,14 @@ class TopK(Codec):
 
 
 def _magnitudes(x: torch.Tensor) -> Words:
-    """Return bit patterns without the sign, which sort like magnitudes; all non-finite ones are equal."""
+    """Return bit patterns without the sign, which sort like magnitudes. All non-finite ones are equal."""
     words: Words = x.numpy().view(np.uint32) & np.uint32(0x7FFF_FFFF)
     np.minimum(words, np.uint32(_INFINITY_BITS), out=words)
     return words
 
 
 def _largest(magnitudes: Words, k: int) -> np.ndarray[tuple[int], np.dtype[np.int64]]:
-    """Return the ascending indices of the ``k`` largest magnitudes; ties go to the lowest indices."""
+    """Return the ascending indices of the ``k`` largest magnitudes. Ties go to the lowest indices."""
     if k == 0:
         return np.empty(0, dtype=np.int64)
     n = magnitudes.size

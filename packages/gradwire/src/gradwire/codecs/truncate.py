@@ -15,7 +15,7 @@ _BITS_EXPECTED = "1 to 31 low bits to drop"
 
 @dataclass(frozen=True)
 class Truncate(NativeCodec):
-    """The top 32 - b bits of every float; the b dropped bits decode to 0.
+    """The top 32 - b bits of every float. The b dropped bits decode to 0.
 
     Formula: y = x with its b low bits cleared, which rounds towards zero. Payload: values of k = 32 - b bits
     packed little-endian into ceil(n k / 8) bytes, unused bits 0; for k <= 8, which truncates the exponent,
@@ -89,7 +89,7 @@ _BYTES_EXPECTED = "1 to 4 bytes to keep"
 
 @dataclass(frozen=True)
 class BitPack(NativeCodec):
-    """The r most significant bytes of every float; the others decode to 0.
+    """The r most significant bytes of every float. The other bytes decode to 0.
 
     Formula: y = x with its 4 - r low bytes cleared, which rounds towards zero. Payload: r bytes per value,
     least significant first; for r = 1 one more byte: 1 if the chunk held a non-finite value, else 0. The

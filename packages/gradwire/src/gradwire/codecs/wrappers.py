@@ -1,4 +1,4 @@
-"""Codecs that wrap another codec; a plan makes them, and they have no spec."""
+"""Codecs that wrap another codec. A plan makes them, and they have no spec."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from gradwire.errors import SpecError
 
 @dataclass(frozen=True)
 class CodecWrapper(Codec):
-    """A codec that wraps ``codec``; its ``str`` is for errors and fingerprints."""
+    """A codec that wraps ``codec``. Its ``str`` is for errors and fingerprints."""
 
     codec: Codec
 

@@ -143,7 +143,7 @@ TWO_LEVELS = Hierarchical()
 
 @lru_cache(maxsize=64)
 def layout(hierarchical: Hierarchical, world: int) -> LevelInstances:
-    """Return the instances of all levels for ``world`` ranks; cached."""
+    """Return the instances of all levels for ``world`` ranks, from a cache."""
     sizes = (_near_root(world),) if hierarchical.sizes is None else hierarchical.sizes
     levels = zip(hierarchical.algorithms, (*sizes, None), strict=True)
     return LevelInstances([Level(name, size) for name, size in levels], world)

@@ -59,7 +59,7 @@ ALGORITHMS = Algorithms(MODULES)
 
 @dataclass(frozen=True, slots=True)
 class Level:
-    """One level: its algorithm's name and group size in nodes; None joins all remaining nodes."""
+    """One level: its algorithm's name and group size in nodes. None joins all remaining nodes."""
 
     name: str
     size: int | None

@@ -49,7 +49,7 @@ class _Position:
         self.last_round = begun - 1
 
     def advance(self) -> Step | None:
-        """Advance to the next step and return it; None at the end."""
+        """Advance to the next step and return it, or return None at the end."""
         step = next(self.steps, None)
         if step is not None:
             self.step = step

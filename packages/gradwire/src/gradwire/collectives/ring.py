@@ -1,4 +1,4 @@
-"""Ring all-reduce: a reduce-scatter, then an all-gather; every rank talks only to its two neighbours.
+"""Ring all-reduce: a reduce-scatter, then an all-gather. Every rank talks only to its two neighbours.
 
 The bucket is cut into one chunk per rank. In step ``k`` of the reduce half, rank ``r`` sends its partial sum
 of chunk ``r - k`` to the right, and adds what it receives from the left to chunk ``r - k - 1``. After
@@ -41,7 +41,7 @@ def reduce(rank: int, world: int) -> Iterator[Step]:
 
 
 def broadcast(rank: int, world: int) -> Iterator[Step]:
-    """Yield one rank's steps of the all-gather; it first sends chunk ``rank + 1``, which it owns."""
+    """Yield one rank's steps of the all-gather. It first sends chunk ``rank + 1``, which it owns."""
     return _around(rank, world, first=rank + 1, combine=False)
 
 

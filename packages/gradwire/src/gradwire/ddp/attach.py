@@ -60,7 +60,7 @@ def attach(
     optimizer: torch.optim.Optimizer | None = None,
     check_replicas_every: int | None = None,
 ) -> Attached:
-    """Average a DDP model's gradients with gradwire, compressed on every hop; the training loop is unchanged.
+    """Average a DDP model's gradients with gradwire, compressed on every hop. The training loop is unchanged.
 
     All ranks of the model's group call this at the same point with the same plan. A communication thread
     exchanges each bucket while backward computes the others; with the algorithm ``backend``, the transport
@@ -189,7 +189,7 @@ class HookState:
         return f"gradwire is already attached to this model; use the result of the first attach, or {_REMEDY}"
 
     def __reduce__(self) -> tuple[type[Copied], tuple[()]]:
-        """Return ``Copied`` for a copied or pickled model; threads and connections stay here."""
+        """Return ``Copied`` for a copied or pickled model. Threads and connections stay here."""
         return Copied, ()
 
 

@@ -278,7 +278,7 @@ class BackwardCheck:
 
 
 def _tensors_of(output: object) -> Iterator[torch.Tensor]:
-    """Yield the tensors of an output from which DDP finds unused parameters; containers may be cyclic."""
+    """Yield the tensors of an output from which DDP finds unused parameters. Containers may be cyclic."""
     seen, found = set[int](), [output]
     while found:
         each = found.pop()

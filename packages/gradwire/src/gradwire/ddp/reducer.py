@@ -181,7 +181,7 @@ class BucketReducer:
         )
 
     def _finish(self) -> None:
-        """Wait for the step's buckets; errors are raised by backward."""
+        """Wait for the step's buckets. Errors are raised by backward."""
         self._sync.collect()
         # After DDP's own callback: an earlier error would leave DDP unusable, in the middle of a pass.
         if not _queued_in_engine(self._sync.end_step):
@@ -189,7 +189,7 @@ class BucketReducer:
 
 
 def _queued_in_engine(callback: Callable[[], None]) -> bool:
-    """Queue a callback for the end of the backward pass; return whether one is running.
+    """Queue a callback for the end of the backward pass, and return whether one is running.
 
     DDP queues its own callback later, after the last bucket's hook has returned. That callback waits for the
     futures without a timeout, and would turn their exceptions into a ``RuntimeError`` about types.

@@ -55,7 +55,7 @@ def register(owner: Callable[[torch.Tensor], Device | None]) -> None:
 
 
 def owner_of(tensor: torch.Tensor) -> Device | None:
-    """Return the device that owns a CPU tensor's memory; None for the CPU itself, the usual case."""
+    """Return the device that owns a CPU tensor's memory, or None for the CPU itself, the usual case."""
     for owner in _owners:
         found = owner(tensor)
         if found is not None:

@@ -108,7 +108,7 @@ class Device(ABC):
 
     @abstractmethod
     def future(self) -> torch.futures.Future[Any]:
-        """Return a future for tensors of this device; ``Stream.complete`` completes it."""
+        """Return a future for tensors of this device. ``Stream.complete`` completes it."""
 
 
 # The CPU: tensors are already in host memory, and a caller that needs a copy makes it.

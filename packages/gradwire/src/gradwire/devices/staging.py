@@ -107,7 +107,7 @@ class Cuda(Device):
         return torch.zeros(count, dtype=torch.float32, device=self._device)
 
     def pinned(self, count: int) -> torch.Tensor:
-        """Return pinned memory from torch's pool; ``device`` is explicit, because the default may differ."""
+        """Return pinned memory from torch's pool. ``device`` is explicit, because the default may differ."""
         return torch.empty(count, dtype=torch.float32, device="cpu", pin_memory=True)
 
     def stream(self) -> Stream:
@@ -140,7 +140,7 @@ class Cuda(Device):
 
 @lru_cache(maxsize=64)
 def cuda(device: torch.device) -> Device:
-    """Return the accelerator for tensors with this ``device``; cached."""
+    """Return the accelerator for tensors with this ``device``, from a cache."""
     return Cuda(device)
 
 
@@ -249,7 +249,7 @@ class Staging:
         return self.stream.load(floats, tensor)
 
     def store(self, tensor: torch.Tensor, floats: torch.Tensor) -> None:
-        """Queue the copy of ``floats`` to ``tensor``; call ``order`` before the current stream uses it."""
+        """Queue the copy of ``floats`` to ``tensor``. Call ``order`` before the current stream uses it."""
         self._stored = self.stream.store(tensor, floats)
 
     def order(self) -> None:
@@ -266,7 +266,7 @@ class Staging:
 
 
 def on_host(tensor: torch.Tensor) -> torch.Tensor:
-    """Return a copy of ``tensor`` on the CPU, with its shape and dtype; ``tensor`` itself if it is there."""
+    """Return ``tensor``, or its copy on the CPU with the same shape and dtype."""
     device = device_of(tensor)
     if device is CPU:
         return tensor.detach()
@@ -277,7 +277,7 @@ def on_host(tensor: torch.Tensor) -> torch.Tensor:
 
 
 class Staged:
-    """One tensor staged in host memory; the constructor starts the copy to the host.
+    """One tensor staged in host memory. The constructor starts the copy to the host.
 
     Parameters
     ----------

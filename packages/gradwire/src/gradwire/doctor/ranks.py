@@ -136,7 +136,7 @@ class _LeadingRank:
         self._words.say(f"order/{next(self._numbers)}", {"do": what, **values})
 
     def introduce(self, card: Card, world: int) -> bool:
-        """Receive and compare all cards; return whether the ranks can be connected."""
+        """Receive and compare all cards, and return whether the ranks can be connected."""
         found, deadline = self.diagnosis, monotonic() + self._timeout_s
         found.cards, found.ranks = [card], [0]
         missing, strange = list[int](), list[int]()
@@ -163,7 +163,7 @@ class _LeadingRank:
         return not any(each.check == "reachable" and each.result == "FAIL" for each in across)
 
     def examine(self, connect: Connect, *, lines: bool) -> None:
-        """Connect the ranks and measure clocks, links and the plan; a broken link becomes a finding."""
+        """Connect the ranks and measure clocks, links and the plan. A broken link becomes a finding."""
         found, doing = self.diagnosis, "connection"
         self.order("connect")
         try:
@@ -186,7 +186,7 @@ class _LeadingRank:
             found.findings.append(Finding(doing, "FAIL", f"{error}; {remedy}"))
 
     def _try_plan(self, link: BaseLink) -> list[Finding]:
-        """Return the finding of a trial of the plan; [] unless all ranks have the same plan."""
+        """Return the finding of a trial of the plan, or [] unless all ranks have the same plan."""
         plans = {card.plan for card in self.diagnosis.cards}
         if len(plans) > 1 or "" in plans:
             return []
@@ -199,7 +199,7 @@ class _LeadingRank:
 
 
 def examine_ranks(rank: int, world: int, options: DoctorOptions) -> tuple[str, Diagnosis | None, int]:
-    """Run the examination as one of several ranks; return title, diagnosis or None, and exit code.
+    """Run the examination as one of several ranks, and return title, diagnosis or None, and exit code.
 
     Rank 0 reports for all ranks. Another rank returns a diagnosis only if it cannot reach rank 0, else None.
     """

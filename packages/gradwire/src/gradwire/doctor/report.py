@@ -171,7 +171,7 @@ PAGES = MappingProxyType({SCHEMA: page_of})
 
 
 def run_doctor(options: DoctorOptions) -> int:
-    """Run all checks, print and write the report; return 1 if training would fail, else 0.
+    """Run all checks, print and write the report, and return 1 if training would fail, else 0.
 
     Raises ``GradwireError``.
     """

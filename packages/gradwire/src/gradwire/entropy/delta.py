@@ -225,7 +225,7 @@ class DeltaEncoder:
         return DeltaHeader(self._kind.nbytes, masters.numel(), version, base, 0 if checked else None, plain)
 
     def source(self, masters: torch.Tensor, header: DeltaHeader) -> DeltaSource:
-        """Return the kernels' input for the delta with this ``header``; clear ``base`` for a full copy."""
+        """Return the kernels' input for the delta with this ``header`` and clear ``base`` for a full copy."""
         if header.base is None:
             self.base.zero_()
         return DeltaSource(masters, self.base, header.write(), header.check is not None)

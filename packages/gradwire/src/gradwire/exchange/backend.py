@@ -70,7 +70,7 @@ class NativeReducer:
         return plan.algorithm == backend.NAME and link.HAS_ALL_REDUCE and link.world > 1
 
     def takes(self, codec: Codec, count: int) -> bool:
-        """Return whether the transport sums ``count`` values; the first bucket of a length uses a ring."""
+        """Return whether the transport sums ``count`` values. The first bucket of a length uses a ring."""
         if not isinstance(codec, Identity) or count == 0:
             return False
         known = count in self._agreed
@@ -110,7 +110,7 @@ class NativeReducer:
         )
 
     def _announce(self, count: int, resources: CodecResources) -> int:
-        """Send the next rank a frame with the count and no values; return the bytes sent.
+        """Send the next rank a frame with the count and no values, and return the bytes sent.
 
         Raises ``FrameError`` unless the previous rank announces the same count.
         """

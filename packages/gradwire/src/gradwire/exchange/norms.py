@@ -66,7 +66,7 @@ class Norms:
         _native.sum_norms(Pass.LOOK, gradient, gradient, 0, self.borders, self.own)
 
     def add(self, gradient: torch.Tensor, values: torch.Tensor, start: int) -> None:
-        """Add the squares of this rank's gradient from ``start`` on; then add ``values`` to the gradient."""
+        """Add the squares of this rank's gradient from ``start`` on. Then add ``values`` to the gradient."""
         part = gradient[start : start + values.numel()]
         _native.sum_norms(Pass.ADD, part, values, start, self.borders, self.own)
 

@@ -16,7 +16,7 @@ from gradwire.exchange.views import ParameterViews
 
 
 class Half(Enum):
-    """A whole all-reduce, or one of its halves; the value is the name of the ``Collective`` method."""
+    """A whole all-reduce, or one of its halves. The value is the name of the ``Collective`` method."""
 
     ALL_REDUCE = "schedule"
     REDUCE = "reduce"

@@ -89,7 +89,7 @@ class FrameStream(Generic[P]):
     _posted_up_to: tuple[float, float] = (math.inf, 0)
 
     def expect(self, places: Iterable[P]) -> None:
-        """Post receives for the first of these frames; each received frame then posts another receive."""
+        """Post receives for the first of these frames. Each received frame then posts another receive."""
         self._expected = iter(places)
         for _ in range(AHEAD):
             self._post()
@@ -209,7 +209,7 @@ class ScheduleRun:
         return self._stream.posted
 
     def run(self) -> ExchangeCost:
-        """Run the whole schedule and return its cost; after an error, ``action`` is the failed action."""
+        """Run the whole schedule and return its cost. After an error, ``action`` is the failed action."""
         start = perf_counter()
         self._feedback.begin(self._tensor)
         self._accounting.encode_s += perf_counter() - start

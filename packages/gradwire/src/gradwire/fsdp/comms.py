@@ -184,7 +184,7 @@ class GatherWeights(_Comm):
         return None
 
     def _codec_for(self, dtype: torch.dtype) -> Codec:
-        """Return the codec for a dtype; for 16-bit floats with ``identity``, an exact 16-bit codec."""
+        """Return the codec for a dtype, for 16-bit floats with ``identity`` an exact 16-bit codec."""
         if isinstance(self._codec, Identity):
             return _EXACT_HALVES.get(dtype, self._codec)
         if isinstance(self._codec, Deltas):
@@ -214,7 +214,7 @@ class ScatterGradients(_Comm):
         op: Any,
         async_op: bool = False,
     ) -> dist.Work | None:
-        """Fill ``output_tensor`` with this rank's reduced shard; ``input_tensor`` may be overwritten."""
+        """Fill ``output_tensor`` with this rank's reduced shard. ``input_tensor`` may be overwritten."""
         stands_aside = self.steps.stands_aside()
         reason = None if stands_aside else _why_not(input_tensor, op)
         if reason is not None:

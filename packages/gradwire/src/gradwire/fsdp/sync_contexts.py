@@ -40,7 +40,7 @@ class Purpose(Enum):
 
 @dataclass(frozen=True)
 class GroupMember:
-    """One rank's membership in one group, for one purpose; it exchanges one tensor at a time.
+    """One rank's membership in one group, for one purpose. It exchanges one tensor at a time.
 
     ``place`` is the rank's index among the members, and ``staging`` is host memory for the current tensor.
     """
@@ -81,7 +81,7 @@ class SyncContexts:
         self.step = 0
 
     def connect(self, purpose: Purpose, group: dist.ProcessGroup) -> GroupMember:
-        """Return this rank's membership in a group; the first call connects to the other members.
+        """Return this rank's membership in a group. The first call connects to the other members.
 
         Raises ``AttachError`` if a member is missing.
         """
@@ -112,13 +112,13 @@ class SyncContexts:
             raise
 
     def follow(self, plan: Plan) -> None:
-        """Switch the gradients to a different plan; all ranks call this between the same two steps."""
+        """Switch the gradients to a different plan. All ranks call this between the same two steps."""
         self._plans |= dict.fromkeys((Purpose.SCATTER, Purpose.REPLICATE, Purpose.AGREE), plan)
         for (purpose, _), member in self._members.items():
             member.context.exchange.follow(self._plans[purpose])
 
     def close(self) -> None:
-        """Close all links; later calls raise an error, except another ``close``. May be called twice."""
+        """Close all links. Later calls raise an error, except another ``close``."""
         for context in self._contexts:
             context.is_closed = context.is_closed or not context.is_over
             context.exchange.close("the attachment of attach_fsdp is closed")

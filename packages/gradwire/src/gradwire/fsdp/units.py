@@ -98,7 +98,7 @@ class Unit:
 
     @property
     def shard_group(self) -> dist.ProcessGroup | None:
-        """The group of ranks over which the parameters are sharded; None if they are not sharded."""
+        """The group of ranks over which the parameters are sharded, or None if they are not sharded."""
         group: dist.ProcessGroup | None = getattr(self.parameters.mesh_info, "shard_process_group", None)
         return group
 

@@ -34,7 +34,7 @@ from gradwire.gpu.words import (
 
 @triton.jit
 def mantissas_of(words, exponent, BITS):
-    """Return mantissas of BITS bits including the sign; 0 for blocks without mantissas."""
+    """Return mantissas of BITS bits including the sign, or 0 for blocks without mantissas."""
     largest: tl.constexpr = (1 << (BITS - 1)) - 1
     ordinary = (exponent >= SMALLEST_EXPONENT) & (exponent < NAN_EXPONENT)
     scale = power_of_two(tl.where(ordinary, BITS - 2 + 127 - exponent, 0))
@@ -66,7 +66,7 @@ def encode_kernel(
     ROWS: tl.constexpr,
     WIDTH: tl.constexpr,
 ):
-    """Encode ROWS blocks per program; SPAN is a power of two, at least the bytes of a block's mantissas."""
+    """Encode ROWS blocks per program. SPAN is a power of two, at least the bytes of a block's mantissas."""
     nbytes: tl.constexpr = BLOCK * BITS // 8
     row = tl.program_id(0).to(tl.int64) * ROWS
     x += row * BLOCK
@@ -146,7 +146,7 @@ def decode_kernel(
 
 
 class BfpKernels(Format):
-    """The kernels of ``bfp``; parameters: the mantissa bits without the sign, and the block size."""
+    """The kernels of ``bfp``. The parameters are the mantissa bits without the sign, and the block size."""
 
     def encode(self, x: torch.Tensor, out: torch.Tensor, params: Params, size: torch.Tensor) -> None:
         """Queue the kernel that computes exponents and mantissas."""

@@ -26,7 +26,7 @@ _SIZE = 2048
 
 @triton.jit
 def fp16_of(words):
-    """Return floats as fp16 bits; adding 2^-1 rounds subnormal results to multiples of 2^-24."""
+    """Return floats as fp16 bits. Adding 2^-1 rounds subnormal results to multiples of 2^-24."""
     magnitude = words & MAGNITUDE
     nan = 0x7E00 | ((magnitude >> 13) & 0x3FF)
     normal = (magnitude - 0x38000000 + 0xFFF + ((magnitude >> 13) & 1)) >> 13
@@ -52,7 +52,7 @@ def float_of_fp16(half):
 
 @triton.jit
 def bf16_of(words):
-    """Return floats as bf16 bits, rounded to nearest even; a NaN is truncated and made quiet."""
+    """Return floats as bf16 bits, rounded to nearest even. A NaN is truncated and made quiet."""
     rounded = (words + 0x7FFF + ((words >> 16) & 1)) >> 16
     return tl.where(is_nan(words), (words >> 16) | 0x40, rounded).to(tl.uint16)
 

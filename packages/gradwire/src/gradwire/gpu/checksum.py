@@ -87,7 +87,7 @@ def _raised(both, rows, MANY):
 def divide_kernel(
     words, n, out, peaks, PEAK: tl.constexpr, COLUMNS: tl.constexpr, MANY: tl.constexpr, SIZE: tl.constexpr
 ):
-    """Divide SIZE columns per program; with PEAK, store the bits of the program's largest magnitude.
+    """Divide SIZE columns per program. With PEAK, store the bits of the program's largest magnitude.
 
     MANY rows of each column are loaded at once.
     """

@@ -35,7 +35,7 @@ class Encoded:
     """The payload's size: a number if the format has one size, otherwise an int64 on the device."""
 
     def payload(self) -> torch.Tensor:
-        """Return the payload; wait for its size if that is a tensor."""
+        """Return the payload. Wait for its size if that is a tensor."""
         return self.buffer[: int(self.size)]
 
 
@@ -116,7 +116,7 @@ def _decode(codec: Named, payload: torch.Tensor, out: torch.Tensor, *, add: bool
 def queue_decode(
     found: Format, payload: torch.Tensor, out: torch.Tensor, params: Params, *, add: bool
 ) -> torch.Tensor:
-    """Queue the validation and decoding of a payload of valid length; return the status tensor."""
+    """Queue the validation and decoding of a payload of valid length, and return the status tensor."""
     status = torch.zeros(1, dtype=torch.int32, device=out.device)
     found.check(payload, out.numel(), params, status)
     found.decode(payload, out, params, status, add=add)

@@ -89,7 +89,10 @@ def add_up_kernel(sums, counts, blocks):
 
 @triton.jit
 def exponent_of_share(total, count, share):
-    """Return the biased exponent of the largest power of two up to share * RMS; share is a float's bits."""
+    """Return the biased exponent of the largest power of two up to share * RMS.
+
+    ``share`` is a float's bits.
+    """
     mean = total / tl.maximum(count, 1).to(tl.float64)
     rms = tl.sqrt(mean) * float_of(share.to(tl.uint32, bitcast=True)).to(tl.float64)
     exponent = ((rms.to(tl.int64, bitcast=True) >> 52) & 0x7FF).to(tl.int32) - 1023 + 127

@@ -33,7 +33,7 @@ def _word_at(payload, at, there):
 
 @triton.jit
 def locate_kernel(body, nbytes, sections, starts, sizes, status, BLOCKS: tl.constexpr):
-    """Locate the blocks of all sections, with one program; block b of section s has index b sections + s."""
+    """Locate the blocks of all sections, with one program. Block b of section s has index b sections + s."""
     here = tl.arange(0, 1)
     begin = tl.zeros([1], tl.int64) + 4 * sections
     good = begin <= nbytes
@@ -54,7 +54,7 @@ def locate_kernel(body, nbytes, sections, starts, sizes, status, BLOCKS: tl.cons
 
 @triton.jit
 def _read_table(table, nbytes, entries, slots):
-    """Write each symbol's start and frequency, and each slot's symbol; return the bytes read, or 0."""
+    """Write each symbol's start and frequency, and each slot's symbol, and return the bytes read, or 0."""
     lane = tl.arange(0, 256)
     tl.store(entries + lane, tl.zeros([256], tl.int32))
     at = tl.zeros([1], tl.int32)
@@ -91,7 +91,7 @@ def _read_table(table, nbytes, entries, slots):
 
 @triton.jit
 def _decode_coded(stream, nbytes, entries, slots, symbols, n):
-    """Decode n symbols; return 1 if the coders don't end in their initial states, else 0."""
+    """Decode n symbols, and return 1 if the coders don't end in their initial states, else 0."""
     lane = tl.arange(0, 32)
     words_nbytes = nbytes - 128
     states = _word_at(stream, words_nbytes + 4 * lane, words_nbytes >= 0).to(tl.uint32)
@@ -190,7 +190,7 @@ def move_kernel(
     IS_FULL: tl.constexpr,
     TILE: tl.constexpr,
 ):
-    """Apply the delta to TILE words per program; a full copy starts from 0."""
+    """Apply the delta to TILE words per program. A full copy starts from 0."""
     start = tl.program_id(0).to(tl.int64) * TILE
     if tl.load(status) == 0:
         place = start + tl.arange(0, TILE)
@@ -212,7 +212,7 @@ def move_kernel(
 
 
 def queue_delta(body: torch.Tensor, words: torch.Tensor, *, full: bool) -> torch.Tensor:
-    """Queue the update of non-empty ``words``, bfloat16 or float32, with a delta's body; return the status.
+    """Queue the update of bfloat16 or float32 ``words`` with a delta's body, and return the status.
 
     The status is an int32: 0, or the number of one of ``FAULTS``; the words are then unchanged.
     """

@@ -68,7 +68,7 @@ def encode_kernel(
     BLOCK: tl.constexpr,
     SIZE: tl.constexpr,
 ):
-    """Encode SIZE values per program; ``ends`` are the ends of the programs' data.
+    """Encode SIZE values per program. ``ends`` are the ends of the programs' data.
 
     Few programs have values of 2 or more bytes (``wides``); the others store one byte per value.
     """
@@ -179,7 +179,10 @@ def decode_kernel(
 
 
 class ErrBoundKernels(Format):
-    """The kernels of ``errbound``; parameters: the bound's exponent or 0, relative bound, block size."""
+    """The kernels of ``errbound``.
+
+    The parameters are the bound's exponent or 0, relative bound, block size.
+    """
 
     is_fixed = False
     faults = (

@@ -47,7 +47,7 @@ def _range_of(borders, ranges, element):
 
 @triton.jit
 def _sum_ranges(words, begin, count, borders, ranges, parts, SIZE):
-    """Write the sums of squares of a program's parts of ranges; ``parts`` starts at its first range."""
+    """Write the sums of squares of a program's parts of ranges. ``parts`` starts at its first range."""
     number = float_of(words).to(tl.float64)
     square = number * number
     element = begin + tl.arange(0, SIZE)
@@ -95,7 +95,7 @@ def pass_kernel(
     ROWS: tl.constexpr,
     SIZE: tl.constexpr,
 ):
-    """Run one pass over SIZE values per program; ``x`` starts at ``start`` of the bucket."""
+    """Run one pass over SIZE values per program. ``x`` starts at ``start`` of the bucket."""
     program = tl.program_id(0).to(tl.int64)
     at = program * SIZE
     x, y, parts = x + at, y + at, parts + program
@@ -154,7 +154,7 @@ def queue_pass(
     borders: torch.Tensor | None = None,
     sums: torch.Tensor | None = None,
 ) -> None:
-    """Queue one pass over ``x`` and ``y``, both float32; ``x`` starts at ``start`` of a bucket.
+    """Queue one pass over ``x`` and ``y``, both float32. ``x`` starts at ``start`` of a bucket.
 
     ``nonfinite``, an int32, becomes 1 if a new ``y`` is non-finite. The sum of squares of each range between
     ``borders`` (int64) is added to the range's column of ``sums`` (float64). The squares are those of the old
@@ -207,7 +207,7 @@ def finish_kernel(x, n, nonfinite, RANKS: tl.constexpr, SIZE: tl.constexpr):
 
 
 def queue_finish(x: torch.Tensor, ranks: int, nonfinite: torch.Tensor) -> None:
-    """Queue the division of float32 by ``ranks``; ``nonfinite`` (int32) becomes 1 for a non-finite value.
+    """Queue the division of float32 by ``ranks``. ``nonfinite`` (int32) becomes 1 for a non-finite value.
 
     The quotients have the host's bits. Torch on a GPU multiplies by the inverse instead, which rounds twice.
     """
@@ -233,5 +233,5 @@ def carry_kernel(source, target, nbytes, SIZE: tl.constexpr):
 
 
 def queue_carry(source: torch.Tensor, target: torch.Tensor, nbytes: torch.Tensor) -> None:
-    """Queue the copy of ``nbytes`` (int64 on the device); ``target`` has room for all of ``source``."""
+    """Queue the copy of ``nbytes`` (int64 on the device). ``target`` has room for all of ``source``."""
     launch(carry_kernel, ceil_div(source.numel(), _CARRY_SIZE), *(source, target, nbytes), SIZE=_CARRY_SIZE)

@@ -138,7 +138,7 @@ def decode_kernel(
 
 
 class Fp8Kernels(Format):
-    """The kernels of ``fp8``; the parameter is the block size."""
+    """The kernels of ``fp8``. The parameter is the block size."""
 
     faults = ("an exponent byte is within 1..31",)
 
@@ -150,7 +150,7 @@ class Fp8Kernels(Format):
         launch(encode_kernel, tiles.programs, *args, **tiles.constants)
 
     def check(self, payload: torch.Tensor, n: int, params: Params, status: torch.Tensor) -> None:
-        """Queue the kernel that checks exponents; every code is valid."""
+        """Queue the kernel that checks exponents. Every code is valid."""
         blocks = ceil_div(n, params[0])
         launch(check_kernel, ceil_div(blocks, _CHECKED), payload, blocks, status, SIZE=_CHECKED)
 

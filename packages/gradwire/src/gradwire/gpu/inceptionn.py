@@ -80,7 +80,7 @@ def encode_kernel(
     BASE: tl.constexpr,
     BURSTS: tl.constexpr,
 ):
-    """Encode BURSTS bursts per program; ``ends`` are the ends of the programs' bytes."""
+    """Encode BURSTS bursts per program. ``ends`` are the ends of the programs' bytes."""
     program = tl.program_id(0)
     kind, code = classes_and_codes(_take_bursts(x, n, BURSTS, True), FIRST1, FIRST2, BASE)
     size = nbytes_of(kind)
@@ -152,7 +152,7 @@ def join_kernel(exits, counts, segments, group_exits, group_counts, LANES: tl.co
 
 @triton.jit
 def chain_kernel(exits, counts, groups, entries, firsts, last, nbytes, bursts, status, LANES: tl.constexpr):
-    """Chain the groups, with one program; store each group's entry offset and first burst.
+    """Chain the groups, with one program, and store each group's entry offset and first burst.
 
     The exit offset of the last group is relative to ``last``.
     """
@@ -203,7 +203,7 @@ def spread_kernel(
 def place_kernel(
     payload, nbytes, entries, firsts, segments, starts, bursts, SEGMENT: tl.constexpr, WALKED: tl.constexpr
 ):
-    """Walk WALKED segments per program from their true offsets; store the starts of bursts."""
+    """Walk WALKED segments per program from their true offsets, and store the starts of bursts."""
     segment = tl.program_id(0) * WALKED + tl.arange(0, WALKED)
     exists = segment < segments
     start = segment.to(tl.int64) * SEGMENT
@@ -263,7 +263,7 @@ def decode_kernel(
 
 
 class InceptionnKernels(Format):
-    """The kernels of ``inceptionn``; parameters: the threshold's exponent, and 1 for ``bounded``."""
+    """The kernels of ``inceptionn``. The parameters are the threshold's exponent, and 1 for ``bounded``."""
 
     is_fixed = False
     faults = (
@@ -311,7 +311,7 @@ def _classes(params: Params) -> tuple[int, int]:
 
 
 def _find_bursts(payload: torch.Tensor, bursts: int, status: torch.Tensor) -> torch.Tensor:
-    """Queue the kernels that locate a payload's bursts and set ``status`` on errors; return the starts."""
+    """Queue the kernels that locate a payload's bursts and set ``status`` on errors and return the starts."""
     nbytes, device = payload.numel(), payload.device
     segments = ceil_div(nbytes, _SEGMENT)
     groups = ceil_div(segments, _GROUP)

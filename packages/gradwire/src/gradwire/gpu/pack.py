@@ -78,7 +78,7 @@ def move_back_kernel(
 
 @triton.jit
 def pack_kernel(x, out, tail, n, words, nbytes, BITS: tl.constexpr, WORDS: tl.constexpr):
-    """Encode WORDS words per program; ``tail`` is the payload as bytes, for a partial last word."""
+    """Encode WORDS words per program. ``tail`` is the payload as bytes, for a partial last word."""
     word = tl.program_id(0).to(tl.int64) * WORDS + tl.arange(0, WORDS)
     first = word * 32 // BITS
     packed = tl.zeros([WORDS], tl.uint32)
@@ -101,7 +101,7 @@ def pack_kernel(x, out, tail, n, words, nbytes, BITS: tl.constexpr, WORDS: tl.co
 
 @triton.jit
 def _word_at(payload, tail, word, words, nbytes):
-    """Return words of the payload; a partial last word is padded with zeros."""
+    """Return words of the payload. A partial last word is padded with zeros."""
     found = tl.load(payload + word, mask=word < words, other=0)
     for byte in tl.static_range(3):
         at = word * 4 + byte
@@ -174,7 +174,7 @@ def check_kernel(payload, nbytes, status, USED: tl.constexpr, MARKED: tl.constex
 
 
 class PackKernels(Format):
-    """The kernels of ``pack``; the parameter is the number of kept bits."""
+    """The kernels of ``pack``. The parameter is the number of kept bits."""
 
     faults = ("its marker byte is neither 0 nor 1", "the unused bits of its last byte are not zero")
 

@@ -43,7 +43,7 @@ def scale_of(peak, BITS):
 
 @triton.jit
 def codes_of(tile, scale):
-    """Return the codes of values; 0 for blocks without codes."""
+    """Return the codes of values, or 0 for blocks without codes."""
     has_codes = (scale > 0) & (scale < INFINITY)
     divisor = float_of(tl.where(has_codes, scale, 0x3F800000).to(tl.uint32))
     inverse = tl.div_rn(tl.full(scale.shape, 1.0, tl.float32), divisor)
@@ -173,7 +173,7 @@ def decode_kernel(
 
 
 class QuantizeKernels(Format):
-    """The kernels of ``quantize``; parameters: the bits of a code, and the block size."""
+    """The kernels of ``quantize``. The parameters are the bits of a code, and the block size."""
 
     faults = (
         "a code is out of range",

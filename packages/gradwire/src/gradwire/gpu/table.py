@@ -1,4 +1,4 @@
-"""The table of formats with GPU kernels; codecs of other formats run on the host."""
+"""The table of formats with GPU kernels. Codecs of other formats run on the host."""
 
 from __future__ import annotations
 
@@ -48,7 +48,7 @@ class Format(ABC):
 
     @abstractmethod
     def encode(self, x: torch.Tensor, out: torch.Tensor, params: Params, size: torch.Tensor) -> None:
-        """Queue the encoding of ``x`` to ``out``, which has room for it; write ``size`` unless fixed."""
+        """Queue the encoding of ``x`` to ``out``, which has room for it, and write ``size`` unless fixed."""
 
     def check(self, payload: torch.Tensor, n: int, params: Params, status: torch.Tensor) -> None:  # noqa: B027
         """Queue the validation of a payload of valid size, which sets ``status`` if it is malformed."""

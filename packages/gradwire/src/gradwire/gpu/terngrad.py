@@ -55,7 +55,7 @@ def _least(scale):
 
 @triton.jit
 def _is_chosen(magnitude, unit, least, drawn):
-    """Return whether 2^-24 drawn is below magnitude / scale, rounded to a float; unit is 2^-24 scale.
+    """Return whether 2^-24 drawn is below magnitude / scale, rounded to a float. ``unit`` is 2^-24 scale.
 
     It is below if drawn plus half a unit in its last place is below the exact quotient, because a quotient of
     floats is never the midpoint of two floats. Near the midpoint, the difference ``left`` is exact, so no
@@ -69,7 +69,7 @@ def _is_chosen(magnitude, unit, least, drawn):
 
 @triton.jit
 def _encode_part(x, codes, left, unit, least, lift, state, is_drawn, SIZE, FULL):
-    """Encode SIZE values, four per byte; the position within a byte is constant in a thread."""
+    """Encode SIZE values, four per byte. The position within a byte is constant in a thread."""
     byte = tl.arange(0, SIZE // 4)
     place = tl.arange(0, 4)
     at = byte[:, None] * 4 + place[None, :]
@@ -151,7 +151,7 @@ def decode_kernel(scale, codes, out, n, status, ADD: tl.constexpr, SIZE: tl.cons
 
 
 class TernGradKernels(Format):
-    """The kernels of ``terngrad``; parameters: the halves of the seed, the low half first."""
+    """The kernels of ``terngrad``. The parameters are the halves of the seed, the low half first."""
 
     faults = (
         "a code is 3",

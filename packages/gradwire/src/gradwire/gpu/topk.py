@@ -42,7 +42,7 @@ _NAN_INDEX = tl.constexpr(0xFFFFFFFF)
 
 @triton.jit
 def _magnitudes(words):
-    """Return twice the bits of magnitudes; all non-finite values have the same, largest magnitude."""
+    """Return twice the bits of magnitudes. All non-finite values have the same, largest magnitude."""
     return tl.minimum((words << 1).to(tl.uint32), _LARGEST)
 
 
@@ -274,7 +274,7 @@ def write_kernel(
 
 @triton.jit
 def check_kernel(payload, k, n, status, SIZE: tl.constexpr):
-    """Check indices; if the first is the NaN marker, check values, too."""
+    """Check indices. If the first is the NaN marker, check values, too."""
     at = tl.program_id(0).to(tl.int64) * SIZE + tl.arange(0, SIZE)
     index = tl.load(payload + at, mask=at < k, other=0).to(tl.int64)
     after = tl.load(payload + at + 1, mask=at + 1 < k, other=_NAN_INDEX).to(tl.int64)
@@ -305,7 +305,7 @@ def scatter_kernel(payload, out, k, status, SIZE: tl.constexpr):
 
 
 class TopKKernels(Format):
-    """The kernels of ``topk``; parameters: the numerator and the denominator of the kept fraction."""
+    """The kernels of ``topk``. The parameters are the numerator and the denominator of the kept fraction."""
 
     faults = (
         "a chunk marked as NaN must hold quiet NaN only",
@@ -352,7 +352,7 @@ class TopKKernels(Format):
     def decode(
         self, payload: torch.Tensor, out: torch.Tensor, params: Params, status: torch.Tensor, *, add: bool
     ) -> None:
-        """Queue the kernels that fill with zeros and scatter; a sum adds every value, including zeros."""
+        """Queue the kernels that fill with zeros and scatter. A sum adds every value, including zeros."""
         n, k = out.numel(), _kept(out.numel(), params)
         target = torch.empty(n, dtype=out.dtype, device=out.device) if add else out
         launch(fill_kernel, ceil_div(n, _SIZE), *(words_of(payload), words_of(target), n, status), SIZE=_SIZE)

@@ -19,12 +19,12 @@ from gradwire.gpu.table import SIZE_NBYTES, STATUS_NBYTES, format_of
 
 
 def encode(name: str, x: torch.Tensor, out: torch.Tensor, params: tuple[int, ...]) -> int:
-    """Encode ``x`` on its device to ``out`` on the host; return the payload's size in bytes."""
+    """Encode ``x`` on its device to ``out`` on the host, and return the payload's size in bytes."""
     return encode_and_keep(name, x, out, params).numel()
 
 
 def encode_and_keep(name: str, x: torch.Tensor, out: torch.Tensor, params: tuple[int, ...]) -> torch.Tensor:
-    """Encode ``x`` on its device to ``out`` on the host; return the payload on the device."""
+    """Encode ``x`` on its device to ``out`` on the host, and return the payload on the device."""
     found, device = format_of(name), device_of(x)
     capacity = found.max_nbytes(name, x.numel(), params)
     there, size = _pinned(x, capacity), _pinned(x, SIZE_NBYTES).view(torch.int64)
@@ -48,12 +48,12 @@ def encode_and_keep(name: str, x: torch.Tensor, out: torch.Tensor, params: tuple
 
 
 def decode(name: str, payload: torch.Tensor, out: torch.Tensor, params: tuple[int, ...]) -> None:
-    """Decode a host payload to ``out`` on its device. Raises ``PayloadError``; ``out`` is then unchanged."""
+    """Decode a host payload to ``out`` on its device. Raises ``PayloadError``. ``out`` is then unchanged."""
     _decode(name, payload, out, params, add=False)
 
 
 def decode_add(name: str, payload: torch.Tensor, acc: torch.Tensor, params: tuple[int, ...]) -> None:
-    """Add a decoded host payload to ``acc`` on its device. Raises ``PayloadError``; ``acc`` is unchanged."""
+    """Add a decoded host payload to ``acc`` on its device. Raises ``PayloadError``. ``acc`` is unchanged."""
     _decode(name, payload, acc, params, add=True)
 
 

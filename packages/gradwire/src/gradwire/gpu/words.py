@@ -26,7 +26,7 @@ HOST_NAN = tl.constexpr(0xFFC00000)  # the NaN of infinity - infinity on x86
 
 @triton.jit
 def take(source, offsets, inside, FULL):
-    """Return the loaded values; zeros unless ``inside``."""
+    """Return the loaded values, or zeros unless ``inside``."""
     if FULL:
         return tl.load(source + offsets)
     else:
@@ -71,7 +71,7 @@ def is_nan(words):
 
 @triton.jit
 def add(left, right):
-    """Return the bits of a float sum, with an operand's NaN, as on x86; GPUs would return their own.
+    """Return the bits of a float sum, with an operand's NaN, as on x86. GPUs would return their own.
 
     Of two NaN operands, the left one is returned. On the host, that depends on the compiler's operand order.
     """
@@ -151,7 +151,7 @@ def split(payload: torch.Tensor, at: int) -> tuple[torch.Tensor, torch.Tensor]:
 
 @triton.jit
 def places(at, BLOCK, ROWS, WIDTH):
-    """Return the offsets of a tile's values from the program's first value; the columns start at ``at``."""
+    """Return the offsets of a tile's values from the program's first value. The columns start at ``at``."""
     return tl.arange(0, ROWS)[:, None] * BLOCK + (tl.arange(0, WIDTH) + at)[None, :]
 
 
@@ -175,7 +175,7 @@ def take_tile(x, at, left, BLOCK, ROWS, WIDTH, FULL):
 
 @triton.jit
 def peak_of(tile):
-    """Return the bits of the largest magnitude of each row; bits order like magnitudes."""
+    """Return the bits of the largest magnitude of each row. Bits order like magnitudes."""
     return tl.max((tile & MAGNITUDE).to(tl.int32, bitcast=True), axis=1)
 
 

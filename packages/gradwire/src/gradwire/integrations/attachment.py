@@ -94,7 +94,7 @@ _NAME = re.compile(r"gradwire(?P<key>.*)-rank\d+-of-(?P<world>\d+)\.pt")
 
 
 def file_name(rank: int, world: int, key: str = "") -> str:
-    """Return the name of a rank's file; ``key`` distinguishes several models."""
+    """Return the name of a rank's file. ``key`` distinguishes several models."""
     return f"gradwire{key}-rank{rank}-of-{world}.pt"
 
 
@@ -136,14 +136,14 @@ def _first_line(error: Exception) -> str:
 
 
 class ResidualFolder:
-    """The residual files of all ranks in a checkpoint's folder; ``key`` distinguishes several models."""
+    """The residual files of all ranks in a checkpoint's folder. ``key`` distinguishes several models."""
 
     def __init__(self, folder: str | os.PathLike[str], key: str = "") -> None:
         self.folder = Path(folder)
         self._key = key
 
     def write(self, record: Mapping[str, Any], rank: int, world: int) -> None:
-        """Write this rank's file atomically; rank 0 removes files of other world sizes."""
+        """Write this rank's file atomically. Rank 0 removes files of other world sizes."""
         save_checkpoint(self.folder / file_name(rank, world, self._key), record)
         if rank == 0:
             for other, files in self._worlds().items():
@@ -166,7 +166,7 @@ class ResidualFolder:
 
     @property
     def empty(self) -> bool:
-        """Whether the folder has no rank's file."""
+        """Whether the folder has no file of any rank."""
         return not self._worlds()
 
     def read(self, saved_world: int) -> Callable[[int], Mapping[str, Any]]:
@@ -285,7 +285,7 @@ class Attachment:
             )
 
     def close(self) -> None:
-        """Close the thread and the connections, if any; may be called twice."""
+        """Close the thread and the connections, if any. Repeated calls are allowed."""
         if self._attached is not None:
             self._attached.close()
             if callable(self._ledger):
@@ -296,7 +296,7 @@ class Attachment:
         return sealed({"step": step, "residuals": self.attached.state_dict()})
 
     def resume(self, saved_world: int, read: Callable[[int], Mapping[str, Any]], step: int | None) -> None:
-        """Load the states that ``saved_world`` ranks saved; ``read`` returns the state of a rank.
+        """Load the states that ``saved_world`` ranks saved. ``read`` returns the state of a rank.
 
         Each rank loads its own state. If the number of ranks has changed, the sum of the residuals is
         redistributed. Raises ``StateError``, without any change, if a state is missing, damaged, or of a

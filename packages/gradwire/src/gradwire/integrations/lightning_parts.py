@@ -78,7 +78,7 @@ class StrategyParts(Attaches, _Base):
     def save_checkpoint(
         self, checkpoint: dict[str, Any], filepath: str | os.PathLike[str], storage_options: Any = None
     ) -> None:
-        """Save a checkpoint with the number of ranks; every rank writes its residuals next to it."""
+        """Save a checkpoint with the number of ranks. Every rank writes its residuals next to it."""
         if "optimizer_states" in checkpoint and self._gradwire.keeps_state:
             checkpoint[_KEY] = {"world": self._gradwire.world}
             record = self._gradwire.state(checkpoint["global_step"])

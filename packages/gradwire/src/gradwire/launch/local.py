@@ -44,7 +44,7 @@ class RankContext(Generic[Event]):
 
     @property
     def ranks_here(self) -> int:
-        """The number of ranks that share this machine's cores; all hosts of a testbed share one machine."""
+        """The number of ranks that share this machine's cores. All hosts of a testbed share one machine."""
         if is_inside():
             return self.world
         return whole("LOCAL_WORLD_SIZE") if "LOCAL_WORLD_SIZE" in os.environ else self.world
@@ -195,7 +195,7 @@ _LOSSY.addHandler(logging.NullHandler())  # ranks have printed their warnings th
 
 
 def run_local(task: Task[Options, Event], show: Callable[[Event], None]) -> None:
-    """Run a task in local processes, which have all ended on return; ``show`` receives all ranks' events.
+    """Run a task in local processes, which have all ended on return. ``show`` receives all ranks' events.
 
     Raises ``JobError`` if a rank fails.
     """
@@ -263,7 +263,7 @@ class _Children(Generic[Options, Event]):
     def _receive(
         self, timeout_s: float | None
     ) -> Iterator[tuple[int, Event | Finished | Failed | Warned | None]]:
-        """Yield received messages with their ranks; None for a rank that ended without a message."""
+        """Yield received messages with their ranks, or None for a rank that ended without a message."""
         for pipe in wait(list(self._pipes), timeout_s):
             assert isinstance(pipe, Connection)
             rank = self._pipes[pipe]
@@ -314,7 +314,7 @@ class _Children(Generic[Options, Event]):
 
 
 def run_joined(task: Task[Options, Event], show: Callable[[Event], None]) -> None:
-    """Run this launched rank's part of a task; ``show`` receives its events. Raises ``JobError``."""
+    """Run this launched rank's part of a task. ``show`` receives its events. Raises ``JobError``."""
     rank, world = launched_rank()
 
     def join_store() -> Store:

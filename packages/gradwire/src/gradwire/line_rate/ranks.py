@@ -31,7 +31,7 @@ class Ranks:
         self._store, self._group = store, group
 
     def connect(self, rate: str | None) -> Link:
-        """Return a link between all ranks, throttled to ``rate`` if given; the caller closes it."""
+        """Return a link between all ranks, throttled to ``rate`` if given. The caller closes it."""
         return throttled(ProcessGroupLink(self._group, timeout_s=self.timeout_s), rate)
 
     def gather(self, values: torch.Tensor) -> torch.Tensor:
@@ -65,7 +65,7 @@ class Ranks:
 
 @contextmanager
 def met_ranks(context: RankContext[Event], timeout_s: float) -> Iterator[Ranks]:
-    """Yield this rank after all have joined, with its share of the cores; end with a barrier."""
+    """Yield this rank after all have joined, with its share of the cores, and end with a barrier."""
     torch.set_num_threads(max(1, cores() // context.ranks_here))
     store = context.join_store()
     with joined_group(store, context.rank, context.world, timeout_s) as group:

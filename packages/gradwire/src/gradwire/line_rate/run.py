@@ -95,7 +95,7 @@ _HOST_S = 2.0
 
 @dataclass(frozen=True)
 class LineRateOptions(Outputs):
-    """The options of ``gradwire line-rate``; all but the files are the same on all ranks.
+    """The options of ``gradwire line-rate``. All but the files are the same on all ranks.
 
     ``link`` is a rate such as ``100mbit`` to which every rank is throttled (None: unlimited).
     """
@@ -139,7 +139,7 @@ Event = PointDone | PairDone | HostDone
 
 
 def run_line_rate(options: LineRateOptions) -> dict[Pair, LineRate]:
-    """Measure all pairs, print and write the results, and return them; {} on ranks other than rank 0.
+    """Measure all pairs, print and write the results, and return them, or {} on ranks other than rank 0.
 
     Raises ``GradwireError``.
     """
@@ -175,7 +175,7 @@ def _check_effort(effort: Effort) -> None:
 
 
 def work(context: RankContext[Event], options: LineRateOptions) -> None:
-    """Measure this rank's pairs in the order of all pairs; rank 0 also reports all results."""
+    """Measure this rank's pairs in the order of all pairs. Rank 0 also reports all results."""
     with met_ranks(context, options.timeout_s) as ranks:
         link = ranks.connect(options.link)
         try:
@@ -211,12 +211,12 @@ def _share(ranks: Ranks, context: RankContext[Event], pair: Pair, points: tuple[
 
 
 def _repeats(nbytes_per_s: float) -> int:
-    """Return the number of repeats of the per-frame timing at this rate; 0 if it would take too long."""
+    """Return the number of repeats of the per-frame timing at this rate, or 0 if it would take too long."""
     return min(REPEATS, int(_HOST_S * nbytes_per_s / (FRAMES * LARGE_NBYTES)))
 
 
 def _measure_host(ranks: Ranks, context: RankContext[Event], link: Link, repeats: int) -> None:
-    """Measure the per-frame costs of rank 1 as the sender and rank 0 as the receiver; rank 0 reports them."""
+    """Measure the per-frame costs of rank 1 as the sender and rank 0 as the receiver. Rank 0 reports them."""
     own = end_cost(link, ranks.barrier, repeats)
     if ranks.rank == 1:
         ranks.say(_SENDER, json.dumps(asdict(own)))

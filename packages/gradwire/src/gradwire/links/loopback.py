@@ -100,7 +100,7 @@ def _match(send: _Transfer, receive: _Transfer) -> None:
 
 
 class LoopbackLink(Link):
-    """One rank of a world within this process; ``loopback`` creates all of them."""
+    """One rank of a world within this process. ``loopback`` creates all of them."""
 
     HAS_PARTINGS = True
 
@@ -142,7 +142,7 @@ class LoopbackLink(Link):
         self.close()
 
     def close(self) -> None:
-        """Close the link; every wait for this rank ends with an error immediately."""
+        """Close the link. Every wait for this rank ends with an error immediately."""
         for ends, channel in self._channels.items():
             if self.rank in ends:
                 channel.close(self.rank)

@@ -38,7 +38,7 @@ calls = threading.Lock()
 
 
 def poll(is_done: Callable[[], bool], timeout_s: float, active_at: Callable[[], float] | None = None) -> bool:
-    """Poll ``is_done`` for up to ``timeout_s`` without activity; return whether it became true.
+    """Poll ``is_done`` for up to ``timeout_s`` without activity, and return whether it became true.
 
     It is polled often at first, and every millisecond later. ``active_at`` returns the time
     (``time.monotonic``) of the last other activity; it is called a few times per timeout.
@@ -95,7 +95,7 @@ def intracommunicator(mpi: Any, comm: Any) -> Any:
 
 
 class Keepalives:
-    """The keepalives of one link, sent as empty messages with their own tag; for one thread at a time.
+    """The keepalives of one link, sent as empty messages with their own tag, for one thread at a time.
 
     ``sent`` and ``received``, of shape (world,), count keepalives to and from every rank. A closed link uses
     them to determine whether its communicator still holds a keepalive. ``activity`` is the known activity of
@@ -129,7 +129,7 @@ class Keepalives:
 
 
 class ClosedLink:
-    """The communicator of a closed link, kept until its peers have closed theirs; for one thread at a time.
+    """The communicator of a closed link, kept until its peers have closed theirs, for one thread at a time.
 
     MPI does not report a closed link. So a link that closes sends every peer a FIN, with the numbers of
     frames and keepalives that it has sent to that peer. A communicator is freed if all its FINs have arrived
@@ -160,7 +160,7 @@ class ClosedLink:
                 self._fins.append(comm.Isend([self._counts[peer], mpi.INT64_T], peer, FIN))
 
     def is_settled(self) -> bool:
-        """Return whether all requests and FINs are complete; if so, free the communicator if it is empty."""
+        """Return whether all requests and FINs are complete. If so, free the communicator if it is empty."""
         self._under_way = [pair for pair in self._under_way if not pair[0].Test()]
         self._fins = [fin for fin in self._fins if not fin.Test()]
         self._keepalives.receive()
@@ -179,7 +179,7 @@ class ClosedLink:
 
 
 def free_communicators() -> None:
-    """Free the communicators of links that all their ranks have closed; for one thread at a time."""
+    """Free the communicators of links that all their ranks have closed, for one thread at a time."""
     for link in tuple(closing):
         with suppress(RuntimeError):
             if link.is_settled():

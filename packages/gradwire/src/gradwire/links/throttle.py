@@ -108,7 +108,7 @@ class Port:
 
 
 class ThrottledLink(Wrapper):
-    """A link whose frames are limited to a port's rate; all ranks must use one."""
+    """A link whose frames are limited to a port's rate. All ranks must use one."""
 
     def __init__(self, inner: Link, port: Port) -> None:
         super().__init__(inner)
@@ -116,7 +116,7 @@ class ThrottledLink(Wrapper):
         self._free: list[torch.Tensor] = []
 
     def isend(self, to: int, frame: torch.Tensor) -> Sending:
-        """Start to send ``frame``; its wait lasts until the frame would have left the port."""
+        """Start to send ``frame``. Its wait lasts until the frame would have left the port."""
         left_ns = self._port.leave(frame.numel())
         label = bytearray(_LABEL.pack(*left_ns, frame.numel()))
         labelled = torch.cat((torch.frombuffer(label, dtype=torch.uint8), frame))
@@ -124,7 +124,7 @@ class ThrottledLink(Wrapper):
         return _PacedSend(self, self._inner.isend(to, labelled), left_ns[1], what)
 
     def irecv(self, source: int, buffer: torch.Tensor) -> Receiving:
-        """Start to receive a frame; its wait lasts until the frame would have passed the port."""
+        """Start to receive a frame. Its wait lasts until the frame would have passed the port."""
         labelled = self._take(_LABEL.size + buffer.numel())
         what = f"{self.name_of(self.rank)} receiving from {self.name_of(source)}"
         return _PacedReceive(self, self._inner.irecv(source, labelled), labelled, buffer, what)
@@ -171,7 +171,7 @@ class ThrottledLink(Wrapper):
 
 
 def throttled(link: Link, rate: str | None) -> Link:
-    """Return ``link`` limited to a rate such as ``100mbit``; ``link`` itself for None and ``unlimited``."""
+    """Return ``link``, limited to a rate such as ``100mbit`` unless it is None or ``unlimited``."""
     nbytes_per_s = parse_rate(rate)
     return link if nbytes_per_s is None else ThrottledLink(link, Port(nbytes_per_s))
 

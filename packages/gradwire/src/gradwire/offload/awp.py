@@ -101,7 +101,7 @@ class AWP(Policy):
         self._norms: list[float] = []
 
     def observe(self, norms: Sequence[float]) -> list[int]:
-        """Return the bits of each layer after a batch; the first call's norms are the initial ones."""
+        """Return the bits of each layer after a batch. The first call's norms are the initial ones."""
         if not self._norms:
             first = self.start_bits if self.threshold is not None else _WATCHED_BITS
             self.bits, self.counts = [first] * len(norms), [0] * len(norms)
@@ -138,7 +138,7 @@ class AWP(Policy):
         return (min(bits + self.step_bits, self.max_bits), 0) if count == self.interval else (bits, count)
 
     def _measure(self, changes: Sequence[float]) -> None:
-        """Add a batch to the measurement; after the last one, set the threshold and the start bits."""
+        """Add a batch to the measurement. After the last one, set the threshold and the start bits."""
         if self._watch is None:
             return
         finite = [each for each in changes if math.isfinite(each)]

@@ -145,7 +145,7 @@ class BitpackCarrier(Carrier):
         self._kept_bytes = dict[int, int]()
 
     def pack(self, bits: Bits, *, full: bool) -> int:  # noqa: ARG002 - every message is full
-        """Pack these bits of each weight into ``host``; return the message's size."""
+        """Pack these bits of each weight into ``host``, and return the message's size."""
         self._write(bits, summed=False)
         return _end_of(self.spans)
 
@@ -199,7 +199,7 @@ class DeltaCarrier(Carrier):
         self._checked_every, self._version = checked_every, 0
 
     def pack(self, bits: Bits, *, full: bool) -> int:
-        """Pack the changes since the last message, or all words, into ``host``; return the message's size.
+        """Pack the changes since the last message, or all words, into ``host`` and return the message's size.
 
         The dtype determines the bits. Unencoded masters are first, so that their places don't change.
         """
@@ -244,7 +244,7 @@ class DeltaCarrier(Carrier):
         super().unpack(end)
 
     def _unpack(self, end: int, number: int, span: tuple[int, int], replica: torch.Tensor) -> None:
-        """Copy words to the replica, converting bfloat16 to float32; an accelerator decodes them first."""
+        """Copy words to the replica, converting bfloat16 to float32. An accelerator decodes them first."""
         receiver = self._receivers[end]
         if number in receiver.device_decoders:
             payload, copy = self.on_device[end][slice(*span)], self.host[slice(*span)]

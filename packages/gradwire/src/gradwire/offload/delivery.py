@@ -17,7 +17,7 @@ from gradwire.offload.replicas import DeviceEnd
 
 
 class Delivery:
-    """The last message of a group at one end; a lock protects its unpacking.
+    """The last message of a group at one end. A lock protects its unpacking.
 
     A thread that needs the weights while another thread unpacks them waits. If unpacking fails, each thread
     gets the error, until ``expect`` replaces the message.
@@ -41,7 +41,7 @@ class Delivery:
             self._packed, self._decoded = packed, decoded
 
     def settle(self) -> None:
-        """Wait until the host has decoded the message; ``arrive`` raises its errors."""
+        """Wait until the host has decoded the message. ``arrive`` raises its errors."""
         if self._packed is not None and self._decoded is not None:
             self._decoded.exception()
 

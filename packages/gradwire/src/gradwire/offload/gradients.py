@@ -69,8 +69,8 @@ class GradientReturn:
     ends
         The devices, with the layers whose gradients return to the host.
     steps
-        The optimizer steps of layers, each run once all gradients of a layer have arrived; afterwards the
-        masters' ``grad`` is None.
+        The optimizer steps of layers. A step runs once all gradients of its layer have arrived, and sets the
+        masters' ``grad`` to None.
     """
 
     def __init__(
@@ -119,7 +119,7 @@ class GradientReturn:
 
     @contextmanager
     def hold(self) -> Iterator[None]:
-        """Accumulate gradients on the device within the block; the next pass after it returns their sum.
+        """Accumulate gradients on the device within the block. The next pass after it returns their sum.
 
         A block affects the replicas that its thread runs. If the thread that made this object runs no replica
         itself, its blocks affect all replicas, because another thread may still be about to run its first

@@ -186,7 +186,7 @@ class HostOffload:
 
     @contextmanager
     def no_sync(self) -> Iterator[None]:
-        """Accumulate gradients on the device within the block; the next backward pass returns their sum.
+        """Accumulate gradients on the device within the block. The next backward pass returns their sum.
 
         A block affects the replicas that its thread runs. If the thread that made the offload runs no replica
         itself, its blocks affect all threads.
@@ -196,7 +196,7 @@ class HostOffload:
 
     @outside_inference
     def wait(self) -> None:
-        """Update the replicas with all weights; call this to read them outside of a forward pass."""
+        """Update the replicas with all weights. Call this to read them outside of a forward pass."""
         self._begin()
         for each in self._all:
             self._arrive(each.layers)
@@ -230,7 +230,7 @@ class HostOffload:
 
     @outside_inference
     def close(self) -> None:
-        """Remove all hooks; the model keeps the masters and gets the first replica's buffers."""
+        """Remove all hooks. The model keeps the masters and gets the first replica's buffers."""
         for each in self._hooks:
             each.remove()
         self._gradients.close()
@@ -269,7 +269,7 @@ class HostOffload:
                     self._sender.join()  # the masters may be written again between forward passes
 
     def _find_written(self) -> set[nn.Parameter]:
-        """Return the masters that were written since the last send; none between backward and step()."""
+        """Return the masters that were written since the last send, or none between backward and step()."""
         if self._steps is not None and self._steps.awaits_step:
             return set()  # optimizer.step() sends the layers that backward has stepped
         return {self._masters[number] for number in self._written.find()}

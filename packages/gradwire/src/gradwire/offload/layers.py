@@ -159,7 +159,7 @@ class OffloadLedger:
 
     @property
     def ratio(self) -> float:
-        """The compression ratio of weights relative to float32; NaN before the first send."""
+        """The compression ratio of weights relative to float32, or NaN before the first send."""
         total = self.total
         return total.float32_nbytes / total.sent_nbytes if total.sent_nbytes else float("nan")
 

@@ -89,12 +89,12 @@ class Static(Policy):
         return [self.bits] * len(norms)
 
     def allowed(self, bits: Sequence[int]) -> list[int]:
-        """Return this policy's bits for each layer; ignore the saved bits."""
+        """Return this policy's bits for each layer, and ignore the saved bits."""
         return [self.bits] * len(bits)
 
 
 class Oracle(Static):
-    """The static policy whose run reached an accuracy first; it is known only after runs with all formats.
+    """The static policy whose run reached an accuracy first. It is known only after runs with all formats.
 
     Parameters
     ----------
@@ -148,7 +148,7 @@ class Delta(Policy):
         return [16 if self.dtype == "bf16" else 32] * len(norms)
 
     def allowed(self, bits: Sequence[int]) -> list[int]:
-        """Return the bits of the dtype for each layer; ignore the saved bits."""
+        """Return the bits of the dtype for each layer, and ignore the saved bits."""
         return self.observe([0.0] * len(bits))
 
     def carrier(self, ends: Sequence[DeviceEnd]) -> Carrier:

@@ -58,7 +58,7 @@ class DeviceEnd:
 
     @contextmanager
     def at_work(self, doing: str) -> Iterator[None]:
-        """Raise ``DeviceError`` if the device fails in the block; ``doing`` describes the block's work."""
+        """Raise ``DeviceError`` if the device fails in the block. ``doing`` describes the block's work."""
         try:
             yield
         except GradwireError:
@@ -115,7 +115,7 @@ class Replica:
             )
 
     def _enter(self, begin: Callable[[], None], arrive: Callable[[Sequence[Layer]], None]) -> None:
-        """Begin a forward pass; the first one waits for all weights, and records the called modules."""
+        """Begin a forward pass. The first one waits for all weights, and records the called modules."""
         begin()
         self._pass.called = None if self._is_known else []
         arrive(self._read_late if self._is_known else self.layers)
@@ -129,7 +129,7 @@ class Replica:
             arrive(read)
 
     def _leave(self) -> None:
-        """End a forward pass; the first one determines the order in which layers are sent.
+        """End a forward pass. The first one determines the order in which layers are sent.
 
         A layer with a module that isn't called is needed at the start, because another module reads it.
         """

@@ -134,7 +134,7 @@ class Sender:
             last.result()
 
     def give_up(self) -> None:
-        """Wait for messages in flight and ignore their errors; send in full afterwards."""
+        """Wait for messages in flight and ignore their errors, and send in full afterwards."""
         last, self._last = self._last, None
         if last is not None:
             last.exception()
@@ -163,7 +163,7 @@ class Sender:
     # These run on the packing thread.
 
     def _pack_all(self, messages: Sequence[Message], full: bool, observes: bool) -> None:
-        """Pack and send messages; after an error, pass it to all remaining messages, and raise it."""
+        """Pack and send messages. After an error, pass it to all remaining messages, and raise it."""
         left = deque(messages)
         self._began_s = 0.0
         try:
@@ -180,7 +180,7 @@ class Sender:
             raise
 
     def _observe(self, left: deque[Message], full: bool) -> Packing:
-        """Choose bits; return the messages that were packed in the previous bits while computing norms.
+        """Choose bits, and return the messages that were packed in the previous bits while computing norms.
 
         Messages whose bits are known are sent in order, and removed from ``left``. The last message waits for
         all norms, so that a thread that waits for it gets the policy's errors. An error of a message sent

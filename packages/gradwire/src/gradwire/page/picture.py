@@ -142,7 +142,7 @@ def paint_bars(
     label: str,
     font_size: int = 9,
 ) -> list[float]:
-    """Draw a stacked horizontal bar for each name, the first at the top; return the ends of the bars.
+    """Draw a stacked horizontal bar for each name, the first at the top, and return the ends of the bars.
 
     Parameters
     ----------
@@ -169,7 +169,7 @@ def paint_bars(
 
 
 def bar_height(axes: Axes) -> float:
-    """Return the height of a bar; in a narrow figure, it leaves space for a name above the bar."""
+    """Return the height of a bar. In a narrow figure, it leaves space for a name above the bar."""
     return 0.4 if is_narrow(axes.figure) else 0.62
 
 

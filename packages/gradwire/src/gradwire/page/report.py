@@ -94,7 +94,7 @@ class Details:
 
 @dataclass(frozen=True)
 class Section:
-    """A heading with its content, which is folded; a section without parts isn't shown.
+    """A heading with its content, which is folded. A section without parts isn't shown.
 
     Parameters
     ----------
@@ -322,7 +322,7 @@ def keep(
     *,
     quiet: bool = False,
 ) -> bool:
-    """Write a record and other files, all or none, then its page; return whether the page was written.
+    """Write a record and other files, all or none, then its page, and return whether the page was written.
 
     A record on standard output has no page. Raises ``JobError`` if the files, other than the page, cannot be
     written.
@@ -335,7 +335,7 @@ def keep(
 
 
 def write_page(page: Path, make: Callable[[], str], *, quiet: bool = False) -> bool:
-    """Make a page, write it, and print its path; return whether it was written.
+    """Make a page, write it, and print its path, and return whether it was written.
 
     A failure prints one sentence on standard error and doesn't fail the run, because the record has all data.
     """

@@ -45,7 +45,7 @@ class Correction:
         """
 
     def keep(self, count: int) -> None:
-        """Drop all but the newest ``count`` local gradients; the averages of older ones have been applied."""
+        """Drop all but the newest ``count`` local gradients. The averages of older ones have been applied."""
 
     def own(self) -> list[torch.Tensor]:
         """Return copies of the recorded local gradients as 1-D float32, oldest first."""
@@ -187,7 +187,7 @@ class VirtualWeights:
                 parameter.grad = gradient
 
     def _copies(self, attributes: dict[str, Any]) -> dict[str, Any]:
-        """Return copies of the attributes that may change in place; parameters aren't copied."""
+        """Return copies of the attributes that may change in place. Parameters aren't copied."""
         memo = {id(each): each for group in self._optimizer.param_groups for each in group["params"]}
         return {
             name: copy.deepcopy(value, memo)  # one memo keeps objects shared between attributes shared
@@ -238,7 +238,7 @@ def _copy(value: Any) -> Any:
 
 @dataclass(slots=True)
 class _Own:
-    """A local gradient of this rank; ``usable`` says whether it is finite, or is None if not checked yet."""
+    """A local gradient of this rank. ``usable`` says whether it is finite, or is None if not checked yet."""
 
     gradients: FlatGradients
     scheduled: list[dict[str, Any]]
@@ -300,7 +300,7 @@ class Eager(Correction):
         return [own.gradients.staged().floats().clone() for own in self._own]
 
     def resume(self, in_flight: Sequence[InFlight]) -> None:
-        """Restore the newest local gradients; if one wasn't saved, use the clipped average instead."""
+        """Restore the newest local gradients. If one wasn't saved, use the clipped average instead."""
         self.keep(0)
         for each in in_flight[-len(self._free) :]:
             own, absent = each.own, each.own_absent
@@ -313,7 +313,7 @@ class Eager(Correction):
             self._own.append(_Own(gradients, each.scheduled, absent, is_finite(own)))
 
     def _look(self) -> None:
-        """Clip new local gradients; ``note`` doesn't, because that would delay their exchange."""
+        """Clip new local gradients. ``note`` doesn't, because that would delay their exchange."""
         for own in self._own:
             if own.usable is None:
                 own.usable = is_finite(own.gradients.flat)

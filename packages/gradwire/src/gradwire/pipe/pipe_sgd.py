@@ -169,7 +169,7 @@ class PipeSGD(WorkerMethod):
         return waits.within(perf_counter() - started, loss=loss, correction_s=correction_s)
 
     def drain(self) -> StepRecord:
-        """Apply all gradients in flight, oldest first; return the cost.
+        """Apply all gradients in flight, oldest first, and return the cost.
 
         Afterwards the pipeline is empty, the last averaged gradient is in ``.grad``, and the next step starts
         a new pipeline. An eager pipeline copies rank 0's buffers to all ranks. Raises the error of the
@@ -222,7 +222,7 @@ class PipeSGD(WorkerMethod):
         return self._under_way.in_flight()
 
     def agree_on_buffers(self) -> StepRecord:
-        """Copy rank 0's buffers exactly to all ranks if updates are eager; return the cost.
+        """Copy rank 0's buffers exactly to all ranks if updates are eager, and return the cost.
 
         It copies the buffers in the model's ``state_dict``. All ranks call it together; it waits for
         gradients in flight. Raises ``ExchangeError``.

@@ -93,7 +93,7 @@ class Pipeline:
         return self._size - 1 if self.corrects else 0
 
     def add(self, compute_loss: Callable[[], torch.Tensor], *, alone: bool) -> tuple[float, float]:
-        """Compute a step's gradient and start its exchange; return the loss and the correction's seconds.
+        """Compute a step's gradient and start its exchange, and return the loss and the correction's seconds.
 
         ``alone`` says that the gradient is applied before the next step, so it needs no correction.
         """
@@ -117,7 +117,7 @@ class Pipeline:
         return loss, correction_s
 
     def apply_all_but(self, count: int) -> StepRecord:
-        """Apply the oldest gradients in flight until ``count`` are left; return the cost of waiting."""
+        """Apply the oldest gradients in flight until ``count`` are left, and return the cost of waiting."""
         waits = StepRecord()
         while len(self._under_way) > count:
             waits += self._apply_oldest()
@@ -194,7 +194,7 @@ class Pipeline:
             )
 
     def resume(self, in_flight: Sequence[InFlight]) -> None:
-        """Continue with saved gradients in flight; drop the current ones.
+        """Continue with saved gradients in flight, and drop the current ones.
 
         Call ``settle`` and ``check_fits`` first.
         """

@@ -21,7 +21,7 @@ _HALF_NBYTES = 2.0
 
 
 class Baselines:
-    """Predictions of DDP's steps in one environment; times of exchanges are cached."""
+    """Predictions of DDP's steps in one environment. Times of exchanges are cached."""
 
     def __init__(self, workload: Workload, environment: Environment) -> None:
         self._workload = workload

@@ -22,7 +22,7 @@ _Seconds = Callable[[ScalePoint], float | None]
 
 
 def read_points(rows: Sequence[Mapping[str, Any]]) -> list[ScalePoint]:
-    """Return the points of a record's ``scaling``, without predictions; older records have no baselines."""
+    """Return the points of a record's ``scaling``, without predictions. Older records have no baselines."""
     return [
         ScalePoint(
             row["hosts"],

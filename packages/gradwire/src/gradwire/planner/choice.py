@@ -159,7 +159,7 @@ class Choice:
         return in_notebook(f"A plan for {self.hosts} hosts", f"Chosen: {verdict}.", Table(columns, rows))
 
     def to_json(self) -> str:
-        """Return the choice's record as indented JSON; ``Plan.from_json`` reads the value of ``plan``."""
+        """Return the choice's record as indented JSON. ``Plan.from_json`` reads the value of ``plan``."""
         return to_json(self.record())
 
     def record(self) -> dict[str, object]:
@@ -205,7 +205,7 @@ _NONE_KNOWN: Mapping[int, Prediction] = MappingProxyType({})
 
 @dataclass(frozen=True)
 class ScalePoint:
-    """The best plan's step on ``hosts`` hosts; a single host exchanges nothing and has no prediction.
+    """The best plan's step on ``hosts`` hosts. A single host exchanges nothing and has no prediction.
 
     ``plain_s`` and ``hook_s`` are the step times of plain DDP and of its bf16 hook, or None if unknown.
     """
@@ -280,7 +280,7 @@ def worlds_around(hosts: int, farthest: int) -> list[int]:
 
 
 def hosts_that_pay(points: Sequence[ScalePoint], least_gain: float = LEAST_GAIN) -> int:
-    """Return the number of hosts up to which every additional host pays off; 1 if the second doesn't.
+    """Return the number of hosts up to which every additional host pays off, or 1 if the second doesn't.
 
     A host pays off if it adds at least ``least_gain`` times the throughput of a single host. Beyond a range
     that doesn't pay off, more hosts may pay off again; ``paying_ranges`` returns all such ranges.

@@ -47,7 +47,7 @@ def quiet(_done: int, _total: int, _what: str) -> None:
 
 
 def is_shared(shared_machine: bool | None) -> bool:
-    """Return whether all hosts are this machine; None detects whether this process is inside a testbed."""
+    """Return whether all hosts are this machine. None detects whether this process is inside a testbed."""
     return is_inside() if shared_machine is None else shared_machine
 
 
@@ -88,7 +88,7 @@ def _called(request: PlanRequest, factory: str) -> PlanRequest:
 
 
 def measure(request: PlanRequest, show: Show = quiet) -> Environment:
-    """Return the environment of a resolved request; measure the costs that the request lacks.
+    """Return the environment of a resolved request, and measure the costs that the request lacks.
 
     Raises ``SpecError`` if given costs lack an encoding, ``TensorError`` if gradients cannot be used, and
     ``LinkError`` if the cost of frames cannot be measured.

@@ -1,4 +1,4 @@
-"""The request for a plan, shared by Python, the command line, and records; it doesn't import torch."""
+"""The request for a plan, shared by Python, the command line, and records. It doesn't import torch."""
 # ruff: noqa: RUF009 (``_option`` returns a field)
 
 from __future__ import annotations
@@ -259,7 +259,7 @@ class PlanRequest:
 
     @cached_property
     def line_rate(self) -> LineRate | None:
-        """The measured link, read once from its file; None if a rate is given. Raises ``SpecError``."""
+        """The measured link, read once from its file, or None if a rate is given. Raises ``SpecError``."""
         if isinstance(self.line, Path):
             return LineRate.load(self.line, elsewhere=self.elsewhere)
         return self.line if isinstance(self.line, LineRate) else None
@@ -277,7 +277,7 @@ class PlanRequest:
 
     @property
     def core_nbytes_per_s(self) -> float:
-        """The rate of the uplink between groups; infinite if none is given."""
+        """The rate of the uplink between groups, or infinity if none is given."""
         return _nbytes_per_s(self.core_rate)
 
     @cached_property
@@ -306,7 +306,7 @@ class PlanRequest:
 
     @classmethod
     def from_values(cls, values: object) -> PlanRequest:
-        """Return the request from the values of ``to_values``; missing fields have their defaults.
+        """Return the request from the values of ``to_values``. Missing fields have their defaults.
 
         Raises ``SpecError`` if a value is invalid.
         """

@@ -96,13 +96,13 @@ class DdpWatch:
 
     @property
     def steps_s(self) -> list[float]:
-        """The seconds between the ends of consecutive recorded steps; reading it may wait for a device."""
+        """The seconds between the ends of consecutive recorded steps. Reading it may wait for a device."""
         ends = [self._marks.seconds(end) for _, end in self._rows]
         return [after - before for before, after in pairwise(ends)]
 
     @property
     def problem(self) -> str:
-        """The reason why these steps aren't those of plain training, in a sentence; empty if they are."""
+        """The reason why these steps aren't those of plain training, or an empty string if they are."""
         model = self._model()
         if model is None or hook_state(model) is None:
             return ""
@@ -123,7 +123,7 @@ class DdpWatch:
 
     @property
     def recorded(self) -> RecordedSteps:
-        """The measured steps; this waits for a device."""
+        """The measured steps. This waits for a device."""
         now_s = 0.0
         times = StepTimes(lambda: now_s, keeping(self._settings))
         for ready, end in self._rows:
@@ -158,7 +158,7 @@ class DdpWatch:
         return 0 < self._settings.warm_up - self.steps <= DEFAULT.excerpt_steps
 
     def _end(self) -> None:
-        """Record that all averages have arrived; ignore the inner pass of a reentrant checkpoint."""
+        """Record that all averages have arrived, and ignore the inner pass of a reentrant checkpoint."""
         self._queued = False
         if self._every and len(self._ready) < len(self._parameters):
             return
@@ -201,7 +201,7 @@ class Attempt:
             self._refused(str(error))
 
     def passed(self) -> Tried | None:
-        """Record a completed step; return the measurement once enough steps used the chosen plan."""
+        """Record a completed step, and return the measurement once enough steps used the chosen plan."""
         attached = self._attached
         if attached is None:  # the pass began before the attachment
             return None

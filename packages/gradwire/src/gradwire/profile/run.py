@@ -48,7 +48,7 @@ def read_observed(settings: Settings, code: int) -> Observed | None:
 
 
 def read_tried(settings: Settings, code: int) -> Tried | None:
-    """Return the measurement of attached steps; None and errors as in ``read_observed``."""
+    """Return the measurement of attached steps. None and errors are as in ``read_observed``."""
     return _read(settings, code, settings.tried, Tried.load)
 
 
@@ -172,7 +172,7 @@ class ProfileOptions:
 
 
 def profile(options: ProfileOptions) -> int:
-    """Run the script with observers, print and write the estimates; return the script's exit code.
+    """Run the script with observers, print and write the estimates, and return the script's exit code.
 
     Raises ``GradwireError``.
     """

@@ -68,7 +68,7 @@ class FsdpWatch:
 
     @property
     def recorded(self) -> RecordedSteps:
-        """The measured steps; this waits for a device."""
+        """The measured steps. This waits for a device."""
         return self._recorder.recorded
 
     def remove(self) -> None:
@@ -100,7 +100,7 @@ class FsdpWatch:
 
 
 def noted(comm: Any, note: Note) -> Callable[[], None]:
-    """Call ``note`` with the larger tensor and the seconds of each call of ``comm``; return an undo function.
+    """Pass the larger tensor and the seconds of each call of ``comm`` to ``note``, and return an undo.
 
     The object gets a subclass of its class, because FSDP checks its type.
     """

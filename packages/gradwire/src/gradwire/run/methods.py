@@ -70,7 +70,7 @@ class AttachableModel(Protocol):
         """The device that computes."""
 
     def refusal(self) -> str:
-        """Return the reason why the script's use of this model prevents attaching gradwire; empty if none."""
+        """Return the reason why gradwire can't attach to this model, or an empty string if it can."""
 
     def attach(self, settings: RunSettings, ledger: Ledger) -> Attached:
         """Attach gradwire on all ranks. Raises ``GradwireError``."""
@@ -79,7 +79,7 @@ class AttachableModel(Protocol):
         """Train without gradwire from now on, because another rank could not attach."""
 
     def use(self, method: str, passed: Passed) -> None:
-        """Average the next steps by ``method``; call ``passed`` at the end of each step without gradwire."""
+        """Average the next steps by ``method``. Call ``passed`` at the end of each step without gradwire."""
 
 
 class DdpModel:
@@ -110,7 +110,7 @@ class DdpModel:
         return next(each.device for each in self.module.parameters() if each.requires_grad)
 
     def refusal(self) -> str:
-        """Return the reason why the script's use of this model prevents attaching gradwire; empty if none."""
+        """Return the reason why gradwire can't attach to this model, or an empty string if it can."""
         if hook_state(self.module) is not None:
             return "the script attaches gradwire itself"
         hooks = own_hooks(self.module)
@@ -125,7 +125,7 @@ class DdpModel:
         self.use(PLAIN, lambda _way: None)
 
     def use(self, method: str, passed: Passed) -> None:
-        """Average the next steps by ``method``; call ``passed`` at the end of each step without gradwire."""
+        """Average the next steps by ``method``. Call ``passed`` at the end of each step without gradwire."""
         module = self._module()
         state = None if module is None else hook_state(module)
         if state is None:
@@ -191,7 +191,7 @@ class FsdpModel:
         return torch.device(next(self.module.parameters()).device.type)
 
     def refusal(self) -> str:
-        """Return the reason why the script's use of this model prevents attaching gradwire; empty if none."""
+        """Return the reason why gradwire can't attach to this model, or an empty string if it can."""
         try:
             steps = steps_of(self.module)
         except AttachError as error:
@@ -214,7 +214,7 @@ class FsdpModel:
         attached.close()
 
     def use(self, method: str, passed: Passed) -> None:
-        """Average the next steps by ``method``; call ``passed`` at the end of each step without gradwire."""
+        """Average the next steps by ``method``. Call ``passed`` at the end of each step without gradwire."""
         steps = steps_of(self.module)
         assert steps is not None, "the model is attached"
         stand_in = partial(after_backward, partial(passed, method))

@@ -82,11 +82,11 @@ class ModelTurns:
 
     @property
     def plan(self) -> str:
-        """The plan of the attached steps, in words; empty before the first step."""
+        """The plan of the attached steps, in words, or nothing before the first step."""
         return "" if self._plan is None else name_plan(self._plan)
 
     def cycles_s(self) -> dict[str, tuple[float, ...]] | None:
-        """Return the step times of the complete cycles, by method; None without a comparison."""
+        """Return the step times of the complete cycles, by method, or None without a comparison."""
         if not self._cycles:
             return None
         if self._turns is None or self._marks is None:

@@ -96,7 +96,7 @@ def _steps(found: Compared | None) -> list[Section]:
 
 
 def _section(model: ModelOutcome, number: int, outcome: RunOutcome) -> Section:
-    """Return the section of the model with this number; several models may have the same name."""
+    """Return the section of the model with this number. Several models may have the same name."""
     link = f"model {number}" if outcome.models[1:] else ""
     if model.problem:
         return Section(model.name, [_not_attached(model)], link)

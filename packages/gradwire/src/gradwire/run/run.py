@@ -54,7 +54,7 @@ class RunOptions:
 
     @property
     def cycles(self) -> int:
-        """The number of cycles of a comparison; 0 for none."""
+        """The number of cycles of a comparison, or 0 for none."""
         return -(-self.steps // BLOCK_STEPS) if self.compare else 0
 
     def values(self) -> Mapping[str, object]:
@@ -71,7 +71,7 @@ class RunOptions:
 
 
 def run_attached(options: RunOptions) -> int:
-    """Run the script with gradwire attached, print and write the result; return the script's exit code.
+    """Run the script with gradwire attached, print and write the result, and return the script's exit code.
 
     Raises ``JobError``.
     """

@@ -174,7 +174,7 @@ class RunSession:
         return attached
 
     def _tell(self, model: RunModel) -> None:
-        """Print on rank 0 whether gradwire is attached to a model; ``attach`` logs the ranks and the plan."""
+        """Print on rank 0 whether gradwire is attached to a model. ``attach`` logs the ranks and the plan."""
         if self._rank != 0 or self._settings.quiet:
             return
         if model.attached is None:

@@ -19,7 +19,7 @@ class Marks(Protocol):
         """Return a mark of the current time."""
 
     def seconds(self, mark: Any) -> float:
-        """Return the time of a mark in seconds from a fixed origin; this may wait for a device."""
+        """Return the time of a mark in seconds from a fixed origin. This may wait for a device."""
 
 
 class HostMarks:

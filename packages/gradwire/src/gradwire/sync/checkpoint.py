@@ -196,7 +196,7 @@ def _rows(gradients: Sequence[torch.Tensor], most: int, count: int) -> torch.Ten
 
 
 def unpack(state: Mapping[str, Any], rank: int, world: int | None, method: str = "PipeSGD") -> RankState:
-    """Read this rank's state; with ``world`` None, a state of any number of ranks is accepted.
+    """Read this rank's state. With ``world`` None, a state of any number of ranks is accepted.
 
     Raises ``StateError`` for a state of a different rank or world, and for one that ``pack`` did not create.
     """

@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True)
 class SyncOptions:
-    """Options shared by all front ends; the same on all ranks.
+    """Options shared by all front ends, the same on all ranks.
 
     Attributes
     ----------
@@ -46,7 +46,7 @@ class HostReduction(Protocol):
     """A reduction inside a host, before the exchange between hosts."""
 
     def reduce(self, tensor: torch.Tensor) -> torch.Tensor:
-        """Return this rank's share of a bucket's sum over the host; the exchange averages it in place."""
+        """Return this rank's share of a bucket's sum over the host. The exchange averages it in place."""
 
     def gather(self, share: torch.Tensor, tensor: torch.Tensor) -> None:
         """Fill the bucket with the averaged shares of all ranks of the host."""
@@ -67,7 +67,7 @@ NO_HOST_REDUCTION: HostReduction = _OneRankPerHost()
 
 
 class Cadence(Protocol):
-    """The schedule of steps that exchange gradients; the same on all ranks."""
+    """The schedule of steps that exchange gradients, the same on all ranks."""
 
     def is_due(self, step: int) -> bool:
         """Return whether this step, counted from 1, exchanges gradients."""

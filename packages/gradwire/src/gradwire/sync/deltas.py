@@ -79,7 +79,7 @@ class Deltas(Codec):
         self._decoders: dict[tuple[int, int], DeltaDecoder] = {}
 
     def over(self, bucket: torch.Tensor) -> Deltas:
-        """Set the bucket of the slices, which are located by memory address; return the codec itself."""
+        """Set the bucket of the slices, which are located by memory address, and return the codec itself."""
         if self.words.numel() != bucket.numel():
             with torch.inference_mode(mode=False):  # later changes may be outside of inference mode
                 self.hold(torch.zeros(bucket.numel(), dtype=self.words.dtype, device="cpu"), None)
@@ -151,10 +151,10 @@ def weight_codec_of(codec: Codec | str | None, name: str, ledger: Ledger | None 
 
 
 def another(codec: Codec, ledger: Ledger | None, bucket: str = WEIGHTS) -> Codec:
-    """Return a codec for new receivers, which hold nothing yet; a stateless codec itself is returned."""
+    """Return a codec for new receivers, which hold nothing yet. A stateless codec itself is returned."""
     return Deltas(codec.dtype, ledger, bucket) if isinstance(codec, Deltas) else codec
 
 
 def over(codec: Codec, bucket: torch.Tensor) -> Codec:
-    """Return the codec for the slices of a bucket; a stateless codec is returned itself."""
+    """Return the codec for the slices of a bucket. A stateless codec is returned itself."""
     return codec.over(bucket) if isinstance(codec, Deltas) else codec

@@ -77,7 +77,7 @@ class EncodingErrorMeter(StepObserver):
         return self._context.ledger is not None if self._context.plan.keeps_residual else sampled(step)
 
     def agrees(self, step: int) -> bool:
-        """Return whether all ranks call ``agree`` at the end of this step; the same on all ranks."""
+        """Return whether all ranks call ``agree`` at the end of this step, the same on all ranks."""
         plan = self._context.plan
         may_lose = not (plan.keeps_residual or all(each.EXACT for each in plan.encodings))
         return self._context.options.strict and may_lose and sampled(step)

@@ -27,7 +27,7 @@ class BucketFeedback(Protocol):
 
     @property
     def usable(self) -> bool:
-        """Whether the average is finite, the same on all ranks; True without a residual."""
+        """Whether the average is finite, the same on all ranks, or True without a residual."""
 
     def lend(self, values: torch.Tensor) -> torch.Tensor | Residual | None:
         """Return the residual, or None.
@@ -161,7 +161,7 @@ class BucketResiduals:
 
     @property
     def usable(self) -> bool:
-        """Whether the average was finite; True without a residual."""
+        """Whether the average was finite, or True without a residual."""
         return self._usable
 
     def keep(self) -> None:
@@ -186,7 +186,7 @@ class BucketResiduals:
         return torch.split(self._lost, [own.numel() for own in self._residuals])
 
     def _lend_there(self, gradients: Sequence[torch.Tensor]) -> list[torch.Tensor]:
-        """Fill the bucket's residual, on a device; return whether each parameter is used."""
+        """Fill the bucket's residual, on a device, and return whether each parameter is used."""
         used = [gradient.any() for gradient in gradients]
         for is_used, own, part in zip(used, self._residuals, self._parts(), strict=True):
             part.copy_(torch.where(is_used, own, 0.0))

@@ -151,7 +151,7 @@ class FlatGradients:
             self.parameters[index].grad = None
 
     def detach(self) -> None:
-        """Set every ``.grad`` to None; the buffer keeps its values."""
+        """Set every ``.grad`` to None. The buffer keeps its values."""
         for parameter in self.parameters:
             parameter.grad = None
 
@@ -181,7 +181,7 @@ class FlatGradients:
         return [each for each in numbers if is_zero(on_host(self.part(each, self.buffer)))]
 
     def part(self, index: int, tensor: torch.Tensor) -> torch.Tensor:
-        """Return the part of ``tensor`` for parameter ``index``; ``tensor`` has the layout of the buffer."""
+        """Return the part of ``tensor`` for parameter ``index``. ``tensor`` has the layout of the buffer."""
         view = self._views[index]
         start = view.storage_offset() - self.flat.storage_offset()
         return tensor[start : start + view.numel()]

@@ -41,7 +41,7 @@ class UsedParameters(Alone):
 
 
 class FlatBuckets:
-    """The buckets of flat gradients with one layout; all ranks start them in the order of ``cut``.
+    """The buckets of flat gradients with one layout. All ranks start them in the order of ``cut``.
 
     Parameters
     ----------
@@ -86,7 +86,7 @@ class FlatBuckets:
     def run(
         self, gradients: FlatGradients, observer: BucketObserver, half: Half = Half.ALL_REDUCE
     ) -> ExchangeCost:
-        """Exchange a one-bucket gradient on the calling thread; there is no computation to overlap with.
+        """Exchange a one-bucket gradient on the calling thread. There is no computation to overlap with.
 
         The cost is counted and returned. Raises the exchange's error, after which the exchange has ended.
         """

@@ -27,7 +27,7 @@ _LONGEST_TIMEOUT_S = 1e6
 
 
 def check_timeout(timeout_s: float, name: str = "timeout_s") -> None:
-    """Raise ``SpecError`` unless ``timeout_s`` is a valid timeout; ``name`` is the argument's name."""
+    """Raise ``SpecError`` unless ``timeout_s`` is a valid timeout. ``name`` is the argument's name."""
     if not is_real(timeout_s, 0.0, _LONGEST_TIMEOUT_S) or timeout_s == 0:
         raise SpecError(
             f"expected {name} above 0 and at most {_LONGEST_TIMEOUT_S:g} seconds, got {shown(timeout_s)}"
@@ -47,7 +47,7 @@ def check_initialised(kind: type[GradwireError] = ExchangeError, otherwise: str 
 
 
 def member_group(group: dist.ProcessGroup | None, doing: str, otherwise: str = "") -> dist.ProcessGroup:
-    """Return ``group``, or the world's group for None; ``doing`` is the imperative in errors.
+    """Return ``group``, or the world's group for None. ``doing`` is the imperative in errors.
 
     Raises ``ExchangeError`` if this process is not in the group, or ``torch.distributed`` is not initialised.
     """
@@ -220,7 +220,7 @@ def _difference(name: str, values: Sequence[str]) -> str | None:
 
 
 def gather(exchange: Exchange, row: Sequence[float], timeout_s: float | None = None) -> list[list[float]]:
-    """Return the rows of all ranks, in rank order, as float32; all ranks pass rows of the same length.
+    """Return the rows of all ranks, in rank order, as float32. All ranks pass rows of the same length.
 
     Raises ``ExchangeError``.
     """

@@ -334,7 +334,7 @@ class ReplicaWatch(StepObserver):
 
 
 def compare_now(sync: BetweenSteps, hashes: Mapping[str, bytes]) -> None:
-    """Compare hashes of the same parts of all replicas, between two steps; all ranks call this together.
+    """Compare hashes of the same parts of all replicas, between two steps. All ranks call this together.
 
     Raises ``StateError`` on all ranks if they differ, after which the exchange can continue, and
     ``ExchangeError``.

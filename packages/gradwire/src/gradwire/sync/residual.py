@@ -39,7 +39,7 @@ AUTO = "auto"
 
 
 class Residuals:
-    """The residuals of one rank, by key; empty if the plan keeps none.
+    """The residuals of one rank, by key, or nothing if the plan keeps none.
 
     Parameters
     ----------
@@ -101,7 +101,7 @@ class Residuals:
         self._tensors[key] = tensor
 
     def scale(self, factor: float) -> None:
-        """Multiply all residuals by ``factor``, for gradients with a new scale; see ``Attached``.
+        """Multiply all residuals by ``factor``, for gradients with a new scale. See ``Attached``.
 
         No exchange may be running. Raises ``SpecError``, and changes nothing, for a factor that is not above
         0 and finite.
@@ -116,7 +116,7 @@ class Residuals:
                 device_of(tensor).launch(partial(tensor.mul_, factor), [], [tensor])
 
     def follow(self, scale: float) -> None:
-        """Rescale all residuals from the last loss scale to ``scale``; the first call only stores the scale.
+        """Rescale all residuals from the last loss scale to ``scale``. The first call only stores the scale.
 
         No exchange may be running. A scale that is 0 or not finite, with which no step is possible, changes
         nothing.
@@ -128,7 +128,7 @@ class Residuals:
         self.scale_followed = float(scale)
 
     def state_dict(self) -> dict[str, Any]:
-        """Return copies of all residuals, with their rank and world; no exchange may be running.
+        """Return copies of all residuals, with their rank and world. No exchange may be running.
 
         The state is ``{"rank": int, "world": int, "residuals": {key: tensor}}``, which ``torch.load`` reads
         with ``weights_only``; it includes ``"scale": float`` if residuals follow a loss scale, and
@@ -139,7 +139,7 @@ class Residuals:
         return _state(self.rank, self.world, self._tensors | unused, self.scale_followed, self.steps_done)
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
-        """Load a state that ``state_dict`` returned on this rank; residuals without an entry become 0.
+        """Load a state that ``state_dict`` returned on this rank. Residuals without an entry become 0.
 
         Raises ``StateError``, and changes nothing, for the state of a different rank or world, for residuals
         of different lengths, and for any residual if the plan keeps none.

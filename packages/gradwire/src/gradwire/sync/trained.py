@@ -91,7 +91,7 @@ class Trained:
         return any(parameter.requires_grad for parameter in self._frozen)
 
     def grow(self) -> list[Parameter]:
-        """Add all parameters that require a gradient; return the new ones, in the model's order."""
+        """Add all parameters that require a gradient, and return the new ones, in the model's order."""
         _check_shared(self._model, self._method)
         self._every = list(dict.fromkeys(self._model.parameters()))
         self._known.update(map(id, self._every))

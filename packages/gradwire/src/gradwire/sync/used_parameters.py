@@ -55,7 +55,7 @@ class Reach:
         return [self._gradients.part(each, residual) for each in sorted(among)]
 
     def agree(self, exchange: Exchange) -> ExchangeCost:
-        """Set ``absent`` by an exchange, once the whole gradient is averaged; return the cost.
+        """Set ``absent`` by an exchange, once the whole gradient is averaged, and return the cost.
 
         All ranks call this at the same place between their exchanges. Raises ``ExchangeError``.
         """
@@ -207,7 +207,7 @@ def _nested(value: object) -> Any:
 
 @contextmanager
 def in_force(values: list[dict[str, Any]], optimizer: torch.optim.Optimizer) -> Iterator[None]:
-    """Set the hyperparameters to ``values`` within a ``with`` block; groups added since are unchanged."""
+    """Set the hyperparameters to ``values`` within a ``with`` block. Groups added since are unchanged."""
     pairs = list(zip(optimizer.param_groups, values, strict=False))
     now = [{name: group[name] for name in old} for group, old in pairs]
     for group, old in pairs:

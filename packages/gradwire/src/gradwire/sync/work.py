@@ -37,7 +37,7 @@ class Route(Enum):
 
 
 class BucketObserver:
-    """An observer of one bucket, on the communication thread; does nothing by default.
+    """An observer of one bucket, on the communication thread, which does nothing by default.
 
     Attributes
     ----------
@@ -52,7 +52,7 @@ class BucketObserver:
         """Observe this rank's values, float32, before their exchange and without the residual."""
 
     def after(self, values: torch.Tensor, exchange: Exchange) -> ExchangeCost:  # noqa: ARG002
-        """Observe the exchanged values; return the cost of the observer's own exchanges."""
+        """Observe the exchanged values, and return the cost of the observer's own exchanges."""
         return ExchangeCost()
 
 
@@ -150,7 +150,7 @@ class BucketWork(Work):
             self._staged = Staged(self.share, staging=Staging(self.context.plan.encodes_on_device))
 
     def start_native(self) -> bool:
-        """Start the native all-reduce if the transport supports it; return whether it did.
+        """Start the native all-reduce if the transport supports it, and return whether it did.
 
         The timeout is the step-start timeout, because a rank may be late for every bucket. Raises
         ``ExchangeError``.
@@ -219,7 +219,7 @@ class BucketWork(Work):
         self.cost = cost
 
     def wait(self) -> ExchangeCost:
-        """Wait for the average and return the cost; see ``Work``.
+        """Wait for the average and return the cost. See ``Work``.
 
         A failure on the native or bypass route ends the exchange here.
         """
@@ -242,7 +242,7 @@ class BucketWork(Work):
         return self._future
 
     def cancel(self) -> bool:
-        """Cancel the work if it has not started; return whether it was cancelled."""
+        """Cancel the work if it has not started, and return whether it was cancelled."""
         is_cancelled = self.route is Route.THREAD and super().cancel()
         if is_cancelled and not self._future.done():
             error = ExchangeError(f"rank {self.context.rank}: {self.what} was cancelled")

@@ -148,7 +148,7 @@ def rest_between_segments(line: Line, segment_nbytes: int = 1 << 20) -> float:
 
 
 def end_cost(link: Link, barrier: Callable[[], None], rounds: int = REPEATS) -> EndCost:
-    """Return the cost of frames at this end of a link, in CPU seconds; all ranks of ``link`` call it.
+    """Return the cost of frames at this end of a link, in CPU seconds. All ranks of ``link`` call it.
 
     Every odd rank sends buckets of small and of large segments to the rank before it. All pairs send
     concurrently, because hosts that share a machine also work concurrently in an exchange. Costs are medians

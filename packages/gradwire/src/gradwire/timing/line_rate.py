@@ -62,7 +62,7 @@ class Pair:
         return trips
 
     def stream(self, nbytes: int, count: int) -> float:
-        """Send ``count`` messages from the leader; return the seconds until the last is acknowledged."""
+        """Send ``count`` messages from the leader, and return the seconds until the last is acknowledged."""
         self._make_room(nbytes)
         start = time.perf_counter()
         if self.leads:
@@ -142,7 +142,7 @@ _EFFORT = Source("a link's measurement", "see 'gradwire line-rate --help'")
 
 @dataclass(frozen=True)
 class Effort:
-    """The sizes, repeats, and durations of a link's measurement; equal on both ranks.
+    """The sizes, repeats, and durations of a link's measurement, equal on both ranks.
 
     Raises ``SpecError`` if a value is invalid.
 

@@ -34,7 +34,7 @@ _Schedule = Callable[[int, int], Iterator[Step]]
 
 @dataclass(frozen=True, eq=False, slots=True)
 class Pairs:
-    """The pairs of ranks with concurrent messages from ``source[i]`` to ``target[i]``; all distinct.
+    """The pairs of ranks with concurrent messages from ``source[i]`` to ``target[i]``, all distinct.
 
     ``senders`` are the sources, and ``receivers`` the targets of the messages in the order of
     ``by_receiver``. Both are slices if all ranks have a message, because slices are faster. ``Round`` objects
@@ -54,7 +54,7 @@ class Pairs:
 
     @classmethod
     def shifted(cls, world: int, by: int) -> Pairs:
-        """Return the pairs of every rank with the rank that is higher by ``by``, modulo ``world``."""
+        """Return a pair for every rank: the rank, and the rank plus ``by`` modulo ``world``."""
         ranks = np.arange(world, dtype=np.intp)
         target, sender = (ranks + by) % world, (ranks - by) % world
         return cls(ranks, target, senders=ALL, receivers=ALL, by_receiver=sender)
@@ -131,7 +131,7 @@ def _first_of_step(rank: Ints, step: Ints) -> NDArray[np.bool_]:
 
 
 def _level(level: list[Instance], half: Callable[[Collective], _Schedule]) -> Iterator[Round]:
-    """Yield the messages of the instances of one level; instances without a common rank run concurrently."""
+    """Yield the messages of the instances of one level. Instances without a common rank run concurrently."""
     for apart in _apart(level):
         alike = groupby(sorted(apart, key=_kind), key=_kind)
         together = [_alike(list(instances), half) for _, instances in alike]

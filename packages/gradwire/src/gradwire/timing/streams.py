@@ -59,7 +59,7 @@ class ReplayPort:
 
 
 class ReplayStream:
-    """The frames from one rank to another over the same ports; ``home`` is the sender's port, the first."""
+    """The frames from one rank to another over the same ports. ``home`` is the sender's port, the first."""
 
     __slots__ = ("begun_s", "held_s", "home", "loads", "ports", "rate", "remaining", "since_s", "version")
 

@@ -24,7 +24,7 @@ SOME = 1000
 
 @dataclass(frozen=True)
 class Images:
-    """Images as uint8 of shape (count, 3, 32, 32), and labels as int64; batches are normalized."""
+    """Images as uint8 of shape (count, 3, 32, 32), and labels as int64. Batches are normalized."""
 
     train: torch.Tensor
     train_labels: torch.Tensor
@@ -45,7 +45,7 @@ class Images:
         return max(len(self.train_labels) // size, 1)
 
     def batches(self, size: int, seed: int) -> Iterator[tuple[torch.Tensor, torch.Tensor]]:
-        """Yield training batches without end; the order differs in each epoch."""
+        """Yield training batches without end. The order differs in each epoch."""
         generator = torch.Generator().manual_seed(seed)
         while True:
             order = torch.randperm(len(self.train_labels), generator=generator)

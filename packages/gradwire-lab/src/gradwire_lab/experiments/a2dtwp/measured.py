@@ -81,13 +81,13 @@ def last_error(row: Row) -> float:
 
 
 def seconds_to(row: Row, system: str, target: float) -> float | None:
-    """Return the seconds until a training run reaches an error; None if it doesn't."""
+    """Return the seconds until a training run reaches an error, or None if it doesn't."""
     found = reach(curve_of(row, system), target)
     return None if found is None else found[1]
 
 
 def gain(row: Row, baseline: Row, system: str, target: float) -> float | None:
-    """Return the share of the baseline's time to an error that a policy saves; None if either misses it."""
+    """Return the share of the baseline's time to an error that a policy saves, or None without both times."""
     own, others = seconds_to(row, system, target), seconds_to(baseline, system, target)
     return None if own is None or others is None else 1 - own / others
 
@@ -121,7 +121,7 @@ def nothing_to_save(rows: Sequence[Row], system: str) -> Explanation | None:
 
 
 def _known(shares: Sequence[float | None]) -> list[float]:
-    """Return the shares; empty if any is missing."""
+    """Return the shares, or nothing if any is missing."""
     known = [each for each in shares if each is not None]
     return known if len(known) == len(shares) else []
 
@@ -179,13 +179,13 @@ class MeasuredPolicies:
         return self.last_error(model, FP32) + EQUAL
 
     def batches_to(self, model: str, policy: str) -> float | None:
-        """Return the number of batches until a policy reaches the target error; None if it doesn't."""
+        """Return the number of batches until a policy reaches the target error, or None if it doesn't."""
         points = [(batch, float(batch), error) for batch, error in self.curve(model, policy)]
         found = reach(points, self.target(model)) if points else None
         return None if found is None else found[1]
 
     def row(self, model: str, policy: str) -> Row | None:
-        """Return the timed batches of a full-size network from all repetitions; None if not timed."""
+        """Return the timed batches of a full-size network from all repetitions, or None if not timed."""
         return self._batches.get((NORMALISED.get(model, model), policy))
 
     def figure(self, model: str, policy: str, system: str, name: str) -> float | None:
@@ -215,7 +215,7 @@ class MeasuredPolicies:
         return fmean(known) if known else None
 
     def seconds_to(self, model: str, policy: str, system: str) -> float | None:
-        """Return the seconds until a policy reaches the target error; None if it doesn't."""
+        """Return the seconds until a policy reaches the target error, or None if it doesn't."""
         batches = self.batches_to(model, policy)
         return None if batches is None else self.seconds(model, policy, system, batches)
 
@@ -225,7 +225,7 @@ class MeasuredPolicies:
         return None if own is None or others is None else 1 - own / others
 
     def oracle(self, model: str, system: str) -> str | None:
-        """Return the static format that reaches the target error first; None if none does."""
+        """Return the static format that reaches the target error first, or None if none does."""
         times = {name: self.seconds_to(model, name, system) for name in STATIC.values()}
         known = {name: seconds for name, seconds in times.items() if seconds is not None}
         return min(known, key=lambda name: known[name]) if known else None

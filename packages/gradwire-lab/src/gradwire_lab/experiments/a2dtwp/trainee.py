@@ -196,7 +196,7 @@ NEVER = -1.0
 
 
 def policy_named(name: str, interval: int = 1, watched: int | None = None) -> Policy:
-    """Return a policy of the experiment; ``interval`` and ``watched`` batches apply to AWP only."""
+    """Return a policy of the experiment. ``interval`` and ``watched`` batches apply to AWP only."""
     if name == BF16:
         return Rounded()
     if name == AWP:
@@ -220,14 +220,14 @@ class Rounded(Policy):
 
 
 class RoundedCarrier(Carrier):
-    """A carrier that sends weights as bfloat16; the device converts them to float32."""
+    """A carrier that sends weights as bfloat16. The device converts them to float32."""
 
     def __init__(self, ends: Sequence[DeviceEnd]) -> None:
         super().__init__(ends, [each.nbytes for each in ends[0].masters])
         self._codec, self._whole_codec = parse("bf16"), BitPack(4)
 
     def pack(self, bits: Bits, *, full: bool) -> int:  # noqa: ARG002 - all messages have the same format
-        """Encode the weights in ``bits`` into the host's buffer; return the number of bytes used."""
+        """Encode the weights in ``bits`` into the host's buffer, and return the number of bytes used."""
         self.spans, end = {}, 0
         for number in bits:
             master, begin = self._masters[number], aligned(end)

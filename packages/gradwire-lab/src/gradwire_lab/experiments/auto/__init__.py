@@ -83,7 +83,7 @@ class AutoOptions(CheckedOptions):
 
 
 def cells(options: AutoOptions) -> list[Cell]:
-    """Return a cell for each method, task, and seed; DDP, the baseline, is always included."""
+    """Return a cell for each method, task, and seed. DDP, the baseline, is always included."""
     methods = [name for name in METHODS if name == DDP or name in options.methods]
     methods += [FIXED.join(pair) for pair in product(options.codecs, options.algorithms)]
     seeds = range(1, options.seeds + 1)

@@ -38,7 +38,7 @@ def rate(hosts: int, total_mbit: int) -> str:
 def time_exchanges(
     cells: Sequence[Cell], report: Report, most: int, budget_s: float, line_nbytes: int | None = None
 ) -> None:
-    """Time exchanges in one testbed per network of the cells; ``measure`` describes cells and arguments.
+    """Time exchanges in one testbed per network of the cells. ``measure`` describes cells and arguments.
 
     Raises ``TestbedError`` and ``JobError``, as ``measure_cells`` does.
     """
@@ -60,7 +60,7 @@ def exchanging(
     line_nbytes: int | None = None,
     also: Callable[[Row], Mapping[str, Any]] = lambda _row: {},
 ) -> Callable[[Any, Sequence[Cell], Sequence[Row], Reporter], None]:
-    """Return the ``run`` of an exhibit; its option ``repeats`` limits the exchanges of a cell.
+    """Return the ``run`` of an exhibit. Its option ``repeats`` limits the exchanges of a cell.
 
     ``also`` returns additional figures of a row.
     """
@@ -100,7 +100,7 @@ def measure(
 
 
 def exchange_of(cell: Cell, link: Link | None) -> Callable[[torch.Tensor], object]:
-    """Return the exchange of a cell over a link; on a rank without a link, it does nothing."""
+    """Return the exchange of a cell over a link. On a rank without a link, it does nothing."""
     from gradwire.codecs import parse
     from gradwire.exchange import Exchange
     from gradwire.plan import Plan

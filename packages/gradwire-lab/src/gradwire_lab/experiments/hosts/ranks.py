@@ -74,7 +74,7 @@ class TimedExchanges(NamedTuple):
 
 
 class Ranks:
-    """A process as one of the hosts' ranks; created by ``met_ranks``."""
+    """A process as one of the hosts' ranks, created by ``met_ranks``."""
 
     def __init__(self, rank: int, world: int, link: Link) -> None:
         self.rank, self.world, self.link = rank, world, link
@@ -159,7 +159,7 @@ class Ranks:
         most: int,
         first_count: int = 1 << 20,
     ) -> TimedExchanges:
-        """Time exchanges of a gradient of ``count`` values as ``repeat_s`` does; all ranks must call it.
+        """Time exchanges of a gradient of ``count`` values as ``repeat_s`` does. All ranks call this.
 
         An untimed exchange of the first ``first_count`` values precedes them.
         """
@@ -184,7 +184,7 @@ class Ranks:
         least: int,
         most: int,
     ) -> list[float]:
-        """Return the seconds of runs, each until the last rank has finished; identical on all ranks.
+        """Return the seconds of runs, each until the last rank has finished, identical on all ranks.
 
         Runs during which a hypervisor stole the cores are discarded, because their times also depend on other
         guests of the machine. If fewer than ``least`` runs are left after four times the budget, the least
@@ -207,7 +207,7 @@ class Ranks:
         return undisturbed(found, least)
 
     def ratio(self, plan: Plan, count: int) -> float:
-        """Return the compression ratio of an all-reduce on the wire; all ranks must call it."""
+        """Return the compression ratio of an all-reduce on the wire. All ranks call this."""
         return Exchange(self.link, plan).all_reduce(self.gradient(count)).ratio
 
     def _meet(self) -> float:

@@ -19,7 +19,7 @@ _order = lru_cache(maxsize=1)(shuffle)
 
 @lru_cache(maxsize=1)
 def dataset(name: str) -> Dataset:
-    """Return the images of a data set; the last used data set is cached. Raises ``DataError``."""
+    """Return the images of a data set. The last used data set is cached. Raises ``DataError``."""
     return load(name, find(name))
 
 
@@ -41,7 +41,7 @@ def one_thread(seed: int | None = None) -> Iterator[None]:
 
 
 def part_of_step(count: int, seed: int, step: int, batch: int, worker: int, workers: int) -> torch.Tensor:
-    """Return the indices of one worker's images in a step (from 0); the order differs in each epoch.
+    """Return the indices of one worker's images in a step (from 0). The order differs in each epoch.
 
     All workers together use ``batch`` images per step. The orders depend on ``count`` and ``seed``.
     """

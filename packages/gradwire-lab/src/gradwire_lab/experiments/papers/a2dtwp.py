@@ -149,7 +149,7 @@ class _Group:
         return ", ".join(filter(None, (system, self.name, self._on)))
 
     def not_timed(self, system: str) -> str:
-        """Return the reason why times are missing; empty if all networks' batches were timed."""
+        """Return the reason why times are missing, or nothing if all networks' batches were timed."""
         each = [self.found.figure(model, FP32, system, "batch_s") for model in self.networks]
         return NOT_TIMED if None in each else ""
 

@@ -253,7 +253,7 @@ def _name(paper: str, place: str) -> str:
 
 
 def each(measure: Callable[[Options, Cell], Mapping[str, Any]]) -> Run[Options]:
-    """Return a run that measures cells one after another; ``measure`` returns the figures of one cell."""
+    """Return a run that measures cells one after another. ``measure`` returns the figures of one cell."""
 
     def run(options: Options, cells: Sequence[Cell], _before: Sequence[Row], report: Reporter) -> None:
         for cell in cells:

@@ -156,7 +156,7 @@ def _perform(
 
 
 def seconds_in_words(judged: Sequence[Judged]) -> str:
-    """Return the spent and the expected measuring time as a sentence; empty if no record has both."""
+    """Return the spent and the expected measuring time as a sentence, or nothing if no record has both."""
     known = [
         (each.expected_s, each.measured_s)
         for each in judged
@@ -259,7 +259,7 @@ def by_basis(judged: Sequence[Judged]) -> list[tuple[str, int, str]]:
 
 
 def basis_of(claim: Claim) -> str:
-    """Return the origin of a claim's figures as shown in reports; ``NOT_RUN`` if there are none."""
+    """Return the origin of a claim's figures as shown in reports, or ``NOT_RUN`` if there are none."""
     if claim.not_run:
         return NOT_RUN
     if claim.basis is Basis.MEASURED:

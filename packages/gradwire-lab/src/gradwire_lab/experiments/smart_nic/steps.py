@@ -198,7 +198,7 @@ class Communication:
         self._put("a core", lambda _: os.sched_setaffinity(0, {core})).wait()
 
     def launch(self, layer: int, then: Callable[[int], None] | None = None) -> Work:
-        """Start to average a layer's gradients without blocking; the thread calls ``then`` afterwards."""
+        """Start to average a layer's gradients without blocking. The thread calls ``then`` afterwards."""
         bucket = self._perceptron.buckets[layer]
 
         def call(exchange: Exchange) -> None:
@@ -281,7 +281,7 @@ def measure(ranks: Ranks, cells: Sequence[Cell]) -> None:
 
 
 def trained(ranks: Ranks, cell: Cell, images: ProjectedImages, core: int) -> dict[str, Any]:
-    """Train with each seed, with exchanges on ``core``; return step times and accuracies.
+    """Train with each seed, with exchanges on ``core``, and return step times and accuracies.
 
     A step time is the median of a training run; times of activities are means over the hosts' medians.
     """

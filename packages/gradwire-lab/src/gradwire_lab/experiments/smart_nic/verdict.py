@@ -64,7 +64,7 @@ def claims(rows: Sequence[Row]) -> list[Claim]:
 
 
 def figure_claims(rows: Sequence[Row]) -> list[Claim]:
-    """Compare each published figure with the model's; figures that hold by construction are marked."""
+    """Compare each published figure with the model's. Figures that hold by construction are marked."""
     return [
         Claim(
             row["what"],
@@ -87,7 +87,7 @@ def _erratum(row: Row) -> str:
 
 
 def ring_claims(rows: Sequence[Row]) -> list[Claim]:
-    """Compare the model's T_AR, in cycles, with simulated engines; no chip is measured."""
+    """Compare the model's T_AR, in cycles, with simulated engines. No chip is measured."""
     errors = [abs(error(row)) for row in select(rows, part=RING)]
     if not errors:
         return []
@@ -141,7 +141,7 @@ class MeasuredSteps:
     rows: Sequence[Row]
 
     def s(self, method: str, codec: str, activity: str = "step") -> float | None:
-        """Return the mean seconds of a method's step, or of an activity in it; None if not measured."""
+        """Return the mean seconds of a method's step, or of an activity in it, or None if not measured."""
         row = self._row(method, codec)
         return None if row is None else fmean(row[f"{activity}_s"])
 

@@ -96,7 +96,7 @@ _attempts = weakref.WeakKeyDictionary[dist.ProcessGroup, GroupAttempt]()
 
 
 def own_part(group: dist.ProcessGroup, store: Store, doing: str, timeout_s: float) -> Store:
-    """Return the group's ``store`` with a prefix for this attempt; the first call waits for all ranks.
+    """Return the group's ``store`` with a prefix for this attempt. The first call waits for all ranks.
 
     Raises ``LinkError``, including if their versions of gradwire differ, and ``AbsentError`` if ranks do not
     join in time.
@@ -175,7 +175,7 @@ class _Rendezvous:
         return versions
 
     def _get(self, key: str, deadline: float) -> str:
-        """Return the value of ``key``; "" if that rank runs an older version, which doesn't set it."""
+        """Return the value of ``key``, or "" if that rank runs an older version, which doesn't set it."""
         return self._store.get(key, deadline) if self._store.has([key], deadline) else ""
 
     def _take_leave(self, deadline: float) -> None:

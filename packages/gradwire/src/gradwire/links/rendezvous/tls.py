@@ -101,7 +101,7 @@ class EncryptedSocket(ssl.SSLSocket):
     """
 
     def sendmsg(self, buffers: Sequence[memoryview], *_: object) -> int:  # type: ignore[override]
-        """Send the first of ``buffers``; if it is short, fill its TLS record with bytes of the next buffer.
+        """Send the first of ``buffers``. If it is short, fill its TLS record with bytes of the next buffer.
 
         After ``BlockingIOError``, call it with the same bytes again, because a part of them may have been
         sent.
@@ -115,7 +115,7 @@ class EncryptedSocket(ssl.SSLSocket):
             raise _as_of_a_plain_socket(error) from None
 
     def recv_into(self, buffer: memoryview, *_: object) -> int:  # type: ignore[override]
-        """Read arrived bytes, up to the end of a record; return 0 at the end of the connection."""
+        """Read arrived bytes, up to the end of a record, and return 0 at the end of the connection."""
         try:
             return self.read(len(buffer), buffer)  # type: ignore[return-value]  # an int, with a buffer
         except ssl.SSLError as error:
@@ -166,7 +166,7 @@ class Encryption:
     order: Sequence[int] = ()
 
     def of_link(self, rank: int, order: Sequence[int]) -> Encryption:
-        """Return the encryption of a link's rank; ``order`` has the global ranks of the link's ranks.
+        """Return the encryption of a link's rank. ``order`` has the global ranks of the link's ranks.
 
         Raises ``LinkError`` if this rank's certificate has none of its expected names.
         """
@@ -192,7 +192,7 @@ class Encryption:
 
 
 def encryption(environment: Mapping[str, str]) -> Encryption | None:
-    """Return the encryption that the variables configure; None if none of them is set.
+    """Return the encryption that the variables configure, or None if none of them is set.
 
     Raises ``LinkError`` if only some are set, or if a file is missing, unreadable, expired or signed by a
     different authority.
@@ -221,7 +221,7 @@ def encryption(environment: Mapping[str, str]) -> Encryption | None:
 def encrypted(
     connection: socket.socket, ours: Encryption, peer: int, sends: bytes, receives: bytes, left_s: float
 ) -> ssl.SSLSocket:
-    """Return a TLS socket for this rank's connection to ``peer``; ``connection`` itself becomes unusable.
+    """Return a TLS socket for this rank's connection to ``peer``. ``connection`` itself becomes unusable.
 
     Raises ``LinkError``, after closing the connection.
     """
@@ -241,7 +241,7 @@ def encrypted(
 
 
 def wrapped(connection: socket.socket, context: ssl.SSLContext) -> ssl.SSLSocket:
-    """Return a TLS socket before its handshake; ``connection`` becomes unusable.
+    """Return a TLS socket before its handshake. ``connection`` becomes unusable.
 
     Raises ``OSError`` if the peer is gone.
     """
@@ -259,7 +259,7 @@ def wrapped(connection: socket.socket, context: ssl.SSLContext) -> ssl.SSLSocket
 def handshake(
     end: ssl.SSLSocket, ours: Encryption, peer: int, sends: bytes, receives: bytes
 ) -> Generator[int, None, None]:
-    """Run the TLS handshake with ``peer``; yield each event (``select.POLLIN`` or ``POLLOUT``) to poll for.
+    """Run the TLS handshake with ``peer``. Yield each event (``select.POLLIN`` or ``POLLOUT``) to poll for.
 
     Both ends then exchange hellos again, encrypted. The second hello confirms to the connecting rank that its
     certificate was accepted, because in TLS 1.3 that rank's handshake ends earlier. Raises ``LinkError``.

@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 
 
 class PlanChoice(Protocol):
-    """A run's choice of a plan as the ledger records it; ``autotune`` implements it."""
+    """A run's choice of a plan as the ledger records it. ``autotune`` implements it."""
 
     @property
     def plan(self) -> Plan:
@@ -44,7 +44,7 @@ _LATER_FIELDS = {"device_nbytes", "scales"}  # fields that earlier states of cou
 
 @dataclass(frozen=True, slots=True)
 class BucketCounts:
-    """The costs of one bucket's exchanges on this rank; counts can be added.
+    """The costs of one bucket's exchanges on this rank. Counts can be added.
 
     Attributes
     ----------

@@ -40,7 +40,7 @@ _READ = (1, 2, 3, 4, _VERSION)  # version 1 has no relative errors, and versions
 
 
 class Ledger:
-    """The counts of one rank; all threads may count at any time.
+    """The counts of one rank. All threads may count at any time.
 
     Parameters
     ----------
@@ -119,7 +119,7 @@ class Ledger:
                 self._measured.append((bucket, lost))
 
     def bypassed(self, reason: str, bucket: str, nbytes: int) -> None:
-        """Count a bucket's gradient that bypassed the codec; rank 0 logs each reason once.
+        """Count a bucket's gradient that bypassed the codec. Rank 0 logs each reason once.
 
         Pass the same text for the same reason.
         """
@@ -139,7 +139,7 @@ class Ledger:
             self._deciding.append(Decided.of(step, decision))
 
     def warned(self, sentence: str) -> None:
-        """Store a warning for the summary; the caller also issues the warning."""
+        """Store a warning for the summary. The caller also issues the warning."""
         with self._counting:
             self._warnings.append(sentence)
 
@@ -176,7 +176,9 @@ class Ledger:
         return self.summary()._repr_html_()
 
     def close(self) -> None:
-        """Write the counts of a step that has not ended to the sinks, and close them; may be called twice.
+        """Write the counts of a step that has not ended to the sinks, and close them.
+
+        Repeated calls are allowed.
 
         Counting continues for ``summary`` and the report at exit, but nothing more is written to sinks.
         """
@@ -271,7 +273,7 @@ class Ledger:
             self._guarded(sink, partial(sink.write, step), step.step)
 
     def _guarded(self, sink: Sink, act: Callable[[], None], step: int | None = None) -> None:
-        """Call a sink; if it fails, report and drop it, because a ledger must not stop training."""
+        """Call a sink. If it fails, report and drop it, because a ledger must not stop training."""
         try:
             act()
         except Exception as error:
@@ -306,7 +308,7 @@ class Ledger:
             self._say(str(self.summary()))
 
     def _warn(self, sentence: str) -> None:
-        """Log a warning on rank 0; without logging configuration, it appears on standard error."""
+        """Log a warning on rank 0. Without logging configuration, it appears on standard error."""
         if self.rank == 0:
             LOG.warning("%s", sentence)
 

@@ -39,7 +39,7 @@ def sampled(step: int) -> bool:
 
 
 def share_of(gradient: float, lost: float) -> float | None:
-    """Return the relative error of a gradient from squared norms; 0/0 is 0, and x/0 is None."""
+    """Return the relative error of a gradient from squared norms. 0/0 is 0, and x/0 is None."""
     if lost == 0:
         return 0.0
     return math.sqrt(lost / gradient) if gradient else None
@@ -110,7 +110,7 @@ class ErrorSums:
 
     @property
     def usable(self) -> bool:
-        """Whether all sums are finite; if not, the step is not sampled."""
+        """Whether all sums are finite. If not, the step is not sampled."""
         return math.isfinite(self.own + self.lost)
 
     def shares(self) -> Iterator[tuple[str, Hashable, float | None, bool]]:
@@ -166,7 +166,7 @@ _TOGETHER = 64
 
 @dataclass(frozen=True, slots=True)
 class StepShares:
-    """The relative errors of one step, None for a gradient of 0; empty if nothing was measured."""
+    """The relative errors of one step, None for a gradient of 0, or nothing if nothing was measured."""
 
     total: float | None = None
     buckets: Mapping[str, float | None] = field(default_factory=dict)

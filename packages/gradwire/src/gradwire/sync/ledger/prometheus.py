@@ -149,7 +149,7 @@ class PrometheusFile:
             self._replace()
 
     def close(self) -> None:
-        """Write the last counts; may be called twice. Raises ``OSError``."""
+        """Write the last counts. Repeated calls are allowed. Raises ``OSError``."""
         if self._rank is not None:
             self._replace()
 

@@ -99,7 +99,7 @@ class JsonLines:
             raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC), self.path)
 
     def close(self) -> None:
-        """Close the file; may be called twice."""
+        """Close the file. Repeated calls are allowed."""
         file, self._file = self._file, None
         if file is not None:
             os.close(file)

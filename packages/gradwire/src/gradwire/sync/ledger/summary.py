@@ -32,7 +32,7 @@ _WORST = 3
 
 @dataclass(frozen=True)
 class Summary:
-    """The totals of one rank's ledger; ``str()`` returns them as a table and sentences.
+    """The totals of one rank's ledger. ``str()`` returns them as a table and sentences.
 
     Attributes
     ----------
@@ -85,7 +85,7 @@ class Summary:
 
     @property
     def exposed_share(self) -> float:
-        """The share of ``wall_s`` for which the training thread waited; NaN before a step has ended."""
+        """The share of ``wall_s`` for which the training thread waited, or NaN before a step has ended."""
         return self.total.exposed_s / self.wall_s if self.wall_s > 0 else math.nan
 
     def __str__(self) -> str:
@@ -102,7 +102,7 @@ class Summary:
         return f"gradwire, rank {self.rank}: {counted(self.steps, 'step')} in {format_duration(self.wall_s)}"
 
     def sentences(self) -> list[str]:
-        """Return the sentences of the summary; the first one is the cost of the exchanges."""
+        """Return the sentences of the summary. The first one is the cost of the exchanges."""
         return [
             self._exposed(),
             *self._nonfinite(),
@@ -229,7 +229,7 @@ def verdict_of(summary: Summary) -> str:
 
 
 def sections_of(summary: Summary, of: str = "") -> list[Section]:
-    """Return the sections of a ledger's page; ``of`` distinguishes several ledgers on one page."""
+    """Return the sections of a ledger's page. ``of`` distinguishes several ledgers on one page."""
     buckets: list[Part] = [("Sums of all exchanges", summary.table())] if summary.buckets else []
     return [
         Section("Details", summary.sentences()[1:], f"details {of}" if of else ""),
@@ -257,7 +257,7 @@ def read_summary(record: Mapping[str, Any]) -> Summary:
 
 
 def bars_of(summary: Summary, of: str = "") -> Picture:
-    """Return a chart of the slowest buckets' times; ``of`` distinguishes several ledgers on one page."""
+    """Return a chart of the slowest buckets' times. ``of`` distinguishes several ledgers on one page."""
     largest = sorted(summary.buckets.items(), key=lambda each: -each[1].cost.total_s)[:SHOWN]
 
     def paint(figure: Figure) -> None:

@@ -172,7 +172,7 @@ def communicating_s(row: Row) -> float:
 
 
 class OrganisationRows:
-    """The training runs by name, as means of the seeds' median steps; NaN if a run is missing."""
+    """The training runs by name, as means of the seeds' median steps, or NaN if a run is missing."""
 
     def __init__(self, rows: Sequence[Row]) -> None:
         self._rows = {name: select(rows, run=name) for name in WAYS}

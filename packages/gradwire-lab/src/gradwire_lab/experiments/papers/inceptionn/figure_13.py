@@ -39,7 +39,7 @@ class InceptionnFigure13Options:
 
 
 def cells(options: InceptionnFigure13Options) -> list[Cell]:
-    """Return a cell for each network, seed, and codec; the codec's runs have two more epochs."""
+    """Return a cell for each network, seed, and codec. The codec's runs have two more epochs."""
     data = at_hand()
     epochs = {EXACT: dict(options.epochs)[data], CODEC: dict(options.epochs)[data] + MORE}
     found = cells_of({"data": data}, network=options.networks, seed=options.seeds, codec=epochs)

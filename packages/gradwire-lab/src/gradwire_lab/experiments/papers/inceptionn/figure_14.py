@@ -59,7 +59,7 @@ def cells(options: TrainingOptions) -> list[Cell]:
 
 
 def codec_of(scheme: str) -> Codec | None:
-    """Return a scheme's codec; None for exact training."""
+    """Return a scheme's codec, or None for exact training."""
     if scheme == EXACT:
         return None
     name, _, scaled = scheme.partition(",")

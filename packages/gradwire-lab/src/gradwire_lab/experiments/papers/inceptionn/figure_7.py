@@ -99,7 +99,7 @@ def measure(options: InceptionnFigure7Options, cell: Cell) -> Mapping[str, Any]:
 
 @lru_cache(1)
 def _gradient(data: str, network: str, steps: int, seed: int) -> tuple[torch.Tensor, Mapping[str, Any]]:
-    """Return the gradient of the middle step, and the run's accuracy or losses; cached for all codecs."""
+    """Return the gradient of the middle step, and the run's accuracy or losses, cached for all codecs."""
     kept: list[torch.Tensor] = []
 
     def watch(step: int, gradient: torch.Tensor) -> None:
@@ -175,7 +175,7 @@ class Timed:
 
     @property
     def learned(self) -> list[Trainings]:
-        """The training runs behind the figures; empty if nothing was timed."""
+        """The training runs behind the figures, or nothing if nothing was timed."""
         if self.missing:
             return []
         network, data = self._rows[0]["network"], self._rows[0]["data"]

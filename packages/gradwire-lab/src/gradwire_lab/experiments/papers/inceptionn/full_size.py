@@ -59,7 +59,7 @@ FULL_SIZE = MappingProxyType(
 
 
 def missing() -> str:
-    """Return the reason why this machine can't train on ImageNet's images; empty if it can."""
+    """Return the reason why this machine can't train on ImageNet's images, or nothing if it can."""
     if find_spec("PIL") is None:
         return "the package pillow, which reads JPEG files, is not installed (extra papers)."
     if not _archives():
@@ -120,7 +120,7 @@ class Photographs:
 def train(
     name: str, steps: int, batch: int, seed: int, watch: Callable[[int, torch.Tensor], None]
 ) -> list[float]:
-    """Run the first steps of training with one worker; return the losses.
+    """Run the first steps of training with one worker, and return the losses.
 
     The seed determines the order of images, which repeats once all images were used. ``watch`` is called with
     each step's number and gradient. Raises ``DataError``.

@@ -54,7 +54,7 @@ Training learns too slowly with much smaller constants.
 
 
 def measure(_options: LengthsOptions, cell: Cell) -> Mapping[str, Any]:
-    """Train the last layer at the bound's rate, sqrt(1 / (K T)); return the mean loss and the accuracy."""
+    """Train the last layer at the bound's rate, sqrt(1 / (K T)) and return the mean loss and the accuracy."""
     from torch import nn
 
     images, losses = dataset("digits"), list[float]()

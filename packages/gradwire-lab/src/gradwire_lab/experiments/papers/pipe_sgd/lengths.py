@@ -53,7 +53,7 @@ class WorkerTraining:
 
 
 def train(pipeline: int, steps: int, worker: Callable[[int], WorkerTraining]) -> list[WorkerTraining]:
-    """Train with the paper's Pipe-SGD on ``WORKERS`` ranks, which are threads; return the workers by rank.
+    """Train with the paper's Pipe-SGD on ``WORKERS`` ranks, which are threads and return the workers by rank.
 
     ``worker`` is called with a rank. All ranks start from rank 0's weights. The first error of a rank closes
     all links and is raised.

@@ -43,7 +43,7 @@ MOST_PIXELS = 8
 
 
 def networks_build(name: str, pixels: int, classes: int, seed: int) -> nn.Module:
-    """Return ``AlexNet`` or ``ResNet-18`` for square images; its weights depend on ``seed`` alone."""
+    """Return ``AlexNet`` or ``ResNet-18`` for square images. Its weights depend on ``seed`` alone."""
     averaged = -(-pixels // MOST_PIXELS)
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(seed)

@@ -110,7 +110,7 @@ class RankTrainer:
             )
 
     def step(self, number: int) -> None:
-        """Run a training step; the first step has number 0."""
+        """Run a training step. The first step has number 0."""
         for group in self._task.optimizer.param_groups:
             group["lr"] = self._task.rate(number)
         if self._server is not None:
@@ -126,7 +126,7 @@ class RankTrainer:
 
 
 def _train(host: _Host) -> Mapping[str, Any]:
-    """Train from scratch; return the last rank's accuracy."""
+    """Train from scratch, and return the last rank's accuracy."""
     task = host.task()
     trainee = RankTrainer(host, task)
     for number in range(host.work.steps):
