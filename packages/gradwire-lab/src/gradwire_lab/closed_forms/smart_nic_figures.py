@@ -73,9 +73,10 @@ class Prototype:
 def calibrate() -> Prototype:
     """Return the prototype with the omitted constants derived from the paper's figures.
 
-    The computing rate and the overlapped exchange's rate are fitted to 18 % less time and 37 % less exposed
-    time without compression, the adders' rate to 95 % less exposed time with compression, and the blocking
-    exchange's rate to its exposed share of 51 %. No constant is fitted to a figure of more than six nodes.
+    Without compression, the computing rate is fitted to 18 % less time, and the overlapped exchange's rate to
+    37 % less exposed time. The adders' rate is fitted to 95 % less exposed time with compression, and the
+    blocking exchange's rate to its exposed share of 51 %. No constant is fitted to a figure of more than six
+    nodes.
     """
     nic = SmartNic(LINE_NBYTES_PER_S, USABLE_SHARE, 1.0, _PLENTY, PCIE_3_X8_NBYTES_PER_S)
     flops_per_s = _solve(lambda flops: 1 - _small_gain(nic, Node(flops, UPDATE_S_PER_PARAMETER)), 0.18)

@@ -100,7 +100,7 @@ class Port:
             return self._out.occupy(time.monotonic_ns(), round(nbytes * self._ns_per_byte))
 
     def arrive(self, left_ns: tuple[int, int], nbytes: int) -> int:
-        """Return the arrival time of a frame with this departure's start and end, in ns."""
+        """Return the time in ns at which a frame arrives that departs between these times."""
         begin, end = left_ns
         with self._lock:
             _, taken = self._in.occupy(begin + self._latency_ns, round(nbytes * self._ns_per_byte))

@@ -211,7 +211,7 @@ class Written:
 
     In-place operations increase a tensor's version, and assigning ``tensor.data`` changes its address. Writes
     through ``tensor.data`` or a NumPy array do neither: they are detected if they change one of a few sampled
-    values of a float32 tensor. Any thread may call it.
+    values of a float32 tensor. Any thread may use a detector.
     """
 
     def __init__(self, tensors: Sequence[torch.Tensor]) -> None:

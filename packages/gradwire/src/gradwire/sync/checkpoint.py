@@ -367,7 +367,7 @@ def ranks_in(names: Mapping[str, Any]) -> list[int]:
 
 
 def _entries(names: Mapping[str, Any]) -> list[tuple[int, str]]:
-    """Return the ranks with a state under these keys, and the last part of its key, sorted."""
+    """Return the sorted ranks that have a state under these keys, each with the last part of its key."""
     return sorted((int(match[1]), match[2]) for match in map(_ENTRY.fullmatch, map(str, names)) if match)
 
 
