@@ -10,7 +10,7 @@ from gradwire_gateware.blocks import BLOCKS, build, read_parameters
 @pytest.mark.parametrize(
     ("block", "codec", "width", "sentence"),
     [
-        ("inceptionn", None, 256, "expected one of the blocks inceptionn-compressor, .*, got 'inceptionn'"),
+        ("inceptionn", None, 256, "expected a block .inceptionn-compressor, .*, got 'inceptionn'"),
         ("skid-buffer", None, 128, "skid-buffer: expected words of 256 or 512 bits, got 128"),
         (
             "bfp-compressor",
@@ -52,14 +52,14 @@ def test_what_hardware_cannot_have_is_refused(
         (
             "ring-engine",
             {"chunk_words": 9},
-            "chunks of whole blocks of 2 words, got 9 words; round them up",
+            "chunks of whole blocks of 2 words, got 9 words; round chunk_words up",
         ),
         (
             "ring-engine",
             {"mtu": 9000},
-            "ring-engine: expected only ranks, chunk_words, got 'mtu'; omit it",
+            "ring-engine: expected only ranks, chunk_words, got 'mtu'; omit mtu",
         ),
-        ("bfp-compressor", {"ranks": 2}, "bfp-compressor: expected no parameters, got 'ranks'; omit it"),
+        ("bfp-compressor", {"ranks": 2}, "bfp-compressor: expected no parameters, got 'ranks'; omit ranks"),
         ("nic", {"mtu": 9001}, "nic: expected mtu from 576 to 9000, got 9001"),
     ],
 )

@@ -27,8 +27,8 @@ def test_a_block_is_there_once_for_every_format() -> None:
 @pytest.mark.parametrize(
     ("blocks", "targets", "sentence"),
     [
-        (["fifo"], ["ecp5"], "expected one of the blocks inceptionn-compressor, .*, got 'fifo'"),
-        (["float-adder"], ["asic"], "expected one of the targets xilinx7, intel, ecp5, got 'asic'"),
+        (["fifo"], ["ecp5"], "expected one of inceptionn-compressor, .* as blocks, got 'fifo'"),
+        (["float-adder"], ["asic"], "expected one of xilinx7, intel, ecp5 as targets, got 'asic'"),
     ],
 )
 def test_unknown_names_are_refused(blocks: list[str], targets: list[str], sentence: str) -> None:

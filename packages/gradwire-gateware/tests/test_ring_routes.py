@@ -37,8 +37,8 @@ def test_one_rank_is_no_ring() -> None:
 @pytest.mark.parametrize(
     ("spec", "words", "sentence"),
     [
-        ("bfp:7x64", 12, "whole blocks of 8 words, got 12 words; round them up"),
-        ("fp16", 8, "expected the codec identity, inceptionn, or bfp, got 'fp16'"),
+        ("bfp:7x64", 12, "whole blocks of 8 words, got 12 words; round chunk_words up"),
+        ("fp16", 8, "expected codec identity, inceptionn, or bfp, got 'fp16'"),
     ],
 )
 def test_a_ring_without_hardware_is_refused(spec: str, words: int, sentence: str) -> None:

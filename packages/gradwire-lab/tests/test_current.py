@@ -48,12 +48,12 @@ def test_rates_are_told_from_the_slowest_to_the_fastest(
 @pytest.mark.parametrize("text", ["{", "[" * 100_000])
 def test_what_is_no_json_is_refused(text: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv(TOPOLOGY, text)
-    with pytest.raises(JobError, match=rf"^expected JSON in {TOPOLOGY}, got .*; unset it$"):
+    with pytest.raises(JobError, match=rf"^expected JSON in {TOPOLOGY}, got .*; unset {TOPOLOGY}$"):
         described()
 
 
 @pytest.mark.parametrize("text", ["3", "{}", '{"topology": 3}', '{"topology": {}}'])
 def test_what_describes_no_network_is_refused(text: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv(TOPOLOGY, text)
-    with pytest.raises(JobError, match=rf"^expected a network in {TOPOLOGY}: .*; unset it$"):
+    with pytest.raises(JobError, match=rf"^{TOPOLOGY} holds no valid network: .*; unset {TOPOLOGY}$"):
         rates_in_words()

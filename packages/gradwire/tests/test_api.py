@@ -38,15 +38,18 @@ def test_without_torch_distributed_the_error_says_what_to_call() -> None:
     [
         ({"codec": "fp17"}, "unknown codec 'fp17'"),
         ({"codec": 17}, "codec: expected a codec, its spec or None, got 17"),
-        ({"algorithm": "gossip"}, "no algorithm is called 'gossip'"),
+        ({"algorithm": "gossip"}, "unknown algorithm 'gossip'"),
         ({"segment_nbytes": 5}, "for segment_nbytes, got 5"),
         ({"plan": 17}, "expected a Plan, a codec, its spec or the path of a plan's file for plan, got 17"),
         ({"plan": "no/plan.json"}, r"the plan no/plan\.json cannot be read: No such file or directory"),
         (
             {"plan": gradwire.Plan(), "codec": "fp16", "segment_nbytes": 1 << 22},
-            "expected a plan or its parts, got a plan and codec and segment_nbytes; omit one",
+            "expected a plan or separate settings, got a plan and codec and segment_nbytes; omit the plan",
         ),
-        ({"plan": "no/plan.json", "algorithm": "ring"}, "got a plan and algorithm; omit one"),
+        (
+            {"plan": "no/plan.json", "algorithm": "ring"},
+            "got a plan and algorithm; omit the plan or algorithm",
+        ),
         ({"timeout_s": 0}, "expected timeout_s above 0 and at most 1e\\+06 seconds, got 0"),
         ({"timeout_s": float("inf")}, "got inf"),
         ({"timeout_s": float("nan")}, "got nan"),

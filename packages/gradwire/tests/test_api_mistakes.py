@@ -69,10 +69,10 @@ def following_the_advice() -> dict[str, list[float]]:
     for name, make in SHARED.items():
         names["tensor"] = names["array"] = make(values(rank))
         advice = re.search(
-            r"(?:pass|as|for a DTensor its) (\S+\))(?:, which shares its memory)?$", refusal(names["tensor"])
+            r"(?:pass|with|or) (\S+\))(?:, which is a view| for a DTensor)?$", refusal(names["tensor"])
         )
         assert advice is not None, name
-        exec(f"all_reduce({advice[1].replace('to_local', 'tensor.to_local')})", names)
+        exec(f"all_reduce({advice[1]})", names)
         kept = names["tensor"]
         kept = torch.view_as_real(kept) if name == "complex" else kept
         kept = kept.to_local() if isinstance(kept, DTensor) else kept
@@ -131,20 +131,22 @@ def arguments_of_the_wrong_kind() -> dict[str, str]:
 @pytest.mark.processes
 def test_an_argument_of_the_wrong_kind_is_named_and_spoils_nothing(run_processes: RunProcesses) -> None:
     for rank, said in enumerate(run_processes(2, arguments_of_the_wrong_kind)):
-        assert said["average"] == "average: expected True, or False for the sum, got 'sum'"
+        assert said["average"] == "average: expected True or False, got 'sum'; pass False for the sum"
         assert "average: expected" in said["average of torch"]
         assert "codec: expected a codec, its spec or None, got tensor([[1., 1., " in said["another tensor"]
         assert "codec: expected a codec, its spec or None, got <class" in said["a class"]
         assert "expected a group of torch.distributed, got 'gloo'; pass the" in said["a group's name"]
         assert "got DeviceMesh" in said["a mesh"]
         assert "got [0, 1]" in said["ranks"]
-        assert said["a destroyed group"].startswith(f"rank {rank}: this group has been destroyed; make a new")
+        assert said["a destroyed group"].startswith(
+            f"rank {rank}: this group has been destroyed; create another"
+        )
         assert said["somebody else's group"].startswith(f"rank {rank} is not in the group")
         assert said["a time as text"].endswith("got '30'")
         assert said["no time"].endswith("got None")
         assert said["an endless number"].endswith("got a value of the type int")
         assert "expected a whole number from 16384 to 17179852800 for segment_nbytes" in said["a segment"]
-        assert "read it with Plan.from_json" in said["a pipeline"]
+        assert "read the text with Plan.from_json" in said["a pipeline"]
         assert "codec: expected a codec, its spec or None, got Plan(" in said["a plan as codec"]
 
 
@@ -186,5 +188,5 @@ def after_destroy(folder: str) -> tuple[list[str], list[float]]:
 def test_after_destroy_process_group_one_starts_again(run_processes: RunProcesses, tmp_path: Path) -> None:
     for said, averaged in run_processes(2, after_destroy, str(tmp_path)):
         assert all("call torch.distributed.init_process_group first" in each for each in said[:2])
-        assert "this group has been destroyed; make a new one with new_group" in said[2]
+        assert "this group has been destroyed; create another with new_group" in said[2]
         assert averaged == [1.5, 3.0, 6.0]

@@ -71,7 +71,7 @@ def test_residuals_follow_a_scaler_from_step_to_step_and_into_a_run_without_one(
 
 
 def test_without_a_scaler_residuals_are_scaled_by_hand(handle: Handle) -> None:
-    with pytest.raises(SpecError, match="follow expected a scaler with get_scale, got a float"):
+    with pytest.raises(SpecError, match="follow: expected a scaler with get_scale, got a float"):
         handle.attached.follow(2.0)  # type: ignore[arg-type]
     handle.attached.scale_residuals(0.5)
     handle.sync.begin()
@@ -84,7 +84,7 @@ def test_shards_have_nothing_to_compare_and_their_states_are_not_divided_anew() 
         with pytest.raises(SpecError, match="expected replicated weights, got FSDP shards of 1 ranks; comp"):
             call()
     state = attached.state_dict()
-    with pytest.raises(StateError, match="got a state of attach_fsdp, because FSDP shards gradients diff"):
+    with pytest.raises(StateError, match="got a state of attach_fsdp, whose shards depend on"):
         redivide([state], 2)
     older = sealed({"residuals": {"rank": 0, "world": 1, "residuals": {"0/2": torch.ones(2)}}})
     with pytest.raises(StateError):
@@ -97,7 +97,7 @@ def test_shards_have_nothing_to_compare_and_their_states_are_not_divided_anew() 
         pack(RankState(0, 2, 3, ATTACHED_SHARDS)),
         {"residuals": {"rank": 0, "world": 2, "residuals": {}}},
     ):
-        with pytest.raises(StateError, match="got residuals of 2 ranks, for which FSDP shards"):
+        with pytest.raises(StateError, match="got residuals of 2 ranks, which FSDP shards"):
             attached.load_state_dict(wider)
     attached.close()
 

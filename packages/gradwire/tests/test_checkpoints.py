@@ -54,7 +54,7 @@ def test_a_file_that_was_cut_off_is_refused(nbytes: int, tmp_path: Path) -> None
     path = tmp_path / "rank0.pt"
     gradwire.save_checkpoint(path, state())
     path.write_bytes(path.read_bytes()[:nbytes])
-    with pytest.raises(StateError, match="has no checksum at its end: it is truncated"):
+    with pytest.raises(StateError, match="has no checksum, so it is truncated"):
         gradwire.load_checkpoint(path)
 
 
@@ -72,7 +72,7 @@ def test_what_is_no_checkpoint_is_refused(tmp_path: Path) -> None:
     os.mkfifo(tmp_path / "pipe")
     torch.save({"step": 7}, tmp_path / "plain.pt")
     for name, reason in (
-        ("plain.pt", "or read a file written by torch.save with torch.load"),
+        ("plain.pt", "or torch.load for a file from torch.save"),
         ("pipe", "it is a pipe or a device; save its content in a regular file"),
         ("absent", "No such file or directory; pass a file written by save_checkpoint"),
         ("", "Is a directory; pass a file"),

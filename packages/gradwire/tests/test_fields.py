@@ -73,12 +73,12 @@ TAKEN: list[tuple[Kind[Any], list[Any]]] = [
     (anything, [None, object()]),
 ]
 REFUSED: list[tuple[Kind[Any], list[Any], str]] = [
-    (whole(), [-1, 1.0, True, "1", None, 1 << 63, math.nan], "a whole number from 0 up"),
+    (whole(), [-1, 1.0, True, "1", None, 1 << 63, math.nan], "a whole number of at least 0"),
     (whole(8, 32), [7, 33], "a whole number from 8 to 32"),
     (real(), [math.nan, math.inf, 10**400, "1", None, False, 1j], "a finite number"),
     (real(ABOVE_ZERO), [0, 0.0, -1.0, math.nan], "a finite number above 0"),
     (real(0, 1), [-0.1, 1.5], "a finite number from 0 to 1"),
-    (real(0.0, finite=False), [-1, -math.inf, 10**400], "a number from 0 up"),
+    (real(0.0, finite=False), [-1, -math.inf, 10**400], "a number of at least 0"),
     (flag, [0, "true", None], "true or false"),
     (text, ["\ud800", b"a", 3], "a string"),
     (line, ["a\x1b[31m", "a\n", "\ud800", 3], "a line of printable characters"),
@@ -144,18 +144,18 @@ def test_a_dataclass_is_read_by_its_annotations() -> None:
     for change, reason in (
         (
             {"parts": [{"size": 3}, {"size": -4}]},
-            r"0 up for parts\[1\]\.size of the state of a toy, got -4; save",
+            r"at least 0 for parts\[1\]\.size in the state of a toy, got -4; save",
         ),
-        ({"parts": [{}]}, r"the fields size, share for parts\[0\] of .*, got no field 'size'"),
-        ({"colour": "green"}, "one of 'red', 'blue' for colour of .*, got 'green'"),
-        ({"weights": {"head": "x"}}, r"a finite number for weights\.head of .*, got 'x'"),
+        ({"parts": [{}]}, r"the fields size, share for parts\[0\] in .*, got no field 'size'"),
+        ({"colour": "green"}, "one of 'red', 'blue' for colour in .*, got 'green'"),
+        ({"weights": {"head": "x"}}, r"a finite number for weights\.head in .*, got 'x'"),
         (
             {"lines": [{"latency_s": -1, "nbytes_per_s": 1}]},
-            r"a finite number from 0 up for lines\[0\]\.latency_s of the state of a toy, got -1",
+            r"a finite number of at least 0 for lines\[0\]\.latency_s in the state of a toy, got -1",
         ),
-        ({"price": True}, "a finite number for price of .*, got True"),
+        ({"price": True}, "a finite number for price in .*, got True"),
         ({"other": 1}, "got the unknown field 'other'"),
-        ({"weights": {"a\n": "x"}}, r"for weights\.'a\\n' of"),
+        ({"weights": {"a\n": "x"}}, r"for weights\.'a\\n' in"),
     ):
         with pytest.raises(StateError, match=reason):
             SOURCE.read(whole_toy | change, of(Toy))
@@ -194,10 +194,10 @@ def test_an_enumerated_name_becomes_its_value_and_a_codec_its_spec() -> None:
 def test_an_error_names_the_outermost_source_and_the_way_to_the_field() -> None:
     inner = Source("a part", "make it anew")
     kind = pair(whole(), lambda each: inner.read(each, keyed(parse)))
-    with pytest.raises(SpecError, match=r"^codec of a part cannot be used: unknown codec 'x'; .*; make it"):
+    with pytest.raises(SpecError, match=r"^codec in a part cannot be used: unknown codec 'x'; .*; make it"):
         inner.read({"codec": "x"}, keyed(parse))
     with pytest.raises(
-        StateError, match=r"^\[1\]\.codec of the state of a toy cannot be used: unknown codec .*; save"
+        StateError, match=r"^\[1\]\.codec in the state of a toy cannot be used: unknown codec .*; save"
     ):
         SOURCE.read([3, {"codec": "x"}], kind)
 
@@ -208,7 +208,7 @@ def test_fields_are_read_one_by_one() -> None:
     assert given.get("codec", parse) == parse("fp8")
     assert given.get("speed", real(), 1.5) == 1.5
     with pytest.raises(
-        StateError, match="expected a value for speed of the state of a toy, got nothing; save it"
+        StateError, match="expected a value for speed in the state of a toy, got nothing; save it"
     ):
         given.get("speed", real())
     with pytest.raises(StateError, match="got the unknown field 'size'"):

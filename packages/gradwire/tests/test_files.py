@@ -77,7 +77,7 @@ def test_a_file_replaces_only_what_its_reader_reads(tmp_path: Path) -> None:
     (tmp_path / "empty").touch()
     for name in ("mine", "empty", "new"):
         check_replaceable(tmp_path / name, overwrite=False, read=read)
-    with pytest.raises(OSError, match="it has other content; pass another file, or overwrite=True"):
+    with pytest.raises(OSError, match="the file has other content; pass another file, or overwrite=True"):
         check_replaceable(tmp_path / "other", overwrite=False, read=read)
     check_replaceable(tmp_path / "other", overwrite=True, read=read)
     with pytest.raises(IsADirectoryError):
@@ -98,7 +98,7 @@ def test_a_device_or_a_pipe_is_not_replaced_by_a_file(tmp_path: Path) -> None:
     os.mkfifo(tmp_path / "pipe")
     (tmp_path / "link").symlink_to("/dev/null")
     for path in (Path("/dev/null"), Path("/dev/stdout"), tmp_path / "pipe", tmp_path / "link"):
-        with pytest.raises(JobError, match=r"--json .* is not a regular file"):
+        with pytest.raises(JobError, match=r"expected a regular file for --json, got"):
             check_writable("--json", path, overwrite=True)
 
 

@@ -44,12 +44,12 @@ NO_VALUES: dict[str, Callable[[], torch.Tensor]] = {
 
 
 def test_a_parameter_that_has_no_shape_yet_is_refused() -> None:
-    assert "got a lazy parameter without values; run the model once" in refusal(torch.nn.LazyLinear(3).weight)
+    assert "got a lazy one without values; run a forward pass" in refusal(torch.nn.LazyLinear(3).weight)
 
 
 @pytest.mark.parametrize("name", NO_VALUES)
 def test_a_tensor_without_values_in_memory_is_refused(name: str) -> None:
-    assert "the test: expected values in memory, got a" in refusal(NO_VALUES[name]())
+    assert "the test: expected a tensor with values in memory, got a" in refusal(NO_VALUES[name]())
 
 
 def test_a_tensor_that_a_transform_stands_behind_is_refused() -> None:
@@ -75,13 +75,15 @@ FOREIGN = [
 
 @pytest.mark.parametrize("thing", FOREIGN, ids=lambda thing: type(thing).__name__)
 def test_something_else_than_a_tensor_is_refused(thing: object) -> None:
-    assert f"expected one torch tensor, got a {type(thing).__name__}; call it for each" in refusal(thing)
+    assert f"expected one torch tensor, got a {type(thing).__name__}; pass one tensor per call" in refusal(
+        thing
+    )
 
 
 def test_a_dtype_that_is_no_float_is_refused_with_what_to_write() -> None:
     assert refusal(torch.ones(3, dtype=torch.int64)) == (
-        "the test: expected floats, got torch.int64; write averaged = the test(tensor.float()), "
-        "and use the returned tensor"
+        "the test: expected a floating point tensor, got torch.int64; write averaged = the "
+        "test(tensor.float()), and use the returned tensor"
     )
     assert "torch.complex64; pass torch.view_as_real(tensor)" in refusal(torch.ones(3, dtype=torch.complex64))
 

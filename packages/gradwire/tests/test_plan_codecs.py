@@ -45,7 +45,7 @@ def test_any_codec_may_want_residuals() -> None:
         ({"codecs": RULES[:1], "codec": parse("errbound:2^-4"), "scale": "auto"}, "identity"),
         (
             {"codecs": RULES, "exchange": "sharded"},
-            "a sharded exchange expected a plan with one codec and one lane",
+            "a sharded exchange: expected a plan with one codec and one lane",
         ),
         (
             {"codecs": [{"match": "b", "codec": "lossless"}], "encode_on": "device"},
@@ -65,8 +65,8 @@ def test_codecs_by_name_are_checked_like_the_other(changes: dict[str, object], r
 def test_who_knows_no_names_refuses_codecs_by_name() -> None:
     plan = Plan(codecs=RULES)
     assert Plan().for_one_codec("all_reduce") == Plan()
-    expected = "^all_reduce expected a plan with one codec and one lane, got"
-    with pytest.raises(SpecError, match=rf"{expected} per-parameter codecs; omit them$"):
+    expected = "^all_reduce: expected a plan with one codec and one lane, got"
+    with pytest.raises(SpecError, match=rf"{expected} per-parameter codecs; omit this field$"):
         plan.for_one_codec("all_reduce")
-    with pytest.raises(SpecError, match=rf"{expected} lanes=2; omit them$"):
+    with pytest.raises(SpecError, match=rf"{expected} lanes=2; omit this field$"):
         Plan(lanes=2).for_one_codec("all_reduce")

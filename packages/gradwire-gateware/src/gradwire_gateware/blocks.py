@@ -105,7 +105,7 @@ BLOCKS = MappingProxyType(
 def build(name: str, codec: str | None, width: int, parameters: Mapping[str, int] = NO_PARAMETERS) -> Any:
     """Return a block as an Amaranth component. Raises ``SpecError`` and ``MissingPackageError``."""
     if name not in BLOCKS:
-        raise SpecError(f"expected one of the blocks {', '.join(BLOCKS)}, got {shown(name)}")
+        raise SpecError(f"expected a block ({', '.join(BLOCKS)}), got {shown(name)}")
     block = BLOCKS[name]
     if width not in WIDTHS:
         raise SpecError(f"{name}: expected words of 256 or 512 bits, got {width}")
@@ -151,7 +151,7 @@ def _numbers(name: str, block: Block, given: Mapping[str, int]) -> dict[str, int
     for key, value in given.items():
         if key not in block.parameters:
             others = f"only {', '.join(block.parameters)}" if block.parameters else "no parameters"
-            raise SpecError(f"{name}: expected {others}, got {shown(key)}; omit it")
+            raise SpecError(f"{name}: expected {others}, got {shown(key)}; omit {key}")
         limits = PARAMETERS[key]
         if not limits.least <= value <= limits.most:
             raise SpecError(f"{name}: expected {key} from {limits.least} to {limits.most}, got {value}")

@@ -88,12 +88,12 @@ class Ring(NamedTuple):
         """Return a ring of ``world`` engines. Raises ``SpecError`` for unsupported parameters."""
         if not isinstance(codec, Identity | Inceptionn | Bfp):
             raise SpecError(
-                f"a hardware ring: expected the codec identity, inceptionn, or bfp, got {shown(str(codec))}"
+                f"a hardware ring: expected codec identity, inceptionn, or bfp, got {shown(str(codec))}"
             )
         if isinstance(codec, Bfp) and chunk_words % BfpLayout.of(codec, width).words:
             raise SpecError(
                 f"a ring of {str(codec)!r}: expected chunks of whole blocks of "
-                f"{BfpLayout.of(codec, width).words} words, got {chunk_words} words; round them up"
+                f"{BfpLayout.of(codec, width).words} words, got {chunk_words} words; round chunk_words up"
             )
         nbytes = codec.max_nbytes(chunk_words * width // LANE_BITS)
         return cls(codec, chunk_words, width, Routes.of(world), -(-nbytes // (width // 8)) + _SLACK_WORDS)

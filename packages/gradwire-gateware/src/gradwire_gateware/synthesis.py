@@ -60,7 +60,7 @@ class Tool(NamedTuple):
                 cwd=folder, capture_output=True, text=True, timeout=_LIMIT_S, check=False,
             )  # fmt: skip
         except subprocess.TimeoutExpired as error:
-            raise self._failure(f"it took more than {_LIMIT_S} s") from error
+            raise self._failure(f"no end within {_LIMIT_S} s") from error
         if done.returncode:
             lines = f"{done.stdout}\n{done.stderr}".split("\n")
             raise self._failure(next((line for line in reversed(lines) if line.strip()), "no output"))
@@ -208,7 +208,7 @@ def cells(blocks: Sequence[str], targets: Sequence[str], width: int) -> list[Cel
     for called, names, known in (("blocks", blocks, BLOCKS), ("targets", targets, TARGETS)):
         for name in names:
             if name not in known:
-                raise SpecError(f"expected one of the {called} {', '.join(known)}, got {shown(name)}")
+                raise SpecError(f"expected one of {', '.join(known)} as {called}, got {shown(name)}")
     return [
         Cell(block, codec, width, target)
         for target in targets
@@ -275,12 +275,12 @@ PUBLISHED = MappingProxyType(
 )
 """Resources published for Arria 10 (Ma and others, arXiv 2204.10943, table I), and gradwire's blocks."""
 NOTES = (
-    "Comparable: what the blocks do, at 256 bits, and the order of magnitude. Both are without network and "
-    "host interfaces.",
-    "Not comparable: the chips and the tools. Yosys has no Arria 10, so that Cyclone V stands in for it: an "
-    "ALM has two ALUTs, and a block of its memory has half the bits of an M20K. An Arria 10 adds float32 in "
-    "its DSPs, one adder in each; the adders here are logic, with subnormals, and work on every chip. The "
-    "published figures include the memories for chunks, whose size the paper doesn't give.",
+    "Comparable: the functions of the blocks at 256 bits, and the order of magnitude. Both designs "
+    "exclude network and host interfaces.",
+    "Not comparable: the chips and the tools. Yosys doesn't support Arria 10, so the figures are for "
+    "Cyclone V: an ALM has two ALUTs, and a memory block has half the bits of an M20K. An Arria 10 adds "
+    "float32 in DSPs, one adder per DSP; the adders here are logic, with subnormals, and fit every chip. "
+    "The published figures include the memories for chunks, whose size the paper doesn't state.",
 )  # fmt: skip
 
 

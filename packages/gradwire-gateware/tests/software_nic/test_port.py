@@ -13,5 +13,5 @@ def test_without_the_right_to_read_frames_it_is_refused(monkeypatch: pytest.Monk
         raise PermissionError(1, "Operation not permitted")
 
     monkeypatch.setattr(socket, "socket", refuse)
-    with pytest.raises(NicError, match=r"this process may not .*; run it as root, or with CAP_NET_RAW"):
+    with pytest.raises(NicError, match=r"got none; run gradwire nic as root, or with CAP_NET_RAW"):
         EthernetPort("eth0")

@@ -200,12 +200,14 @@ class CollectiveCommComp:
 
     def _check_sum(self, op: Any) -> None:
         if op is not None and op != self._mpi.SUM:
-            raise TensorError("expected the operation MPI.SUM, got a different one; omit op, or pass MPI.SUM")
+            raise TensorError(
+                "expected the operation MPI.SUM, got another operation; omit op, or pass MPI.SUM"
+            )
 
 
 def _check_root(root: int) -> None:
     if root != 0:
-        raise TensorError(f"expected rank 0 as the root of these collectives, got {shown(root)}; pass 0")
+        raise TensorError(f"expected root=0, got {shown(root)}; pass root=0")
 
 
 def _floats(buffer: Any, what: str) -> torch.Tensor:

@@ -61,5 +61,5 @@ def test_a_configuration_is_a_plan_unless_it_is_torchs() -> None:
     assert configuration.count == 1 << 20
     assert str(configuration) == "ring errbound:2^-10 4MiB"
     assert str(Configuration(TORCH, "identity", 1000)) == "torch 1kB"
-    with pytest.raises(SpecError, match="no algorithm is called 'torch'"):
+    with pytest.raises(SpecError, match="unknown algorithm 'torch'"):
         _ = Configuration(TORCH, "identity", 1000).plan

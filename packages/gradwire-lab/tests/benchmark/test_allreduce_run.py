@@ -50,8 +50,8 @@ def test_torch_comes_before_the_others_of_its_size_unless_a_link_is_paced() -> N
         ({"codecs": ("zip",)}, "unknown codec 'zip'"),
         ({"worlds": (2, 65)}, "--workers: expected 2 to 64, got 65"),
         ({"warmup": -1}, "--warm-up from 0 to 1000000, got 4 and -1"),
-        ({"pause_s": 61.0}, "--pause from 0 to 60, got 20 and 61"),
-        ({"worlds": (64,), "sizes": (1 << 40,)}, "expected ranks that fit in this machine's"),
+        ({"pause_s": 61.0}, "--pause from 0 to 60 seconds, got 20 and 61"),
+        ({"worlds": (64,), "sizes": (1 << 40,)}, "of memory on this machine, got"),
     ],
 )
 def test_options_that_cannot_work_are_named(change: dict[str, Any], reason: str) -> None:

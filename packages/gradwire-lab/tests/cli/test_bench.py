@@ -92,11 +92,11 @@ def test_ranks_of_torchrun_measure_every_pair_and_only_one_speaks(tmp_path: Path
         ("", "expected a benchmark, got none; pass one of allreduce"),
         ("latency", "expected one of allreduce, got 'latency'"),
         ("line-rate --workers 1", "--workers: expected 2 to 64, got 1"),
-        ("line-rate --min 4 --max 2", "expected sizes from 1 byte up for --min and --max"),
+        ("line-rate --min 4 --max 2", "expected sizes of at least 1 byte for --min and --max"),
         ("line-rate --sizes 4x", "expected a size such as '16MB'"),
-        ("line-rate --repeats 0", "a whole number from 1 up for repeats of a link's measurement, got 0"),
+        ("line-rate --repeats 0", "a whole number of at least 1 for repeats in a link's measurement, got 0"),
         ("line-rate --time nan", "a finite number above 0 for time_s"),
-        ("line-rate --repeats 1000000", "expected --repeats of at most 1000"),
+        ("line-rate --repeats 1000000", "expected at most 1000 for --repeats"),
         ("line-rate --time 1e9", "got 5, 1e+09 and 16"),
         ("line-rate --rate 3mbps", "expected a rate such as"),
         ("line-rate --rate 1bit", "--rate: expected 1kbit to 1000gbit"),
@@ -110,7 +110,7 @@ def test_ranks_of_torchrun_measure_every_pair_and_only_one_speaks(tmp_path: Path
         ("allreduce --json a --plot b/../a", "expected two files for --json and --plot, got a twice"),
         ("allreduce --sizes 4,7", "expected multiples of 4 bytes (float32) for --sizes, got 7"),
         ("allreduce --codecs zip", "unknown codec 'zip'"),
-        ("allreduce --algorithms gossip", "no algorithm is called 'gossip'"),
+        ("allreduce --algorithms gossip", "unknown algorithm 'gossip'"),
         ("allreduce --segments 5", "expected multiples of 16384 bytes for --segments, got 5"),
         ("allreduce --workers 2,1", "--workers: expected 2 to 64, got 1"),
         ("allreduce --workers 2,x", "expected whole numbers separated by commas (2,4,8) for --workers"),
@@ -122,7 +122,7 @@ def test_ranks_of_torchrun_measure_every_pair_and_only_one_speaks(tmp_path: Path
         ("allreduce --values none.pt", "--values none.pt cannot be read"),
         ("allreduce --measured none.json", "the line rate none.json cannot be read"),
         ("allreduce --measured other.json", "was measured on another machine"),
-        ("allreduce --measured file --no-line-rate", "omit one of them"),
+        ("allreduce --measured file --no-line-rate", "got both; omit one"),
     ],
 )
 def test_a_mistake_is_one_sentence_and_starts_nothing(
@@ -151,9 +151,7 @@ def test_more_than_the_memory_holds_is_refused(
     monkeypatch.setattr("gradwire.line_rate.ranks.run_local", never)
     monkeypatch.setattr("os.sysconf", {"SC_PHYS_PAGES": 1000, "SC_PAGE_SIZE": 1000}.get)
     assert main(["bench", "allreduce", "--sizes", "50000,100000", "--workers", "2,3"]) == 2
-    reason = (
-        "expected ranks that fit in this machine's 1MB of memory, got 3 with 100kB each, which need 1.5MB"
-    )
+    reason = "expected at most 1MB of memory on this machine, got 1.5MB for 3 ranks with 100kB each"
     assert reason in capsys.readouterr().err
 
 
@@ -164,7 +162,7 @@ def test_more_than_the_memory_holds_is_refused(
         ({"WORLD_SIZE": "1"}, "", "at least 2 ranks for a benchmark, got 1; start more"),
         ({"WORLD_SIZE": "2"}, "--workers 3", "expected processes for 3 workers, got 2;"),
         ({"WORLD_SIZE": "2", "GRADWIRE_TESTBED": "{"}, "", "expected JSON in GRADWIRE_TESTBED, got"),
-        ({"WORLD_SIZE": "2", "GRADWIRE_TESTBED": "1"}, "", "expected a network in GRADWIRE_TESTBED"),
+        ({"WORLD_SIZE": "2", "GRADWIRE_TESTBED": "1"}, "", "GRADWIRE_TESTBED holds no valid network"),
     ],
 )
 def test_a_launch_that_cannot_be_is_refused(

@@ -80,8 +80,9 @@ def test_without_a_testbed_it_says_so_and_compares_what_can_be_paced(
     announced, _, said = capsys.readouterr().out.partition("\n")
     assert announced.startswith("demo: ")
     assert said == (
-        "a testbed needs network namespaces, which this machine refuses. Without a testbed, DDP's own "
-        "traffic cannot be throttled: D-Sync over throttled links, uncompressed and with bf16, replaces it.\n"
+        "a testbed needs network namespaces, which this machine refuses. Without a testbed, DDP's "
+        "traffic cannot be throttled, so D-Sync over throttled links, uncompressed and with bf16, "
+        "replaces DDP.\n"
     )
     (options,) = performed
     assert [str(run) for run in options.runs] == [

@@ -74,9 +74,9 @@ def test_a_report_is_shown_and_recorded(
             "expected a codec, got none; for example",
         ),
         (["export", "--block", "skid-buffer", "--verilog", ""], "name a file"),
-        (["report", "--blocks", "fifo"], "expected one of the blocks"),
-        (["report", "--targets", "asic"], "expected one of the targets xilinx7, intel, ecp5, got 'asic'"),
-        (["report", "--json", "/dev/null"], "is not a regular file"),
+        (["report", "--blocks", "fifo"], "as blocks, got 'fifo'"),
+        (["report", "--targets", "asic"], "expected one of xilinx7, intel, ecp5 as targets, got 'asic'"),
+        (["report", "--json", "/dev/null"], "expected a regular file for --json, got /dev/null"),
     ],
 )
 def test_a_mistake_is_one_sentence(

@@ -58,10 +58,10 @@ def test_two_processes_write_the_same_bytes() -> None:
         ("torn.json", "expected a JSON object for torn.json, got invalid JSON"),
         (
             "bad.json",
-            "bad.json is damaged, or from a different gradwire (KeyError: 'findings'); run the command",
+            "bad.json is damaged, or from a different gradwire (KeyError: 'findings'); repeat the command",
         ),
         ("bytes.json", "bytes.json cannot be read"),
-        ("empty", "empty holds no records of gradwire reproduce"),
+        ("empty", "expected records of gradwire reproduce in empty"),
         ("good --html good", "good is a folder; pass a file"),
         ("good --html=", "name a file"),
         ("damaged", "is not valid JSON"),

@@ -71,7 +71,7 @@ def test_what_could_not_be_run_is_told_at_the_end(
     assert main(["reproduce"]) == 2
     printed = capsys.readouterr()
     assert "table I was not run: a host is gone" in printed.out
-    assert "its record is unfinished" in Path("runs/reproduce-quick/report.html").read_text()
+    assert "the record is unfinished" in Path("runs/reproduce-quick/report.html").read_text()
     assert printed.err == (
         "gradwire: 1 of 1 exhibits failed (study-table-i); fix the errors above, and repeat the command\n"
     )
@@ -105,7 +105,7 @@ def test_a_folder_whose_page_can_not_be_written_keeps_the_verdicts(
     printed = capsys.readouterr()
     assert "\n1 reproduced\n" in printed.out
     assert printed.err.startswith(
-        "gradwire: runs/reproduce-quick/report.html was not written: runs/reproduce-quick holds no records"
+        "gradwire: runs/reproduce-quick/report.html was not written: expected records"
     )
 
 

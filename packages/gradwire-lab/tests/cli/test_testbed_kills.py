@@ -61,8 +61,8 @@ def waiting(place: Path, *, delay: bool) -> tuple[subprocess.Popen[str], dict[st
     ("victim", "code", "sentence"),
     [
         ("outer", -signal.SIGKILL, ""),
-        ("unshare", 2, "supervisor is gone"),
-        ("supervisor", 2, "supervisor is gone"),
+        ("unshare", 2, "supervisor has ended"),
+        ("supervisor", 2, "supervisor has ended"),
         ("host", 137, "was killed by SIGKILL after "),
         (
             "relay",

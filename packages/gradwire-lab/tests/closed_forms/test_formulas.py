@@ -101,7 +101,7 @@ def test_nothing_beats_the_least_transfer(world: int, nbytes: float) -> None:
 
 @pytest.mark.parametrize("value", [-1e-9, math.inf, math.nan, True, "50us"])
 def test_a_constant_that_cannot_be_is_refused(value: float) -> None:
-    with pytest.raises(SpecError, match="a finite number from 0 up for alpha_s of a hop's cost, got"):
+    with pytest.raises(SpecError, match="a finite number of at least 0 for alpha_s in a hop's cost, got"):
         AlphaBetaGamma(value, 0.0)
-    with pytest.raises(SpecError, match="for gamma_s_per_nbyte of a hop's cost, got"):
+    with pytest.raises(SpecError, match="for gamma_s_per_nbyte in a hop's cost, got"):
         AlphaBetaGamma(0.0, 0.0, value)

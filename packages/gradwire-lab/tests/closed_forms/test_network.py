@@ -54,27 +54,27 @@ def test_neighbours_in_blocks_or_dealt() -> None:
 @pytest.mark.parametrize(
     ("values", "sentence"),
     [
-        ({"world": 0}, "a whole number from 1 up for world of a network, got 0"),
-        ({"world": True}, "a whole number from 1 up for world of a network, got True"),
-        ({"send_nbytes_per_s": 0}, "a finite number above 0 for send_nbytes_per_s of a network, got 0"),
+        ({"world": 0}, "a whole number of at least 1 for world in a network, got 0"),
+        ({"world": True}, "a whole number of at least 1 for world in a network, got True"),
+        ({"send_nbytes_per_s": 0}, "a finite number above 0 for send_nbytes_per_s in a network, got 0"),
         (
             {"send_nbytes_per_s": (1.0, math.inf)},
-            "a finite number above 0 for send_nbytes_per_s of a network, got inf",
+            "a finite number above 0 for send_nbytes_per_s in a network, got inf",
         ),
         (
             {"recv_nbytes_per_s": "fast"},
-            "a finite number above 0 for recv_nbytes_per_s of a network, got 'fast'",
+            "a finite number above 0 for recv_nbytes_per_s in a network, got 'fast'",
         ),
         (
             {"recv_nbytes_per_s": (1.0,)},
-            r"one number or one for each of 2 ranks for recv_nbytes_per_s, got \(1.0,\)",
+            r"recv_nbytes_per_s: expected one number, or one for each of 2 ranks, got \(1\.0,\)",
         ),
-        ({"latency_s": -1}, "a finite number from 0 up for latency_s of a network, got -1"),
-        ({"latency_s": (1.0, 1.0)}, "a finite number from 0 up for latency_s of a network"),
-        ({"start_s": math.nan}, "a finite number from 0 up for start_s of a network, got nan"),
+        ({"latency_s": -1}, "a finite number of at least 0 for latency_s in a network, got -1"),
+        ({"latency_s": (1.0, 1.0)}, "a finite number of at least 0 for latency_s in a network"),
+        ({"start_s": math.nan}, "a finite number of at least 0 for start_s in a network, got nan"),
         (
             {"reduce_s_per_nbyte": None},
-            "a finite number from 0 up for reduce_s_per_nbyte of a network, got None",
+            "a finite number of at least 0 for reduce_s_per_nbyte in a network, got None",
         ),
         ({"groups": Groups((0,), 1e9)}, "a group for each of 2 ranks, got 1 in groups.of"),
     ],
@@ -87,23 +87,23 @@ def test_a_network_that_cannot_be_is_refused(values: dict[str, Any], sentence: s
 
 @pytest.mark.parametrize("of", [(), (-1, 0), (0.5, 1), 3])
 def test_groups_that_cannot_be_are_refused(of: Any) -> None:
-    with pytest.raises(SpecError, match="expected groups as whole numbers from 0 up, one for each rank"):
+    with pytest.raises(SpecError, match="expected groups as whole numbers of at least 0, one for each rank"):
         Groups(of, 1e9)
 
 
 def test_uplinks_that_cannot_be_are_refused() -> None:
-    with pytest.raises(SpecError, match="one number or one for each of 2 groups"):
+    with pytest.raises(SpecError, match="one number, or one for each of 2 groups"):
         Groups((0, 1), (1e9, 1e9, 1e9))
-    with pytest.raises(SpecError, match="a whole number from 1 up for size of a network"):
+    with pytest.raises(SpecError, match="a whole number of at least 1 for size in a network"):
         Groups.blocks(4, 0, 1e9)
-    with pytest.raises(SpecError, match="a whole number from 1 up for count of a network"):
+    with pytest.raises(SpecError, match="a whole number of at least 1 for count in a network"):
         Groups.dealt(4, 0, 1e9)
 
 
 def test_rates_and_factors_that_cannot_be_are_refused() -> None:
     with pytest.raises(SpecError, match="expected beta above 0 seconds per byte, got 0"):
         Network.uniform(2, AlphaBetaGamma(1e-6, 0.0))
-    with pytest.raises(SpecError, match="a finite number above 0 for factor of a network, got 0"):
+    with pytest.raises(SpecError, match="a finite number above 0 for factor in a network, got 0"):
         Network(2, 1.0, 1.0).slowed(0, 0)
     with pytest.raises(SpecError, match="expected a rank from 0 to 1, got 2"):
         Network(2, 1.0, 1.0).slowed(2, 3)
@@ -127,5 +127,5 @@ def test_json_that_is_no_network_is_refused(text: str, sentence: str) -> None:
 
 def test_json_with_bad_groups_is_refused() -> None:
     text = json.dumps({"world": 2, "send_nbytes_per_s": 1, "recv_nbytes_per_s": 1, "groups": {"of": [0, 1]}})
-    with pytest.raises(SpecError, match="for groups of a network, got no field 'uplink_nbytes_per_s'"):
+    with pytest.raises(SpecError, match="for groups in a network, got no field 'uplink_nbytes_per_s'"):
         Network.from_json(text)

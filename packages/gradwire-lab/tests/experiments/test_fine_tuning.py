@@ -42,7 +42,7 @@ def test_without_options_all_rates_and_policies_are_compared() -> None:
         (["--lrs", "2"], "expected learning rates between 0 and 1, got"),
         (["--system", "arm"], "expected --system from x86, power, unlimited, got 'arm'"),
         (["--policies", "awp"], "expected --policies from fp32, bf16"),
-        (["--batches", "1"], "expected --batches of 2 or more, got 1"),
+        (["--batches", "1"], "expected --batches of at least 2, got 1"),
         (["--text", "/nowhere"], "expected a file for --text, got /nowhere"),
     ],
 )
@@ -110,7 +110,7 @@ def test_nothing_is_saved_only_where_a_link_without_limit_saves_nothing(
     found = {each.text: each for each in fine_tuning.claims(by_rate, "x86")}
     claim = found["time saved by delta, under bf16"]
     assert claim.verdict == verdict
-    told = "a link without limit would save at most 2.0% of the other policy's time"
+    told = "an unlimited link would save at most 2.0% of the other policy's time"
     assert (told in claim.explained) == (verdict == "explained")
 
 

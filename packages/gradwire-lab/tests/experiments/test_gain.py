@@ -141,7 +141,7 @@ def test_the_least_of_each_cost_counts() -> None:
     ("given", "reason"),
     [
         ({"models": ("LLaMA",)}, "expected --models from ResNet-50, GPT-2, 1B, got 'LLaMA'"),
-        ({"hosts": (1,)}, "expected --hosts of 2 or more, got 1"),
+        ({"hosts": (1,)}, "expected --hosts of at least 2, got 1"),
     ],
 )
 def test_a_mistake_is_one_sentence(given: dict[str, Any], reason: str) -> None:

@@ -83,5 +83,5 @@ def test_the_table_says_how_far_off_predictions_and_choices_are() -> None:
     assert table.rows[0][-1] == "+10.0"
     assert table.rows[-1][-1] == "-10.0"
     told = " ".join(text.split())
-    assert "Error of 5 predicted times to loss: median 10.0 % (wanted: 15 %), largest 50.0 %." in told
+    assert "Error of 5 predicted times to loss: median 10.0 % (goal: 15 %), largest 50.0 %." in told
     assert "1 of 2 choices by prediction are within 5 % of the best plan." in told

@@ -67,10 +67,10 @@ def test_help_shows_the_defaults(capsys: pytest.CaptureFixture[str]) -> None:
     [
         ("--breads wheat", "expected --breads from rye, spelt, corn, got 'wheat'"),
         ("--breads=", "expected --breads from rye, spelt, corn, got 'nothing'"),
-        ("--grams 99,100", "expected --grams of 100 or more, got 99"),
+        ("--grams 99,100", "expected --grams of at least 100, got 99"),
         ("--grams all", "for --grams, got 'all'"),
-        ("--ovens 0", "expected --ovens of 1 or more, got 0"),
-        ("--sizes 0", "from 1 byte up"),
+        ("--ovens 0", "expected --ovens of at least 1, got 0"),
+        ("--sizes 0", "of at least 1 byte"),
         ("--recipes /nowhere", "expected a folder for --recipes, got /nowhere; pass one that exists"),
     ],
 )

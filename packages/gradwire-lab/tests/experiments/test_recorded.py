@@ -48,7 +48,7 @@ def test_folders_without_records_are_refused(tmp_path: Path) -> None:
     for name, reason in {
         "none": "none, which doesn't exist; pass one",
         "file": "file, which isn't a folder; pass one",
-        "": "holds no records of gradwire reproduce, .* such as study-table-i; pass",
+        "": "expected records of gradwire reproduce in .* such as study-table-i, got none; pass",
     }.items():
         with pytest.raises(JobError, match=reason):
             read_all(tmp_path / name, BOTH)

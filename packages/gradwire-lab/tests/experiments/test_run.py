@@ -56,7 +56,7 @@ def test_what_was_measured_before_an_end_is_not_measured_again(
     with pytest.raises(type(error)):
         perform(first.experiment(), Options(), tmp_path)
     assert capsys.readouterr().err == (
-        f"gradwire: 2 of 3 cells are in {tmp_path}; to measure the others, repeat the command with "
+        f"gradwire: 2 of 3 cells are in {tmp_path}; to measure the rest, repeat the command with "
         f"--out {tmp_path}\n"
     )
     record = json.loads((tmp_path / "record.json").read_text())
@@ -105,7 +105,7 @@ def test_overwriting_begins_anew(tmp_path: Path) -> None:
 def test_a_cell_without_a_row_is_an_error(tmp_path: Path) -> None:
     squares = Squares().experiment()
     idle = type(squares)(**{**vars(squares), "run": lambda *_: None})
-    with pytest.raises(JobError, match="squares expected 3 cells, measured 0"):
+    with pytest.raises(JobError, match="squares: expected 3 cells, got 0"):
         perform(idle, Options(), tmp_path / "out", quiet=True)
     assert list(tmp_path.iterdir()) == []
 

@@ -48,7 +48,7 @@ def test_its_picture_is_a_png() -> None:
         ({"hosts": "2,2"}, "for --hosts, got 2 twice"),
         ({"rate": "fast"}, "expected a rate such as"),
         ({"rate": "1kbit"}, "expected testbed rates from"),
-        ({"nbytes": "0"}, "from 1 byte up"),
+        ({"nbytes": "0"}, "of at least 1 byte"),
         ({"nbytes": "many"}, "expected a size such as"),
     ],
 )

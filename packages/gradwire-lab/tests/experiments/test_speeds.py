@@ -146,7 +146,7 @@ def test_a_dead_training_has_no_figures(changed: dict[str, object], problem: str
 def test_two_seeds_are_too_few() -> None:
     few = [row for row in [*DDP, *SLOW, *FAST] if row["seed"] < 2]
     assert tables(few) == []
-    assert "too short: an interval takes 3 seeds, and there are 2" in texts(few)
+    assert "too short: an interval needs 3 seeds, got 2" in texts(few)
 
 
 def test_the_summary_has_what_attach_does_as_it_comes() -> None:

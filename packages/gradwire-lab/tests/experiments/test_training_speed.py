@@ -49,12 +49,12 @@ def test_methods_are_named_by_parts_and_compared_with_ddp() -> None:
     ("given", "reason"),
     [
         ({"tasks": "mnist"}, "expected --tasks from mnist-mlp, cifar-cnn, wide-mlp, gpt, got 'mnist'"),
-        ({"methods": "fp8,Adam"}, "no method has 'Adam' in its name"),
+        ({"methods": "fp8,Adam"}, "expected a part of a method's name, got 'Adam'"),
         ({"hosts": 1}, "at least 2 hosts"),
         ({"data_dir": "nowhere"}, "MNIST is incomplete in"),
         ({"cifar_dir": "nowhere"}, "expected a folder for --cifar-dir, got"),
         ({"text": "nowhere"}, "expected a file for --text, got"),
-        ({"seeds": 0}, "expected --seeds of 1 or more, got 0"),
+        ({"seeds": 0}, "expected --seeds of at least 1, got 0"),
         ({"device": "tpu"}, "expected --device from cpu, cuda, got 'tpu'"),
     ],
 )

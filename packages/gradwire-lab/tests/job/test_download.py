@@ -65,7 +65,7 @@ def test_no_network_is_said(tmp_path: Path) -> None:
     with socket.socket() as unused:
         unused.bind(("127.0.0.1", 0))
         port = unused.getsockname()[1]
-        with pytest.raises(DataError, match=r"cannot fetch http://127\.0\.0\.1"):
+        with pytest.raises(DataError, match=r"cannot download http://127\.0\.0\.1"):
             fetch(f"http://127.0.0.1:{port}/file", MD5, tmp_path / "file")
     assert not list(tmp_path.iterdir())
 

@@ -145,6 +145,6 @@ def test_runs_that_miss_the_loss_are_named(on_ddp: tuple[RunResult, ...]) -> Non
 def test_no_speed_counts_if_the_baseline_has_not_learned(on_ddp: tuple[RunResult, ...]) -> None:
     ddp = replace(on_ddp[0], epochs=tuple(replace(each, accuracy=0.11) for each in on_ddp[0].epochs))
     assert verdict(found((ddp, *on_ddp[1:]))) == (
-        "DDP did not learn: its top-1 accuracy at the end is 11.0 %, so no speed counts; train for more "
+        "DDP did not learn: its top-1 accuracy at the end is 11.0 %, so speeds don't count; train for more "
         "--epochs"
     )

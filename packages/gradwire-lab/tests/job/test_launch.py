@@ -236,8 +236,8 @@ def test_a_stale_server_from_the_command_line(tmp_path: Path, capsys: pytest.Cap
         (["--staleness", "2"], "expected the method server with a staleness, got pipe; omit"),
         (["--method", "sync", "--staleness", "0"], "expected the method server with a staleness"),
         (["--method", "server", "--staleness", "-1"], "expected a staleness from 0 to 1000, got -1"),
-        (["--compare", "--staleness", "2"], "omit it, and write --runs server@2,sync"),
-        (["--runs", "server", "--staleness", "0"], "omit it, and write --runs server@2,sync"),
+        (["--compare", "--staleness", "2"], "omit --staleness, and write --runs server@2,sync"),
+        (["--runs", "server", "--staleness", "0"], "omit --staleness, and write --runs server@2,sync"),
         (["--plan", "plan.json", "--staleness", "2"], "omit --staleness"),
     ],
 )

@@ -43,7 +43,7 @@ def test_from_another_network_nobody_reaches_the_store_of_a_local_job() -> None:
 
 @pytest.mark.parametrize(
     ("rank", "reason"),
-    [(1, "rank 1 cannot reach rank 0 at 127.0.0.1:"), (0, "rank 0 of 2 could not join the others")],
+    [(1, "rank 1 cannot reach rank 0 at 127.0.0.1:"), (0, "rank 0 of 2 could not join the other ranks")],
 )
 def test_nobody_there_is_one_sentence_within_the_timeout(
     tmp_path: Path,

@@ -57,7 +57,7 @@ def test_without_a_network_the_error_says_what_to_put_where(
     monkeypatch.setattr(sources, "SOURCES", MappingProxyType({"mnist": source}))
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
     monkeypatch.delenv("GRADWIRE_DATA", raising=False)
-    with pytest.raises(DataError, match=f"cannot fetch .*put {', '.join(NAMES)} of MNIST into a folder"):
+    with pytest.raises(DataError, match=f"cannot download .*put {', '.join(NAMES)} of MNIST into a folder"):
         find("mnist")
 
 

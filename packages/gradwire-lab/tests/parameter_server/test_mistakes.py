@@ -19,7 +19,7 @@ from sync import test_method as core
 from sync.test_method import Door, new_model, refuses, sgd
 
 ALIKE: dict[str, tuple[Any, str]] = {
-    "ledger": ("x.jsonl", "expected a gradwire.Ledger or None as its ledger, got 'x.jsonl'"),
+    "ledger": ("x.jsonl", "expected a gradwire.Ledger or None for ledger, got 'x.jsonl'"),
     "weight_codec": (3, "weight_codec: expected a codec, its spec or None, got 3"),
 }
 DOORS = {
@@ -76,12 +76,12 @@ def test_weights_may_be_sent_by_a_spec(door: Door) -> None:
 @pytest.mark.parametrize("steps", ["x", 1.5, -1, None])
 def test_what_is_no_number_of_steps_is_refused(door: Door, steps: Any) -> None:
     model = new_model()
-    with refuses(SpecError, "serve expected a whole number of steps from 0 up, got"):
+    with refuses(SpecError, "serve: expected a whole number of at least 0 steps, got"):
         door.make(model, sgd(model)).serve(steps)
 
 
 @over()
 def test_a_sharded_plan_is_refused(door: Door) -> None:
     plan, model = Plan(parse("quantize:8"), exchange="sharded"), new_model()
-    with refuses(SpecError, "^a parameter server expected a plan .* with gradwire.sharded.Sharded$"):
+    with refuses(SpecError, "^a parameter server: expected a plan .* with gradwire.sharded.Sharded$"):
         door.make(model, sgd(model), plan=plan)

@@ -159,9 +159,9 @@ def test_roles_and_algorithm_are_checked(make_model: MakeModel) -> None:
     optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
     first, second = loopback(2)
     (alone,) = loopback(1)
-    with pytest.raises(SpecError, match="got rank 1; create a Worker there"):
+    with pytest.raises(SpecError, match="got rank 1; create a Worker on this rank"):
         Server(model, optimizer, STAR, group=second)
-    with pytest.raises(SpecError, match="create a Server there"):
+    with pytest.raises(SpecError, match="create a Server on rank 0"):
         Worker(model, STAR, group=first)
     with pytest.raises(SpecError, match="'ring' and 2 ranks"):
         Server(model, optimizer, Plan(), group=first)
@@ -205,6 +205,7 @@ def test_ledgers_count_gradients_up_and_weights_down(
 
 def test_a_parameter_server_encodes_on_the_host() -> None:
     with pytest.raises(
-        SpecError, match="a parameter server expected encode_on='host', got 'device'; use a plan"
+        SpecError,
+        match="a parameter server: expected a plan with encode_on='host', got 'device'; use such a plan",
     ):
         star_of(Plan(parse("fp8"), "star", encode_on="device"))

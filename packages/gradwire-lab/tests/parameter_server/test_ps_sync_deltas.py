@@ -262,7 +262,7 @@ def test_what_does_not_fit_is_refused(run_exchanges: Ranks, make_model: MakeMode
             (
                 Plan(exchange="sharded"),
                 "delta:fp32",
-                "a parameter server expected a plan with exchange=",
+                "a parameter server: expected a plan with exchange=",
             ),
         ):
             with pytest.raises(SpecError, match=reason):

@@ -41,7 +41,9 @@ def _until_it_fails(
                 assert server.exchange.failure is not None, "the exchange alone keeps the reason"
                 with pytest.raises(ExchangeError, match=re.escape(server.exchange.failure)):
                     server.serve(1)
-                with pytest.raises(ExchangeError, match=r"this server has failed \(.*\); create a new one"):
+                with pytest.raises(
+                    ExchangeError, match=r"this server has failed \(.*\); create a new server"
+                ):
                     server.serve(1)
                 before_step(0, round(model.weight.item()))
                 assert model.weight.item() == round(model.weight.item()), "whole gradients only"
@@ -197,7 +199,7 @@ def test_an_error_of_the_server_reaches_all_workers() -> None:
     server, *workers = run_all(body, loopback(3, timeout_s=5))
     assert (type(server), str(server)) == (RuntimeError, "no rate for this step")
     for error in workers:
-        assert "the server stopped because of an error of its own; see the error" in str(error)
+        assert "the server stopped because of its own error; see the error" in str(error)
     assert not server_threads()
 
 

@@ -145,23 +145,23 @@ def test_what_does_not_fit_is_refused_and_changes_nothing(make_model: MakeModel)
     text = "gradwire/rank0/pipe"
     new = server.state_dict()
     cases: list[tuple[Any, dict[str, Any], str]] = [
-        (server, own, "rank 0 expected its own state, .* got a state of rank 1"),
-        (worker, good, "load on each rank the state that it saved"),
-        (server, worker.state_dict(), "rank 0 expected its own state, .* got a state of rank 1"),
-        (server, {**good, "world": 4}, "rank 0 of 3 expected a state of 3 ranks, got one of 4"),
-        (worker, {**own, "rank": 2}, "rank 1 expected its own state, .* got a state of rank 2"),
-        (server, {**good, "clock": -1}, "from 0 up for clock of the state of rank 0, got -1"),
+        (server, own, "rank 0: expected the state of this rank, .* got a state of rank 1"),
+        (worker, good, "load on each rank the state that the same rank saved"),
+        (server, worker.state_dict(), "rank 0: expected the state of this rank, .* got a state of rank 1"),
+        (server, {**good, "world": 4}, "rank 0 of 3: expected a state of 3 ranks, got one of 4"),
+        (worker, {**own, "rank": 2}, "rank 1: expected the state of this rank, .* got a state of rank 2"),
+        (server, {**good, "clock": -1}, "at least 0 for clock in the state of rank 0, got -1"),
         (
             server,
             {**good, "model": strange},
-            r"'0.weight' is \(7, 5\) of .*, got one in which it is \(7, 6\) of",
+            r"'0\.weight' \(7, 5\) of .*, got \(7, 6\) of",
         ),
         (
             server,
             {**good, "optimizer": {"state": {}, "param_groups": []}},
             "the optimizer cannot load the state",
         ),
-        (worker, {**own, "residuals": {}}, "for residuals of the state of rank 1, got no field 'residuals'"),
+        (worker, {**own, "residuals": {}}, "for residuals in the state of rank 1, got no field 'residuals'"),
         (server, {**new, text: new[text].replace("0", "1")}, "match its checksum"),
         (server, {**new, "gradwire/rank0/model/0.bias": torch.ones(7)}, "is damaged: its checksum differs"),
         (

@@ -118,7 +118,7 @@ def test_a_drain_is_asked_for_once_and_state_is_there_after_it_only() -> None:
         ),
         (
             Message(Kind.GAVE_UP, 1),
-            "the server stopped because of an error of its own; see the error of rank 0",
+            "the server stopped because of its own error; see the error of rank 0",
         ),
         (Message(Kind.PUSH, 1), "expected an answer to step 1, got PUSH for step 1"),
         (Message(Kind.SAME, 2), "expected an answer to step 1, got SAME for step 2"),
@@ -139,7 +139,7 @@ def test_after_another_answer_a_worker_is_over(answer: Message, reason: str) -> 
 
     first, again = played(play, work)[1]
     assert first == f"rank 1, step 1: {reason}"
-    assert again == f"this worker has failed ({first}); create a new one"
+    assert again == f"this worker has failed ({first}); create a new worker"
 
 
 def test_it_is_for_a_star_and_for_ranks_that_do_not_serve() -> None:

@@ -295,7 +295,7 @@ def _refusals() -> list[str]:
         card = made.start("b")
         card.check()
         ip(made.place["b"], "link del dev host")
-        with pytest.raises(NicError, match="the interface 'host' of the NIC is gone"):
+        with pytest.raises(NicError, match="the interface 'host' of the NIC no longer exists"):
             card.check()
     return told
 
@@ -305,7 +305,7 @@ def test_interfaces_that_do_not_fit_are_refused(call: Call) -> None:
     assert same == "expected two different interfaces, got 'host' for both; change one"
     assert missing.startswith("expected one of the interfaces lo, ")
     assert kind == "expected an Ethernet interface, got 'lo'; pass another one"
-    assert mtu.startswith("expected two interfaces of the same MTU, got 1500 of 'host' and 9000 of 'wide'")
+    assert mtu.startswith("expected two interfaces of the same MTU, got 1500 for 'host' and 9000 for 'wide'")
 
 
 def _nothing_stays() -> None:

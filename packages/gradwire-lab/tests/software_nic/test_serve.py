@@ -97,7 +97,8 @@ def _vanished() -> None:
         ip(made.place["b"], "link del dev link")
         out, err = process.communicate(timeout=20)
         assert (process.returncode, out) == (2, "")
-        assert err == "gradwire: the interface 'link' of the NIC is gone; create it, and restart the NIC\n"
+        said = "the interface 'link' of the NIC no longer exists; create the interface, and restart the NIC"
+        assert err == f"gradwire: {said}\n"
 
 
 def test_a_vanished_interface_ends_it(call: Call) -> None:

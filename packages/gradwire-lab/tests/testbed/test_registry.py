@@ -66,9 +66,9 @@ def test_what_has_a_strange_name_is_not_ours() -> None:
 def test_a_folder_that_others_may_write_is_refused() -> None:
     registry_folder().mkdir()
     registry_folder().chmod(0o777)
-    with pytest.raises(errors.TestbedError, match="to be private to this user"):
+    with pytest.raises(errors.TestbedError, match="private to this user"):
         enter()
-    with pytest.raises(errors.TestbedError, match="to be private to this user"):
+    with pytest.raises(errors.TestbedError, match="private to this user"):
         clean()
 
 

@@ -152,7 +152,7 @@ def test_a_supervisor_that_is_gone_ends_the_run(when: str) -> None:
     if when == "before":
         leaving.join(10)
     runner = Runner(own, Watch(HOSTS, time.monotonic(), None, 0.1), ())
-    with pytest.raises(errors.TestbedError, match="supervisor is gone, and every host with it"):
+    with pytest.raises(errors.TestbedError, match="supervisor has ended, and all hosts with it"):
         runner.follow(["program"], [{}, {}], Path("/"))
     leaving.join(10)
     own.close()

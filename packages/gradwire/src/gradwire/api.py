@@ -43,25 +43,28 @@ def _fault(tensor: object, caller: str) -> str | None:
 
     if not isinstance(tensor, torch.Tensor):
         return (
-            f"one torch tensor, got a {type(tensor).__name__}; call it for each tensor, and pass an array "
-            "as torch.from_numpy(array), which shares its memory"
+            f"one torch tensor, got a {type(tensor).__name__}; pass one tensor per call, and convert an "
+            "array with torch.from_numpy(array)"
         )
     if is_lazy(tensor):  # first, because it supports no other call
-        return "values, got a lazy parameter without values; run the model once first"
+        return "an initialized parameter, got a lazy one without values; run a forward pass first"
     if tensor.is_nested:
-        return "a dense tensor, got a nested one; pass tensor.values(), which shares its memory"
+        return "a dense tensor, got a nested one; pass tensor.values(), which is a view"
     if tensor.layout != torch.strided:
         return f"a dense tensor, got one of {tensor.layout}; {returned('tensor.to_dense()')}"
     if not _has_memory(tensor):
         return (
-            f"values in memory, got a {type(tensor).__name__} on {tensor.device} without values: it is a "
-            "meta tensor, was freed, or wraps another tensor; pass that one, for a DTensor its to_local()"
+            f"a tensor with values in memory, got a {type(tensor).__name__} on {tensor.device} without "
+            "values (a meta tensor, a freed tensor, or a wrapper); pass the tensor with the values, or "
+            "tensor.to_local() for a DTensor"
         )
     if tensor.is_complex():
-        return f"floats, got {tensor.dtype}; pass torch.view_as_real(tensor), which shares its memory"
+        return (
+            f"a floating point tensor, got {tensor.dtype}; pass torch.view_as_real(tensor), which is a view"
+        )
     if tensor.dtype not in _TAKEN:
         floats = "tensor.dequantize()" if tensor.is_quantized else "tensor.float()"
-        return f"floats, got {tensor.dtype}; {returned(floats)}"
+        return f"a floating point tensor, got {tensor.dtype}; {returned(floats)}"
     if _may_share_memory(tensor):
         return (
             "separate memory for every element, got elements that share memory, as after expand; "
@@ -180,7 +183,7 @@ def all_reduce(
     """
     check_in_place(tensor, "all_reduce")
     if not isinstance(average, bool):
-        raise SpecError(f"average: expected True, or False for the sum, got {shown(average)}")
+        raise SpecError(f"average: expected True or False, got {shown(average)}; pass False for the sum")
     chosen = _choose(plan, codec, algorithm, segment_nbytes)
     check_timeout(timeout_s)
     group = member_group(group, "call all_reduce")
@@ -210,7 +213,10 @@ def _choose(
     names = [name for name, part in {"codec": codec, **parts}.items() if part is not None]
     if names:
         parts_given = " and ".join(names)
-        raise SpecError(f"expected a plan or its parts, got a plan and {parts_given}; omit one of them")
+        raise SpecError(
+            f"expected a plan or separate settings, got a plan and {parts_given}; omit the plan or "
+            f"{parts_given}"
+        )
     return Plan.of(plan).for_whole_gradients("all_reduce").for_one_codec("all_reduce")
 
 
@@ -220,8 +226,8 @@ def _alone_in(group: dist.ProcessGroup) -> Iterator[None]:
     with _in_use_lock:
         if group in _in_use:
             raise ExchangeError(
-                f"rank {dist.get_rank()}: another thread is in all_reduce with this group; call it from one "
-                "thread at a time, or use one group per thread"
+                f"rank {dist.get_rank()}: another thread is in all_reduce with this group; call all_reduce "
+                "from one thread at a time, or use one group per thread"
             )
         _in_use.add(group)
     try:

@@ -27,7 +27,9 @@ if TYPE_CHECKING:
     from gradwire.autotune.estimate import Estimate
     from gradwire.autotune.recorder import Recorder
 
-_OLDER = Source("a state of FSDP's residuals", "load what state_dict returned on this rank", StateError)
+_OLDER = Source(
+    "a state of FSDP's residuals", "load the state that state_dict returned on this rank", StateError
+)
 
 
 class Attached:
@@ -99,8 +101,8 @@ class Attached:
         world = opened.get("world")
         if is_sharded and isinstance(world, int) and world != own.world:
             raise StateError(
-                f"rank {own.rank} expected residuals of {own.world} ranks, got residuals of {world} "
-                "ranks, for which FSDP shards gradients differently; continue without residuals"
+                f"rank {own.rank}: expected residuals of {own.world} ranks, got residuals of {world} "
+                "ranks, which FSDP shards differently; continue without loading the residuals"
             )
         return opened
 
@@ -141,7 +143,7 @@ class Attached:
         """
         if not callable(getattr(scaler, "get_scale", None)):
             raise SpecError(
-                f"follow expected a scaler with get_scale, got a {type(scaler).__name__}; pass a GradScaler"
+                f"follow: expected a scaler with get_scale, got a {type(scaler).__name__}; pass a GradScaler"
             )
         self._scale.scaler = scaler
         self._scale.look()
@@ -178,8 +180,8 @@ class Attached:
         """The checks of the replicas. Raises ``SpecError`` if the weights are sharded."""
         if self._watch is None:
             raise SpecError(
-                f"check_replicas expected replicated weights, got FSDP shards of {self._sync.context.world} "
-                "ranks; compare checkpoints instead"
+                "check_replicas: expected replicated weights, got FSDP shards of "
+                f"{self._sync.context.world} ranks; compare checkpoints instead"
             )
         return self._watch
 

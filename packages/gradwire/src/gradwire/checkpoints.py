@@ -132,14 +132,13 @@ def _verify(file: BinaryIO, path: str | os.PathLike[str]) -> None:
     comment = _comment(file)
     if not comment.startswith(_MARK):
         raise StateError(
-            f"the checkpoint {os.fspath(path)} has no checksum at its end: it is truncated or damaged, or "
-            "not from gradwire.save_checkpoint; use another checkpoint, or read a file written by "
-            "torch.save with torch.load"
+            f"the checkpoint {os.fspath(path)} has no checksum, so it is truncated, damaged, or from "
+            "another program; use another checkpoint, or torch.load for a file from torch.save"
         )
     if comment[len(_MARK) :] != _digits(file, file.tell() - _DIGITS):
         raise StateError(
-            f"the checkpoint {os.fspath(path)} is damaged: its content doesn't match its checksum; use "
-            "another checkpoint, and check the disk and the memory of this host"
+            f"the checkpoint {os.fspath(path)} is damaged: its checksum doesn't match its content; use "
+            "another checkpoint, and check this host's disk and memory"
         )
 
 
@@ -153,8 +152,8 @@ def _read(
         reason = (str(error).splitlines() or [type(error).__name__])[0]
         raise StateError(
             f"the checkpoint {os.fspath(path)} is intact, but torch.load cannot read it: {reason}; use the "
-            "version of torch that wrote it, map_location for devices, and weights_only=False for other "
-            "objects"
+            "version of torch that wrote the file, or pass map_location (for devices) or "
+            "weights_only=False (for other objects)"
         ) from error
     return state
 
@@ -204,7 +203,7 @@ def sealed_json(body: Mapping[str, Any]) -> dict[str, Any]:
 
 def opened_text(text: str) -> tuple[dict[str, Any], bool]:
     """Return the JSON object in a string, and whether it had a checksum. Raises ``StateError``."""
-    body = Source("a text", "use another", StateError).of_json(text, mapping)
+    body = Source("a JSON text", "use another text", StateError).of_json(text, mapping)
     if not is_as_sealed(body):
         raise StateError("its text doesn't match its checksum")
     return body, body.pop(SUM, None) is not None

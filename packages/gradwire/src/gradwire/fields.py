@@ -62,7 +62,7 @@ class Source:
         try:
             return _at(place, kind, value)
         except _WrongError as wrong:
-            where = f"{wrong.place} of {self.what}" if wrong.place else self.what
+            where = f"{wrong.place} in {self.what}" if wrong.place else self.what
             wanted = f"expected {wrong.wanted} for {where}" if wrong.wanted else f"{where} cannot be used"
             end = f", got {wrong.got}" if wrong.wanted else f": {wrong.got}"
             raise self.error(f"{wanted}{end}; {self.remedy}") from wrong
@@ -107,7 +107,7 @@ def _json(words: object) -> Any:
     try:
         return json.loads(words)  # type: ignore[arg-type]
     except (TypeError, ValueError, RecursionError) as error:
-        raise _WrongError("a JSON text", f"invalid JSON: {error}") from error
+        raise _WrongError("JSON", f"invalid JSON: {error}") from error
 
 
 def _at(place: str, kind: Kind[T], value: object) -> T:
@@ -142,7 +142,8 @@ def whole(low: int = 0, high: int = sys.maxsize) -> Kind[int]:
     def read(value: object) -> int:
         if isinstance(value, int) and not isinstance(value, bool) and low <= value <= high:
             return value
-        raise _wrong(f"a whole number from {low} {f'to {high}' if high < sys.maxsize else 'up'}", value)
+        bounds = f"from {low} to {high}" if high < sys.maxsize else f"of at least {low}"
+        raise _wrong(f"a whole number {bounds}", value)
 
     return read
 
@@ -161,9 +162,11 @@ def real(low: float = -math.inf, high: float = math.inf, *, finite: bool = True)
                     return value
             elif not finite and isinstance(value, float) and not low > value:
                 return value
-        bounds = "" if low == -math.inf else f" from {low:g} {'up' if high == math.inf else f'to {high:g}'}"
+        bounds = "" if low == -math.inf else f" of at least {low:g}"
         if low == ABOVE_ZERO:
             bounds = f" above 0{'' if high == math.inf else f' and at most {high:g}'}"
+        elif bounds and high < math.inf:
+            bounds = f" from {low:g} to {high:g}"
         raise _wrong(f"a {'finite ' * finite}number{bounds}", value)
 
     return read

@@ -192,9 +192,7 @@ def check_writable(option: str, path: Path, overwrite: bool) -> None:
         if path.is_dir():
             raise JobError(f"{option} {path} is a folder; pass a file")
         if place.resolve() == _DEVICES or (path.exists() and not path.is_file()):
-            raise JobError(
-                f"{option} {path} is not a regular file, and results would replace it; pass another file"
-            )
+            raise JobError(f"expected a regular file for {option}, got {path}; pass another file")
     except OSError as error:
         raise _refused(option, path, place, "file", error) from error
     _try_folder(option, path, place, "file")
@@ -216,7 +214,7 @@ def check_replaceable(path: Path, overwrite: bool, read: Callable[[Path], object
         try:
             read(path)
         except SpecError as error:
-            found = "it has other content; pass another file, or overwrite=True"
+            found = "the file has other content; pass another file, or overwrite=True"
             raise OSError(errno.EEXIST, found) from error
 
 

@@ -129,7 +129,7 @@ class BackwardOverlap:
         context = self._sync.context
         failure = ExchangeError(
             f"rank {context.rank}: step {context.steps_done + 1} failed with buckets in flight "
-            f"({str(error) or type(error).__name__}), so the ranks are out of step; start with new links"
+            f"({str(error) or type(error).__name__}), so the ranks are out of step; restart with new links"
         )
         failure.__cause__ = error
         self._sync.fail(failure)

@@ -28,7 +28,8 @@ def level() -> int | None:
         return None
     if text not in LEVELS:
         raise SpecError(
-            f"expected one of {', '.join(LEVELS)} for {VARIABLE}, got {text!r}; unset it to see each choice"
+            f"expected one of {', '.join(LEVELS)} for {VARIABLE}, got {text!r}; pass one of them, or unset "
+            f"{VARIABLE}"
         )
     return LEVELS[text]
 

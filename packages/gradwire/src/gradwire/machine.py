@@ -84,7 +84,9 @@ def described() -> Any:
     try:
         return json.loads(text)
     except (ValueError, RecursionError) as error:
-        raise JobError(f"expected JSON in {TOPOLOGY}, got {text[:40]!r} ({error}); unset it") from error
+        raise JobError(
+            f"expected JSON in {TOPOLOGY}, got {text[:40]!r} ({error}); unset {TOPOLOGY}"
+        ) from error
 
 
 def rates_in_words() -> str | None:
@@ -92,7 +94,7 @@ def rates_in_words() -> str | None:
     try:
         return described_in_words(described())
     except SpecError as error:
-        raise JobError(f"expected a network in {TOPOLOGY}: {error}; unset it") from error
+        raise JobError(f"{TOPOLOGY} holds no valid network: {error}; unset {TOPOLOGY}") from error
 
 
 def described_in_words(found: Any) -> str | None:

@@ -40,7 +40,7 @@ MOST_HOSTS = 256
 """The largest number of hosts for which steps are predicted."""
 EXCHANGES = ("all_reduce", "sharded")
 """The values of ``exchange``; the default is first."""
-_SOURCE = Source("a plan", "write it with Plan.save")
+_SOURCE = Source("a plan", "write the plan with Plan.save")
 PLACES = ("host", "device")
 """The values of ``encode_on``; the default is first."""
 
@@ -169,9 +169,9 @@ class Plan:
         parts = self.algorithm, self.bucket_nbytes, self.pipeline
         if self.is_sharded and parts != ("ring", None, 1):
             raise SpecError(
-                "a sharded exchange expected a ring, one bucket, and a pipeline of 1, got "
+                "a sharded exchange: expected algorithm='ring', one bucket, and a pipeline of 1, got "
                 f"algorithm={self.algorithm!r}, bucket_nbytes={self.bucket_nbytes}, and "
-                f"pipeline={self.pipeline}; omit these"
+                f"pipeline={self.pipeline}; omit these settings"
             )
         if self.is_sharded:
             self.for_one_codec("a sharded exchange")
@@ -224,7 +224,7 @@ class Plan:
     def on_host(self, who: str) -> Plan:
         """Return this plan if it encodes on the host, as ``who`` requires, or raise ``SpecError``."""
         if self.encodes_on_device:
-            raise SpecError(f"{who} expected encode_on='host', got 'device'; use a plan that encodes there")
+            raise SpecError(f"{who}: expected a plan with encode_on='host', got 'device'; use such a plan")
         return self
 
     @property
@@ -236,8 +236,8 @@ class Plan:
         """Return this plan for ``who``, which averages whole gradients. Raises ``SpecError`` if sharded."""
         if self.is_sharded:
             raise SpecError(
-                f"{who} expected a plan with exchange='all_reduce', got 'sharded'; use such a plan, or train "
-                "with gradwire.sharded.Sharded"
+                f"{who}: expected a plan with exchange='all_reduce', got 'sharded'; use such a plan, or "
+                "train with gradwire.sharded.Sharded"
             )
         return self
 
@@ -245,7 +245,7 @@ class Plan:
         """Return the plan for ``who``, which has one codec and one lane. Raises ``SpecError`` for more."""
         if self.codecs or self.lanes > 1:
             got = "per-parameter codecs" if self.codecs else f"lanes={self.lanes}"
-            raise SpecError(f"{who} expected a plan with one codec and one lane, got {got}; omit them")
+            raise SpecError(f"{who}: expected a plan with one codec and one lane, got {got}; omit this field")
         return self
 
     @cached_property
@@ -282,8 +282,8 @@ class Plan:
             plan = DEFAULT_CODEC
         if isinstance(plan, str) and plan.lstrip().startswith("{"):
             raise SpecError(
-                f"expected a plan, a codec, or the path of a file for {name}, got JSON; read it with "
-                "Plan.from_json, or pass the path of its file"
+                f"expected a plan, a codec, or the path of a file for {name}, got JSON; read the text with "
+                "Plan.from_json, or pass a path"
             )
         if isinstance(plan, str) and not _is_path(plan):
             plan = parse(plan)
@@ -317,8 +317,8 @@ class Plan:
         values = read_object(text, "a plan")
         if not is_as_sealed(values):
             raise SpecError(
-                "the plan has changed since it was saved: its checksum differs; save it again, or remove "
-                f"{SUM!r} after a manual change"
+                "the plan has changed since it was saved: its checksum differs; save the plan again, or "
+                f"remove {SUM!r} after a manual change"
             )
         return cls.from_values({name: value for name, value in values.items() if name != SUM})
 
@@ -353,7 +353,7 @@ class Plan:
         try:
             return cls.from_json(text)
         except SpecError as error:
-            raise SpecError(f"{path} has no valid plan: {error}") from error
+            raise SpecError(f"the plan {path} is not valid: {error}") from error
 
 
 PlanLike = Plan | Codec | str | os.PathLike[str] | None

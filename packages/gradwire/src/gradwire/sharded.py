@@ -82,9 +82,9 @@ class Shard:
         strange = strangers(optimizer, {id(part) for part, _, _ in self._slices.values()})
         if strange:
             raise SpecError(
-                "expected an optimizer of this rank's shard, got one with "
-                f"{len(strange)} new parameters (the first of shape {tuple(strange[0].shape)}); make a new "
-                "method and a new optimizer with them"
+                f"expected an optimizer of this rank's shard, got one with {len(strange)} new parameters "
+                f"(the first of shape {tuple(strange[0].shape)}); create a new method and a new optimizer "
+                "with these parameters"
             )
 
 
@@ -92,18 +92,18 @@ def check_shardable(optimizer: torch.optim.Optimizer, parameters: Sequence[Param
     """Raise ``SpecError`` if an optimizer cannot update a shard of these weights."""
     if type(optimizer) not in ELEMENTWISE:
         raise SpecError(
-            f"a Sharded method expected an elementwise optimizer ({', '.join(_NAMES)}), got "
-            f"{type(optimizer).__name__}; use DSync with it"
+            f"Sharded: expected an elementwise optimizer ({', '.join(_NAMES)}), got "
+            f"{type(optimizer).__name__}; use DSync with this optimizer"
         )
     if optimizer.state:
         raise SpecError(
-            "a Sharded method expected an optimizer without state, got one that has stepped; make a new "
+            "Sharded: expected an optimizer without state, got one that has stepped; create a new "
             "optimizer, and load the method's state afterwards"
         )
     if strangers(optimizer, set(map(id, parameters))):
         raise SpecError(
-            "a Sharded method expected an optimizer of its model's parameters, got one with other "
-            "parameters; make it from model.parameters()"
+            "Sharded: expected an optimizer of the model's parameters, got one with other parameters; "
+            "create the optimizer from model.parameters()"
         )
 
 
@@ -189,7 +189,7 @@ class Sharded(WorkerMethod):
         chosen = Plan.of(plan, exchange="sharded")
         if chosen.algorithm != ALGORITHM or chosen.bucket_nbytes is not None:
             raise SpecError(
-                f"a Sharded method expected a plan with the algorithm {ALGORITHM} and one bucket, got "
+                f"Sharded: expected a plan with the algorithm {ALGORITHM} and one bucket, got "
                 f"{chosen.algorithm} with bucket_nbytes={chosen.bucket_nbytes}; omit both"
             )
         self._max_norm, self._optimizer = check_max_norm(max_norm), optimizer
@@ -231,8 +231,8 @@ class Sharded(WorkerMethod):
 
     def _before_layout(self) -> StepRecord:
         raise SpecError(
-            "a Sharded method expected the same trainable parameters as at its start, got an unfrozen one; "
-            "unfreeze it before you create the method, or make a new method and a new optimizer"
+            "Sharded: expected the same trainable parameters as at the start, got an unfrozen one; "
+            "unfreeze parameters before you create the method, or create a new method and a new optimizer"
         )
 
     def _step(self, compute_loss: Callable[[], torch.Tensor]) -> StepRecord:
@@ -321,8 +321,8 @@ class Sharded(WorkerMethod):
             or not _are_rounded(masters, words.view(held)[shard.start : shard.stop])
         ):
             raise StateError(
-                f"a Sharded method of {count} weights, with a shard of {shard.masters.numel()}, expected "
-                "this rank's state, got one of a different model, method, rank, number of ranks, or kind of "
+                f"Sharded, with {count} weights and a shard of {shard.masters.numel()}: expected this "
+                "rank's state, got a state of another model, method, rank, number of ranks, or kind of "
                 "replicas; to change the number of ranks, load the old method.masters() into the model"
             )
         super()._adopt(saved)

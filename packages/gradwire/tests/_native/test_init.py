@@ -30,7 +30,7 @@ def test_the_environment_forces_a_target(name: str) -> None:
 def test_a_target_that_the_machine_lacks_is_one_sentence_and_starts_nothing(tmp_path: Path) -> None:
     done = run("neon", "-m", "gradwire", *PLAN, "--json", str(tmp_path / "plan.json"))
     assert (done.returncode, done.stdout, done.stderr.count("\n")) == (2, "", 1)
-    assert done.stderr.startswith("gradwire: GRADWIRE_TARGET: expected one of this machine's targets, scalar")
+    assert done.stderr.startswith("gradwire: GRADWIRE_TARGET: expected a target of this machine (scalar")
     assert not list(tmp_path.iterdir())
 
 
@@ -39,5 +39,8 @@ def test_use_target_goes_back_and_refuses_what_is_not_there() -> None:
     with _native.use_target("scalar"):
         assert _native.target() == "scalar"
     assert _native.target() == before
-    with pytest.raises(SpecError, match="this machine's targets, scalar"), _native.use_target("vax"):
+    with (
+        pytest.raises(SpecError, match=r"expected a target of this machine \(scalar"),
+        _native.use_target("vax"),
+    ):
         pass

@@ -27,7 +27,7 @@ def test_flat_tensors_pass(dtype: torch.dtype) -> None:
     ],
 )
 def test_others_are_refused_with_advice(wrong: torch.Tensor) -> None:
-    with pytest.raises(TensorError, match=r"(?s)expected .*weights.*make flat = weights"):
+    with pytest.raises(TensorError, match=r"(?s)expected .*weights.*create flat = weights"):
         check_tensor(wrong, "weights", torch.float32)
 
 

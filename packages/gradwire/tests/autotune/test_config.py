@@ -83,7 +83,10 @@ def test_changed_thresholds_are_terms_of_a_saved_decision() -> None:
 @pytest.mark.parametrize(
     ("wrong", "reason"),
     [
-        ({"turn_steps": 0}, "expected a whole number of at least 1 for turn_steps, got 0; omit it to use 5"),
+        (
+            {"turn_steps": 0},
+            "expected a whole number of at least 1 for turn_steps, got 0; omit turn_steps to use 5",
+        ),
         ({"turn_steps": 2.5}, r"expected a whole number of at least 1 for turn_steps, got 2\.5"),
         ({"turn_steps": True}, "got True"),
         ({"warm_up_steps": 1}, "expected a whole number of at least 2 for warm_up_steps, got 1"),

@@ -46,7 +46,7 @@ def test_the_present_settings_come_first(settings: Auto, why: str) -> None:
         ({"pipeline": 2}, "apart from"),
         ({"bucket_nbytes": 4096}, "apart from"),
         ({"algorithm": "butterfly"}, "expected one of the algorithms ring, tree, got butterfly"),
-        ({"codecs": [{"match": "head", "codec": "bf16"}]}, "got none in this model"),
+        ({"codecs": [{"match": "head", "codec": "bf16"}]}, "in this model, got none"),
     ],
 )
 def test_what_a_run_of_this_form_and_model_never_chooses_is_refused(change: Any, why: str) -> None:

@@ -121,7 +121,7 @@ def test_a_bucket_that_no_codec_takes_is_not_recorded() -> None:
         ("fast", None, "expected a rate such as"),
         ([], None, "expected a rate such as '10gbit'"),
         (True, None, "expected a rate such as '10gbit'"),
-        (-1.0, None, "above 0 for nbytes_per_s of a line, got -1"),
+        (-1.0, None, "above 0 for nbytes_per_s in a link, got -1"),
         (None, 1, "expected 2 to 256 hosts for an estimate"),
         ("1gbit", "4", "expected 2 to 256 hosts for an estimate"),
     ],

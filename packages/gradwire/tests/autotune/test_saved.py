@@ -115,7 +115,7 @@ def test_a_checkpoint_goes_on_under_its_own_settings_alone(caplog: pytest.LogCap
     assert of(SETTINGS).allows(state)
     assert of(SETTINGS).allows(replace(state, settings="")), "an older one, with a plan of today's"
     assert not of(Auto(0.1, ["quantize:8"])).allows(state)
-    assert "expected its settings to be 0.1, identity, quantize:8, got 0.2, identity" in caplog.text
+    assert "expected the settings 0.1, identity, quantize:8, got 0.2, identity" in caplog.text
     assert not of(Auto(codecs=["lossless"])).allows(replace(state, settings=""))
     assert not of(SETTINGS).allows(replace(state, decisions=[(6, replace(DECISION, extra=0.5))])), "damaged"
     assert of(Auto(codecs=["lossless"])).allows(State(2, 3, 6, 60, 0)), "nothing was decided"

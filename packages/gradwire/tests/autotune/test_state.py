@@ -24,21 +24,21 @@ def test_a_state_comes_back_from_its_text() -> None:
 @pytest.mark.parametrize(
     ("wrong", "reason"),
     [
-        ("", "a JSON text for"),
-        (7, "a JSON text for"),
+        ("", "expected JSON for"),
+        (7, "expected JSON for"),
         ("{}", "got no field 'world'"),
-        ({"steps": "many"}, "a whole number from 0 up for steps .* got 'many'"),
+        ({"steps": "many"}, "a whole number of at least 0 for steps .* got 'many'"),
         ({"more": 1}, "got the unknown field 'more'"),
-        ({"decisions": [[6]]}, r"a list of 2 for decisions\[0\] of the state of an"),
+        ({"decisions": [[6]]}, r"a list of 2 for decisions\[0\] in the state of an"),
         (
             {"decisions": [[6, DECIDED | {"plan": {"codec": "quantise"}}]]},
-            r"decisions\[0\]\[1\]\.plan of the state of an automatic choice cannot be used: no codec",
+            r"decisions\[0\]\[1\]\.plan in the state of an automatic choice cannot be used: unknown codec",
         ),
-        ({"decisions": [[6, DECIDED | {"step_s": None}]]}, r"for decisions\[0\]\[1\]\.step_s of .* got None"),
-        ({"decisions": [[6, DECIDED | {"reason": "\x1b[31m"}]]}, r"a line of printable .*reason of"),
+        ({"decisions": [[6, DECIDED | {"step_s": None}]]}, r"for decisions\[0\]\[1\]\.step_s in .* got None"),
+        ({"decisions": [[6, DECIDED | {"reason": "\x1b[31m"}]]}, r"a line of printable .*reason in"),
         ({"refused": ["quantise"]}, "unknown codec 'quantise'"),
-        ({"refused": 3}, "a list for refused of .*, got 3"),
-        ({"seen": 3}, "named fields for seen of .*, got 3; remove 'auto'"),
+        ({"refused": 3}, "a list for refused in .*, got 3"),
+        ({"seen": 3}, "named fields for seen in .*, got 3; remove 'auto'"),
     ],
 )
 def test_what_is_no_state_is_refused_in_a_sentence(wrong: object, reason: str) -> None:

@@ -18,9 +18,9 @@ def test_its_help_names_the_command(capsys: pytest.CaptureFixture[str]) -> None:
     ("words", "reason"),
     [
         ("--workers 1", "--workers: expected 2 to 64, got 1"),
-        ("--min 4 --max 2", "expected sizes from 1 byte up for --min and --max"),
+        ("--min 4 --max 2", "expected sizes of at least 1 byte for --min and --max"),
         ("--sizes 4x", "expected a size such as '16MB'"),
-        ("--repeats 0", "a whole number from 1 up for repeats of a link's measurement, got 0"),
+        ("--repeats 0", "a whole number of at least 1 for repeats in a link's measurement, got 0"),
         ("--rate 3mbps", "expected a rate such as"),
         ("--plot=", "name a file"),
     ],

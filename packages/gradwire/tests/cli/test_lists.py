@@ -14,9 +14,9 @@ def test_sizes_grow_by_a_factor_up_to_the_largest() -> None:
     ("sizes", "reason"),
     [
         ((8, 4, 2), "for --min and --max, got 8 and 4"),
-        ((0, 4, 2), "from 1 byte up"),
+        ((0, 4, 2), "of at least 1 byte"),
         ((1, 4, 1), "--factor"),
-        ((1, 1 << 40, 2), "expected a size up to"),
+        ((1, 1 << 40, 2), "expected a size of at most"),
     ],
 )
 def test_sizes_that_cannot_be_are_refused(sizes: tuple[int, int, int], reason: str) -> None:
@@ -51,7 +51,11 @@ def test_a_comma_may_belong_to_an_algorithm() -> None:
         "hierarchical:2,ring+star",
         "tree",
     )
-    for text, reason in (("ring,gossip", "called 'gossip'"), ("ring,ring", "twice"), ("", "called ''")):
+    for text, reason in (
+        ("ring,gossip", "unknown algorithm 'gossip'"),
+        ("ring,ring", "twice"),
+        ("", "unknown algorithm ''"),
+    ):
         with pytest.raises(SpecError, match=reason):
             algorithm_specs(text)
 

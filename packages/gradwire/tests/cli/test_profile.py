@@ -46,8 +46,8 @@ SCRIPT = """
         (["--steps", "1", "--", "x"], "gradwire: expected 3 to 10000 for --steps, got 1"),
         (["--warm-up", "0", "--", "x"], "gradwire: expected 2 to 10000 for --warm-up, got 0"),
         (["--latency", "9", "--", "x"], "gradwire: expected a time such as"),
-        (["--try", "--continue", "--", "x"], "gradwire: expected no --continue with --try, which measures"),
-        (["--try", "--rates", "1gbit", "--", "x"], "omit --rates, or --try"),
+        (["--try", "--continue", "--", "x"], "gradwire: expected --try or --continue, got both; omit one"),
+        (["--try", "--rates", "1gbit", "--", "x"], "expected --try or --rates, got both"),
         (["--json", "/", "--", "x"], "gradwire: --json / is a folder; pass a file"),
     ],
 )
@@ -64,7 +64,7 @@ def test_a_mistake_is_one_sentence(
 def test_a_page_that_is_there_already_is_kept(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     (tmp_path / "x.html").write_text("mine")
     assert main(["profile", "--json", str(tmp_path / "x.json"), "--", "x"]) == 2
-    assert "also writes its page" in capsys.readouterr().err
+    assert "would also write the page" in capsys.readouterr().err
     assert (tmp_path / "x.html").read_text() == "mine"
 
 

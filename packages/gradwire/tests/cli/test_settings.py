@@ -111,7 +111,7 @@ def test_the_command_line_wins_and_verbose_says_what_the_file_sets(
         ("[plan]\nhelp = true", "plan", "expected an option of gradwire plan in [plan], got 'help'"),
         ("[plan]\nhosts = true", "plan", "expected a value for 'hosts' in [plan], got true"),
         ("[plan]\nelsewhere = 1", "plan", "expected true or false for 'elsewhere' in [plan], got 1"),
-        ("[plan]\nrate = 1979-05-27", "plan", "expected a text, a number, or a list of them for 'rate'"),
+        ("[plan]\nrate = 1979-05-27", "plan", "expected a string, a number, or a list of both for 'rate'"),
         ("[plan]\nhosts = 'x'", "plan", "expected a whole number, got 'x' (gradwire.toml sets --hosts)"),
         (f"[plan]\n{PLAN}", "plan --measured x.json", "(gradwire.toml sets --model, --hosts, --rate)"),
         ("[plan", "plan", "the settings gradwire.toml are not valid TOML: "),

@@ -93,7 +93,7 @@ def test_the_default_device_is_none_of_a_codecs_business(spec: str) -> None:
 def test_a_view_that_only_claims_to_be_negated_is_refused() -> None:
     x = torch.tensor([1 + 2j]).conj().imag
     assert x.is_neg()
-    with pytest.raises(TensorError, match=r"expected x with its values in memory, .*\.clone\(\)"):
+    with pytest.raises(TensorError, match=r"expected a materialized tensor for x, .*\.clone\(\)"):
         Identity().encode(x)
 
 
@@ -124,7 +124,7 @@ def test_who_does_what_a_refusal_says_has_the_result(acc: torch.Tensor) -> None:
     payload = Identity().encode(torch.arange(6.0))
     with pytest.raises(TensorError) as caught:
         Identity().decode_add(payload, acc)
-    advice = re.search(r"make (flat = .*), pass flat, and read results there$", str(caught.value))
+    advice = re.search(r"create (flat = .*), pass flat, and read the result from flat$", str(caught.value))
     assert advice is not None
     names: dict[str, Any] = {"acc": acc, "torch": torch}
     exec(advice[1], names)
@@ -137,5 +137,5 @@ def test_memory_that_was_freed_is_refused() -> None:
     payload = Identity().encode(freed)
     freed.untyped_storage().resize_(0)
     for call in (Identity().encode, lambda x: Identity().decode(payload, x)):
-        with pytest.raises(TensorError, match="with its values in memory"):
+        with pytest.raises(TensorError, match="expected a materialized tensor"):
             call(freed)

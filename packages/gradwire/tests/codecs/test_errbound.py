@@ -296,7 +296,7 @@ def test_specs_with_blocks_come_back_and_others_are_as_they_were() -> None:
     ("spec", "complaint"),
     [
         ("errbound:2^-10,block=1024", "expected rel= with block=, got 'errbound:2^-10,block=1024'"),
-        ("errbound:block=1024", "or rel=, the share of each chunk's root mean square, after a colon"),
+        ("errbound:block=1024", "or rel= with a share of each chunk's root mean square, after a colon"),
         ("errbound:rel=0.25,block=100", "a power of two from 64 to 65536, got 100"),
         ("errbound:rel=0.25,block=32", "a power of two from 64 to 65536, got 32"),
         ("errbound:rel=0.25,block=131072", "a power of two from 64 to 65536, got 131072"),

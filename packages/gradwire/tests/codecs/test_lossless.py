@@ -46,12 +46,12 @@ def frame(data: bytes, *, tell_size: bool = True) -> torch.Tensor:
 
 @pytest.mark.parametrize("size", [0, 396, 404, 1 << 26])
 def test_a_frame_of_another_size_is_refused_before_it_is_unpacked(size: int) -> None:
-    with pytest.raises(PayloadError, match="it does not hold 400 bytes"):
+    with pytest.raises(PayloadError, match="its content is not 400 bytes long"):
         Lossless().decode(frame(bytes(size)), torch.zeros(100))
 
 
 def test_a_frame_that_does_not_tell_its_size_is_refused() -> None:
-    with pytest.raises(PayloadError, match="it does not hold 400 bytes"):
+    with pytest.raises(PayloadError, match="its content is not 400 bytes long"):
         Lossless().decode(frame(bytes(400), tell_size=False), torch.zeros(100))
 
 

@@ -54,7 +54,7 @@ def test_a_rule_for_no_parameter_is_an_error_that_names_it() -> None:
     check_names(read_rules([BIASES, EMBEDDING]), NAMES)
     check_names([], [])
     wrong = read_rules([BIASES, {"match": "norm", "codec": "fp8"}])
-    with pytest.raises(SpecError, match=r"that match 'norm', for which .* has fp8, .* as 'embed.weight'$"):
+    with pytest.raises(SpecError, match=r"rule 'norm' \(fp8\): expected .* as 'embed\.weight'$"):
         check_names(wrong, NAMES)
-    with pytest.raises(SpecError, match=r"got none in this model; change the rule$"):
+    with pytest.raises(SpecError, match=r"in this model, got none; change the rule$"):
         check_names(wrong, [])

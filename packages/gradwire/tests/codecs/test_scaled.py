@@ -202,5 +202,5 @@ def test_floats_for_nics_are_the_end_of_the_payload() -> None:
     "spec", ["identity", "fp8", "quantize:8", "truncate:16", "errbound:2^-25", "errbound:2^0"]
 )
 def test_codecs_whose_bound_is_not_absolute_are_refused(spec: str) -> None:
-    with pytest.raises(SpecError, match="expected a codec with an absolute bound for scale"):
+    with pytest.raises(SpecError, match="scale: expected a codec with an absolute bound"):
         scalable(parse(spec))

@@ -46,7 +46,7 @@ BAD = {
     "identity:1": "identity: unexpected 1; for example, write 'identity'",
     "fp16:x=1": "fp16: unexpected x=1",
     "bf16:fast,now": "bf16: unexpected fast, now",
-    "errbound": "or rel=, the share of each chunk's root mean square, after a colon",
+    "errbound": "or rel= with a share of each chunk's root mean square, after a colon",
     "errbound:0.001": "from 2^-126 to 2^126, got 0.001; for example, write 'errbound:2^-10'",
     "errbound:0.3": "got 0.3; for example, write 'errbound:2^-2'",
     "errbound:2^-127": "for example, write 'errbound:2^-126'",

@@ -10,8 +10,8 @@ from gradwire.errors import SpecError
 
 MODULES = [wrappers]
 REMEDIES = {
-    Projected: "offload has no spec; use a plan's offload",
-    Scaled: "a scale has no spec; use a plan's scale",
+    Projected: "offload has no spec; set offload in a plan",
+    Scaled: "scale has no spec; set scale in a plan",
 }
 
 

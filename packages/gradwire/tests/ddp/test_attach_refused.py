@@ -39,13 +39,13 @@ def test_a_spec_a_plan_and_auto_give_a_plan() -> None:
 
 
 def test_a_pipeline_is_refused() -> None:
-    with pytest.raises(SpecError, match="attach expected a plan with pipeline=1, got pipeline=2"):
+    with pytest.raises(SpecError, match="attach: expected a plan with pipeline=1, got pipeline=2"):
         _agreed(gradwire.Plan(pipeline=2))
 
 
 def test_a_model_with_sparse_gradients_is_refused() -> None:
     embedding = nn.Sequential(nn.Embedding(5, 3, sparse=True))
-    with pytest.raises(AttachError, match=r"sparse ones from 0; create it with sparse=False"):
+    with pytest.raises(AttachError, match=r"sparse ones from 0; create the embedding with sparse=False"):
         _agreed("fp16", embedding)
 
 
@@ -55,7 +55,7 @@ def test_the_reducer_in_python_is_refused() -> None:
     assert model._use_python_reducer is False
     model._use_python_reducer = True
     with pytest.raises(
-        AttachError, match=r'optimize_ddp=True, got "python_reducer", .*; set it to True before you'
+        AttachError, match=r'optimize_ddp=True, got "python_reducer", .*; set optimize_ddp to True before you'
     ):
         gradwire.attach(model, "fp16", timeout_s=5.0)
 
@@ -66,5 +66,5 @@ def test_a_model_that_is_no_ddp_gets_advice_of_its_own() -> None:
     by_fsdp = replicate_with_fsdp.replicate(nn.Linear(3, 1))
     assert not_ddp(by_fsdp).endswith("use gradwire.attach_fsdp")
     compiled = torch.compile(DistributedDataParallel(nn.Linear(3, 1)), backend="eager")
-    assert not_ddp(compiled).endswith("attach the DistributedDataParallel inside (model._orig_mod)")
+    assert not_ddp(compiled).endswith("attach model._orig_mod instead")
     assert not_ddp(nn.Linear(3, 1)).endswith(", got a Linear; wrap the model first")

@@ -24,7 +24,7 @@ def test_rank_0_says_what_ddp_broadcasts(caplog: pytest.LogCaptureFixture) -> No
     warn_about_broadcast_buffers(ddp(buffered=500))
     (record,) = caplog.records
     assert record.getMessage().startswith(
-        "DDP broadcasts 2kB of buffers in each forward pass, uncompressed, in addition to 4kB"
+        "DDP also broadcasts 2kB of buffers uncompressed in each forward pass (gradients: 4kB"
     )
     assert "pass broadcast_buffers=False" in record.getMessage()
 

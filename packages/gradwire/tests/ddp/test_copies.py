@@ -16,8 +16,8 @@ from gradwire.ddp.checks import Copied, CopiedCheck, TakenHooks, forget_original
 from gradwire.errors import AttachError, ExchangeError
 
 REASON = (
-    "this model is a copy of one that gradwire is attached to, and its gradients would be averaged "
-    "uncompressed; attach the copy, too, or evaluate it under torch.no_grad()"
+    "expected a model with gradwire attached, got a copy of one, whose gradients would be averaged "
+    "uncompressed; attach the copy, or evaluate the copy under torch.no_grad()"
 )
 
 

@@ -112,13 +112,13 @@ def test_a_hook_of_the_user_s_or_of_torch_s_is_refused() -> None:
     own_hook.__annotations__.clear()
     model = make_model()
     model.register_comm_hook(None, own_hook)
-    with pytest.raises(AttachError, match=r"without a hook, got one with .*own_hook"):
+    with pytest.raises(AttachError, match=r"without a communication hook, got one with .*own_hook"):
         gradwire.attach(model)
     backward(model)
 
     builtin = make_model()
     builtin._register_builtin_comm_hook(BuiltinCommHookType.ALLREDUCE)  # type: ignore[no-untyped-call]
-    with pytest.raises(AttachError, match="without a hook, got one with a builtin hook"):
+    with pytest.raises(AttachError, match="without a communication hook, got one with a builtin hook"):
         gradwire.attach(builtin)
     backward(builtin)
 
@@ -132,7 +132,7 @@ def test_a_hook_of_the_user_s_or_of_torch_s_is_refused() -> None:
         ({"plan": Path("plan")}, "the plan plan cannot be read"),
         (
             {"plan": gradwire.Plan(pipeline=2)},
-            r"attach expected a plan with pipeline=1, got pipeline=2; .* gradwire\.PipeSGD",
+            r"attach: expected a plan with pipeline=1, got pipeline=2; .* gradwire\.PipeSGD",
         ),
         ({"timeout_s": 0}, "expected timeout_s above 0 and at most 1e\\+06 seconds, got 0"),
         ({"timeout_s": float("nan")}, "got nan"),
@@ -168,7 +168,7 @@ def test_every_way_to_name_a_plan(tmp_path: Path, monkeypatch: pytest.MonkeyPatc
 
 def test_sparse_gradients_are_refused_before_training() -> None:
     model = DistributedDataParallel(nn.Sequential(nn.Embedding(5, 3, sparse=True), nn.Linear(3, 1)))
-    with pytest.raises(AttachError, match=r"sparse ones from 0; create it with sparse=False"):
+    with pytest.raises(AttachError, match=r"sparse ones from 0; create the embedding with sparse=False"):
         gradwire.attach(model)
 
 
@@ -205,7 +205,7 @@ def test_buckets_are_counted_and_an_empty_one_is_a_bypass(caplog: pytest.LogCapt
         "bucket 0": 12,
         "bucket 2": 20,
     }
-    assert {reason: bypass.count for reason, bypass in summary.bypasses.items()} == {"it holds nothing": 1}
+    assert {reason: bypass.count for reason, bypass in summary.bypasses.items()} == {"it is empty": 1}
     assert summary.steps == 1
     assert "compression did not run for bucket 1" in caplog.text
     attached.close()
@@ -324,9 +324,7 @@ def test_a_copy_is_refused_to_train_until_it_is_attached_itself(how: str) -> Non
         if attempt != "none":
             with pytest.raises(SpecError):
                 gradwire.attach(copied, "fp17")
-        with pytest.raises(
-            ExchangeError, match=r"a copy of one that gradwire is attached to.*; attach the c"
-        ):
+        with pytest.raises(ExchangeError, match=r"got a copy of one, whose gradients.*; attach the c"):
             copied(torch.ones(3, 4))
     again = gradwire.attach(copied, "identity")
     backward(copied)

@@ -58,7 +58,7 @@ def test_strict_ranks_raise_together_and_can_go_on(run_processes: RunProcesses) 
     sentence = results[0]["errors"][8]
     assert sentence.startswith(("rank 1 (and 1 other rank): ", "rank 2 (and 1 other rank): "))
     assert f"{KILLS} loses " in sentence
-    assert "of the norm of the gradient of " in sentence
+    assert "of the gradient norm of " in sentence
     assert f"try the codec {DEFAULT_CODEC}" in sentence
 
 

@@ -53,7 +53,7 @@ def _has_gradient(module: nn.Module) -> bool:
     ],
 )
 def test_what_is_no_ddp_is_refused(make: Callable[[], Any], said: str) -> None:
-    with pytest.raises(AttachError, match=f"attach expected a DistributedDataParallel, {said}"):
+    with pytest.raises(AttachError, match=f"attach: expected a DistributedDataParallel, {said}"):
         gradwire.attach(make())
 
 
@@ -69,12 +69,12 @@ def test_what_is_no_ddp_is_refused(make: Callable[[], Any], said: str) -> None:
         ),
         (
             {"plan": gradwire.Plan(exchange="sharded")},
-            "attach expected a plan with exchange='all_reduce', .* train with .*Sharded",
+            "attach: expected a plan with exchange='all_reduce', .* train with .*Sharded",
         ),
         ({"timeout_s": "1"}, "expected timeout_s above 0 and at most .*, got '1'"),
         ({"begin_timeout_s": 0}, "expected begin_timeout_s above 0"),
-        ({"ledger": "x.jsonl"}, "attach expected a gradwire.Ledger or None as its ledger, got 'x.jsonl'"),
-        ({"strict": "no"}, "attach expected strict to be True or False, got 'no'"),
+        ({"ledger": "x.jsonl"}, "attach: expected a gradwire.Ledger or None for ledger, got 'x.jsonl'"),
+        ({"strict": "no"}, "attach: expected True or False for strict, got 'no'"),
     ],
 )
 def test_a_wrong_option_is_refused_and_a_right_one_taken_after_it(options: dict[str, Any], said: str) -> None:
@@ -107,7 +107,7 @@ def test_attaching_twice_and_after_close_says_what_to_do() -> None:
 def test_an_attached_model_is_none_for_a_pipeline() -> None:
     model = _ddp()
     attached = gradwire.attach(model)
-    with pytest.raises(SpecError, match=r"pass the module inside \(model.module\)"):
+    with pytest.raises(SpecError, match=r"pass model\.module, and call"):
         gradwire.PipeSGD(model, torch.optim.SGD(model.parameters(), lr=0.1))
     _train(model)
     attached.close()
@@ -116,7 +116,9 @@ def test_an_attached_model_is_none_for_a_pipeline() -> None:
 @pytest.mark.parametrize("state", ["x", {}, {"weight": torch.ones(1)}, None])
 def test_a_foreign_state_is_refused(state: Any) -> None:
     attached = gradwire.attach(_ddp(), "topk:0.5")
-    with pytest.raises(StateError, match=r"rank 0 expected its own state, .*; load on each rank the"):
+    with pytest.raises(
+        StateError, match=r"rank 0: expected the state of this rank, .*; load on each rank the"
+    ):
         attached.load_state_dict(state)
     attached.close()
 

@@ -55,10 +55,10 @@ def test_the_shortest_trip_counts(run_ranks: Callable[..., list[Any]]) -> None:
 def test_clocks_that_are_close_are_well() -> None:
     finding = check_clocks({1: Offset(2e-3, 1e-4), 2: Offset(-50e-3, 1e-4)})
     assert finding.result == "ok"
-    assert finding.detail == "largest offset from rank 0: rank 2, -50ms, give or take 100us"
+    assert finding.detail == "largest offset from rank 0: rank 2, -50ms ± 100us"
 
 
 def test_clocks_that_are_far_off_are_a_warning() -> None:
     finding = check_clocks({1: Offset(0.101, 1e-4), 2: Offset(-7.0, 1e-4), 3: Offset(0.0, 1e-4)})
     assert finding.result == "warn"
-    assert finding.detail.startswith("ranks 1-2 more than 100ms from rank 0, rank 2 most (-7s, ")
+    assert finding.detail.startswith("ranks 1-2 more than 100ms from rank 0 (most: rank 2, -7s")

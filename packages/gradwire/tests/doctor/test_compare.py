@@ -66,7 +66,7 @@ def test_a_loopback_address_is_for_one_machine(
     assert finding.result == result
     if result == "FAIL":
         assert "rank 0: " in finding.detail
-        assert "set GLOO_SOCKET_IFNAME there" in finding.detail
+        assert "set GLOO_SOCKET_IFNAME on these ranks" in finding.detail
 
 
 @pytest.mark.parametrize(

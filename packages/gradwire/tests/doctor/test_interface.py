@@ -23,13 +23,13 @@ def test_an_interface_that_is_not_here_fails_and_names_those_that_are() -> None:
     found = find_interfaces({"GLOO_SOCKET_IFNAME": "nope0"})
     finding = check_interfaces(found)
     assert finding.result == "FAIL"
-    assert "got 'nope0'; set it to one of: " in finding.detail
+    assert "got 'nope0'; choose one of: " in finding.detail
 
 
 def test_an_interface_without_an_address_fails() -> None:
     finding = check_interfaces(Interfaces(("eth0", "eth1"), ("10.0.0.1", ""), ("lo", "eth0", "eth1")))
     assert finding.result == "FAIL"
-    assert "with an address, got eth1; check that it is up" in finding.detail
+    assert "with an address, got eth1; check that the interface is up" in finding.detail
 
 
 def test_a_loopback_address_comes_with_what_to_set_for_more_machines() -> None:
@@ -38,7 +38,7 @@ def test_a_loopback_address_comes_with_what_to_set_for_more_machines() -> None:
     finding = check_interfaces(Interfaces((), ("127.0.1.1",), ("lo", "eth0", "eth1")))
     assert finding.result == "warn"
     assert finding.detail.startswith(
-        "127.0.1.1 (by the host's name): only ranks of this machine can reach it"
+        "127.0.1.1 (by the host's name): only ranks of this machine can reach this address"
     )
     assert finding.detail.endswith("set GLOO_SOCKET_IFNAME to one of: eth0, eth1")
     assert "eth1" not in check_interfaces(Interfaces((), ("10.0.0.1",), ("lo", "eth1"))).detail

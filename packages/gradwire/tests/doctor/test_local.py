@@ -64,7 +64,7 @@ def test_a_plan_that_cannot_be_read_fails_and_is_no_plan(tmp_path: Path) -> None
     card = examine(tmp_path / "none.json")
     assert card.plan == ""
     assert results(card)["plan"] == "FAIL"
-    assert card.findings[-1].detail.endswith("; 'gradwire plan --save FILE' writes one")
+    assert card.findings[-1].detail.endswith("; write one with 'gradwire plan --save FILE'")
 
 
 def test_gloo_is_not_asked_where_the_interface_fails() -> None:
@@ -78,7 +78,7 @@ def test_threads_that_nobody_can_have_are_a_finding(monkeypatch: pytest.MonkeyPa
     card = examine()
     (cores,) = (each for each in card.findings if each.check == "cores")
     assert cores.result == "FAIL"
-    assert cores.detail.endswith("; unset or fix it")
+    assert cores.detail.endswith("; unset or correct GRADWIRE_THREADS")
 
 
 def test_checks_of_other_packages_come_before_the_plan(

@@ -35,7 +35,7 @@ def test_words_do_not_meet_others_in_the_store() -> None:
 
 
 def test_a_store_that_is_gone_is_told() -> None:
-    with pytest.raises(LinkError, match=r"^waiting for 'x': the process that serves the .* store is gone$"):
+    with pytest.raises(LinkError, match=r"^waiting for 'x': the process that serves the .* store has ended$"):
         Words(Gone()).hear("x", 1.0)
-    with pytest.raises(LinkError, match=r"^the process that serves the ranks' store is gone$"):
+    with pytest.raises(LinkError, match=r"^the process that serves the ranks' store has ended$"):
         Words(Gone()).say("x", 1)

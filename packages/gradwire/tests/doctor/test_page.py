@@ -39,6 +39,6 @@ def test_a_machine_that_is_well_has_nothing_to_do(make_cards: Cards) -> None:
 def test_ranks_their_clocks_and_lines_have_tables(make_cards: Cards) -> None:
     looks, offsets = {1: Look(1e-4, 125e6, 12.5e6)}, {1: Offset(-2e-6, 1e-6), 2: Offset(0.0, 1e-6)}
     page = Page(page_of(record_of(Diagnosis([FINE], make_cards(3), [0, 1, 2], offsets, looks))))
-    assert ["0 and 1", "-2us, give or take 1us", "100us", "1gbit", "100mbit"] in page.rows
-    assert ["0 and 2", "+0, give or take 1us", "", "", ""] in page.rows
+    assert ["0 and 1", "-2us ± 1us", "100us", "1gbit", "100mbit"] in page.rows
+    assert ["0 and 2", "+0 ± 1us", "", "", ""] in page.rows
     assert page.headings[0][1] == "gradwire doctor: ranks 0, 1, 2"

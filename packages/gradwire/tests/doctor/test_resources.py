@@ -35,7 +35,7 @@ PLENTY = Resources(
         (PLENTY, 8, 4, "warn", "set OMP_NUM_THREADS=2"),
         (replace(PLENTY, quota_cores=1.5), 8, 1, "warn", "limited to 1.5 by its"),
         (replace(PLENTY, quota_cores=1.5), 2, 1, "ok", "limited to 1.5 by its"),
-        (PLENTY, 1, 9, "warn", "9 ranks have to share them"),
+        (PLENTY, 1, 9, "warn", "9 ranks share these cores"),
     ],
 )
 def test_threads_of_all_ranks_fit_the_cores(

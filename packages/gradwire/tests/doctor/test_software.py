@@ -43,4 +43,4 @@ def test_an_old_python_is_told_what_to_do() -> None:
 def test_a_package_that_cannot_be_imported_fails_and_says_what_to_install() -> None:
     found = check_package("torch", "ImportError: libtorch.so")
     assert (found.check, found.result) == ("torch", "FAIL")
-    assert found.detail == "it cannot be imported (ImportError: libtorch.so); pip install torch"
+    assert found.detail == "cannot be imported (ImportError: libtorch.so); run pip install torch"

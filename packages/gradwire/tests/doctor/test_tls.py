@@ -47,7 +47,7 @@ def test_without_the_variables_it_is_off(environment: dict[str, str]) -> None:
 def test_gloos_transport_alone_encrypts_no_frames() -> None:
     finding = check_tls({"GLOO_DEVICE_TRANSPORT": "TCP_TLS"})
     assert finding.result == "FAIL"
-    assert "set GRADWIRE_TLS_KEY, GRADWIRE_TLS_CERT and GRADWIRE_TLS_CA to encrypt frames" in finding.detail
+    assert "set GRADWIRE_TLS_KEY, GRADWIRE_TLS_CERT and GRADWIRE_TLS_CA" in finding.detail
 
 
 @pytest.fixture
@@ -75,7 +75,7 @@ def end_of(certificate: str) -> datetime:
 @openssl
 @pytest.mark.parametrize(
     ("days_left", "result", "words"),
-    [(300, "ok", "on; the files match; valid until {}"), (5, "warn", "expires on {}; renew it")],
+    [(300, "ok", "on; the files match; valid until {}"), (5, "warn", "expires on {}; renew the certificate")],
 )
 def test_a_certificate_that_soon_expires_is_a_warning(
     environment: dict[str, str], days_left: int, result: str, words: str
@@ -121,7 +121,7 @@ def test_a_certificate_out_of_its_time_fails(
         ("CERT", "", "expected a matching pair in PEM"),
         ("CERT", CERTIFICATE, "pair in PEM without a password, got KEY_VALUES_MISMATCH"),
         ("CA", "no certificate", "expected a certificate in PEM"),
-        ("CA", CERTIFICATE, "would be refused by ranks that trust the authority"),
+        ("CA", CERTIFICATE, "ranks that trust the authority"),
     ],
 )
 def test_files_that_do_not_fit_fail(

@@ -46,7 +46,7 @@ GOOD = Outcome("aa", 1e-4)
 @pytest.mark.parametrize(
     ("outcomes", "words"),
     [
-        ((GOOD, replace(GOOD, digest="bb"), GOOD), "those on rank 1 differ from those on ranks 0, 2"),
+        ((GOOD, replace(GOOD, digest="bb"), GOOD), "other bits on rank 1 than on ranks 0, 2"),
         ((GOOD, GOOD, replace(GOOD, largest_error=0.01)), "expected an error of at most 0.001, got 0.01"),
         ((replace(GOOD, largest_error=float("nan")),) * 3, "at most 0.001, got nan"),
         (

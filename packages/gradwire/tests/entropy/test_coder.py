@@ -195,7 +195,7 @@ def test_other_lengths_versions_and_dtypes_are_refused() -> None:
     assert "the version of this format" in str(outcome(b"\2" + payload[1:], 100))
     with pytest.raises(TensorError, match="uint8"):
         entropy.encode(torch.zeros(4))
-    with pytest.raises(TensorError, match="expected out of at least 1013 bytes, got 10"):
+    with pytest.raises(TensorError, match="expected at least 1013 bytes in out, got 10"):
         entropy.encode(torch.zeros(1000, dtype=torch.uint8), torch.zeros(10, dtype=torch.uint8))
 
 

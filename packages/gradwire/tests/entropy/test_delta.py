@@ -266,7 +266,7 @@ def test_weights_that_someone_changed_fail_the_check_until_a_full_copy(dtype: Wo
     pair.send(after, checked=True)
     pair.weights[17] = 1.0
     payload = pair.encoder.encode(tensor(before), 3, checked=True)
-    with pytest.raises(VersionError, match=r"the weights differ from version 3.*send a full copy"):
+    with pytest.raises(VersionError, match=r"expected the weights of version 3.*send a full copy"):
         pair.decoder.apply(payload, pair.weights)
     with pytest.raises(VersionError, match="expected a full copy, got a delta from version"):
         pair.decoder.apply(pair.encoder.encode(tensor(after), 4), pair.weights)
@@ -309,9 +309,9 @@ def outcome(payload: bytes, weights: torch.Tensor) -> str:
                 said = words_of(own).tobytes().hex()
             except (PayloadError, VersionError) as error:
                 said = str(error)
-        refused = "expected" in said
+        refused = "expected" in said and "got different ones" not in said
         assert not refused or (decoder.version == 1 and (words_of(own) == words_of(weights)).all())
-        assert decoder.version is not None or "the weights differ" in said
+        assert decoder.version is not None or "got different ones" in said
         found.add(said)
     assert len(found) == 1
     return found.pop()
@@ -358,10 +358,10 @@ def test_unused_classes_must_be_zero() -> None:
 
 def test_what_cannot_be_encoded_is_refused_in_a_sentence() -> None:
     masters = torch.zeros(10)
-    with pytest.raises(SpecError, match="expected 'bf16' or 'fp32' as the dtype of a delta, got 'fp16'"):
+    with pytest.raises(SpecError, match="expected 'bf16' or 'fp32' for a delta's dtype, got 'fp16'"):
         DeltaEncoder(masters, "fp16")  # type: ignore[arg-type]
     encoder = DeltaEncoder(masters)
-    with pytest.raises(SpecError, match="expected 10 masters"):
+    with pytest.raises(SpecError, match="expected 10 master weights"):
         encoder.encode(torch.zeros(11), 1)
     with pytest.raises(TensorError, match="float32"):
         encoder.encode(masters.double(), 1)

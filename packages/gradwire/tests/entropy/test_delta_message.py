@@ -99,7 +99,7 @@ def test_wrong_weights_are_found_by_their_hash() -> None:
     pair = Pair("bf16")
     pair.apply(*pair.encode(1))
     pair.weights[2][0] += 1
-    with pytest.raises(VersionError, match="the weights differ from version 2"):
+    with pytest.raises(VersionError, match="expected the weights of version 2"):
         pair.apply(*pair.encode(2))
     assert [each.version for each in pair.decoders] == [2, 2, None, 2]
 
@@ -108,7 +108,7 @@ def test_wrong_masters_are_refused_before_any_is_encoded() -> None:
     pair = Pair("bf16")
     pair.encode(1)
     pair.masters[4] = torch.zeros(299)
-    with pytest.raises(SpecError, match="expected 300 masters"):
+    with pytest.raises(SpecError, match="expected 300 master weights"):
         pair.encode(2, full=True)
     pair.masters[4] = torch.zeros(300).double()
     with pytest.raises(TensorError, match=r"expected a .* for masters, got"):

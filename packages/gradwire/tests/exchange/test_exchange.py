@@ -264,7 +264,7 @@ def test_after_a_failure_an_exchange_says_so() -> None:
     with pytest.raises(ExchangeError, match=r"within 0\.05 s"):
         exchange.all_reduce(torch.ones(4))
     with pytest.raises(
-        ExchangeError, match=r"this exchange can no longer be used .*within 0\.05 s.*; make a new one"
+        ExchangeError, match=r"this exchange can no longer be used .*within 0\.05 s.*; create a new exchange"
     ):
         exchange.all_reduce(torch.ones(4))
 

@@ -169,11 +169,11 @@ def test_what_is_not_finite_shows(run_ranks: RunRanks, value: float) -> None:
 
 @pytest.mark.parametrize("borders", [[], [1, 4], [0, 3, 2, 4]])
 def test_borders_that_are_none_are_refused(borders: list[int]) -> None:
-    with pytest.raises(TensorError, match="in ascending order from 0, got"):
+    with pytest.raises(TensorError, match="ascending borders that start at 0, got"):
         Norms(borders)
 
 
 def test_borders_of_another_bucket_are_refused() -> None:
     (link,) = loopback(1)
-    with pytest.raises(TensorError, match="with ranges up to 4, the tensor's length, got 5"):
+    with pytest.raises(TensorError, match="for 4 elements, the tensor's length, got norms for 5"):
         Exchange(link, Plan()).all_reduce(torch.ones(4), norms=Norms([0, 5]))

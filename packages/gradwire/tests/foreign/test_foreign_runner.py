@@ -31,6 +31,6 @@ def test_the_runner_tells_what_passes_attached_and_what_is_known_to_differ(tmp_p
     passed = re.search(r"test_ddp_join_model_equivalence: passed, (\d+) exchanges", done.stdout)
     assert passed is not None, done
     assert int(passed[1]) > 0
-    assert "ignored_params: known: attach expected a model without a hook" in done.stdout
+    assert "ignored_params: known: attach: expected a model without a communication hook" in done.stdout
     assert "1 pass attached as they do plainly, 1 differ as docs/ddp.md says, 0 are bad" in done.stdout
     assert re.findall("^exit .*$", done.stdout, re.MULTILINE) == ["exit 0", "exit 1"]

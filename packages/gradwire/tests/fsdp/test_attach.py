@@ -25,9 +25,7 @@ def step(model: nn.Module, number: int = 0) -> None:
 
 def refuse_what_cannot_be() -> None:
     model = make_model()
-    with pytest.raises(
-        AttachError, match="got a Sequential without an FSDPModule that has parameters; call fully"
-    ):
+    with pytest.raises(AttachError, match="got a Sequential without sharded parameters; call fully"):
         gradwire.attach_fsdp(model)
     with pytest.raises(AttachError, match=r"expected an nn\.Module, got int"):
         gradwire.attach_fsdp(17)  # type: ignore[arg-type]
@@ -42,7 +40,7 @@ def refuse_what_cannot_be() -> None:
         ({"gradients": Plan(pipeline=2)}, "use a plan with pipeline=1"),
         (
             {"gradients": Plan(exchange="sharded")},
-            "attach_fsdp expected a plan with exchange='all_reduce', got 'sharded'",
+            "attach_fsdp: expected a plan with exchange='all_reduce', got 'sharded'",
         ),
         ({"weights": "delta"}, "delta: expected the receivers' format, fp32 or bf16, got ''"),
         (
@@ -68,7 +66,7 @@ def attach_and_close() -> list[list[torch.Tensor]]:
         else:
             with gradwire.attach_fsdp(model, attached) as handle:
                 with pytest.raises(
-                    AttachError, match="not attached yet, got 'root', which already is; close its attachment"
+                    AttachError, match="got 'root', which is attached; close the earlier attachment"
                 ):
                     gradwire.attach_fsdp(model)
                 step(model)

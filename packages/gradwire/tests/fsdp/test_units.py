@@ -103,13 +103,13 @@ def test_a_shard_of_its_own_communicates_nothing() -> None:
 
 
 def test_what_is_no_sharded_model_is_refused() -> None:
-    with pytest.raises(AttachError, match="got a Sequential without an FSDPModule"):
+    with pytest.raises(AttachError, match="got a Sequential without sharded parameters"):
         units_of(model())
-    with pytest.raises(AttachError, match=r"attach_fsdp expected an nn\.Module, got list"):
+    with pytest.raises(AttachError, match=r"attach_fsdp: expected an nn\.Module, got list"):
         units_of([model()])  # type: ignore[arg-type]
     empty = nn.Sequential(nn.Tanh())
     fully_shard(empty, mesh=mesh(WORLD))
-    with pytest.raises(AttachError, match="without an FSDPModule that has parameters"):
+    with pytest.raises(AttachError, match="without sharded parameters"):
         units_of(empty)
 
 

@@ -43,7 +43,7 @@ def check_memory_of_the_caller() -> None:
     assert encoded.payload().tolist() == wanted.tolist()
     assert encoded.payload().data_ptr() == out.data_ptr()
     assert (out[wanted.numel() :] == 0xAB).all(), "bytes behind the payload were written"
-    with pytest.raises(TensorError, match="expected out of at least 425 bytes for 100 values, got 424"):
+    with pytest.raises(TensorError, match="expected at least 425 bytes in out for 100 values, got 424"):
         gpu.encode(codec, x, out[:424])
 
 
@@ -70,7 +70,7 @@ def test_refusals(interpreted: Callable[..., Any]) -> None:
 @pytest.mark.parametrize("spec", ["lossless", "ecsq:1"])
 def test_a_codec_without_kernels_is_refused_by_name(spec: str) -> None:
     codec = parse(spec)
-    with pytest.raises(TensorError, match=f"^{codec.name} has no kernels for GPUs; encode on the host"):
+    with pytest.raises(TensorError, match=f"^{codec.name} has no GPU kernels; encode on the host"):
         gpu.encode(codec, torch.zeros(4))
 
 

@@ -60,7 +60,7 @@ def test_attaching_again_gives_the_first_model_up(model: DistributedDataParallel
 
 def test_a_ledger_is_this_rank_s_own(model: DistributedDataParallel, tmp_path: Path) -> None:
     with pytest.raises(
-        SpecError, match=r"rank 0 expected its own ledger, got the ledger of rank 3; pass a fun"
+        SpecError, match=r"rank 0: expected a ledger of this rank, got the ledger of rank 3; pass a fun"
     ):
         Attachment(ledger=Ledger(3)).attach(model)
     lines = tmp_path / "steps.jsonl"
@@ -91,7 +91,7 @@ def test_refused_residuals_say_how_to_go_on_without(model: DistributedDataParall
     state = attachment.state(3)
     attachment.resume(1, lambda _: state, 3)
     strange = {"step": 3, "residuals": {"rank": 1, "world": 2, "residuals": {}}}
-    with pytest.raises(StateError, match="rank 0 of 1 expected its own") as caught:
+    with pytest.raises(StateError, match="rank 0 of 1: expected the residuals of this rank") as caught:
         attachment.resume(1, lambda _: strange, 3)
     assert any("resume_residuals=False" in note for note in caught.value.__notes__)
     attachment.close()
@@ -102,7 +102,7 @@ def test_a_checkpoint_without_residuals_says_how_to_go_on_without(
 ) -> None:
     attachment = Attachment("topk:0.5")
     attachment.attach(model)
-    with pytest.raises(StateError, match="keeps residuals, got none") as caught:
+    with pytest.raises(StateError, match="of all ranks, got none") as caught:
         attachment.resume_from(ResidualFolder(tmp_path), 3)
     assert any("resume_residuals=False" in note for note in caught.value.__notes__)
     ResidualFolder(tmp_path).write(attachment.state(3), 0, 1)

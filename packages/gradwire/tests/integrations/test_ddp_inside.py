@@ -22,7 +22,7 @@ def test_a_ddp_is_found_in_what_is_compiled_around_it(model: DistributedDataPara
 def test_a_model_without_ddp_is_refused() -> None:
     with pytest.raises(
         AttachError,
-        match=r"the test expected a DistributedDataParallel .* got a Linear.*only one process.*torchrun",
+        match=r"the test: expected a DistributedDataParallel .* got a Linear.*only one process.*torchrun",
     ):
         ddp_inside(nn.Linear(4, 2), "the test")
     with pytest.raises(AttachError, match="got a NoneType without one"):
@@ -33,5 +33,5 @@ def test_with_several_processes_another_kind_of_parallelism_is_named(
     model: DistributedDataParallel, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(dist, "get_world_size", lambda: 2)
-    with pytest.raises(AttachError, match=r"configure DDP.*gradwire\.attach_fsdp.*use_cpu=True"):
+    with pytest.raises(AttachError, match=r"for DDP.*gradwire\.attach_fsdp.*use_cpu=True"):
         ddp_inside(model.module, "the test")

@@ -57,7 +57,9 @@ def test_what_another_world_left_in_the_folder_is_removed(tmp_path: Path) -> Non
 
 
 def test_a_folder_without_files_or_with_those_of_two_worlds_is_refused(tmp_path: Path) -> None:
-    with pytest.raises(StateError, match="keeps residuals, got none; pass the folder that contains them"):
+    with pytest.raises(
+        StateError, match="of all ranks, got none; pass the folder that contains the residuals"
+    ):
         ResidualFolder(tmp_path / "nowhere").saved_world(2)
     files = save(tmp_path, 4)
     files.write(record(1, 3), 1, 3)  # rank 0 would have cleared up
@@ -101,7 +103,7 @@ def test_no_flipped_bit_of_what_was_sealed_is_adopted(tmp_path: Path) -> None:
 
 def test_residuals_of_another_step_are_refused(tmp_path: Path) -> None:
     files = save(tmp_path, 2)
-    with pytest.raises(StateError, match=r"expected residuals of step 8, .* got step 7"):
+    with pytest.raises(StateError, match=r"expected residuals of step 8, .* got residuals of step 7"):
         adopt(files, 1, 2, step=8)
     assert adopt(files, 1, 2, step=None)["rank"] == 1
 
@@ -109,5 +111,5 @@ def test_residuals_of_another_step_are_refused(tmp_path: Path) -> None:
 def test_a_file_of_something_else_is_refused(tmp_path: Path) -> None:
     files = save(tmp_path, 2)
     torch.save({"step": 7, "residuals": torch.zeros(3)}, files.folder / file_name(0, 2))
-    with pytest.raises(StateError, match=r"for residuals of the residuals of rank 0, got a torch.float32"):
+    with pytest.raises(StateError, match=r"for residuals in the residuals of rank 0, got a torch.float32"):
         adopt(files, 0, 2)

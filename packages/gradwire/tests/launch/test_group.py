@@ -13,7 +13,9 @@ from support.store_host import served
 def test_what_torch_raises_is_told_in_one_line() -> None:
     with pytest.raises(LinkError) as caught, in_words("asking all ranks", 30.0):
         raise RuntimeError("Connection reset by peer\nframe #0: a long story")
-    assert str(caught.value) == ("asking all ranks: a peer is gone or too slow (Connection reset by peer)")
+    assert str(caught.value) == (
+        "asking all ranks: a peer has ended or is too slow (Connection reset by peer)"
+    )
 
 
 def test_what_comes_after_the_timeout_is_told_as_one() -> None:
@@ -22,7 +24,7 @@ def test_what_comes_after_the_timeout_is_told_as_one() -> None:
             time.sleep(0.06)
             raise RuntimeError("Timed out waiting 50ms for recv operation to complete")
 
-    with pytest.raises(LinkError, match=r"a peer is gone or too slow \(nothing within 0\.05 s"):
+    with pytest.raises(LinkError, match=r"a peer has ended or is too slow \(nothing within 0\.05 s"):
         ask()
 
 

@@ -76,5 +76,7 @@ def test_no_call_outlasts_a_host_that_stands_still() -> None:
 def test_a_host_that_is_gone_is_named() -> None:
     with served() as (host, store):
         host.kill()
-        with pytest.raises(LinkError, match=r"^rank 1 trying: torch's store at .* is gone \(asked for 'key'"):
+        with pytest.raises(
+            LinkError, match=r"^rank 1 trying: torch's store at .* cannot be reached \(asked for 'key'"
+        ):
             TimedStore(store, "rank 1 trying").has(["key"], soon())

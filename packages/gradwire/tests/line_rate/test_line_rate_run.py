@@ -38,7 +38,7 @@ def test_what_hardly_ends_is_refused_before_it_begins(
     change: dict[str, Any], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(line_rate_run, "perform", pytest.fail)
-    with pytest.raises(JobError, match="expected --repeats of at most 1000, --time of 3600"):
+    with pytest.raises(JobError, match="expected at most 1000 for --repeats, 3600"):
         run_line_rate(LineRateOptions(replace(QUICK, **change)))
 
 

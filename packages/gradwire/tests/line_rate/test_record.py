@@ -43,6 +43,6 @@ def test_an_older_result_is_refused_unless_it_may_go(tmp_path: Path) -> None:
         Outputs(json_file=record).check_outputs()
     Outputs(json_file=record, overwrite=True).check_outputs()
     (tmp_path / "line.html").write_text("old")
-    with pytest.raises(JobError, match=r"line.html exists already"):
+    with pytest.raises(JobError, match=r"line\.html, which exists already"):
         Outputs(json_file=tmp_path / "line.json").check_outputs()
     assert record.read_text() == "old"

@@ -148,7 +148,9 @@ def test_a_second_thread_that_waits_for_the_same_peer_is_told_so() -> None:
 def test_a_rank_that_is_no_peer_is_told_so() -> None:
     one, _other = sockets(2, 5.0)
     for stranger in (0, 2):
-        with pytest.raises(LinkError, match=f"rank 0 sending to rank {stranger}: this link has no such peer"):
+        with pytest.raises(
+            LinkError, match=f"rank 0 sending to rank {stranger}: this link has no connection to that rank"
+        ):
             one.isend(stranger, frame(1))
 
 

@@ -191,7 +191,7 @@ def test_a_codec_for_parameters_that_the_model_has_not_is_refused(
     def body(exchange: Exchange) -> None:
         model = make_model()
         plan = Plan(codecs=[{"match": "embedding", "codec": "fp8"}])
-        with pytest.raises(SpecError, match=r"match 'embedding', for which the plan has .* got none"):
+        with pytest.raises(SpecError, match=r"rule 'embedding' \(fp8\): .* got none"):
             DSync(model, torch.optim.SGD(model.parameters(), lr=0.1), plan, group=exchange.link)
 
     run_exchanges(1, body)

@@ -78,7 +78,7 @@ def test_an_error_is_every_threads_until_the_message_is_replaced() -> None:
     own.expect(again, None)
     carrier.unpack.side_effect = RuntimeError("gone")
     for _ in range(2):
-        with pytest.raises(DeviceError, match="failed in a copy of weights"):
+        with pytest.raises(DeviceError, match="failed during a copy of weights"):
             own.arrive()
     carrier.unpack.side_effect = None
     own.arrive()

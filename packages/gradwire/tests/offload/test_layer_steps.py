@@ -91,7 +91,8 @@ def test_each_backward_pass_wants_its_step() -> None:
     steps.submit({parameter}, lambda: None)
     steps.join()
     with pytest.raises(
-        SpecError, match=r"expected optimizer.step\(\) after each backward pass, got another .*; call it, or"
+        SpecError,
+        match=r"expected optimizer.step\(\) after each backward pass, got another .*; call optimizer\.step",
     ):
         steps.begin()
     steps.stepped()

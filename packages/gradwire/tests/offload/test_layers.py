@@ -44,7 +44,7 @@ def test_a_shared_parameter_belongs_to_its_first_module_and_is_read_by_all() -> 
 
 def test_mistakes_are_one_sentence() -> None:
     model = nn.Linear(2, 2)
-    with pytest.raises(SpecError, match="names of the model's modules for blocks, got 'layer1'"):
+    with pytest.raises(SpecError, match="blocks: expected names of the model's modules, got 'layer1'"):
         layers_of(model, model, ["layer1"])
     with pytest.raises(TensorError, match="expected a model with parameters"):
         check_masters(nn.ReLU())
@@ -54,5 +54,5 @@ def test_mistakes_are_one_sentence() -> None:
         TensorError, match=r"float32 master weights, got torch.bfloat16 for weight; pass model.float\(\)"
     ):
         check_masters(nn.Linear(2, 2, dtype=torch.bfloat16))
-    with pytest.raises(SpecError, match=r"got one with a foreign parameter of shape \(2, 2\)"):
+    with pytest.raises(SpecError, match=r"got one with another parameter, of shape \(2, 2\)"):
         check_optimizer(torch.optim.SGD(nn.Linear(2, 2).parameters(), lr=0.1), model)

@@ -45,9 +45,9 @@ def test_mistakes() -> None:
         Static(12)
     with pytest.raises(SpecError, match="expected 'bf16' or 'fp32' for the dtype of a delta, got 'fp16'"):
         Delta("fp16")  # type: ignore[arg-type]
-    with pytest.raises(SpecError, match="expected a whole number from 1 up for checked_every, got 0"):
+    with pytest.raises(SpecError, match="expected a whole number of at least 1 for checked_every, got 0"):
         Delta(checked_every=0)
-    with pytest.raises(SpecError, match="the oracle expected at least one pair"):
+    with pytest.raises(SpecError, match="oracle: expected at least one pair"):
         Oracle({8: []}, 0.5)
 
 

@@ -233,9 +233,7 @@ def test_a_policy_that_foretells_other_bits_than_it_gives_is_an_error(
     send_foretold(parts, monkeypatch)
     policy.bits = 16
     sender.send(layers, observe=True, full=False, only=change(model))
-    with pytest.raises(
-        SpecError, match=r"expected 32 bits for layer 0 from Recorded.observe, as its bits_for"
-    ):
+    with pytest.raises(SpecError, match=r"Recorded\.observe: expected 32 bits for layer 0, as bits_for"):
         sender.arrive(layers)
     sender.give_up()
 

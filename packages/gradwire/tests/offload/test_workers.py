@@ -75,5 +75,5 @@ def test_a_machine_that_shows_no_nodes_has_none(nodes: Path) -> None:
 
 @pytest.mark.parametrize("threads", [0, -1, 1.0, True, "2"])
 def test_a_wrong_budget_is_refused(threads: object) -> None:
-    with pytest.raises(SpecError, match="expected a whole number from 1 up or None for threads, got"):
+    with pytest.raises(SpecError, match="expected a whole number of at least 1, or None, for threads, got"):
         packing_thread(threads)  # type: ignore[arg-type]

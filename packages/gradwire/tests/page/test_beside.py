@@ -29,7 +29,8 @@ def test_an_older_page_is_refused_unless_it_may_go(tmp_path: Path) -> None:
     check_page("--json", record, overwrite=False)
     (tmp_path / "line.html").write_text("mine")
     with pytest.raises(
-        JobError, match=r"^--json .*line.json also writes its page.*line.html exists already; name"
+        JobError,
+        match=r"^--json .*line.json would also write the page .*line\.html, which exists already; pass",
     ):
         check_page("--json", record, overwrite=False)
     check_page("--json", record, overwrite=True)

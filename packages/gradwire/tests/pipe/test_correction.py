@@ -46,7 +46,7 @@ def test_a_model_whose_forward_pass_writes_its_weights_is_named(model: nn.Module
     with pytest.raises(SpecError) as caught:
         check_forward(model)
     assert str(caught.value) == (
-        "an eager pipeline expected a forward pass that doesn't write weights, got max_norm=1.5 in "
+        "an eager pipeline: expected a forward pass that doesn't write weights, got max_norm=1.5 in "
         f'{name}; omit max_norm, or use correction="none"'
     )
     check_forward(nn.Sequential(nn.Embedding(4, 2), nn.EmbeddingBag(4, 2)))

@@ -302,7 +302,7 @@ def test_models_that_write_their_parameters_are_refused(run_exchanges: Ranks) ->
         writes = Writes()
         method = pipe_sgd(writes, torch.optim.SGD(writes.parameters(), lr=0.1), exchange)
         method.step(writes)
-        with pytest.raises(StateError, match=r'got a parameter that was written; use correction="none"'):
+        with pytest.raises(StateError, match=r'got a changed one; use correction="none"'):
             method.step(writes)
         assert torch.equal(writes.weight, torch.ones(3))
         method.close()

@@ -255,7 +255,7 @@ def test_replicas_can_be_compared_in_the_middle_of_a_pipeline(
         ({"plan": "no/plan.json"}, "cannot be read"),
         ({"plan": "fp17"}, "unknown codec 'fp17'"),
         ({"timeout_s": 0}, "expected timeout_s above 0"),
-        ({"warmup_steps": -1}, "expected a whole number of steps from 0 up for warmup_steps, got -1"),
+        ({"warmup_steps": -1}, "expected a whole number of at least 0 for warmup_steps, got -1"),
         ({"correction": "lazy"}, "expected one of eager, none for correction, got 'lazy'"),
     ],
 )

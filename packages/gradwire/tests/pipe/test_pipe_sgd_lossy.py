@@ -44,7 +44,7 @@ def test_strict_ranks_stop_after_the_same_step(
     assert len(set(results)) == 1
     steps, text = results[0]
     assert steps == 8 + pipeline, "the third sample is step 8's, whose average is waited for K steps later"
-    assert "errbound:2^10 loses 100.0% of the norm" in text
+    assert "errbound:2^10 loses 100.0% of the gradient norm" in text
 
 
 def test_each_rank_warns_once_for_an_optimizers_group_and_tells_its_ledger(

@@ -28,7 +28,7 @@ def test_an_exchange_says_why_it_is_over() -> None:
     (link,) = gradwire.loopback(1)
     exchange = gradwire.Exchange(link, gradwire.Plan())
     exchange.close("the peer left")
-    assert repr(exchange) == "<Exchange of identity over ring, rank 0 of 1, over: the peer left>"
+    assert repr(exchange) == "<Exchange of identity over ring, rank 0 of 1, failed: the peer left>"
     with pytest.raises(ExchangeError, match="the peer left"):
         exchange.all_reduce(torch.zeros(3))
 

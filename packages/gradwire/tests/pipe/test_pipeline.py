@@ -168,13 +168,13 @@ def test_gradients_of_another_model_or_length_do_not_fit(make: MakePipeline) -> 
     fits = InFlight(torch.zeros(2), [{"lr": 1.0}])
     made.pipeline.check_fits([fits, fits])
     for wrong, reason in (
-        ([fits] * 3, "a pipeline of 2 expected up to 2 gradients in flight of 2 floats, got"),
-        ([replace(fits, gradient=torch.zeros(3))], "of 2 floats, got"),
-        ([replace(fits, own=torch.zeros(5))], "of 2 floats, got"),
-        ([replace(fits, scheduled=[{}, {}])], "with up to 1 parameter groups, got more"),
+        ([fits] * 3, "a pipeline of 2: expected at most 2 gradients in flight with 2 floats each, got"),
+        ([replace(fits, gradient=torch.zeros(3))], "with 2 floats each, got"),
+        ([replace(fits, own=torch.zeros(5))], "with 2 floats each, got"),
+        ([replace(fits, scheduled=[{}, {}])], "with at most 1 parameter groups, got more"),
         (
             [replace(fits, absent=(1,))],
-            "expected gradients in flight of 1 parameters, got parameter number 1",
+            "expected gradients in flight for 1 parameters, got one for parameter 1",
         ),
     ):
         with pytest.raises(StateError, match=reason):

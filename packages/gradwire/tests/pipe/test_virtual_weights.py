@@ -105,7 +105,7 @@ def test_a_parameter_that_gets_other_memory_on_the_way_is_told(run_exchanges: Ra
 
         method = pipe_sgd(model, torch.optim.SGD(model.parameters(), lr=0.1), exchange)
         method.step(lambda: model(torch.ones(2, 3)).square().mean())
-        with pytest.raises(StateError, match="got a parameter that was written"):
+        with pytest.raises(StateError, match="got a changed one"):
             method.step(compute)
         method.close()
 
@@ -168,7 +168,7 @@ def test_a_block_that_writes_a_parameter_is_told_and_what_it_wrote_is_lost(make_
     with pytest.raises(StateError) as caught:
         write_ahead()
     assert str(caught.value) == (
-        "an eager pipeline expected unchanged parameters after the forward and backward passes, got a "
-        'parameter that was written; use correction="none", or write between two steps'
+        "an eager pipeline: expected unchanged parameters after the forward and backward passes, got a "
+        'changed one; use correction="none", or change parameters only between steps'
     )
     assert torch.equal(_flat(model), before)

@@ -51,7 +51,7 @@ def test_buckets_that_are_given_are_the_only_ones() -> None:
     ("more", "reason"),
     [
         ({"algorithms": ()}, "one or more algorithms"),
-        ({"algorithms": ("gossip",)}, "no algorithm is called 'gossip'"),
+        ({"algorithms": ("gossip",)}, "unknown algorithm 'gossip'"),
         ({"pipelines": (0,)}, "from 1 to 1024 for pipeline, got 0"),
         ({"codecs": ("bf16",)}, "expected a Codec for codec"),
         ({"segments_nbytes": (5,)}, "for segment_nbytes, got 5"),

@@ -69,7 +69,7 @@ def test_a_pipeline_is_offered_on_demand_and_named(costs: Mapping[str, CodecCost
     assert choose(1).plan.pipeline == 1  # type: ignore[attr-defined]
     piped = choose(1, 2)
     assert piped.plan.pipeline == 2  # type: ignore[attr-defined]
-    assert "while the average is in flight; until then, each host" in piped.explanation  # type: ignore[attr-defined]
+    assert "while the average is in flight. In the meantime, each host" in piped.explanation  # type: ignore[attr-defined]
 
 
 def test_the_plan_comes_back_from_its_file_and_from_the_json(

@@ -65,4 +65,4 @@ def test_a_hidden_exchange_and_a_stale_gradient_are_told() -> None:
     plain = prediction("identity", 0.0, pipeline=3)
     text = reasons(plain, plain)
     assert "Computation hides the exchange." in text
-    assert "while the averages of 2 steps are in flight; until then, each host updates" in text
+    assert "while the averages of 2 steps are in flight. In the meantime, each host updates" in text

@@ -95,7 +95,7 @@ def test_a_scale_has_its_own_cost() -> None:
         (Plan(parse("bf16"), encode_on="device"), "got one that encodes on a device"),
         (
             Plan(codecs=[{"match": "bias", "codec": "bf16"}]),
-            "the planner expected a plan with one codec and one lane, got per-parameter codecs",
+            "the planner: expected a plan with one codec and one lane, got per-parameter codecs",
         ),
     ],
 )

@@ -78,7 +78,7 @@ def test_what_cannot_be_recorded_or_saved_is_refused(tmp_path: Path) -> None:
         pass
     with record_gradients(nn.Linear(1, 1)) as record:
         pass
-    with pytest.raises(DataError, match="expected one recorded gradient or more, got none"):
+    with pytest.raises(DataError, match="expected at least one recorded gradient, got none"):
         record.save(tmp_path / "none.pt")
     record.gradients.append(torch.ones(1))
     (tmp_path / "gradients.pt").touch()
@@ -96,21 +96,21 @@ def test_a_flipped_bit_in_a_gradient_is_an_error(tmp_path: Path) -> None:
     content[len(content) // 2] ^= 1
     path.write_bytes(content)
     assert not torch.equal(torch.load(path)[0], torch.ones(1000)), "torch does not notice it"
-    with pytest.raises(DataError, match=r"gradients\.pt is damaged: its content doesn't match"):
+    with pytest.raises(DataError, match=r"gradients\.pt is damaged: its checksum doesn't match"):
         load_gradients(path)
 
 
 @pytest.mark.parametrize(
     ("content", "reason"),
     [
-        (b"", "expected gradients that torch.load can read in .*; write them with gradwire.record_gradients"),
-        (b"PK\x03\x04 no archive", "expected gradients that torch.load can read"),
-        ({"a": 1}, "expected a list for the gradients in .*, got {'a': 1}; write them"),
-        ([], "expected gradients of one size in .*, got"),
-        ([torch.ones(2), 3], r"expected a tensor on the CPU for \[1\] of the gradients in .*, got 3; write"),
+        (b"", "in .*, got a file that torch.load cannot read; write the file with gradwire.record_grad"),
+        (b"PK\x03\x04 no archive", "got a file that torch.load cannot read"),
+        ({"a": 1}, "expected a list for the gradients in .*, got {'a': 1}; write the file"),
+        ([], "expected gradients of equal size in .*, got"),
+        ([torch.ones(2), 3], r"expected a tensor on the CPU for \[1\] in the gradients in .*, got 3; write"),
         ([torch.ones(2, dtype=torch.int64)], "got torch.int64"),
-        ([torch.ones(2), torch.ones(3)], "one size"),
-        ([torch.ones(0)], "one size"),
+        ([torch.ones(2), torch.ones(3)], "equal size"),
+        ([torch.ones(0)], "equal size"),
     ],
 )
 def test_a_file_of_something_else_is_refused(tmp_path: Path, content: object, reason: str) -> None:

@@ -37,9 +37,9 @@ def test_a_model_of_which_only_the_size_is_known_is_cut_into_few_pieces(count: i
         (lambda: Workload(()), "expected parameter sizes"),
         (lambda: Workload((0, 0)), "expected parameter sizes"),
         (lambda: Workload((1, -1)), "expected parameter sizes"),
-        (lambda: Workload.of_count(0), "from 1 up"),
-        (lambda: Workload((1,), forward_s=-1.0), "for forward_s of a training step, got -1"),
-        (lambda: Workload((1,), backward_s=float("nan")), "for backward_s of a training step, got nan"),
+        (lambda: Workload.of_count(0), "of at least 1"),
+        (lambda: Workload((1,), forward_s=-1.0), "for forward_s in a training step, got -1"),
+        (lambda: Workload((1,), backward_s=float("nan")), "for backward_s in a training step, got nan"),
     ],
 )
 def test_what_cannot_be_trained_is_refused(make: object, reason: str) -> None:

@@ -133,7 +133,7 @@ def test_an_algorithm_is_found_by_its_name(found: Found) -> None:
     assert collectives.get("other") is ring
     assert algorithm_specs("hierarchical:2,ring+star,other") == ("hierarchical:2,ring+star", "other")
     assert "other" not in ALGORITHMS  # what the planner tries by itself
-    reason = "for algorithm none of package example==1.5, got .* without ROTATES, chunks"
+    reason = "algorithm none of package example==1.5: .* without ROTATES, chunks"
     with pytest.raises(SpecError, match=reason):
         collectives.get("none")
 

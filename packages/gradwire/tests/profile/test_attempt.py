@@ -46,10 +46,10 @@ def test_a_script_is_attached_until_the_run_has_chosen(
         ),
         (
             "attached",
-            r"expected a script without gradwire, got one that attaches it; profile it without attach",
+            r"expected a script without gradwire, got one that attaches gradwire; profile the",
         ),
         ("hooked", r"rank \d: .*hook"),
-        ("fsdp", r"--try expected a script with DistributedDataParallel, got one with FSDP2"),
+        ("fsdp", r"--try: expected a script with DistributedDataParallel, got one with FSDP2"),
     ],
 )
 def test_a_script_that_cannot_be_tried_says_why(

@@ -89,4 +89,4 @@ def test_a_mesh_of_some_ranks_is_a_problem(monkeypatch: Any) -> None:
         monkeypatch.setattr(fsdp, "units_of", lambda _module, one=one: [one])
         watch = FsdpWatch(Settings(""), lambda _: None)
         watch.add("module")
-        assert watch.problem.startswith("profile expected FSDP2 modules sharded over all ranks, got")
+        assert watch.problem.startswith("profile: expected FSDP2 modules sharded over all ranks, got")

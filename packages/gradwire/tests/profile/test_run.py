@@ -70,7 +70,7 @@ def test_a_machine_without_rank_0_says_where_to_look(
     seen["observed"] = None
     assert profile(WANTED) == 0
     assert capsys.readouterr().out == (
-        "This machine has observed its ranks; rank 0's machine prints the result.\n"
+        "The ranks on this machine were observed; rank 0's machine prints the result.\n"
     )
 
 

@@ -32,7 +32,7 @@ def test_quiet_steps_give_a_range_and_their_bytes() -> None:
 def test_a_slower_step_is_no_gain() -> None:
     slower = replace(TRIED, attached_s=(0.4,) * COUNTED).verdict()
     assert "0.5 to 0.5 times as fast" in slower
-    assert slower.endswith("Don't attach gradwire here.")
+    assert slower.endswith("Don't attach gradwire on this network.")
 
 
 def test_steps_that_scatter_by_more_than_15_percent_are_too_noisy_to_say() -> None:
@@ -46,5 +46,5 @@ def test_what_is_saved_is_loaded(tmp_path: Path) -> None:
     TRIED.save(tmp_path / "tried.json")
     assert Tried.load(tmp_path / "tried.json") == TRIED
     (tmp_path / "tried.json").write_text("{}")
-    with pytest.raises(JobError, match="only 'gradwire profile' writes it"):
+    with pytest.raises(JobError, match="run 'gradwire profile' again"):
         Tried.load(tmp_path / "tried.json")

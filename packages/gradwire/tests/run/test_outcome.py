@@ -27,7 +27,7 @@ def test_an_outcome_survives_a_file(tmp_path: Path) -> None:
 )
 def test_a_damaged_outcome_is_refused(tmp_path: Path, text: str) -> None:
     (tmp_path / "outcome.json").write_text(text, encoding="utf-8")
-    with pytest.raises(JobError, match="only 'gradwire run' writes it"):
+    with pytest.raises(JobError, match="run 'gradwire run' again"):
         RunOutcome.load(tmp_path / "outcome.json")
 
 

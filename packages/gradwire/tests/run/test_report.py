@@ -48,7 +48,7 @@ def test_what_is_not_attached_is_said_with_its_reason() -> None:
     text = printed(RunOutcome((REFUSED, model())))
     assert "gradwire: Not attached to DDP 'D': the script attaches gradwire itself." in text
     assert "4 steps" in text
-    assert "not attached, because the script made no DistributedDataParallel" in printed(RunOutcome())
+    assert "not attached, because the script created no DistributedDataParallel" in printed(RunOutcome())
 
 
 def test_a_comparison_is_said_with_what_it_cannot_tell() -> None:

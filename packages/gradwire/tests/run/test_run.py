@@ -66,7 +66,7 @@ def test_a_script_without_a_model_is_told_so(
 ) -> None:
     play(lambda _settings: None, 4)
     assert run_attached(RunOptions(("train",), out=tmp_path / "out")) == 4
-    assert "not attached, because the script made no" in capsys.readouterr().err
+    assert "not attached, because the script created no" in capsys.readouterr().err
     assert not (tmp_path / "out").exists()
 
 

@@ -86,7 +86,7 @@ def test_one_rank_is_told_why(run_processes: Run, tmp_path: Path) -> None:
     (found,) = run_processes(1, run_ranks.ddp, str(tmp_path), "fp8", "plain")
     assert torch.equal(found[0], found[1])
     (model,) = RunOutcome.load(tmp_path / "outcome.json").models
-    assert model.problem.startswith("it has 1 rank, which exchanges nothing; start more")
+    assert model.problem.startswith("the job has 1 rank, which exchanges nothing; start more")
 
 
 def test_each_of_several_models_is_attached_once_it_trains(run_processes: Run, tmp_path: Path) -> None:

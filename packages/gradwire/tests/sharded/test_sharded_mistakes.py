@@ -27,7 +27,7 @@ def test_what_does_not_fit_is_refused(run_exchanges: Ranks) -> None:
         model = make_model()
         with pytest.raises(SpecError, match=r"with the algorithm ring and one bucket, got star"):
             Sharded(model, adamw(model), Plan(algorithm="star"), group=link)
-        with pytest.raises(SpecError, match="expected 'bf16' or 'fp32' as the dtype of a delta, got 'int8'"):
+        with pytest.raises(SpecError, match="expected 'bf16' or 'fp32' for a delta's dtype, got 'int8'"):
             Sharded(model, adamw(model), replicas="int8", group=link)  # type: ignore[arg-type]
         with pytest.raises(SpecError, match="elementwise optimizer"):
             Sharded(model, torch.optim.Adafactor(model.parameters()), group=link)
@@ -45,7 +45,7 @@ def test_what_does_not_fit_is_refused(run_exchanges: Ranks) -> None:
 def test_ranks_that_differ_are_told_before_the_first_step(run_exchanges: Ranks) -> None:
     def body(exchange: Exchange, others: list[dict[str, Any]]) -> None:
         model = make_model()
-        with pytest.raises(ExchangeError, match="the same options on all ranks, but those of rank 2 differ"):
+        with pytest.raises(ExchangeError, match="but those of rank 2 differ"):
             Sharded(model, adamw(model), group=exchange.link, **others[exchange.link.rank == 2])
 
     for others in (

@@ -42,9 +42,7 @@ def a_layer_is_exchanged(job: Job) -> None:
         loss_of(model, step).backward()
 
 
-@situation(
-    doors=ATTACHED, refused={"attach": "DDP has averaged one backward pass since the last forward pass"}
-)
+@situation(doors=ATTACHED, refused={"attach": "expected one backward pass after each forward pass"})
 def two_backward_passes_of_one_forward(job: Job) -> None:
     model = job.ddp(make_model())
     for step in range(STEPS):
@@ -53,9 +51,7 @@ def two_backward_passes_of_one_forward(job: Job) -> None:
         loss.backward()
 
 
-@situation(
-    doors=ATTACHED, refused={"attach": "DDP has averaged one backward pass since the last forward pass"}
-)
+@situation(doors=ATTACHED, refused={"attach": "expected one backward pass after each forward pass"})
 def two_forward_passes_and_a_backward_for_each(job: Job) -> None:
     model = job.ddp(make_model())
     for step in range(STEPS):
@@ -64,7 +60,7 @@ def two_forward_passes_and_a_backward_for_each(job: Job) -> None:
             loss.backward()
 
 
-@situation(doors=ATTACHED, refused={"attach": "step the optimizer after backward"})
+@situation(doors=ATTACHED, refused={"attach": "call optimizer.step() after backward"})
 def an_optimizer_steps_in_hooks(job: Job) -> None:
     module = make_model()
     model = job.ddp(module)

@@ -102,11 +102,11 @@ def test_buffers_with_bits_of_a_nan_are_no_gradients_that_went_wrong(run_exchang
 @pytest.mark.parametrize(
     ("what", "change", "said"),
     [
-        ("parameters", lambda model: setattr(model, "last", nn.Linear(5, 2)), "of the parameters of rank 1"),
-        ("frozen", lambda model: model.last.bias.requires_grad_(False), "of the parameters of rank 1"),
-        ("turned", lambda model: setattr(model, "last", nn.Linear(1, 5)), "of the parameters of rank 1"),
-        ("buffers", lambda model: model.register_buffer("one", torch.ones(1)), "of the buffers of rank 1"),
-        ("dtypes", lambda model: setattr(model, "flags", torch.ones(3)), "of the buffers of rank 1"),
+        ("parameters", lambda model: setattr(model, "last", nn.Linear(5, 2)), "the parameters of rank 1"),
+        ("frozen", lambda model: model.last.bias.requires_grad_(False), "the parameters of rank 1"),
+        ("turned", lambda model: setattr(model, "last", nn.Linear(1, 5)), "the parameters of rank 1"),
+        ("buffers", lambda model: model.register_buffer("one", torch.ones(1)), "the buffers of rank 1"),
+        ("dtypes", lambda model: setattr(model, "flags", torch.ones(3)), "the buffers of rank 1"),
     ],
 )
 def test_models_that_differ_are_told_on_all_ranks(
@@ -117,7 +117,9 @@ def test_models_that_differ_are_told_on_all_ranks(
         if exchange.link.rank == 1:
             change(model)
         method = DSync(model, torch.optim.SGD(model.parameters(), lr=0.1), exchange.plan, group=exchange.link)
-        with pytest.raises(ExchangeError, match="create and freeze it identically on all ranks") as caught:
+        with pytest.raises(
+            ExchangeError, match="create and freeze the model identically on all ranks"
+        ) as caught:
             method.synchronise()
         return str(caught.value)
 

@@ -125,7 +125,7 @@ def test_what_has_no_bytes_to_send_is_refused(run_exchanges: Ranks) -> None:
     ("dtype", "advice"),
     [
         (torch.bfloat16, "convert trained parameters with .float.., and freeze the others, which keep"),
-        (torch.complex64, "train it with DistributedDataParallel and gradwire.attach"),
+        (torch.complex64, "train the model with DistributedDataParallel and gradwire.attach"),
     ],
 )
 def test_a_trained_parameter_of_another_dtype_is_refused_with_advice_that_spoils_no_base(

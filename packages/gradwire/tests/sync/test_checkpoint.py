@@ -183,9 +183,11 @@ def test_another_ranks_state_or_another_worlds_changes_nothing(
         with pipe:
             _train(pipe, schedule, batch_loss, 3)
             if refusing:
-                with pytest.raises(StateError, match=f"rank {rank} expected its own .* of rank {1 - rank};"):
+                with pytest.raises(
+                    StateError, match=f"rank {rank}: expected the state of this rank.* of rank {1 - rank};"
+                ):
                     pipe.load_state_dict(ours[1 - rank])
-                with pytest.raises(StateError, match=r"got one of 3; .*redivide"):
+                with pytest.raises(StateError, match=r"got one of 3 ranks; .*redivide"):
                     pipe.load_state_dict(others[rank])
                 with pytest.raises(StateError, match="without any rank's key"):
                     pipe.load_state_dict({})
@@ -199,22 +201,22 @@ def test_another_ranks_state_or_another_worlds_changes_nothing(
 @pytest.mark.parametrize(
     ("damage", "reason"),
     [
-        (lambda state: {**state, IN_FLIGHT: state[IN_FLIGHT][:, :-1]}, r"58 floats, got .*\[57, 57\]"),
+        (lambda state: {**state, IN_FLIGHT: state[IN_FLIGHT][:, :-1]}, r"58 floats each, got .*\[57, 57\]"),
         (
             lambda state: {**state, IN_FLIGHT: state[IN_FLIGHT][:1]},
             "from 0 to 1 for the number of gradients in flight",
         ),
-        (lambda state: {**state, IN_FLIGHT: None}, "tensor .* for gradwire/in_flight of .*, got None; load"),
-        (lambda state: {**state, OWN: state[OWN][:, :-1]}, r"58 floats, got"),
-        (lambda state: {**state, OWN: state[OWN][:0]}, "from 0 to 0 for own of the state of rank 0, got 1"),
-        (lambda state: {**state, OWN: None}, "for gradwire/rank0/own of the state of rank 0, got None"),
+        (lambda state: {**state, IN_FLIGHT: None}, "tensor .* for gradwire/in_flight in .*, got None; load"),
+        (lambda state: {**state, OWN: state[OWN][:, :-1]}, r"58 floats each, got"),
+        (lambda state: {**state, OWN: state[OWN][:0]}, "from 0 to 0 for own in the state of rank 0, got 1"),
+        (lambda state: {**state, OWN: None}, "for gradwire/rank0/own in the state of rank 0, got None"),
         (
             lambda state: {**state, "gradwire/rank0/pipe": "{"},
-            "a JSON text for gradwire/rank0/pipe of the state of rank 0",
+            "expected JSON for gradwire/rank0/pipe in the state of rank 0",
         ),
         (
             lambda state: {**state, "gradwire/rank0/pipe": '{"version": 9}'},
-            "one of 1, 2, 3 for version of the state of rank 0, got 9",
+            "one of 1, 2, 3 for version in the state of rank 0, got 9",
         ),
         (
             lambda state: {**state, "gradwire/rank0/residual/gradient": torch.ones(58)},
@@ -251,7 +253,7 @@ def test_a_longer_pipeline_than_the_plans_must_be_drained_before_saving(
 
     def body(exchange: Exchange) -> None:
         pipe, _ = _pipe(exchange, make_model(), Plan(pipeline=2))
-        with pipe, pytest.raises(StateError, match=r"expected up to 2 gradients .* drain before saving"):
+        with pipe, pytest.raises(StateError, match=r"expected at most 2 gradients .* drain before saving"):
             pipe.load_state_dict(state)
 
     run_exchanges(1, body)
@@ -294,9 +296,9 @@ def test_only_all_ranks_of_one_moment_can_be_divided_anew(states: States) -> Non
     plan = Plan(pipeline=2)
     olds = states(3, plan)
     for some in (olds[:2], [*olds[:2], olds[0]], []):
-        with pytest.raises(StateError, match="all ranks of one world"):
+        with pytest.raises(StateError, match="each rank of one run"):
             redivide(some, 2)
-    with pytest.raises(StateError, match="expected world to be a whole number from 1, got 0"):
+    with pytest.raises(StateError, match="expected a whole number of at least 1 for world, got 0"):
         redivide(olds, 0)
     with pytest.raises(StateError, match="expected the state of one rank, got a state of rank 0, 1"):
         redivide([{**olds[0], **olds[1]}, olds[2]], 2)
@@ -374,7 +376,7 @@ def test_processes_resume_from_a_distributed_checkpoint(
     for rank, (same, weights, refused) in enumerate(results):
         assert same
         assert torch.equal(weights, results[0][1])
-        assert f"rank {rank} expected its own state" in refused
+        assert f"rank {rank}: expected the state of this rank" in refused
         assert f"got a state of rank {1 - rank}" in refused
 
     states = read_ranks(folder, "pipe")

@@ -85,7 +85,7 @@ def test_no_altered_character_of_the_text_is_loaded(state: State) -> None:
 def test_a_tensor_that_is_missing_is_refused(state: State) -> None:
     del state[RESIDUAL]
     assert (
-        "a value for gradwire/rank0/residual/gradient of the state of rank 0, got nothing"
+        "a value for gradwire/rank0/residual/gradient in the state of rank 0, got nothing"
         in refusals([state])[0]
     )
 
@@ -95,15 +95,15 @@ def test_a_tensor_that_is_missing_is_refused(state: State) -> None:
     [
         (
             lambda state: as_before_checksums(state, steps_done=-5),
-            "from 2 up for steps_done of the state of rank 0, got -5",
+            "of at least 2 for steps_done in the state of rank 0, got -5",
         ),
         (
             lambda state: as_before_checksums(state, steps_done=1),
-            "from 2 up for steps_done of the state of rank 0, got 1",
+            "of at least 2 for steps_done in the state of rank 0, got 1",
         ),
         (
             lambda state: as_before_checksums(state, steps_done="5"),
-            "from 2 up for steps_done of the state of rank 0, got '5'",
+            "of at least 2 for steps_done in the state of rank 0, got '5'",
         ),
         (lambda state: as_before_checksums(state, in_flight=[[], []]), "expected hyperparameters for each"),
         (lambda state: as_before_checksums(state, in_flight=[[{"lr": 0.1}] * 2] * 2), "parameter groups"),

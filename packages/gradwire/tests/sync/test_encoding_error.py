@@ -124,7 +124,7 @@ def test_each_group_of_parameters_is_told_of_once(
         (_, (ledger, _)) = run_exchanges(2, body, plan)
     own = [str(each.message) for each in caught if str(each.message).startswith("rank 1: ")]
     assert len(own) == 1 + groups
-    assert own[0].startswith(f"rank 1: {KILLS} loses 100.0% of the norm of the gradient of ")
+    assert own[0].startswith(f"rank 1: {KILLS} loses 100.0% of the gradient norm of ")
     assert ("(and more than half for 3 other parameters)" in own[0]) is not groups
     assert own[0].endswith(
         f"so training may fail; try the codec {DEFAULT_CODEC}, or a plan with residual=True"

@@ -32,7 +32,7 @@ class Door:
 PIPELINES: dict[str, tuple[Any, str]] = {
     "correction": ("shift", "expected one of eager, none for correction, got 'shift'"),
     "on_average": ("mean", "expected a function of the parameters for on_average, got 'mean'"),
-    "warmup_steps": (1.5, r"expected a whole number of steps from 0 up for warmup_steps, got 1\.5"),
+    "warmup_steps": (1.5, r"expected a whole number of at least 0 for warmup_steps, got 1\.5"),
 }
 DOORS = {
     "DSync": Door(
@@ -40,8 +40,8 @@ DOORS = {
             model, optimizer, **{"group": gradwire.loopback(1)[0], **more}
         ),
         options={
-            "ledger": ("x.jsonl", "DSync expected a gradwire.Ledger or None as its ledger, got 'x.jsonl'"),
-            "strict": ("no", "DSync expected strict to be True or False, got 'no'"),
+            "ledger": ("x.jsonl", "DSync: expected a gradwire.Ledger or None for ledger, got 'x.jsonl'"),
+            "strict": ("no", "DSync: expected True or False for strict, got 'no'"),
             "plan": (8, "expected a Plan, a codec, its spec or the path of a plan's file for plan, got 8"),
             "timeout_s": (-1, "expected timeout_s above 0"),
         },
@@ -126,7 +126,7 @@ def test_a_ddp_model_is_refused_wherever_it_is(door: Door) -> None:
         for each in (model, nn.Sequential(model)):
             with refuses(
                 SpecError,
-                r"own all-reduce, got .*DistributedDataParallel.*; pass the module",
+                r"own all-reduce, got .*DistributedDataParallel.*; pass model\.module",
             ):
                 door.make(each, sgd(each))
     finally:
@@ -143,11 +143,11 @@ def test_a_ddp_model_is_refused_wherever_it_is(door: Door) -> None:
         (lambda model: torch.optim.LBFGS(model.parameters()), "needs no closure, got LBFGS"),
         (
             lambda _: sgd(new_model()),
-            r"got one with 2 others .*create it from model\.parameters\(\)",
+            r"got 2 others .*create the optimizer from model\.parameters\(\)",
         ),
         (
             lambda model: torch.optim.SGD([*model.parameters(), nn.Parameter(torch.ones(7))], lr=0.1),
-            r"got one with 1 others \(the first of shape \(7,\)\)",
+            r"got 1 others \(the first of shape \(7,\)\)",
         ),
     ],
 )
@@ -167,7 +167,7 @@ def test_a_wrong_option_is_refused(option: tuple[Door, str]) -> None:
 def test_a_loss_instead_of_a_function_is_refused(door: Door) -> None:
     model = new_model()
     method = door.make(model, sgd(model))
-    with refuses(SpecError, r"step expected a function that computes the loss, got tensor.*step\(lambda"):
+    with refuses(SpecError, r"step: expected a function that computes the loss, got tensor.*step\(lambda"):
         method.step(model(X).sum())
     method.close()
 
@@ -244,7 +244,7 @@ def test_what_close_has_dropped_is_told() -> None:
 def test_a_foreign_state_is_refused(state: Any) -> None:
     model = new_model()
     pipe = gradwire.PipeSGD(model, sgd(model), group=gradwire.loopback(1)[0])
-    with refuses(StateError, "rank 0 expected its own state"):
+    with refuses(StateError, "rank 0: expected the state of this rank"):
         pipe.load_state_dict(state)
     pipe.close()
 
@@ -255,5 +255,5 @@ def test_an_optimizer_that_gets_foreign_parameters_later_is_refused() -> None:
     with DSync(model, optimizer, group=gradwire.loopback(1)[0]) as method:
         method.step(lambda: model(X).sum())
         optimizer.add_param_group({"params": [nn.Parameter(torch.ones(2))]})
-        with refuses(SpecError, "got one with 1 others"):
+        with refuses(SpecError, "got 1 others"):
             method.step(lambda: model(X).sum())

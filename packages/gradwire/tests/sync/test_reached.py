@@ -218,8 +218,8 @@ def test_a_checkpoint_of_other_parameters_is_refused(run_exchanges: Ranks) -> No
         own = unpack(pipe.state_dict(), 0, 1)
         assert own.in_flight[0].absent == own.in_flight[0].own_absent == (4, 5)
         for numbers, said in (
-            ((4, 9), "expected gradients in flight of 6 parameters, got"),
-            ((-1,), r"from 0 up for absent\[0\]\[0\]"),
+            ((4, 9), "expected gradients in flight for 6 parameters, got"),
+            ((-1,), r"at least 0 for absent\[0\]\[0\]"),
         ):
             in_flight = [replace(own.in_flight[0], absent=numbers)]
             state = pack(replace(own, in_flight=in_flight))

@@ -115,20 +115,20 @@ GOOD: dict[str, Any] = {"rank": 0, "world": 2, "residuals": {"a": torch.ones(2)}
 @pytest.mark.parametrize(
     ("state", "reason"),
     [
-        (GOOD | {"rank": 1}, r"rank 0 of 2 expected its own residuals, got those of rank 1 of .*redivide"),
-        (GOOD | {"world": 3}, r"rank 0 of 2 expected .* rank 0 of 3; load .*, or pass all .* to redivide"),
+        (GOOD | {"rank": 1}, r"rank 0 of 2: expected the residuals of this rank, .*rank 1 of .*redivide"),
+        (GOOD | {"world": 3}, r"rank 0 of 2: expected .* rank 0 of 3; load .*, or pass all .* to redivide"),
         (GOOD | {"residuals": {"a": torch.ones(3)}}, r"expected 2 elements in the residual 'a', got 3"),
         (
             GOOD | {"residuals": {"b": torch.ones(9), "a": torch.ones(1)}},
             r"expected 2 elements in the residual 'a', got 1",
         ),
-        (GOOD | {"residuals": {"a": torch.ones(2, 1)}}, r"for residuals\.a of .* of shape \(2, 1\) on"),
-        (GOOD | {"residuals": {"a": torch.ones(2).double()}}, r"for residuals\.a of .*, got a .*float64"),
-        (GOOD | {"residuals": {"a": [1.0, 2.0]}}, r"for residuals\.a of a .*, got \[1\.0, 2\.0\]; load"),
-        (GOOD | {"residuals": None}, r"named fields for residuals of a state of residuals, got None"),
-        (GOOD | {"rank": "0"}, r"a whole number from 0 up for rank of .*, got '0'"),
-        ({"rank": 0, "world": 2}, r"a value for residuals of a state of residuals, got nothing"),
-        (None, r"named fields for a state of residuals, got None; load a state that state_dict"),
+        (GOOD | {"residuals": {"a": torch.ones(2, 1)}}, r"for residuals\.a in .* of shape \(2, 1\) on"),
+        (GOOD | {"residuals": {"a": torch.ones(2).double()}}, r"for residuals\.a in .*, got a .*float64"),
+        (GOOD | {"residuals": {"a": [1.0, 2.0]}}, r"for residuals\.a in a .*, got \[1\.0, 2\.0\]; load"),
+        (GOOD | {"residuals": None}, r"named fields for residuals in a state of residuals, got None"),
+        (GOOD | {"rank": "0"}, r"a whole number of at least 0 for rank in .*, got '0'"),
+        ({"rank": 0, "world": 2}, r"a value for residuals in a state of residuals, got nothing"),
+        (None, r"named fields for a state of residuals, got None; load the state that state_dict"),
     ],
 )
 def test_a_state_that_does_not_fit_is_refused_and_changes_nothing(state: Any, reason: str) -> None:
@@ -190,17 +190,17 @@ def test_a_key_that_a_rank_lacks_counts_as_zero() -> None:
 @pytest.mark.parametrize(
     ("states", "world", "reason"),
     [
-        ([filled(0, 2).state_dict()], 1, r"of all ranks of one world, each once, got .* ranks \[0\], of"),
-        ([filled(0, 2).state_dict()] * 2, 1, r"each once, got those of the ranks \[0, 0\]"),
-        ([filled(0, 2).state_dict(), filled(1, 3).state_dict()], 1, r"of worlds of \[2, 3\] ranks"),
-        ([], 1, r"each once, got those of the ranks \[\], of worlds of \[\]"),
-        ([filled().state_dict()], 0, r"expected world to be a whole number from 1, got 0"),
+        ([filled(0, 2).state_dict()], 1, r"one state for each rank of one run, got the ranks \[0\] and"),
+        ([filled(0, 2).state_dict()] * 2, 1, r"got the ranks \[0, 0\]"),
+        ([filled(0, 2).state_dict(), filled(1, 3).state_dict()], 1, r"world sizes \[2, 3\]"),
+        ([], 1, r"got the ranks \[\] and the world sizes \[\]"),
+        ([filled().state_dict()], 0, r"expected a whole number of at least 1 for world, got 0"),
         (
             [filled(0, 2, a=[1.0]).state_dict(), filled(1, 2, a=[1.0, 2.0]).state_dict()],
             1,
             "expected 1 elements",
         ),
-        ([{"rank": 0}], 1, r"a value for world of a state of residuals, got nothing"),
+        ([{"rank": 0}], 1, r"a value for world in a state of residuals, got nothing"),
     ],
 )
 def test_states_that_are_no_world_are_refused(

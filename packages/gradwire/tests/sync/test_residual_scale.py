@@ -37,7 +37,7 @@ def test_residuals_follow_a_scale_and_say_in_which_units_they_are() -> None:
     with pytest.raises(StateError, match=r"with one loss scale, got the scales \[2048.0, 1.0\]"):
         redivide([state, {**other, "scale": 1.0}], 3)
     for wrong in (0.0, -1.0, math.nan, "2"):
-        with pytest.raises(StateError, match="a finite number above 0 for scale of a state of"):
+        with pytest.raises(StateError, match="a finite number above 0 for scale in a state of"):
             again.load_state_dict({**state, "scale": wrong})
 
 

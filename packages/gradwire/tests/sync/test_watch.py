@@ -19,7 +19,9 @@ def test_the_first_step_is_checked_and_every_nth_after_it() -> None:
 
 @pytest.mark.parametrize("every", [0, -1, 1.5, True, "3"])
 def test_another_number_of_steps_is_refused(every: Any) -> None:
-    with pytest.raises(SpecError, match="expected check_replicas_every to be a number of steps from 1"):
+    with pytest.raises(
+        SpecError, match="expected a whole number of at least 1, or None, for check_replicas_every"
+    ):
         ReplicaWatch(every)
 
 

@@ -89,7 +89,7 @@ def test_non_finite_gradients_do_not_spoil_the_largest_error() -> None:
 
 @pytest.mark.parametrize("samples", [[], [torch.zeros(4), torch.zeros(5)], [torch.zeros(0)]])
 def test_gradients_that_cannot_be_used_are_refused(samples: list[torch.Tensor]) -> None:
-    with pytest.raises(TensorError, match=r"expected .*gradients .* to calibrate on, got"):
+    with pytest.raises(TensorError, match=r"expected .*gradient.* for calibration, got"):
         codec_cost(parse("bf16"), samples, world=2)
 
 

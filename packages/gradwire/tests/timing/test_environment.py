@@ -34,7 +34,7 @@ def test_more_terms_never_shrink_what_grows(one: int, other: int) -> None:
 
 @pytest.mark.parametrize("terms", [(), (2, 1), (1, 1), (0, 1)])
 def test_points_must_rise(terms: tuple[int, ...]) -> None:
-    with pytest.raises(SpecError, match="ascending numbers of terms"):
+    with pytest.raises(SpecError, match="ascending term counts of at least 1"):
         CodecCost("identity", tuple(CodecPoint(each, 4.0, 0.0, 0.0, 0.0) for each in terms))
 
 

@@ -35,11 +35,11 @@ def test_a_host_sends_as_the_sender_and_receives_as_the_receiver() -> None:
 
 @pytest.mark.parametrize("wrong", [-1.0, float("nan"), float("inf"), "1", None, True])
 def test_costs_are_numbers_from_0_up(wrong: Any) -> None:
-    with pytest.raises(SpecError, match=r"finite number from 0 up for send_s of a host's costs"):
+    with pytest.raises(SpecError, match=r"finite number of at least 0 for send_s in a host's costs"):
         HostCost(send_s=wrong)
 
 
 @pytest.mark.parametrize("wrong", [0, -1, 1.5, True])
 def test_cores_are_counted(wrong: Any) -> None:
-    with pytest.raises(SpecError, match=r"a whole number from 1 up for cores of a host's costs"):
+    with pytest.raises(SpecError, match=r"a whole number of at least 1 for cores in a host's costs"):
         HostCost(cores=wrong)

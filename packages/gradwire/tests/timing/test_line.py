@@ -63,13 +63,13 @@ def test_a_message_takes_the_latency_and_what_the_burst_leaves() -> None:
     ],
 )
 def test_no_line_is_like_this(latency: float, rate: float, burst: float) -> None:
-    with pytest.raises(SpecError, match="of a line, got"):
+    with pytest.raises(SpecError, match="in a link, got"):
         Line(latency, rate, burst)
 
 
 @pytest.mark.parametrize("share", [0.0, 1.1, math.nan])
 def test_no_line_keeps_such_a_share_both_ways(share: float) -> None:
-    with pytest.raises(SpecError, match="a finite number above 0 and at most 1 for duplex_share of a line"):
+    with pytest.raises(SpecError, match="a finite number above 0 and at most 1 for duplex_share in a link"):
         Line(0.0, 1e6, duplex_share=share)
 
 
@@ -91,7 +91,7 @@ def test_a_file_of_another_machine_is_refused_unless_it_is_meant(tmp_path: Path)
     path = tmp_path / "line.json"
     path.write_text(rate.to_json())
     with pytest.raises(
-        SpecError, match=r"was measured on another machine \(.*cores\); measure here .* --elsewhere"
+        SpecError, match=r"was measured on another machine \(.*cores\); measure this machine .* --elsewhere"
     ):
         LineRate.load(path)
     assert LineRate.load(path, elsewhere=True) == rate
@@ -106,17 +106,17 @@ def test_a_file_of_another_machine_is_refused_unless_it_is_meant(tmp_path: Path)
             '{"schema": "gradwire.train/1"}',
             "expected the schema gradwire.line-rate/1, got 'gradwire.train/1'",
         ),
-        ('{"schema": "gradwire.line-rate/1"}', r"the line rate .*; it is damaged, so measure it again"),
+        ('{"schema": "gradwire.line-rate/1"}', r"the line rate .*; measure the link again"),
         (
             '{"schema": "gradwire.line-rate/1", "points": [{}], "line": {}}',
-            r"the line rate .*; it is damaged, so measure it again",
+            r"the line rate .*; measure the link again",
         ),
         ("[" * 100_000, "is not valid JSON"),
         (
             '{"schema": "gradwire.line-rate/1", "points": [{"nbytes": 0, "time_s": 1, "nbytes_per_s": 1, '
             '"duplex_nbytes_per_s": 1}], "line": {"latency_s": 0, "nbytes_per_s": 1}, '
             '"machine": {}, "machine_id": ""}',
-            r"expected a finite number above 0 for points\[0\].nbytes of the line rate",
+            r"expected a finite number above 0 for points\[0\].nbytes in the line rate",
         ),
     ],
 )
@@ -128,5 +128,7 @@ def test_a_damaged_file_is_one_sentence(tmp_path: Path, text: str, reason: str) 
 
 
 def test_a_missing_file_is_told_how_to_make(tmp_path: Path) -> None:
-    with pytest.raises(SpecError, match="cannot be read: No such file or directory; 'gradwire line-rate"):
+    with pytest.raises(
+        SpecError, match="cannot be read: No such file or directory; write one with 'gradwire line-rate"
+    ):
         LineRate.load(tmp_path / "line.json")

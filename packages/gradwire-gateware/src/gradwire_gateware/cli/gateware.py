@@ -32,8 +32,8 @@ def run(arguments: Sequence[str]) -> None:
         description="The codecs as hardware for network cards and FPGAs, in Verilog.",
         epilog=f"actions:\n{lines}\n\nexample:\n  {example}",
     )
-    parser.add_argument("action", metavar="ACTION", choices=ACTIONS, help="what to do, see below")
-    parser.add_argument("-h", "--help", action="help", help="show this text, or more after ACTION")
+    parser.add_argument("action", metavar="ACTION", choices=ACTIONS, help="one of the actions below")
+    parser.add_argument("-h", "--help", action="help", help="show this text, or the options of ACTION")
     if not arguments:
         parser.error(f"expected an action, got none; pass one of {', '.join(ACTIONS)}")
     action = parser.parse_args(arguments[:1]).action
@@ -42,7 +42,9 @@ def run(arguments: Sequence[str]) -> None:
 
 def _export(arguments: Sequence[str]) -> None:
     lines = "\n".join(f"  {name:<25}{block.summary}" for name, block in BLOCKS.items())
-    numbers = "\n".join(f"  {name:<25}{each.meaning} ({each.default})" for name, each in PARAMETERS.items())
+    numbers = "\n".join(
+        f"  {name:<25}{each.meaning} (default: {each.default})" for name, each in PARAMETERS.items()
+    )
     parser = Parser(
         prog="gradwire gateware export",
         usage="gradwire gateware export --block NAME --verilog FILE [options]",
@@ -51,11 +53,17 @@ def _export(arguments: Sequence[str]) -> None:
         "example:\n  gradwire gateware export --block inceptionn-compressor "
         "--codec inceptionn:2^-10 \\\n      --verilog x.v",
     )
-    parser.add_argument("--block", metavar="NAME", choices=BLOCKS, required=True, help="which, see below")
+    parser.add_argument(
+        "--block", metavar="NAME", choices=BLOCKS, required=True, help="one of the blocks below"
+    )
     parser.add_argument("--codec", metavar="SPEC", help="codec, such as inceptionn:2^-10")
     _add_width(parser)
-    parser.add_argument("--with", dest="parameters", metavar="LIST", help="such as ranks=4,chunk_words=512")
-    parser.add_argument("--verilog", type=file_path, metavar="FILE", required=True, help="the Verilog file")
+    parser.add_argument(
+        "--with", dest="parameters", metavar="LIST", help="parameters, such as ranks=4,chunk_words=512"
+    )
+    parser.add_argument(
+        "--verilog", type=file_path, metavar="FILE", required=True, help="Verilog file to write"
+    )
     add_overwrite(parser)
     add_usual(parser)
     words = parser.parse_args(arguments)
@@ -72,7 +80,11 @@ def _export(arguments: Sequence[str]) -> None:
 def _add_width(parser: Parser) -> None:
     widths = " or ".join(map(str, WIDTHS))
     parser.add_argument(
-        "--width", type=int, default=WIDTHS[0], metavar="BITS", help=f"of a word, {widths} (256)"
+        "--width",
+        type=int,
+        default=WIDTHS[0],
+        metavar="BITS",
+        help=f"bits of a word: {widths} (default: 256)",
     )
 
 
@@ -86,8 +98,12 @@ def _report(arguments: Sequence[str]) -> None:
         epilog=f"targets:\n{lines}\n\n"
         "example:\n  gradwire gateware report --blocks float-adder --json x.json",
     )
-    parser.add_argument("--blocks", metavar="LIST", default=",".join(BLOCKS), help="as in export (all)")
-    parser.add_argument("--targets", metavar="LIST", default=",".join(TARGETS), help="see below (all)")
+    parser.add_argument(
+        "--blocks", metavar="LIST", default=",".join(BLOCKS), help="blocks, as in export (default: all)"
+    )
+    parser.add_argument(
+        "--targets", metavar="LIST", default=",".join(TARGETS), help="targets below (default: all)"
+    )
     _add_width(parser)
     add_json(parser)
     add_overwrite(parser)

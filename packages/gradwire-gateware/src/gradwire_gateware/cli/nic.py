@@ -52,33 +52,51 @@ def parser() -> Parser:
     parser = Parser(
         prog="gradwire nic",
         usage="gradwire nic --host IF --link IF --codec SPEC [options]",
-        description="Forward frames between a host and its link, and compress the TCP streams of\n"
-        "float32 with the type of service. The peer's NIC decompresses them.",
+        description="Forward frames between a host and its link, and compress the marked TCP streams\n"
+        "of float32. The peer's NIC decompresses these streams.",
         epilog="SIGUSR1 prints the counters, and SIGTERM or Ctrl-C ends the NIC and prints them\n\n"
         "example:\n  gradwire nic --host veth0 --link eth1 --codec inceptionn:2^-10",
     )
     group = parser.add_argument_group("interfaces")
-    group.add_argument("--host", required=True, metavar="IF", help="the interface at the host")
-    group.add_argument("--link", required=True, metavar="IF", help="the interface at the link")
+    group.add_argument("--host", required=True, metavar="IF", help="interface to the host")
+    group.add_argument("--link", required=True, metavar="IF", help="interface to the link")
     group = parser.add_argument_group("compression")
     group.add_argument(
         "--codec", required=True, metavar="SPEC", help="codec: inceptionn, truncate or bitpack"
     )
-    group.add_argument("--tos", type=_byte, default=TOS, metavar="BYTE", help=f"of marked streams ({TOS:#x})")
+    group.add_argument(
+        "--tos",
+        type=_byte,
+        default=TOS,
+        metavar="BYTE",
+        help=f"type of service of marked streams (default: {TOS:#x})",
+    )
     group.add_argument(
         "--no-merge", dest="merge", action="store_false", help="one packet per segment, as in hardware"
     )
-    group = parser.add_argument_group("faults, towards the link")
-    group.add_argument("--drop", type=float, default=0.0, metavar="P", help="drop this share of frames (0)")
-    group.add_argument("--reorder", type=float, default=0.0, metavar="P", help="reorder this share (0)")
+    group = parser.add_argument_group("faults in frames to the link")
     group.add_argument(
-        "--delay", type=seconds, default=0.0, metavar="TIME", help="delay of every frame, one way: 1ms (0)"
+        "--drop", type=float, default=0.0, metavar="P", help="drop this share of frames (default: 0)"
     )
-    group.add_argument("--seed", type=int, default=0, metavar="N", help="random seed, of this choice (0)")
+    group.add_argument(
+        "--reorder", type=float, default=0.0, metavar="P", help="reorder this share of frames (default: 0)"
+    )
+    group.add_argument(
+        "--delay",
+        type=seconds,
+        default=0.0,
+        metavar="TIME",
+        help="one-way delay of every frame, such as 1ms (default: 0)",
+    )
+    group.add_argument(
+        "--seed", type=int, default=0, metavar="N", help="random seed, for these frames (default: 0)"
+    )
     group = parser.add_argument_group("output")
     add_json(group)
     add_overwrite(group)
-    group.add_argument("--ready-fd", type=int, metavar="FD", help="write a byte to FD once it forwards")
+    group.add_argument(
+        "--ready-fd", type=int, metavar="FD", help="write a byte to FD when the NIC forwards frames"
+    )
     add_usual(group)
     return parser
 
@@ -102,18 +120,18 @@ WORDS = MappingProxyType(
         "bytes_out": "bytes out",
         "compressed": "packets compressed",
         "restored": "packets restored",
-        "payload_bytes": "their payload before",
-        "body_bytes": "their payload after",
+        "payload_bytes": "payload before compression",
+        "body_bytes": "payload after compression",
         "offers": "handshakes with a NIC's option",
         "other_codec": "with other settings",
         "raw_other": "raw: not marked",
         "raw_empty": "raw: without data",
-        "raw_unseen": "raw: beginning not seen",
+        "raw_unseen": "raw: start of stream not seen",
         "raw_no_peer": "raw: no such NIC at the peer",
         "raw_larger": "raw: would not shrink",
         "raw_repeated": "raw: sent again too often",
         "raw_bad_checksum": "raw: wrong checksum",
-        "raw_arrived": "raw: arrived so",
+        "raw_arrived": "raw: arrived uncompressed",
         "malformed": "malformed, dropped",
         "faults_dropped": "dropped on purpose",
         "faults_reordered": "reordered on purpose",

@@ -51,8 +51,8 @@ class EthernetPort:
             self._socket = socket.socket(socket.AF_PACKET, socket.SOCK_RAW, 0)
         except PermissionError as error:
             raise NicError(
-                "this process may not read and write the frames of interfaces; run it as root, or with "
-                "CAP_NET_RAW"
+                "expected permission to read and write frames of interfaces, got none; run gradwire nic "
+                "as root, or with CAP_NET_RAW"
             ) from error
         try:
             self._open()
@@ -208,8 +208,8 @@ class Nic:
             self._link = stack.enter_context(closing(EthernetPort(link)))
             if self._host.mtu_nbytes != self._link.mtu_nbytes:
                 raise NicError(
-                    f"expected two interfaces of the same MTU, got {self._host.mtu_nbytes} of {host!r} and "
-                    f"{self._link.mtu_nbytes} of {link!r}; set one with 'ip link set mtu'"
+                    f"expected two interfaces of the same MTU, got {self._host.mtu_nbytes} for {host!r} "
+                    f"and {self._link.mtu_nbytes} for {link!r}; change one with 'ip link set mtu'"
                 )
             self._native = _core.Nic(
                 self._host.fileno(),
@@ -248,7 +248,8 @@ class Nic:
         for port in (self._host, self._link):
             if not port.is_there():
                 raise NicError(
-                    f"the interface {port.interface!r} of the NIC is gone; create it, and restart the NIC"
+                    f"the interface {port.interface!r} of the NIC no longer exists; create the interface, "
+                    "and restart the NIC"
                 )
 
     def _read(self) -> Counts:

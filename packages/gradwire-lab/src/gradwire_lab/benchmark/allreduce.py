@@ -156,7 +156,7 @@ def check_all_reduce(
     if not checked.largest_error <= checked.allowed_error:
         raise JobError(
             f"{configuration}: expected an error of at most {checked.allowed_error:.3g} on {world} ranks, "
-            f"got {checked.largest_error:.3g}; please report this"
+            f"got {checked.largest_error:.3g}; please report this bug"
         )
     _check_identical(bucket, configuration, gather)
     return checked
@@ -176,8 +176,8 @@ def _check_identical(bucket: torch.Tensor, configuration: Configuration, gather:
     different = [rank for rank, row in enumerate(rows) if not torch.equal(row, rows[0])]
     if different:
         raise JobError(
-            f"{configuration}: expected bit-identical results on all ranks, but rank {different[0]} differs "
-            "from rank 0; please report this"
+            f"{configuration}: expected bit-identical results on all ranks, but rank {different[0]} "
+            "differs from rank 0; please report this bug"
         )
 
 

@@ -138,7 +138,7 @@ def check(options: AllReduceOptions) -> None:
         )
     if not 0 < options.most_s <= 86_400 or not 0 <= options.pause_s <= 60:
         raise JobError(
-            "expected --max-time above 0 and up to 86400 seconds and --pause from 0 to 60, got "
+            "expected --max-time above 0 and at most 86400 seconds, and --pause from 0 to 60 seconds, got "
             f"{options.most_s:g} and {options.pause_s:g}"
         )
     if options.data.file is not None:
@@ -156,9 +156,8 @@ def _check_memory(world: int, nbytes: int) -> None:
     needed, there = world * nbytes * LEAST_COPIES, os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
     if not is_launched() and needed > there:
         raise JobError(
-            f"expected ranks that fit in this machine's {format_size(there)} of memory, got {world} with "
-            f"{format_size(nbytes)} each, which need {format_size(needed)}; choose smaller sizes, or fewer "
-            "workers"
+            f"expected at most {format_size(there)} of memory on this machine, got {format_size(needed)} "
+            f"for {world} ranks with {format_size(nbytes)} each; choose smaller sizes, or fewer workers"
         )
 
 

@@ -24,9 +24,8 @@ COLUMNS = (
     Column("memcpy", "GB/s"),
 )
 NOTE = (
-    "Speeds are bytes of floats divided by the time of a call. A memcpy of the same array precedes every "
-    "call, and figures are medians, so that other load affects both equally. Ratio: bytes of floats per byte "
-    "of payload."
+    "Speed: bytes of float32 per second of a call. A memcpy of the same array precedes every call, and "
+    "figures are medians, so other load affects both equally. Ratio: bytes of floats per byte of payload."
 )
 
 

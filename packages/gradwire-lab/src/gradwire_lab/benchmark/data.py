@@ -108,7 +108,9 @@ def load_gradient(file: Path) -> torch.Tensor:
         with open_ordinary(file) as opened:
             loaded = torch.load(opened, map_location="cpu", weights_only=True)
     except OSError as error:
-        raise SpecError(f"--values {file} cannot be read: {error.strerror or error}") from error
+        raise SpecError(
+            f"--values {file} cannot be read: {error.strerror or error}; pass another file"
+        ) from error
     except Exception as error:  # torch.load raises anything for a damaged file
         raise SpecError(
             f"--values {file} cannot be loaded; pass a file of tensors written with torch.save"
@@ -117,7 +119,10 @@ def load_gradient(file: Path) -> torch.Tensor:
         loaded = list(loaded.values())
     tensors = [loaded] if isinstance(loaded, torch.Tensor) else loaded
     if not isinstance(tensors, list | tuple) or not all(isinstance(it, torch.Tensor) for it in tensors):
-        raise SpecError(f"expected tensors, or a list or dict of them, in --values {file}, got other objects")
+        raise SpecError(
+            f"expected tensors, or a list or dict of tensors, in --values {file}, got other objects; pass "
+            "a file of tensors"
+        )
     floats = [it.detach().float().flatten() for it in tensors if it.is_floating_point()]
     pool = torch.cat(floats) if floats else torch.empty(0)
     if not pool.numel() or not pool.isfinite().all():

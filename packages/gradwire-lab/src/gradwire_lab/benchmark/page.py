@@ -45,10 +45,10 @@ REDUCE_COLUMNS: Columns[Result] = (
     (Column("ratio"), lambda each: f"{each.checked.ratio:.2f}" if _is_counted(each) else "-"),
 )
 REDUCE_NOTE = (
-    "Times are the slowest rank's. Bandwidths count floats: algbw = size / p50, busbw = algbw "
-    "2 (p - 1) / p. Best: the theoretical minimum time as a share of p50. Wire: bytes sent by the busiest "
-    "rank, with headers. Ratio: bytes of floats per byte on the wire. Every sum was compared with the exact "
-    "one, and every rank's bits with the others'."
+    "Times are those of the slowest rank. Bandwidths count bytes of float32: algbw = size / p50, busbw = "
+    "algbw 2 (p - 1) / p. Best: the theoretical minimum time as a share of p50. Wire: bytes sent by the "
+    "busiest rank, with headers. Ratio: bytes of floats per byte on the wire. Every sum was compared with "
+    "the exact one, and every rank's bits with the others'."
 )
 
 

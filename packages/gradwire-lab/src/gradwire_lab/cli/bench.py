@@ -30,8 +30,8 @@ def run(arguments: Sequence[str]) -> None:
         description="Measure all-reduces over the network, with local processes or as a rank.",
         epilog=f"what:\n{lines}\n\nexample:\n  gradwire bench allreduce --codecs identity,fp8",
     )
-    parser.add_argument("what", metavar="WHAT", choices=BENCHMARKS, help="what to measure, see below")
-    parser.add_argument("-h", "--help", action="help", help="show this text, or more after WHAT")
+    parser.add_argument("what", metavar="WHAT", choices=BENCHMARKS, help="one of the benchmarks below")
+    parser.add_argument("-h", "--help", action="help", help="show this text, or the options of WHAT")
     if not arguments:
         parser.error(f"expected a benchmark, got none; pass one of {', '.join(BENCHMARKS)}")
     parser.parse_args(arguments[:1])
@@ -47,37 +47,60 @@ def _run_allreduce(arguments: Sequence[str]) -> None:
     )
     group = parser.add_argument_group("what")
     names = ",".join(ALGORITHMS)
-    group.add_argument("--algorithms", metavar="LIST", default="ring", help=f"algorithms: {names} (ring)")
     group.add_argument(
-        "--codecs", metavar="LIST", default="identity", help="codecs, e.g. identity,quantize:8 (identity)"
+        "--algorithms", metavar="LIST", default="ring", help=f"algorithms: {names} (default: ring)"
+    )
+    group.add_argument(
+        "--codecs",
+        metavar="LIST",
+        default="identity",
+        help="codecs, such as identity,quantize:8 (default: identity)",
     )
     line_rate.add_sizes(group, "1MiB", "16MiB")
-    group.add_argument("--segments", metavar="LIST", help="of frames, in bytes of floats (4MiB)")
+    group.add_argument(
+        "--segments", metavar="LIST", help="segment sizes, in bytes of float32 (default: 4MiB)"
+    )
     group.add_argument(
         "--values",
         dest="data",
         metavar="V",
         default="laplace:1e-3",
-        help="laplace:SCALE, normal:SCALE or FILE.pt",
+        help="values to exchange: laplace:SCALE, normal:SCALE or FILE.pt",
     )
     group.add_argument(
         "--no-torch", dest="torch_too", action="store_false", help="omit torch's own all-reduce"
     )
     group = parser.add_argument_group("how")
-    group.add_argument("--iterations", type=int, default=20, metavar="N", help="measured steps at most (20)")
+    group.add_argument(
+        "--iterations",
+        type=int,
+        default=20,
+        metavar="N",
+        help="maximum measured steps (default: 20)",
+    )
     group.add_argument(
         "--warm-up",
         dest="warmup",
         type=int,
         default=3,
         metavar="N",
-        help="steps before the measured ones (3)",
+        help="steps before the measured ones (default: 3)",
     )
     group.add_argument(
-        "--max-time", dest="most_s", type=seconds, default=20.0, metavar="TIME", help="limit, if 3 fit (20s)"
+        "--max-time",
+        dest="most_s",
+        type=seconds,
+        default=20.0,
+        metavar="TIME",
+        help="time limit, after at least 3 steps (default: 20s)",
     )
     group.add_argument(
-        "--pause", dest="pause_s", type=seconds, default=0.0, metavar="TIME", help="before each (0)"
+        "--pause",
+        dest="pause_s",
+        type=seconds,
+        default=0.0,
+        metavar="TIME",
+        help="pause before each step (default: 0)",
     )
     group.add_argument(
         "--measured",
@@ -90,10 +113,12 @@ def _run_allreduce(arguments: Sequence[str]) -> None:
         "--no-line-rate",
         dest="measures_line",
         action="store_false",
-        help="do not measure the links, and omit the theory",
+        help="omit the measurement of the links, and the theory",
     )
     group = parser.add_argument_group("where")
-    group.add_argument("--workers", metavar="N", help="number of local processes, or several: 2,4,8 (2)")
+    group.add_argument(
+        "--workers", metavar="N", help="number of local processes, or several: 2,4,8 (default: 2)"
+    )
     line_rate.add_network(group)
     line_rate.add_outputs(parser.add_argument_group("results"))
     words = parser.parse_args(arguments)
@@ -105,7 +130,7 @@ def _run_allreduce(arguments: Sequence[str]) -> None:
 
 def _allreduce_options(words: argparse.Namespace) -> AllReduceOptions:
     if words.measured_file is not None and not words.measures_line:
-        raise SpecError("--measured cannot be combined with --no-line-rate; omit one of them")
+        raise SpecError("expected --measured or --no-line-rate, got both; omit one")
     asked = None if words.workers is None else whole_numbers("--workers", words.workers)
     launched = launched_workers(has_server=False, asked=asked[0] if asked and len(asked) == 1 else None)
     if launched is not None and asked and len(asked) > 1:

@@ -79,8 +79,8 @@ def run(arguments: Sequence[str]) -> int:
             bed = stack.enter_context(Testbed(topology))
         except TestbedError as error:
             sys.stdout.write(
-                f"{error}. Without a testbed, DDP's own traffic cannot be throttled: D-Sync over throttled "
-                "links, uncompressed and with bf16, replaces it.\n"
+                f"{error}. Without a testbed, DDP's traffic cannot be throttled, so D-Sync over throttled "
+                "links, uncompressed and with bf16, replaces DDP.\n"
             )
             train.run([*common, *LENGTH, *PACED, "--out", str(out), "--rate", words.rate])
             return 0
@@ -99,7 +99,9 @@ def _parser() -> Parser:
         f"and the times to plain DDP's final loss. Then time steps at {SLOW}.",
         epilog="example:\n  gradwire demo --rate 1gbit --out runs/demo",
     )
-    parser.add_argument("--rate", metavar="RATE", default="1gbit", help="rate of each host's link (1gbit)")
+    parser.add_argument(
+        "--rate", metavar="RATE", default="1gbit", help="rate of each host's link (default: 1gbit)"
+    )
     add_folder(parser, "runs/digits-TIME")
     add_usual(parser)
     return parser

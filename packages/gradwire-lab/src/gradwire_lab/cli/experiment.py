@@ -30,7 +30,7 @@ def run(arguments: Sequence[str]) -> None:
     )  # fmt: skip
     parser.add_argument("name", metavar="NAME", nargs="?", choices=EXPERIMENTS, help="one of the names below")
     parser.add_argument("--list", action="store_true", help="list the names, with their questions")
-    parser.add_argument("-h", "--help", action="help", help="show this text, or more after NAME")
+    parser.add_argument("-h", "--help", action="help", help="show this text, or the options of NAME")
     words = parser.parse_args(arguments[:1])
     if words.name is not None:
         _perform(EXPERIMENTS[words.name], arguments[1:])

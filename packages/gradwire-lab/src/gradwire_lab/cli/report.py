@@ -18,7 +18,7 @@ from gradwire_lab.experiments.papers import EXHIBITS, PAPERS
 
 FOLDER = Path("runs/reproduce-quick")
 EXPERIMENT = "gradwire.experiment-"
-REMEDY = "run the command that wrote it again"
+REMEDY = "repeat the command that wrote the record"
 
 
 def run(arguments: Sequence[str]) -> None:
@@ -96,10 +96,13 @@ def _parser() -> Parser:
         nargs="?",
         type=file_path,
         default=FOLDER,
-        help=f"a record, its folder, or a folder of gradwire reproduce ({FOLDER})",
+        help=f"a record, its folder, or a folder of gradwire reproduce (default: {FOLDER})",
     )
     parser.add_argument(
-        "--html", type=file_path, metavar="FILE", help=f"file of the page ({PAGE} next to the record)"
+        "--html",
+        type=file_path,
+        metavar="FILE",
+        help=f"file of the page (default: {PAGE} next to the record)",
     )
     add_overwrite(parser)
     add_usual(parser)
@@ -109,5 +112,7 @@ def _parser() -> Parser:
 def add_across_commits(parser: Parser) -> None:
     """Add ``--across-commits``."""
     parser.add_argument(
-        "--across-commits", action="store_true", help="resume records of other commits, which then say so"
+        "--across-commits",
+        action="store_true",
+        help="also resume records of other commits (noted in the record)",
     )

@@ -79,9 +79,13 @@ def _parser() -> Parser:
         "interruption, repeat the command.",
         epilog=f"papers:\n{listed}\nexample:\n  gradwire reproduce study --quick",
     )
-    parser.add_argument("paper", metavar="PAPER", nargs="?", help="a paper, or a name of --list (all)")
+    parser.add_argument(
+        "paper", metavar="PAPER", nargs="?", help="a paper, or a name from --list (default: all)"
+    )
     length = parser.add_mutually_exclusive_group()
-    length.add_argument("--quick", action="store_true", help="in minutes on two cores (the default)")
+    length.add_argument(
+        "--quick", action="store_true", help="small sizes, in minutes on two cores (the default)"
+    )
     length.add_argument("--full", action="store_true", help="larger sizes and more samples, in hours")
     add_folder(parser, "runs/reproduce-quick")
     add_across_commits(parser)

@@ -42,8 +42,8 @@ def run(arguments: Sequence[str]) -> int:
         description="Linux network namespaces with rate limits, isolated from the machine's network.",
         epilog=f"actions:\n{lines}\n\nexample:\n  gradwire testbed run --hosts 4 --rate 1gbit -- ./train.sh",
     )
-    parser.add_argument("action", metavar="ACTION", choices=ACTIONS, help="what to do, see below")
-    parser.add_argument("-h", "--help", action="help", help="show this text, or more after ACTION")
+    parser.add_argument("action", metavar="ACTION", choices=ACTIONS, help="one of the actions below")
+    parser.add_argument("-h", "--help", action="help", help="show this text, or the options of ACTION")
     if not arguments:
         parser.error(f"expected an action, got none; pass one of {', '.join(ACTIONS)}")
     action = parser.parse_args(arguments[:1]).action
@@ -128,27 +128,39 @@ def _parser() -> Parser:
         "example:\n  gradwire testbed run --hosts 4 --rate 1gbit -- python train.py",
     )
     group = parser.add_argument_group("network")
-    group.add_argument("--hosts", type=int, metavar="N", help=f"number of hosts, 1 to 64 ({HOSTS})")
-    group.add_argument("--rate", metavar="RATE", help=f"rate of each host's link, each way ({RATE})")
-    group.add_argument("--host-rates", metavar="LIST", help="or that of each host: 1gbit,1gbit,100mbit")
-    group.add_argument("--delay", type=seconds, metavar="TIME", help="delay of every frame, one way: 1ms (0)")
-    group.add_argument("--jitter", type=seconds, metavar="TIME", help="its largest deviation, in order (0)")
-    group.add_argument("--loss", type=float, metavar="P", help="lose this share of packets: 0.001 (0)")
-    group.add_argument("--groups", type=int, metavar="N", help="switches, with equal numbers of hosts (1)")
-    group.add_argument("--core", metavar="RATE", help="rate of each uplink, each way (unlimited)")
-    group.add_argument("--mtu", type=int, metavar="NBYTES", help=f"of every link ({USUAL_MTU_NBYTES})")
-    group.add_argument("--topology", type=file_path, metavar="FILE", help="all of this as JSON")
-    group.add_argument("--nic", metavar="SPEC", help="NICs with this codec, whose options may follow (none)")
+    group.add_argument("--hosts", type=int, metavar="N", help=f"number of hosts, 1 to 64 (default: {HOSTS})")
+    group.add_argument("--rate", metavar="RATE", help=f"rate of each host's link, each way (default: {RATE})")
+    group.add_argument("--host-rates", metavar="LIST", help="rates by host, such as 1gbit,1gbit,100mbit")
+    group.add_argument(
+        "--delay", type=seconds, metavar="TIME", help="one-way delay of every frame, such as 1ms (default: 0)"
+    )
+    group.add_argument(
+        "--jitter", type=seconds, metavar="TIME", help="largest deviation of the delay (default: 0)"
+    )
+    group.add_argument(
+        "--loss", type=float, metavar="P", help="lose this share of packets, such as 0.001 (default: 0)"
+    )
+    group.add_argument(
+        "--groups", type=int, metavar="N", help="switches with equal numbers of hosts (default: 1)"
+    )
+    group.add_argument("--core", metavar="RATE", help="rate of each uplink, each way (default: unlimited)")
+    group.add_argument(
+        "--mtu", type=int, metavar="NBYTES", help=f"MTU of every link (default: {USUAL_MTU_NBYTES})"
+    )
+    group.add_argument("--topology", type=file_path, metavar="FILE", help="JSON file with the whole network")
+    group.add_argument(
+        "--nic", metavar="SPEC", help="NICs with this codec, and options of gradwire nic (default: none)"
+    )
     group = parser.add_argument_group("run")
-    add_timeout(group, None, "and kill the hosts")
+    add_timeout(group, None, "after which all hosts are killed")
     group.add_argument(
         "--grace",
         type=seconds,
         default=GRACE_S,
         metavar="TIME",
-        help="for others to end after a failure (5s)",
+        help="time for other hosts to end after a failure (default: 5s)",
     )
-    add_folder(group, "none; logs and a record")
+    add_folder(group, "none")
     add_usual(group)
     return parser
 
@@ -176,7 +188,10 @@ def _topology(options: argparse.Namespace) -> Topology:
         named = ("hosts", "rate", "host_rates", "delay", "jitter", "loss", "groups", "core", "mtu")
         given = [name for name in named if getattr(options, name) is not None]
         if given:
-            raise SpecError(f"--topology defines the whole network; omit --{given[0].replace('_', '-')}")
+            raise SpecError(
+                f"expected --topology without --{given[0].replace('_', '-')}, got both; omit "
+                f"--{given[0].replace('_', '-')}"
+            )
         return _read(options.topology)
     rates = _rates(options)
     return Topology(
@@ -195,10 +210,10 @@ def _rates(options: argparse.Namespace) -> tuple[float | None, ...]:
         hosts = HOSTS if options.hosts is None else options.hosts
         return Topology.even(hosts, RATE if options.rate is None else options.rate).rates_nbytes_per_s
     if options.rate is not None:
-        raise SpecError("--rate cannot be combined with --host-rates; omit one of them")
+        raise SpecError("expected --rate or --host-rates, got both; omit one")
     rates = tuple(parse_rate(rate) for rate in options.host_rates.split(","))
     if options.hosts not in (None, len(rates)):
-        raise SpecError(f"expected --host-rates for {options.hosts} hosts, got {len(rates)}; omit --hosts")
+        raise SpecError(f"expected {options.hosts} rates for --host-rates, got {len(rates)}; omit --hosts")
     return Topology(rates).rates_nbytes_per_s
 
 
@@ -207,7 +222,7 @@ def _read(path: Path) -> Topology:
         text = read_text(path)
     except (OSError, UnicodeDecodeError) as error:
         reason = error.strerror if isinstance(error, OSError) else "it isn't UTF-8 text"
-        raise SpecError(f"--topology {path} cannot be read: {reason}") from error
+        raise SpecError(f"--topology {path} cannot be read: {reason}; pass another file") from error
     try:
         return Topology.from_json(text)
     except SpecError as error:

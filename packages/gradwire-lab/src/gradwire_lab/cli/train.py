@@ -94,7 +94,9 @@ def _parser() -> Parser:
 def _add_runs(group: argparse._ArgumentGroup) -> None:
     others = ", ".join(method for method in METHODS if method != "pipe")
     group.add_argument("--method", metavar="M", choices=METHODS, help=f"pipe, or {others}")
-    group.add_argument("--codec", metavar="SPEC", help="codec: see 'gradwire codecs', or auto (auto)")
+    group.add_argument(
+        "--codec", metavar="SPEC", help="codec (see 'gradwire codecs'), or auto (default: auto)"
+    )
     group.add_argument(
         "--compare",
         nargs="?",
@@ -105,58 +107,92 @@ def _add_runs(group: argparse._ArgumentGroup) -> None:
     )
     group.add_argument("--runs", metavar="LIST", help="compare any METHOD:CODEC, e.g. sync,pipe:quantize:8")
     group.add_argument(
-        "--plan", type=file_path, metavar="FILE", help="file of a plan, for method, codec, and sizes"
+        "--plan", type=file_path, metavar="FILE", help="plan file, which sets method, codec, and sizes"
     )
-    group.add_argument("--data", metavar="NAME", default="digits", help=f"{', '.join(DATASETS)} (digits)")
+    group.add_argument(
+        "--data", metavar="NAME", default="digits", help=f"data set: {', '.join(DATASETS)} (default: digits)"
+    )
     group.add_argument(
         "--data-dir",
         dest="data_folder",
         type=folder_path,
         metavar="DIR",
-        help="folder of the data set, as IDX files (download)",
+        help="folder of the data set, as IDX files (default: download)",
     )
-    group.add_argument("--model", metavar="MODEL", default="mlp", help=f"model: {', '.join(MODELS)} (mlp)")
+    group.add_argument(
+        "--model", metavar="MODEL", default="mlp", help=f"model: {', '.join(MODELS)} (default: mlp)"
+    )
 
 
 def _add_training(group: argparse._ArgumentGroup) -> None:
     epochs = ", ".join(f"{count} {name}" for name, count in EPOCHS.items())
     group.add_argument("--epochs", type=int, metavar="N", help=f"epochs of each run ({epochs})")
     group.add_argument("--max-steps", type=int, metavar="N", help="stop each run after N steps")
-    group.add_argument("--evaluate-every", type=int, metavar="N", help="evaluate every N steps (an epoch)")
-    group.add_argument("--batch", type=int, default=100, metavar="N", help="batch of all workers (100)")
-    group.add_argument("--lr", type=float, default=JobOptions.lr, metavar="X", help="peak rate (0.03)")
+    group.add_argument(
+        "--evaluate-every", type=int, metavar="N", help="evaluate every N steps (default: one epoch)"
+    )
+    group.add_argument(
+        "--batch", type=int, default=100, metavar="N", help="batch size over all workers (default: 100)"
+    )
+    group.add_argument(
+        "--lr", type=float, default=JobOptions.lr, metavar="X", help="peak learning rate (default: 0.03)"
+    )
     group.add_argument(
         "--schedule",
         default=JobOptions.schedule,
         metavar="S",
-        help="after the peak: cosine, constant (cosine)",
+        help="rate after the peak: cosine (default) or constant",
     )
-    group.add_argument("--pipeline", type=int, metavar="K", help="steps in flight, with pipe (2)")
+    group.add_argument("--pipeline", type=int, metavar="K", help="steps in flight, with pipe (default: 2)")
     group.add_argument(
         "--correction",
         metavar="C",
         default=JobOptions.correction,
-        help="pipe: eager, or none as in the paper",
+        help="with pipe: eager (default), or none as in the paper",
     )
-    group.add_argument("--staleness", type=int, metavar="S", help="server: steps a worker may lead by (0)")
-    group.add_argument("--warmup-epochs", type=int, default=0, metavar="N", help="pipe: D-Sync first (0)")
     group.add_argument(
-        "--seed", type=int, default=0, metavar="N", help="random seed, of weights and shuffles (0)"
+        "--staleness",
+        type=int,
+        metavar="S",
+        help="with server: a worker's largest lead (default: 0)",
+    )
+    group.add_argument(
+        "--warmup-epochs",
+        type=int,
+        default=0,
+        metavar="N",
+        help="with pipe: first epochs with D-Sync (default: 0)",
+    )
+    group.add_argument(
+        "--seed", type=int, default=0, metavar="N", help="random seed, for weights and shuffles (default: 0)"
     )
 
 
 def _add_network(group: argparse._ArgumentGroup) -> None:
-    group.add_argument("--workers", type=int, metavar="N", help="number of local processes (4, and a server)")
     group.add_argument(
-        "--rate", dest="link", metavar="RATE", help="rate of each host's link, here of each rank (unlimited)"
+        "--workers", type=int, metavar="N", help="number of local processes (default: 4, and a server)"
     )
-    group.add_argument("--algorithm", metavar="A", help=f"{', '.join(ALGORITHMS[:5])}, ... (ring)")
-    group.add_argument("--weights", metavar="SPEC", help="server, sharded: weight codec, e.g. delta:fp32")
-    group.add_argument("--offload", metavar="SPEC", help="codec of NICs on the path, inceptionn:2^-10")
+    group.add_argument(
+        "--rate",
+        dest="link",
+        metavar="RATE",
+        help="rate of each host's link (default: unlimited)",
+    )
+    group.add_argument("--algorithm", metavar="A", help=f"{', '.join(ALGORITHMS[:4])}, ... (default: ring)")
+    group.add_argument(
+        "--weights", metavar="SPEC", help="with server or sharded: weight codec, such as delta:fp32"
+    )
+    group.add_argument(
+        "--offload", metavar="SPEC", help="codec of the NICs on the path, such as inceptionn:2^-10"
+    )
     group.add_argument("--scale", metavar="auto", choices=["auto"], help="scale gradients to absolute bounds")
-    group.add_argument("--segment", type=_size, metavar="BYTES", help="largest frame, e.g. 1MiB (4MiB)")
-    group.add_argument("--bucket", type=_size, metavar="BYTES", help="largest bucket, e.g. 25MB (all in one)")
-    add_timeout(group, 60.0, "in each wait")
+    group.add_argument(
+        "--segment", type=_size, metavar="BYTES", help="largest segment, such as 1MiB (default: 4MiB)"
+    )
+    group.add_argument(
+        "--bucket", type=_size, metavar="BYTES", help="largest bucket, such as 25MB (default: one bucket)"
+    )
+    add_timeout(group, 60.0, "for each wait")
     add_folder(group, "runs/DATA-TIME")
     add_usual(group)
 
@@ -203,7 +239,7 @@ def _exchange(words: argparse.Namespace) -> Plan:
         return Plan(pipeline=pipeline, **given)
     said = [f"--{option}" for option in PLANNED if getattr(words, option) not in (None, False)]
     if said:
-        raise SpecError(f"--plan defines the whole exchange; omit {' and '.join(said)}")
+        raise SpecError(f"expected --plan without {' and '.join(said)}, got both; omit {' and '.join(said)}")
     plan = Plan.of(words.plan)
     if plan.pipeline > LONGEST_PIPELINE:
         raise SpecError(
@@ -232,14 +268,19 @@ def _workers(words: argparse.Namespace, runs: tuple[Run, ...]) -> int:
 
 def _runs(words: argparse.Namespace) -> tuple[Run, ...]:
     if words.staleness is not None and (words.runs is not None or words.compare):
-        raise SpecError("--staleness is for a single run; omit it, and write --runs server@2,sync")
+        raise SpecError(
+            "expected a single run with --staleness, got several; omit --staleness, and write --runs "
+            "server@2,sync"
+        )
     if words.runs is not None:
         if words.compare or words.method or words.codec is not None:
-            raise SpecError("--runs sets methods and codecs; omit --compare, --method, and --codec")
+            raise SpecError(
+                "expected --runs without --compare, --method, and --codec, got both; omit these options"
+            )
         return parse_runs(words.runs)
     if words.compare:
         if words.method:
-            raise SpecError("--compare sets the methods; omit --method, or use --runs")
+            raise SpecError("expected --compare or --method, got both; omit --method, or use --runs")
         return comparison(_codec(words, words.compare == "ddp", DEFAULT_CODEC), words.compare)
     method = words.method or "pipe"
     return (make_run(method, _codec(words, method in CHOOSE, UNCOMPRESSED), words.staleness),)

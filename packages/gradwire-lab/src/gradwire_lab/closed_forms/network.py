@@ -49,7 +49,9 @@ class Groups:
     def __post_init__(self) -> None:
         of = tuple(self.of) if isinstance(self.of, Sequence) else ()
         if not of or not all(type(group) is int and group >= 0 for group in of):
-            raise SpecError(f"expected groups as whole numbers from 0 up, one for each rank, got {self.of!r}")
+            raise SpecError(
+                f"expected groups as whole numbers of at least 0, one for each rank, got {self.of!r}"
+            )
         object.__setattr__(self, "of", of)
         _settle_each(self, "uplink_nbytes_per_s", self.count, "groups", real(ABOVE_ZERO))
         _SOURCE.check(self, latency_s=real(0.0))
@@ -210,8 +212,6 @@ def _settle_each(owner: object, name: str, count: int, each: str, kind: Kind[flo
         value = tuple(value)
         object.__setattr__(owner, name, value)
         if len(value) != count:
-            raise SpecError(
-                f"expected one number or one for each of {count} {each} for {name}, got {value!r}"
-            )
+            raise SpecError(f"{name}: expected one number, or one for each of {count} {each}, got {value!r}")
     for number in value if isinstance(value, tuple) else (value,):
         _SOURCE.read(number, kind, name)

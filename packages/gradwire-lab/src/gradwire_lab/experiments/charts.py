@@ -212,6 +212,7 @@ def schemes() -> tuple[str, str]:
     )
     if light is None or dark is None:
         raise LookupError(
-            "the pages' template has no colours of a light and a dark scheme; adapt this pattern"
+            "expected colours of a light and a dark scheme in the pages' template, got none; correct this "
+            "pattern"
         )
     return light["colours"].strip(), dark["colours"].strip()

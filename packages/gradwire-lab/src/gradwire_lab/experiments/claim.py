@@ -256,7 +256,7 @@ class Claim:
         ]
         if self.samples is not None and self.samples < LEAST_SEEDS:
             short.append(f"a figure was measured {counted(self.samples, 'time')}")
-        return f"{'; '.join(short)}; a verdict takes {LEAST_SEEDS} of each, for an interval" if short else ""
+        return f"{'; '.join(short)}; a verdict needs {LEAST_SEEDS} of each, for an interval" if short else ""
 
     @property
     def _kept(self) -> Verdict | None:

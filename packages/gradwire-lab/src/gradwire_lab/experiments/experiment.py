@@ -75,7 +75,9 @@ class CheckedOptions:
             if word.known:
                 check_known(name, values, word.known)
             if word.least is not None and (not values or min(values) < word.least):
-                raise SpecError(f"expected {name} of {word.least} or more, got {min(values, default='none')}")
+                raise SpecError(
+                    f"expected {name} of at least {word.least}, got {min(values, default='none')}"
+                )
             if word.value in _PLACES and found is not None:
                 kind, is_one = _PLACES[word.value]
                 if not is_one(Path(found)):
@@ -89,7 +91,7 @@ def add_options(parser: argparse.ArgumentParser, kind: Callable[..., object]) ->
             parser.add_argument(name, action="store_true", help=word.text)
             continue
         usual = ",".join(map(str, each.default)) if isinstance(each.default, tuple) else each.default
-        text = f"{word.text} ({usual if word.shown is None else word.shown})"
+        text = f"{word.text} (default: {usual if word.shown is None else word.shown})"
         if isinstance(each.default, int) and word.read is None:
             parser.add_argument(name, type=int, metavar="N", help=text)
         else:
@@ -337,7 +339,7 @@ def warnings_in_words(sentences: Sequence[str]) -> str:
         return ""
     more = len(sentences) - SHOWN
     rest = f"; and {more} more, which the record has" if more > 0 else ""
-    return f"Lossy warnings while this was measured: {'; '.join(sentences[:SHOWN])}{rest}."
+    return f"Lossy warnings during the measurement: {'; '.join(sentences[:SHOWN])}{rest}."
 
 
 # Experiments, or exhibits, by name, whose modules are imported at the first access.

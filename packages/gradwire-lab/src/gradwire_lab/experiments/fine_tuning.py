@@ -58,9 +58,9 @@ COLUMNS = (
     Column("saved", "%"),
 )
 NOTE = (
-    "Bits: sent for each weight and batch, after the first copy. x BF16: how many times fewer bytes. Packing "
-    "and decoding run beside the other work, on threads of their own. Loss: held out, at the end. Saved: of "
-    "bf16's time to equal loss, which is the larger one of both at the end."
+    "Bits: sent per weight and batch, after the first copy. x BF16: reduction of bytes. Packing and "
+    "decoding run in parallel with other work, in separate threads. Loss: held-out loss at the end. "
+    "Saved: share of bf16's time to equal loss, the larger of both final losses."
 )
 
 
@@ -78,7 +78,7 @@ class FineTuningOptions(CheckedOptions):
     systems: tuple[str, ...] = option(
         tuple(SYSTEMS), "systems whose links are simulated", name="--system", known=SYSTEMS
     )
-    policies: tuple[str, ...] = option(POLICIES, "policies of sending weights", known=POLICIES)
+    policies: tuple[str, ...] = option(POLICIES, "policies for sending weights", known=POLICIES)
     training: int = option(300, "pretraining steps", least=1)
     batches: int = option(60, "batches of each run", least=2)
 

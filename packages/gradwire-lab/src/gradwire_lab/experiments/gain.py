@@ -113,7 +113,9 @@ class GainOptions(CheckedOptions):
         ("100mbit", "1gbit", "10gbit", "25gbit", "100gbit"), "link rates to compare", read=_rates
     )
     hosts: tuple[int, ...] = option((2, 4, 8, 16), "number of hosts, or several", value="N", least=2)
-    against: Path | None = option(None, "folder of records to predict, too", shown="none", value=FOLDER)
+    against: Path | None = option(
+        None, "folder of records that are also predicted", shown="none", value=FOLDER
+    )
 
 
 def cells(options: GainOptions) -> list[Cell]:

@@ -49,8 +49,9 @@ COLUMNS: Columns[Row] = (
     (Column("of ratio", "%"), lambda row: f"{100 * row['speed_up'] / row['ratio']:.0f}"),
 )
 NOTE = (
-    "The fastest segment of each codec. Busbw: size / seconds * 2 (p - 1) / p. Of line: busbw as a share of "
-    f"the line's measured rate. Speed-up: over {BASELINE}. Of ratio: the speed-up as a share of the ratio."
+    "The fastest segment size of each codec. Busbw: size / seconds * 2 (p - 1) / p. Of line: busbw as a "
+    f"share of the link's measured rate. Speed-up: over {BASELINE}. Of ratio: the speed-up as a share of "
+    "the ratio."
 )
 
 

@@ -231,7 +231,7 @@ def _verdict(errors: Sequence[float], losses: Sequence[float]) -> list[str | Tab
         return []
     good, median = sum(loss <= GOOD for loss in losses), statistics.median(errors)
     return [
-        f"Error of {len(errors)} predicted times to loss: median {100 * median:.1f} % (wanted: "
+        f"Error of {len(errors)} predicted times to loss: median {100 * median:.1f} % (goal: "
         f"{100 * CLOSE:.0f} %), largest {100 * max(errors):.1f} %. {good} of {len(losses)} choices by "
         f"prediction are within {100 * GOOD:.0f} % of the best plan."
     ]

@@ -51,16 +51,13 @@ def page_of(
     if not is_as_sealed(record):
         raise JobError(
             f"the record was altered after it was written: expected the checksum {record[SUM]} over its "
-            "fields and rows, got a different one; restore the file, or measure it again with --overwrite"
+            "fields and rows, got a different one; restore the file, or measure again with --overwrite"
         )
     schema = record["schema"]
     known = {each.experiment.schema: each for each in exhibits}
     found = [each for each in (*experiments, *(it.experiment for it in exhibits)) if each.schema == schema]
     if not found:
-        raise JobError(
-            f"no experiment of this gradwire has the schema {schema}; install the version that "
-            "wrote the record"
-        )
+        raise JobError(f"unknown schema {schema}; install the version of gradwire that wrote the record")
     experiment = found[0]
     parts = experiment.table(record["rows"])
     said, hero = _answered(record, experiment, parts, known.get(schema))
@@ -90,8 +87,8 @@ def _answered(
 
 # Read the records in a folder of ``gradwire reproduce``, and compute each verdict again.
 
-REMEDY = "repeat its gradwire reproduce with --overwrite"
-UNFINISHED = "its record is unfinished; to continue, repeat its gradwire reproduce."
+REMEDY = "repeat the same gradwire reproduce with --overwrite"
+UNFINISHED = "the record is unfinished; to continue, repeat the same gradwire reproduce."
 DAMAGES = (LookupError, TypeError, ValueError, AttributeError, ArithmeticError, StopIteration)
 """The errors that judging may raise for rows with missing names or unexpected types."""
 
@@ -116,8 +113,8 @@ def read_all(folder: Path, exhibits: Collection[Exhibit[Any]]) -> list[Recorded]
     found = [each for each in exhibits if (folder / each.name / RECORD).exists()]
     if not found:
         raise JobError(
-            f"{folder} holds no records of gradwire reproduce, which are in folders such as "
-            f"{next(iter(exhibits)).name}; pass the --out of a gradwire reproduce"
+            f"expected records of gradwire reproduce in {folder}, in folders such as "
+            f"{next(iter(exhibits)).name}, got none; pass the --out of gradwire reproduce"
         )
     return [_read(folder / each.name / RECORD, each) for each in found]
 
@@ -178,12 +175,13 @@ MARKS = {
 SHADES = (1.0, 0.55, 0.3)
 """The opacities of verdicts with the same colour in the picture."""
 RULES = Note(
-    "A claim has a rule, and its verdict follows from the record's samples and that rule alone. Did not "
-    "learn: a training that the figure rests on failed, so the figure counts for nothing. Reproduced: "
-    "measured, and the rule is kept. Exceeded: better than published, for a stated reason. Explained: "
-    "not kept, but a second rule is, which follows from a stated reason. Too short: one of these, but with "
-    "too few trainings. Not reproduced: none of these. What wasn't measured stands apart: modelled, "
-    "calibrated (set from the published figure or its table), and arithmetic (published numbers recombined)."
+    "A claim has a rule, and its verdict follows only from the record's samples and that rule. Did not "
+    "learn: a training run behind the figure failed, so the figure doesn't count. Reproduced: measured, "
+    "and the rule holds. Exceeded: better than published, for a stated reason. Explained: the rule "
+    "doesn't hold, but a second rule with a stated reason does. Too short: one of these verdicts, but "
+    "with too few training runs. Not reproduced: none of these. Figures that weren't measured are listed "
+    "separately: modelled, calibrated (set from the published figure or its table), and arithmetic "
+    "(published numbers recombined)."
 )
 
 
@@ -243,11 +241,7 @@ def _answer(judged: Sequence[Judged]) -> str:
 def _short(judged: Sequence[Judged]) -> str:
     """Return a sentence with the number of exhibits shorter than with --full, or nothing without any."""
     short = sum(bool(each.shortened) for each in judged)
-    return (
-        f"{short} of {len(judged)} tables and figures were shortened; their rows say in what."
-        if short
-        else ""
-    )
+    return f"{short} of {len(judged)} tables and figures were shortened; their rows say how." if short else ""
 
 
 def _failed(recorded: Sequence[Recorded]) -> list[Part]:

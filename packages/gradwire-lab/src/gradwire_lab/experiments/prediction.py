@@ -99,7 +99,7 @@ class PredictionOptions(CheckedOptions):
     sizes: tuple[int, ...] = option(
         (2 << 20, 8 << 20), "sizes, of buckets", shown="2MiB,8MiB", read=sizes_between_commas
     )
-    sharded: bool = option(False, "also time sharded exchanges", name="--with-sharded", is_switch=True)
+    sharded: bool = option(False, "time sharded exchanges, too", name="--with-sharded", is_switch=True)
 
     def __post_init__(self) -> None:
         super().__post_init__()

@@ -253,13 +253,13 @@ def perform(
             if record is not None and not quiet and len(before) < len(rows) < len(cells):
                 sys.stderr.write(
                     f"gradwire: {len(rows)} of {len(cells)} cells are in {record.folder}; to measure the "
-                    f"others, repeat the command with --out {record.folder}\n"
+                    f"rest, repeat the command with --out {record.folder}\n"
                 )
     rows = in_order(cells, rows)
     if len(rows) != len(cells):
         raise JobError(
-            f"the experiment {experiment.name} expected {len(cells)} cells, measured {len(rows)}; "
-            "please report this"
+            f"the experiment {experiment.name}: expected {len(cells)} cells, got {len(rows)}; please "
+            "report this bug"
         )
     if not quiet:
         show(*experiment.table(rows))

@@ -65,7 +65,7 @@ COLUMNS: Columns[Row] = (
     (Column("speed-up"), lambda row: f"{row['library_s'] / row['measured_s']:.2f}x"),
 )
 NOTE = (
-    "Ratio: of the values to what encodes them, without headers. Speed-up: over the codec in the library at "
+    "Ratio: bytes of values per byte of encoding, without headers. Speed-up: over the library's codec at "
     "the same rate and MTU."
 )
 
@@ -77,11 +77,11 @@ class SoftwareNicOptions(CheckedOptions):
     hosts: int = option(4, "number of hosts")
     rates: tuple[str, ...] = option(("25mbit", "100mbit", "200mbit"), "link rates to compare")
     mtus: tuple[int, ...] = option((1400, 9000), "MTU of each link")
-    codec: str = option("inceptionn:2^-10", "codec, of the NICs or the library", value="SPEC")
+    codec: str = option("inceptionn:2^-10", "codec, for the NICs and the library", value="SPEC")
     scale: str | None = option(
         "auto", "omit the scale of each frame", name="--unscaled", is_switch=True, read=lambda _: None
     )
-    data_dir: Path | None = option(None, "folder of the data set, MNIST", shown="digits", value=FOLDER)
+    data_dir: Path | None = option(None, "folder of the data set (MNIST)", shown="digits", value=FOLDER)
 
     def __post_init__(self) -> None:
         super().__post_init__()

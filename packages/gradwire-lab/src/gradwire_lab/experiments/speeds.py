@@ -47,10 +47,10 @@ COLUMNS = (
 )
 COMPARISONS = (Column.of_text("compared"), Column.of_text("time to loss"), Column.of_text("step"))
 NOTE = (
-    "Steps and time are those to DDP's loss at its end, choices included; a method that misses it with any "
-    "seed has neither. Accuracy is that on held-out data at the end. ± and parentheses are 95 % "
-    "intervals over the seeds. A ratio says how many times less time the first method takes; it is a tie if "
-    "its interval includes 1."
+    "Steps and time are counted until DDP's final loss, including the choice of plans; a method that "
+    "misses this loss with any seed has neither. Accuracy is the final one on held-out data. ± and "
+    "parentheses are 95 % intervals over the seeds. A ratio is the second method's time divided by the "
+    "first method's; it is a tie if its interval includes 1."
 )
 
 
@@ -117,7 +117,7 @@ class Trained:
         if learned.problem:
             return f"did not learn: {learned.problem}"
         if learned.is_short:
-            return f"too short: an interval takes {LEAST_SEEDS} seeds, and there are {len(learned.exact)}"
+            return f"too short: an interval needs {LEAST_SEEDS} seeds, got {len(learned.exact)}"
         return ""
 
     @property

@@ -69,7 +69,9 @@ def _methods(text: str) -> tuple[str, ...]:
     parts = between_commas(text)
     for part in parts:
         if not any(part in name for name in METHODS):
-            raise SpecError(f"no method has {part!r} in its name; choose from {'; '.join(METHODS)}")
+            raise SpecError(
+                f"expected a part of a method's name, got {part!r}; choose from {'; '.join(METHODS)}"
+            )
     return tuple(name for name in METHODS if name in ALWAYS or any(part in name for part in parts))
 
 
@@ -96,14 +98,14 @@ class TrainingSpeedOptions(CheckedOptions):
     tasks: tuple[str, ...] = option(TASKS, "tasks to train", known=TASKS)
     methods: tuple[str, ...] = option(
         USUAL,
-        "methods, whose names contain one of these texts, besides DDP",
+        "methods besides DDP, as parts of their names",
         shown="some",
         read=_methods,
         known=METHODS,
     )
     data_dir: Path | None = option(
         None,
-        "folder of the data set, MNIST",
+        "folder of the data set (MNIST)",
         shown="$GRADWIRE_DATA, or digits",
         value="DIR",
         read=mnist,
@@ -111,7 +113,7 @@ class TrainingSpeedOptions(CheckedOptions):
     )
     images: Path | None = option(
         None,
-        "folder of CIFAR-10 or -100",
+        "folder of CIFAR-10 or CIFAR-100",
         name="--cifar-dir",
         shown="cifar10 in $GRADWIRE_DATA, or digits",
         value=FOLDER,
@@ -119,10 +121,10 @@ class TrainingSpeedOptions(CheckedOptions):
         always=True,
     )
     text: Path | None = option(
-        None, "training text, of the GPT", shown="Python's language reference", value=FILE
+        None, "training text, for the GPT", shown="Python's language reference", value=FILE
     )
     device: str = option("cpu", "cpu, or cuda: one GPU shared by all hosts", value="NAME", known=DEVICES)
-    seeds: int = option(LEAST_SEEDS, "seeds, one training run of each method for each", least=1)
+    seeds: int = option(LEAST_SEEDS, "seeds, with one training run of each method per seed", least=1)
 
     def __post_init__(self) -> None:
         super().__post_init__()
@@ -130,7 +132,7 @@ class TrainingSpeedOptions(CheckedOptions):
         if self.data_dir is not None:
             find("mnist", self.data_dir)
         if self.device != "cpu" and not _has_gpu():
-            raise SpecError("expected a GPU that PyTorch sees for --device cuda, got none; omit the option")
+            raise SpecError("expected a GPU that PyTorch sees for --device cuda, got none; omit --device")
 
 
 def _has_gpu() -> bool:

@@ -48,9 +48,9 @@ COLUMNS: Columns[Row] = (
     (Column("after"), lambda row: f"{row['loss_after']:.3f}"),
 )
 NOTE = (
-    "Moved: weights whose bfloat16 bits changed in a step. Bits: of a delta, for each weight. x BF16: how "
-    "many times fewer than 16. 2-bit: without the entropy coder. Full copy: bits of the first payload. These "
-    "are means over the measured steps. After each of them the replica has the bits of the rounded weights."
+    "Moved: weights whose bfloat16 bits changed in a step. Bits: bits of a delta per weight. x BF16: "
+    "reduction from 16 bits. 2-bit: without the entropy coder. Full copy: bits of the first payload. All "
+    "are means over the measured steps. After each step, the replica has the bits of the rounded weights."
 )
 
 
@@ -144,7 +144,7 @@ def _fine_tune(
         if not torch.equal(replica.view(torch.int16), masters.bfloat16().view(torch.int16)):
             raise ExchangeError(
                 "expected a replica with the bits of the rounded weights, got different bits after step "
-                f"{step} at the learning rate {rate:g}; please report this"
+                f"{step} at the learning rate {rate:g}; please report this bug"
             )
         moved.append(float((replica.view(torch.int16) != held.view(torch.int16)).float().mean()))
         nbytes.append(payload.numel())

@@ -120,7 +120,7 @@ def _parse(path: Path, file: BinaryIO | gzip.GzipFile, dimensions: int) -> torch
 
 
 def _refuse(path: Path, reason: str) -> NoReturn:
-    raise DataError(f"{path} is damaged: {reason}; replace it with a fresh copy")
+    raise DataError(f"{path} is damaged: {reason}; replace the file with a fresh copy")
 
 
 # The checksum that data sets are published with.
@@ -249,8 +249,8 @@ def _folder_in(named: Path, source: Source) -> Path:
     best = min(candidates, key=lambda folder: len(_missing(folder)))
     if missing := _missing(best):
         raise DataError(
-            f"{source.title} is incomplete in {named}; put {', '.join(missing)} there or into its subfolder "
-            f"{source.folder}"
+            f"{source.title} is incomplete in {named}; put {', '.join(missing)} into this folder or its "
+            f"subfolder {source.folder}"
         )
     return best
 
@@ -264,8 +264,8 @@ def _download(source: Source, name: str, md5: str, folder: Path) -> None:
         fetch(source.mirror + name, md5, folder / name)
     except DataError as error:
         raise DataError(
-            f"{error}; to work offline, put {', '.join(NAMES)} of {source.title} into a folder and pass it "
-            "as --data-dir, or use --data digits"
+            f"{error}; to work offline, put {', '.join(NAMES)} of {source.title} into a folder and pass "
+            "that folder as --data-dir, or use --data digits"
         ) from error
 
 
@@ -375,14 +375,14 @@ def _copy(url: str, write: Callable[[bytes], object], timeout_s: float) -> int:
     try:
         response = urllib.request.urlopen(url, timeout=timeout_s)
     except (OSError, http.client.HTTPException) as error:
-        raise DataError(f"cannot fetch {url}: {_reason(error)}") from error
+        raise DataError(f"cannot download {url}: {_reason(error)}") from error
     with response:
         while block := _download_read(response, url, received):
             write(block)
             received += len(block)
     announced = response.headers.get("Content-Length")
     if announced is not None and received != int(announced):
-        raise DataError(f"cannot fetch {url}: the connection ended after {received} of {announced} bytes")
+        raise DataError(f"cannot download {url}: the connection ended after {received} of {announced} bytes")
     return received
 
 
@@ -390,7 +390,7 @@ def _download_read(response: http.client.HTTPResponse, url: str, received: int) 
     try:
         return response.read(BLOCK_NBYTES)
     except (OSError, http.client.HTTPException) as error:
-        raise DataError(f"cannot fetch {url}: {_reason(error)} after {received} bytes") from error
+        raise DataError(f"cannot download {url}: {_reason(error)} after {received} bytes") from error
 
 
 def _reason(error: Exception) -> str:

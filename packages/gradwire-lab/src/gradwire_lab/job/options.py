@@ -97,7 +97,10 @@ def make_run(method: str, codec: str = UNCOMPRESSED, staleness: int | None = Non
     if staleness is not None:
         _check_staleness(method, staleness)
     if method in TORCHS and codec != UNCOMPRESSED:
-        raise SpecError(f"{method} is PyTorch's own exchange and supports no codec; use attach:{codec}")
+        raise SpecError(
+            f"{method}: expected no codec, because PyTorch exchanges the gradients, got {codec}; use "
+            f"attach:{codec}"
+        )
     if codec == AUTO and method not in CHOOSE:
         raise SpecError(
             f"expected one of the methods {', '.join(CHOOSE)} with auto, got {method}; pass a codec"
@@ -130,7 +133,7 @@ def parse_runs(text: str) -> tuple[Run, ...]:
     runs = tuple(_parse_one(spec) for spec in specs)
     for number, run in enumerate(runs):
         if run in runs[:number]:
-            raise SpecError(f"expected every run once, got {run} twice in {text!r}; remove one of them")
+            raise SpecError(f"expected every run once, got {run} twice in {text!r}; remove one")
     return runs
 
 
@@ -264,8 +267,9 @@ def _check_unsaid(options: JobOptions) -> None:
     """Raise ``SpecError`` if exchange options are set for a run with ``auto``, which chooses them."""
     if options.exchange != Plan(pipeline=PIPELINE) or options.scale is not None:
         raise SpecError(
-            f"a run with auto chooses its own plan, with {PIPELINE} steps in flight for pipe; omit "
-            "--algorithm, --segment, --bucket, --offload, --scale, and --pipeline, or pass a codec"
+            f"expected no exchange options with auto, which chooses a plan (with {PIPELINE} steps in "
+            "flight for pipe); omit --algorithm, --segment, --bucket, --offload, --scale, and --pipeline, "
+            "or pass a codec"
         )
 
 
@@ -319,7 +323,7 @@ def check_writable(out: Path) -> None:
     check_folder_writable("--out", out)
     for name in FILES:
         if (out / name).is_dir():
-            raise JobError(f"--out {out} cannot be written: {name} in it is a folder; pass another folder")
+            raise JobError(f"expected no folder named {name} in --out {out}, got one; pass another --out")
 
 
 def _check_weights(options: JobOptions) -> None:
@@ -328,7 +332,8 @@ def _check_weights(options: JobOptions) -> None:
         return
     if not methods:
         raise JobError(
-            "--weights applies to the methods server and sharded only; omit it, or add one of these methods"
+            "expected the method server or sharded with --weights, got neither; omit --weights, or add "
+            "one of these methods"
         )
     if "sharded" in methods:
         _one_of("--weights of the method sharded", options.weights, DELTAS)
@@ -341,9 +346,8 @@ def _check_link(options: JobOptions) -> None:
     rate = check_link_rate(options.link)
     if rate is not None and options.exchange.offload is not None:
         raise JobError(
-            "--rate throttles uncompressed frames, so it cannot be combined with --offload; omit one of "
-            "them, or use a testbed with NICs: gradwire testbed run --rate RATE --nic SPEC -- gradwire "
-            "train ..."
+            "expected --rate or --offload, got both; omit one, or use a testbed with NICs: gradwire "
+            "testbed run --rate RATE --nic SPEC -- gradwire train ..."
         )
     on_ddp = [str(run) for run in options.runs if run.method in ON_DDP]
     if rate is not None and on_ddp:
@@ -357,7 +361,7 @@ def _check_data_folder(options: JobOptions) -> None:
     if options.data not in SOURCES and options.data_folder is not None:
         raise JobError(
             f"expected --data {' or '.join(SOURCES)} with --data-dir, got {options.data}, which needs no "
-            "files; omit one of them"
+            "files; omit one"
         )
 
 

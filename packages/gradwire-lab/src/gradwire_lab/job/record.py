@@ -243,8 +243,8 @@ def verdict(equal: EqualLoss) -> str:
     base = equal.baseline
     if base.accuracy < LEARNED:
         return (
-            f"{base.run.label} did not learn: its top-1 accuracy at the end is {100 * base.accuracy:.1f} %, "
-            "so no speed counts; train for more --epochs"
+            f"{base.run.label} did not learn: its top-1 accuracy at the end is {100 * base.accuracy:.1f} "
+            "%, so speeds don't count; train for more --epochs"
         )
     own = [run for run in equal.reached if _is_own(run) and equal.reached[run] is not None]
     missed = [run.label for run in equal.reached if _is_own(run) and equal.reached[run] is None]
@@ -350,7 +350,7 @@ def _decided(row: object) -> tuple[int, str]:
     return given.get("step", whole()), given.get("reason", text)
 
 
-_SOURCE = Source("a record of training", "write it again with 'gradwire train'")
+_SOURCE = Source("a record of training", "repeat 'gradwire train'")
 _EPOCH = of(Epoch, **{each.name: _number for each in fields(Epoch) if each.type == "float"})
 
 

@@ -28,8 +28,8 @@ from gradwire_lab.job.record import (
 )
 
 NOTE = (
-    "Per step: exposed is the communication that computation does not hide, wire what all ranks send "
-    "together, headers included. Ratio: bytes of floats per byte on the wire."
+    "Per step: exposed is the communication that computation does not hide, and wire is the bytes that "
+    "all ranks send, including headers. Ratio: bytes of floats per byte on the wire."
 )
 SPEEDS = "The last columns are speed-ups in wall-clock training time, without evaluation."
 _SHORT = {PS_SYNC: "PS", D_SYNC: "D", DDP: "DDP"}

@@ -292,7 +292,7 @@ def _same_weights(side: _Side) -> str:
     if different:
         raise JobError(
             f"{side.run.label}: expected bit-identical final weights on all ranks, but rank {different[0]} "
-            "differs from rank 0; please report this"
+            "differs from rank 0; please report this bug"
         )
     return own.hex()
 

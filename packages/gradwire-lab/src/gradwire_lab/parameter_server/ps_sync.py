@@ -177,7 +177,7 @@ def weights_through(codec: Codec | str | None, plan: Plan, ledger: Ledger | None
 def check_steps(steps: object) -> None:
     """Raise ``SpecError`` unless ``steps`` is a whole number from 0 up."""
     if not is_whole(steps, 0, sys.maxsize):
-        raise SpecError(f"serve expected a whole number of steps from 0 up, got {shown(steps)}")
+        raise SpecError(f"serve: expected a whole number of at least 0 steps, got {shown(steps)}")
 
 
 def star_of(plan: PlanLike) -> Plan:
@@ -193,16 +193,20 @@ def check_star(exchange: Exchange, method: str, *, serves: bool) -> None:
     """
     if exchange.plan.algorithm != "star" or exchange.link.world < 2:
         raise SpecError(
-            "a parameter server expected the algorithm 'star' and at least 2 ranks, got "
+            "a parameter server: expected the algorithm 'star' and at least 2 ranks, got "
             f"{exchange.plan.algorithm!r} and {exchange.link.world} ranks; use Plan(algorithm='star')"
         )
     rank = exchange.link.rank
     if serves and rank != 0:
         other = method.replace("Server", "Worker")
-        raise SpecError(f"expected rank 0 of the link as the server, got rank {rank}; create a {other} there")
+        raise SpecError(
+            f"expected rank 0 of the link as the server, got rank {rank}; create a {other} on this rank"
+        )
     if rank == 0 and not serves:
         other = method.replace("Worker", "Server")
-        raise SpecError(f"expected the server on rank 0 of the link, got a {method}; create a {other} there")
+        raise SpecError(
+            f"expected the server on rank 0 of the link, got a {method}; create a {other} on rank 0"
+        )
 
 
 # The weights and optimizer state in a checkpoint of a server or a worker.
@@ -218,8 +222,8 @@ def check_weights(weights: Mapping[str, torch.Tensor] | None, model: nn.Module) 
     if different:
         name = different[0]
         raise StateError(
-            f"expected the state of this model, in which {shown(name)} is {wanted.get(name, 'missing')}, got "
-            f"one in which it is {found.get(name, 'missing')}; load the state of the same model"
+            f"expected a state with {shown(name)} {wanted.get(name, 'missing')}, got "
+            f"{found.get(name, 'missing')}; load the state of the same model"
         )
 
 

@@ -204,7 +204,7 @@ class StaleServer(Method):
         data. Then the other workers are notified, the link is closed, and no gradient is partly applied.
         """
         if self.exchange.failure is not None:
-            raise ExchangeError(f"this server has failed ({self.exchange.failure}); create a new one")
+            raise ExchangeError(f"this server has failed ({self.exchange.failure}); create a new server")
         check_steps(steps)
         if steps < 1:
             return StepRecord()

@@ -160,7 +160,7 @@ class StaleWorker(WorkerMethod):
         while (answer := self._talk.hear()).kind is Kind.HELD:
             pass  # the server is alive, so the timeout starts again
         if answer.kind is Kind.GAVE_UP:
-            whom = "of an error of its own" if answer.rank == 0 else f"rank {answer.rank} failed"
+            whom = "of its own error" if answer.rank == 0 else f"rank {answer.rank} failed"
             raise ExchangeError(f"the server stopped because {whom}; see the error of rank {answer.rank}")
         if answer.kind not in (Kind.WEIGHTS, Kind.SAME) or answer.clock != clock:
             raise FrameError(
@@ -171,7 +171,7 @@ class StaleWorker(WorkerMethod):
     @contextmanager
     def _failing_for_good(self, clock: int) -> Iterator[None]:
         if self.exchange.failure is not None:
-            raise ExchangeError(f"this worker has failed ({self.exchange.failure}); create a new one")
+            raise ExchangeError(f"this worker has failed ({self.exchange.failure}); create a new worker")
         try:
             yield
         except BaseException as error:

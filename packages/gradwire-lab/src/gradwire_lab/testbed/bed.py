@@ -125,7 +125,10 @@ class Testbed:
             After Ctrl-C, once all hosts have ended. As after every exception, the testbed is then closed.
         """
         if self._channel is None or self._entry is None:
-            raise TestbedError("a testbed runs commands inside its 'with' block only; call run() there")
+            raise TestbedError(
+                "expected run() within the testbed's 'with' block, got a call outside; call run() inside "
+                "the block"
+            )
         inherited = inherited_environment() if environment is None else environment
         folder = Path.cwd() if folder is None else folder
         check_command(command, inherited.get("PATH", os.defpath), folder)
@@ -221,7 +224,7 @@ def check_command(command: Sequence[str], path: str, folder: Path) -> None:
         raise SpecError("expected a command for every host, got none; pass a program and its arguments")
     if not folder.is_dir():
         raise TestbedError(
-            f"expected an existing working folder, got {folder}; create it or pass another one"
+            f"expected an existing working folder, got {folder}; create the folder, or pass another one"
         )
     program = command[0]
     found = (
@@ -230,4 +233,4 @@ def check_command(command: Sequence[str], path: str, folder: Path) -> None:
         else shutil.which(program, path=path) is not None
     )
     if not found:
-        raise TestbedError(f"the command {program!r} is not found or not executable; check its path")
+        raise TestbedError(f"the command {program!r} is not found or not executable; check the path")

@@ -238,7 +238,7 @@ class Runner:
 
 
 def _gone() -> TestbedError:
-    return TestbedError("the testbed's supervisor is gone, and every host with it; start a new testbed")
+    return TestbedError("the testbed's supervisor has ended, and all hosts with it; start a new testbed")
 
 
 # Keep a virtual machine's cores from sleeping long while hosts run, so that links keep their rate.

@@ -28,7 +28,7 @@ A host's only other interface is ``lo``.
 NIC_HOST, NIC_LINK = "host", "link"
 """The interfaces of a NIC between a host and its link, in the NIC's own namespace."""
 _UNITS = {"gbit": 1e9, "mbit": 1e6, "kbit": 1e3}
-_SOURCE = Source("a topology", 'an example is {"rates": ["1gbit", "1gbit"], "delay": "1ms"}')
+_SOURCE = Source("a topology", 'write, for example, {"rates": ["1gbit", "1gbit"], "delay": "1ms"}')
 
 
 @dataclass(frozen=True, slots=True)
@@ -99,7 +99,8 @@ class Topology:
             raise SpecError(f"expected groups that add up to the {self.hosts} hosts, got the sizes {sizes}")
         if self.core_nbytes_per_s is not None and len(self.groups) < 2:
             raise SpecError(
-                "a core rate needs at least 2 groups of hosts; pass groups, or omit the core rate"
+                "expected at least 2 groups of hosts with a core rate, got 1; pass groups, or omit the "
+                "core rate"
             )
 
     @classmethod

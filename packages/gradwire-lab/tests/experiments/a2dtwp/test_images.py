@@ -86,7 +86,7 @@ def test_a_folder_without_images_is_refused(tmp_path: Path) -> None:
 def test_an_archive_of_something_else_is_refused(tmp_path: Path, content: dict[str, object]) -> None:
     for name in ("train", "test"):
         np.savez(tmp_path / f"{name}.npz", **content)  # type: ignore[arg-type]
-    with pytest.raises(DataError, match="download it again"):
+    with pytest.raises(DataError, match="download the data set again"):
         read_images(tmp_path)
     (tmp_path / "train.npz").write_bytes(b"PK")
     with pytest.raises(DataError, match="cannot read images and labels from"):

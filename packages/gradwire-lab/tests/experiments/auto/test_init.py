@@ -45,7 +45,7 @@ def test_each_codec_goes_over_each_algorithm_as_a_fixed_plan() -> None:
         ({"methods": "fp9"}, "expected --methods from DDP, .*, got 'fp9'"),
         ({"codecs": "fp9"}, "fp9"),
         ({"codecs": "fp8", "algorithms": "rong"}, "rong"),
-        ({"seeds": 0}, "expected --seeds of 1 or more, got 0"),
+        ({"seeds": 0}, "expected --seeds of at least 1, got 0"),
         ({"hosts": 1}, "at least 2 hosts"),
         ({"rate": "fast"}, "fast"),
         ({"data_dir": "nowhere"}, "expected a folder for --data-dir"),
@@ -102,6 +102,8 @@ def test_its_table_compares_each_seed_with_ddp_s() -> None:
     ]
     assert "0.90 times as fast as with each task's fastest fixed plan" in str(speed)
     assert not any("fixed plan" in str(part) for part in auto.table(rows[:4]))
-    assert "9.0 times fewer bytes of all tasks together, 8.0 times on the mean of the tasks" in str(summary)
-    assert "of the tasks, 9.0 times in the second half" in str(summary)
+    assert "9.0 times fewer bytes over all tasks together, 8.0 times on average over the tasks" in str(
+        summary
+    )
+    assert "over the tasks, and 9.0 times in the second half" in str(summary)
     assert max(map(len, lines(*auto.table(rows)))) <= 80

@@ -85,9 +85,7 @@ def test_rows_must_have_all_words_of_the_cells() -> None:
     )
     rows = [{**cell, "data": "mnist"} for cell in cells]
     made.check_rows({"numbers": [3]}, rows)
-    with pytest.raises(
-        JobError, match="lacks rows: expected some with method star, got none; measure it again"
-    ):
+    with pytest.raises(JobError, match="lacks rows: expected some with method star, got none; measure again"):
         made.check_rows({"numbers": [3]}, rows[:1])
     made.check_rows({"numbers": [7]}, rows[:1])  # options of an older gradwire have cells of their own
 

@@ -44,7 +44,7 @@ def test_a_short_run_lossy_warnings_and_a_busy_machine_are_told() -> None:
     text = " ".join(" ".join(lines(*report([short], TITLES))).split())
     assert "largest (short: steps)" in text
     assert "table I is too short for a final verdict: steps 168 instead of 600." in text
-    assert "table I: Lossy warnings while this was measured: rank 0: fp8 loses 99.0%; rank 1: fp8" in text
+    assert "table I: Lossy warnings during the measurement: rank 0: fp8 loses 99.0%; rank 1: fp8" in text
     assert text.count("loses") == 3
     assert "; and 2 more, which the record has." in text
     assert f"table I: {BUSY}" in text

@@ -71,11 +71,11 @@ def test_parts_that_are_not_named_are_left_out() -> None:
     [
         (("--parts", "rings"), "expected --parts from paper, ring, step, got 'rings'"),
         (("--hosts", "1"), "at least 2 hosts, got 1"),
-        (("--layers", "1"), "expected --layers of 2 or more, got 1"),
-        (("--widths", "256,8"), "expected --widths of 64 or more, got 8"),
+        (("--layers", "1"), "expected --layers of at least 2, got 1"),
+        (("--widths", "256,8"), "expected --widths of at least 64, got 8"),
         (("--batch-sizes", "0"), "--batch-sizes"),
-        (("--max-steps", "4"), "expected --max-steps of 5 or more, got 4"),
-        (("--seeds", "0"), "expected --seeds of 1 or more, got 0"),
+        (("--max-steps", "4"), "expected --max-steps of at least 5, got 4"),
+        (("--seeds", "0"), "expected --seeds of at least 1, got 0"),
     ],
 )
 def test_a_mistake_is_one_sentence(words: tuple[str, ...], reason: str) -> None:

@@ -42,7 +42,7 @@ def test_each_part_has_its_table_and_all_keep_the_width() -> None:
     split = [line.split() for line in printed]
     assert ["identity", "2", "1", "640", "640", "640", "8", "960", "968", "-0.83"] in split
     assert any(words[:5] == ["3", "80mbit", "100", "50", "naive"] and words[-1] == "0.950" for words in split)
-    assert "steps of 2 layers on digits, predicted with what 2 hosts at 80mbit gave" in " ".join(printed)
+    assert "steps of 2 layers on digits, predicted from 2 hosts at 80mbit" in " ".join(printed)
     assert any(line.startswith("PCIe, both directions") and "omitted" in line for line in printed)
     assert any("arithmetic" in line for line in printed)
 

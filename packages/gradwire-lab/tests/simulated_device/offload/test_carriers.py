@@ -129,9 +129,7 @@ def test_a_device_of_its_own_has_the_memory_that_it_needs() -> None:
 
 def test_deltas_on_an_accelerator_without_triton_are_refused(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "gradwire.gpu.deltas", None)
-    with pytest.raises(
-        MissingPackageError, match=r"needs the package triton.*send weights there without deltas"
-    ):
+    with pytest.raises(MissingPackageError, match=r"needs the package triton.*send weights without deltas"):
         DeltaCarrier(ends_of([torch.zeros(2, 2)], [torch.zeros(2, 2, device="meta")]), "bf16", 1)
 
 

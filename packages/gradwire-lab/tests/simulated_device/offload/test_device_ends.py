@@ -23,12 +23,13 @@ def test_host_memory_is_the_device_s_unless_it_must_not_be_pinned() -> None:
 def test_what_a_device_raises_becomes_one_sentence() -> None:
     end = DeviceEnd(Simulated(), [])
     room = pytest.raises(
-        DeviceError, match=r"does not have enough memory for a copy \(no room\); the masters"
+        DeviceError, match=r"does not have enough memory for a copy \(no room\); pass another device"
     )
     with room, end.at_work("a copy"):
         raise torch.OutOfMemoryError("no room. \nTry this and that")
     gone = pytest.raises(
-        DeviceError, match=r"a simulated device failed in a copy \(gone\).*make one on another"
+        DeviceError,
+        match=r"a simulated device failed during a copy \(gone\).*create a HostOffload on another",
     )
     with gone, end.at_work("a copy"):
         raise RuntimeError("gone")

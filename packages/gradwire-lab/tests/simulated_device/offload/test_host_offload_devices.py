@@ -224,10 +224,10 @@ def test_what_does_not_go_together_is_refused() -> None:
     model, devices = make_model(), [Simulated(), Simulated()]
     for options in ({"device": devices}, {"device": devices[0], "fraction": 0.5}):
         with pytest.raises(
-            SpecError, match="step_in_backward=True expected one device and all layers on the host"
+            SpecError, match="step_in_backward=True: expected one device and all layers on the host"
         ):
             HostOffload(model, make_optimizer(model), "static:8", step_in_backward=True, **options)
-    with pytest.raises(SpecError, match="fraction= expected one device, got 2"):
+    with pytest.raises(SpecError, match="fraction: expected one device, got 2"):
         HostOffload(model, make_optimizer(model), "static:8", device=devices, fraction=0.5)
     with offloaded([devices[0]], fraction=0.6) as offload:
         state = offload.state_dict()

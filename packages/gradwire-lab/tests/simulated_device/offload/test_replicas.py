@@ -54,5 +54,5 @@ def test_mistakes_are_one_sentence() -> None:
 
 
 def test_a_replica_that_does_not_fit_is_one_sentence() -> None:
-    with pytest.raises(DeviceError, match=r"weights of 24 bytes, does not fit in .* a simulated device; the"):
+    with pytest.raises(DeviceError, match=r"weights of 24 bytes do not fit in .* a simulated device; choose"):
         replicas_of(nn.Linear(2, 2), Simulated(refused=("adopt", 0)), ())

@@ -19,8 +19,8 @@ try:
     from gradwire._native import _core
 except ImportError as error:  # pragma: no cover - only in a broken installation
     raise ImportError(
-        "gradwire's compiled kernels are missing or do not load on this machine; "
-        f"build them with `pip install ./packages/gradwire` or `make setup` in the source tree ({error})"
+        f"gradwire's compiled kernels are missing or do not load on this machine ({error}); build them "
+        "with `pip install ./packages/gradwire` or `make setup` in the source tree"
     ) from error
 
 __all__ = [
@@ -98,7 +98,7 @@ def threads() -> int:
 @cache
 def _count(text: str) -> int:
     if not re.fullmatch(r"0*[1-9]\d{0,3}", text, re.ASCII):
-        raise SpecError(f"expected a whole number from 1 to 9999 for GRADWIRE_THREADS, got {text!r}")
+        raise SpecError(f"GRADWIRE_THREADS: expected a whole number from 1 to 9999, got {text!r}")
     return int(text)
 
 
@@ -362,8 +362,7 @@ def _three(params: tuple[int, ...]) -> tuple[int, int, int]:
 def _select(name: str, source: str) -> None:
     if not _core.set_target(name):
         raise SpecError(
-            f"{source}: expected one of this machine's targets, "
-            f"{', '.join(available_targets())}, got {name!r}"
+            f"{source}: expected a target of this machine ({', '.join(available_targets())}), got {name!r}"
         )
 
 

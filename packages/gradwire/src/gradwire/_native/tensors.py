@@ -25,15 +25,16 @@ def check_tensor(x: torch.Tensor, what: str, dtype: torch.dtype, *, on_cuda: boo
         )
     if x.is_neg() or x._is_zerotensor() or (x.numel() and x.data_ptr() == 0):
         raise TensorError(
-            f"expected {what} with its values in memory, got a view negated lazily, or no memory; "
-            f"{_instead(what, dtype)}"
+            f"expected a materialized tensor for {what}, got a lazily negated view or a tensor without "
+            f"memory; {_instead(what, dtype)}"
         )
 
 
 def _instead(what: str, dtype: torch.dtype) -> str:
     """Return the advice to keep a copy of the tensor, because results in a temporary copy would be lost."""
     return (
-        f"make flat = {what}.detach().to('cpu', {dtype}).clone().flatten(), pass flat, and read results there"
+        f"create flat = {what}.detach().to('cpu', {dtype}).clone().flatten(), pass flat, and read the "
+        "result from flat"
     )
 
 

@@ -18,7 +18,7 @@ from gradwire.planner.predict import UNCERTAINTY, Prediction, Predictor, choose
 from gradwire.timing.environment import Environment
 from gradwire.units import format_duration, format_rate
 
-_SOURCE = Source("a decision", "remove it, and the run measures again")
+_SOURCE = Source("a decision", "remove the file, so the run measures again")
 
 
 @dataclass(frozen=True)

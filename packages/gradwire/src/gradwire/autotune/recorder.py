@@ -200,8 +200,8 @@ def _line_of(rate: object, hosts: object) -> Line | None:
     """
     if not (rate is None or isinstance(rate, str | int | float)) or isinstance(rate, bool):
         raise SpecError(
-            f"expected a rate such as '10gbit', or bytes per second, got {shown(rate)}; omit it to measure "
-            "the link"
+            f"expected a rate such as '10gbit', or bytes per second, got {shown(rate)}; omit rate to "
+            "measure the link"
         )
     found = parse_rate(rate) if isinstance(rate, str) else rate
     line = Line(ASSUMED_LATENCY_S, float("inf") if found is None else found)

@@ -62,7 +62,7 @@ def refusal(decision: Decision, settings: Auto, rules: CandidateRules, names: It
 # The state of an automatic choice in a checkpoint, with which a resumed run continues its plan.
 
 _SOURCE = Source(
-    "the state of an automatic choice", "remove 'auto' from it, and the run measures again", StateError
+    "the state of an automatic choice", "remove 'auto' from the state, so the run measures again", StateError
 )
 
 
@@ -146,7 +146,7 @@ class Saved:
     def allows(self, state: State) -> bool:
         """Return whether the run may continue with the state of a checkpoint."""
         if state.settings and state.settings != terms_of(self.settings):
-            why = f"expected its settings to be {terms_of(self.settings)}, got {state.settings}"
+            why = f"expected the settings {terms_of(self.settings)}, got {state.settings}"
             return self._leave_out("the choice in the checkpoint", why)
         return not state.decisions or self._allows(state.decisions[-1][1], "the choice in the checkpoint")
 
@@ -174,7 +174,7 @@ def load(place: str, key: str, terms: str, most_nbytes: int = DEFAULT.most_file_
         if not path.exists():
             return None
         _check_ordinary(path, most_nbytes)
-        record = read_record(path, SCHEMA, "decision", "remove it, and the run measures again")
+        record = read_record(path, SCHEMA, "decision", "remove the file, so the run measures again")
         check_sealed({name: record[name] for name in _SEALED if name in record}, f"the fields of {path}")
         if record.get("key") != key or record.get("settings", terms) != terms:
             return None
@@ -206,5 +206,6 @@ def _check_ordinary(path: Path, most_nbytes: int) -> None:
     if path.exists() and path.stat().st_size > most_nbytes:
         size = path.stat().st_size
         raise SpecError(
-            f"expected at most {most_nbytes} bytes in {path}, got {size}; remove it, or pass another path"
+            f"expected at most {most_nbytes} bytes in {path}, got {size}; remove the file, or pass another "
+            "path"
         )

@@ -170,7 +170,8 @@ class AutoConfig:
                 kind, fits = "a number above 0", is_number and value > 0
             if not fits:
                 raise SpecError(
-                    f"expected {kind} for {each.name}, got {shown(value)}; omit it to use {each.default}"
+                    f"expected {kind} for {each.name}, got {shown(value)}; omit {each.name} to use "
+                    f"{each.default}"
                 )
 
     @property
@@ -245,8 +246,8 @@ class Auto:
     def __post_init__(self) -> None:
         if not is_real(self.max_lost_norm, 0.0, 1.0) or self.max_lost_norm == 0:
             raise SpecError(
-                f"expected a max_lost_norm above 0 and at most 1, got {shown(self.max_lost_norm)}; omit it "
-                "to use 0.2"
+                f"expected a max_lost_norm above 0 and at most 1, got {shown(self.max_lost_norm)}; omit "
+                "max_lost_norm to use 0.2"
             )
         if isinstance(self.codecs, str) or not isinstance(self.codecs, Sequence):
             raise SpecError(
@@ -254,7 +255,10 @@ class Auto:
                 f"[{shown(self.codecs)}]"
             )
         if not isinstance(self.config, AutoConfig):
-            raise SpecError(f"expected an AutoConfig for config, got {shown(self.config)}; omit it")
+            raise SpecError(
+                f"expected an AutoConfig for config, got {shown(self.config)}; pass an AutoConfig, or omit "
+                "config"
+            )
         for each in self.candidates:
             Plan.of(each)
 

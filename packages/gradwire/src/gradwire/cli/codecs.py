@@ -48,7 +48,9 @@ NOTES = MappingProxyType(
         ),
         "inceptionn": CodecNote("2^-7 below 1", "INCEPTIONN, alg. 2 and 3", "with hardware of this format"),
         "errbound": CodecNote(
-            "the bound, always", "gradwire", "if you know which error the model bears; or with rel=0.05"
+            "the bound, always",
+            "gradwire",
+            "if you know the error that the model tolerates; or with rel=0.05",
         ),
         "truncate": CodecNote(
             "an ulp of the kept bits", "INCEPTIONN; Pipe-SGD +T", "with hardware of this format"
@@ -94,9 +96,9 @@ def run(arguments: Sequence[str]) -> None:
         epilog="example:\n  gradwire codecs ecsq:0.25",
     )
     parser.add_argument(
-        "spec", metavar="SPEC", nargs="?", help="codec, whose card is shown (all, as a table)"
+        "spec", metavar="SPEC", nargs="?", help="show the card of this codec (default: a table of all codecs)"
     )
-    parser.add_argument("--no-measure", action="store_true", help="show no typical bits and speeds")
+    parser.add_argument("--no-measure", action="store_true", help="omit typical bits and speeds")
     add_usual(parser)
     words = parser.parse_args(arguments)
     specs = specs_of_all() if words.spec is None else [str(parse(words.spec))]
@@ -157,9 +159,9 @@ def _list(speeds: Mapping[str, Speed]) -> list[str | Table]:
 
 
 _LEGEND = (
-    "bits: of a payload per value, typically (Laplace-distributed values of scale 0.001, which matters to "
-    "absolute bounds), and at most. encode, add: speed of encoding, and of decoding and adding, in bytes of "
-    "float32 here. The card of one codec: gradwire codecs SPEC."
+    "bits: payload bits per value, typical (for Laplace-distributed values of scale 0.001, which matters "
+    "for absolute bounds) and maximum. encode, add: speed of encoding, and of decoding and adding, in "
+    "bytes of float32 on this machine. For one codec's card, run gradwire codecs SPEC."
 )
 
 

@@ -26,10 +26,12 @@ def run(arguments: Sequence[str]) -> int:
         "      -m gradwire doctor --plan plan.json",
     )
     parser.add_argument(
-        "--plan", dest="plan_file", type=file_path, metavar="FILE", help="file of a plan, to check and run"
+        "--plan", dest="plan_file", type=file_path, metavar="FILE", help="plan file, to check and run"
     )
-    parser.add_argument("--no-line-rate", dest="lines", action="store_false", help="do not measure the links")
-    add_timeout(parser, 30.0, "in each wait")
+    parser.add_argument(
+        "--no-line-rate", dest="lines", action="store_false", help="omit the measurement of the links"
+    )
+    add_timeout(parser, 30.0, "for each wait")
     add_json(parser, "json_file")
     add_overwrite(parser)
     add_usual(parser)

@@ -30,13 +30,19 @@ def run(arguments: Sequence[str]) -> None:
     )
     group = parser.add_argument_group("messages")
     add_sizes(group, "1", "64MiB")
-    group.add_argument("--repeats", type=int, default=5, metavar="N", help="streams per figure (5)")
     group.add_argument(
-        "--time", type=seconds, default=0.1, metavar="TIME", help="approximate, per figure (100ms)"
+        "--repeats", type=int, default=5, metavar="N", help="streams measured for each figure (default: 5)"
     )
-    group.add_argument("--window", type=int, default=16, metavar="N", help="messages in flight (16)")
+    group.add_argument(
+        "--time",
+        type=seconds,
+        default=0.1,
+        metavar="TIME",
+        help="approximate time for each figure (default: 100ms)",
+    )
+    group.add_argument("--window", type=int, default=16, metavar="N", help="messages in flight (default: 16)")
     group = parser.add_argument_group("where")
-    group.add_argument("--workers", type=int, metavar="N", help="number of local processes (2)")
+    group.add_argument("--workers", type=int, metavar="N", help="number of local processes (default: 2)")
     group.add_argument("--all-pairs", action="store_true", help="measure every pair of ranks in turn")
     add_network(group)
     add_outputs(parser.add_argument_group("results"))
@@ -52,25 +58,30 @@ def run(arguments: Sequence[str]) -> None:
 
 def add_sizes(group: argparse._ArgumentGroup, low: str, high: str) -> None:
     """Add the options for message sizes."""
-    group.add_argument("--min", metavar="SIZE", default=low, help=f"the smallest size ({low})")
-    group.add_argument("--max", metavar="SIZE", default=high, help=f"the largest size ({high})")
-    group.add_argument("--factor", type=int, metavar="N", default=2, help="from one size to the next (2)")
+    group.add_argument("--min", metavar="SIZE", default=low, help=f"smallest message size (default: {low})")
+    group.add_argument("--max", metavar="SIZE", default=high, help=f"largest message size (default: {high})")
+    group.add_argument(
+        "--factor", type=int, metavar="N", default=2, help="factor between message sizes (default: 2)"
+    )
     group.add_argument("--sizes", metavar="LIST", help="sizes, instead of a range: 64kB,1MB,16MB")
 
 
 def add_network(group: argparse._ArgumentGroup) -> None:
     """Add the options for the network."""
     group.add_argument(
-        "--rate", dest="link", metavar="RATE", help="rate of each host's link, here of each rank (unlimited)"
+        "--rate",
+        dest="link",
+        metavar="RATE",
+        help="rate of each host's link (default: unlimited)",
     )
-    add_timeout(group, 60.0, "in each wait")
+    add_timeout(group, 60.0, "for each wait")
 
 
 def add_outputs(group: argparse._ArgumentGroup) -> None:
     """Add the options for results."""
     add_json(group, "json_file")
     group.add_argument(
-        "--plot", dest="plot_file", type=file_path, metavar="FILE", help="write a picture (PNG)"
+        "--plot", dest="plot_file", type=file_path, metavar="FILE", help="write a plot to this file (PNG)"
     )
     add_overwrite(group)
     add_usual(group)

@@ -18,10 +18,10 @@ def geometric(low_nbytes: int, high_nbytes: int, factor: int) -> tuple[int, ...]
     (1, 2, 4, 8)
     """
     if factor < 2:
-        raise SpecError(f"expected a whole number from 2 up for --factor, got {factor}")
+        raise SpecError(f"expected a whole number of at least 2 for --factor, got {factor}")
     if not 1 <= low_nbytes <= high_nbytes:
         raise SpecError(
-            f"expected sizes from 1 byte up for --min and --max, got {low_nbytes} and {high_nbytes}"
+            f"expected sizes of at least 1 byte for --min and --max, got {low_nbytes} and {high_nbytes}"
         )
     _check_most(high_nbytes)
     sizes = [low_nbytes]
@@ -33,7 +33,7 @@ def geometric(low_nbytes: int, high_nbytes: int, factor: int) -> tuple[int, ...]
 def listed(sizes: tuple[int, ...]) -> tuple[int, ...]:
     """Return the sizes in ascending order. Raises ``SpecError`` if one is repeated, is 0, or is too large."""
     if min(sizes) < 1 or len(set(sizes)) < len(sizes):
-        raise SpecError(f"expected different sizes from 1 byte up, got {', '.join(map(str, sizes))}")
+        raise SpecError(f"expected different sizes of at least 1 byte, got {', '.join(map(str, sizes))}")
     _check_most(max(sizes))
     return tuple(sorted(sizes))
 
@@ -111,4 +111,4 @@ def _once(option: str, words: tuple[str, ...]) -> tuple[str, ...]:
 
 def _check_most(nbytes: int) -> None:
     if nbytes > MOST_NBYTES:
-        raise SpecError(f"expected a size up to {format_size(MOST_NBYTES)}, got {format_size(nbytes)}")
+        raise SpecError(f"expected a size of at most {format_size(MOST_NBYTES)}, got {format_size(nbytes)}")

@@ -65,7 +65,7 @@ def commands() -> dict[str, tuple[str, str]]:
         if not isinstance(others, Mapping):
             raise SpecError(
                 f"expected a mapping of commands for {name!r} of {plugins.origin(plugins.COMMANDS, name)}, "
-                f"got {shown(others)}; fix its entry point, or uninstall it"
+                f"got {shown(others)}; fix the entry point, or uninstall the package"
             )
         for command, told in others.items():
             found.setdefault(command, told)

@@ -196,7 +196,9 @@ def add_usual(group: argparse._ActionsContainer) -> None:
     """Add the options that every command has."""
     loudness = group.add_mutually_exclusive_group()
     loudness.add_argument("--quiet", action="store_true", help="show no progress")
-    loudness.add_argument("--verbose", action="store_true", help="show more: settings, and causes of errors")
+    loudness.add_argument(
+        "--verbose", action="store_true", help="also show settings and the causes of errors"
+    )
     group.add_argument("-h", "--help", action="help", help="show this text")
 
 
@@ -209,27 +211,36 @@ def add_timeout(group: argparse._ActionsContainer, default_s: float | None, note
         type=seconds,
         default=default_s,
         metavar="TIME",
-        help=f"give up after this time, {note} ({shown_default})",
+        help=f"timeout, {note} (default: {shown_default})",
     )
 
 
 def add_json(group: argparse._ActionsContainer, dest: str = "json") -> None:
     """Add ``--json``."""
     group.add_argument(
-        "--json", dest=dest, type=file_path, metavar="FILE", help="write the record, to - for standard output"
+        "--json",
+        dest=dest,
+        type=file_path,
+        metavar="FILE",
+        help="write the record as JSON to this file (-: standard output)",
     )
 
 
 def add_save(group: argparse._ActionsContainer) -> None:
     """Add ``--save``."""
     group.add_argument(
-        "--save", type=file_path, metavar="FILE", help="write the plan, for attach, train, and doctor"
+        "--save",
+        type=file_path,
+        metavar="FILE",
+        help="write the plan to this file, for attach, train, and doctor",
     )
 
 
 def add_folder(group: argparse._ActionsContainer, default: str) -> None:
     """Add ``--out`` and ``--overwrite``. ``default`` names the usual folder."""
-    group.add_argument("--out", type=folder_path, metavar="DIR", help=f"folder of the results ({default})")
+    group.add_argument(
+        "--out", type=folder_path, metavar="DIR", help=f"folder of the results (default: {default})"
+    )
     add_overwrite(group)
 
 
@@ -268,5 +279,5 @@ def file_path(text: str) -> Path:
 def folder_path(text: str) -> Path:
     """Return the path of a folder, and reject an empty name, which isn't the current folder."""
     if not text:
-        raise argparse.ArgumentTypeError("expected a path, got an empty one; name a folder ('.' is this one)")
+        raise argparse.ArgumentTypeError("expected a path, got an empty one; name a folder, such as '.'")
     return Path(text)

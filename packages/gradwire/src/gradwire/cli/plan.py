@@ -72,7 +72,9 @@ def parser() -> Parser:
     add_options(made.add_argument_group("model, hosts, and network"), PlanRequest, _WHERE)
     add_options(made.add_argument_group("allowed plans"), PlanRequest, _WHICH)
     group = made.add_argument_group("results")
-    group.add_argument("--top", type=int, metavar="N", default=10, help="plans to show (10)")
+    group.add_argument(
+        "--top", type=int, metavar="N", default=10, help="number of plans to show (default: 10)"
+    )
     add_options(group, PlanRequest, ("most_hosts",))
     add_json(group)
     add_save(group)
@@ -97,7 +99,9 @@ def _check(words: argparse.Namespace) -> None:
     """Raise ``SpecError`` or ``JobError`` for mistakes that would otherwise be found only after measuring."""
     missing = [name for name in ("model", "hosts") if getattr(words, name) is None]
     if missing:
-        raise SpecError(f"expected a model and a number of hosts; give --{' and --'.join(missing)}")
+        raise SpecError(
+            f"expected a model and a number of hosts, got no --{' and no --'.join(missing)}; pass both"
+        )
     for option, value, low, high in (
         ("top", words.top, 1, 1000),
         ("scale-to", words.most_hosts, 0, MOST_HOSTS),

@@ -29,8 +29,8 @@ def run(arguments: Sequence[str]) -> int:
             if getattr(words, name):
                 option = {"goes_on": "continue"}.get(name, name.replace("_", "-"))
                 raise SpecError(
-                    f"expected no --{option} with --try, which measures on this network and ends the script; "
-                    f"omit --{option}, or --try"
+                    f"expected --try or --{option}, got both; omit one, because --try measures on this "
+                    "network and ends the script"
                 )
     for name in ("json", "save"):
         if getattr(words, name) is not None:
@@ -73,13 +73,15 @@ def _parser() -> Parser:
     )
     group = parser.add_argument_group("steps")
     steps, warm_up = Settings.steps, Settings.warm_up
-    group.add_argument("--steps", type=int, metavar="N", default=steps, help=f"measured steps ({steps})")
+    group.add_argument(
+        "--steps", type=int, metavar="N", default=steps, help=f"measured steps (default: {steps})"
+    )
     group.add_argument(
         "--warm-up",
         type=int,
         metavar="N",
         default=warm_up,
-        help=f"steps before the measured ones ({warm_up})",
+        help=f"steps before the measured ones (default: {warm_up})",
     )
     group.add_argument(
         "--continue", dest="goes_on", action="store_true", help="let the script run to its end"
@@ -88,12 +90,14 @@ def _parser() -> Parser:
         "--try",
         dest="tries",
         action="store_true",
-        help="then attach gradwire, and measure the steps with it",
+        help="afterwards, measure steps with gradwire attached",
     )
     group = parser.add_argument_group("other networks")
     group.add_argument("--rates", metavar="LIST", help="link rates to compare: 100mbit,1gbit,10gbit")
-    group.add_argument("--latency", metavar="TIME", help="latency of each link (50us)")
-    group.add_argument("--hosts", metavar="N", help="number of hosts, or several: 2,4,8 (that of the ranks)")
+    group.add_argument("--latency", metavar="TIME", help="latency of each link (default: 50us)")
+    group.add_argument(
+        "--hosts", metavar="N", help="number of hosts, or several: 2,4,8 (default: that of the ranks)"
+    )
     group.add_argument("--shared-machine", action="store_true", help="all hosts share this machine (testbed)")
     group = parser.add_argument_group("results")
     add_json(group)

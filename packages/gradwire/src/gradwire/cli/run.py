@@ -58,10 +58,10 @@ def _parser() -> Parser:
         epilog="example:\n  gradwire run --compare -- torchrun --nproc-per-node 2 train.py",
     )
     group = parser.add_argument_group("gradwire")
-    group.add_argument("--codec", metavar="SPEC", help="codec, e.g. fp8 (the run measures and chooses)")
-    group.add_argument("--plan", type=file_path, metavar="FILE", help="file of a plan, instead of a codec")
+    group.add_argument("--codec", metavar="SPEC", help="codec, such as fp8 (default: measure and choose one)")
+    group.add_argument("--plan", type=file_path, metavar="FILE", help="plan file, instead of a codec")
     group.add_argument("--strict", action="store_true", help="fail if gradwire cannot be attached")
-    add_timeout(group, 30.0, "in each wait for another rank")
+    add_timeout(group, 30.0, "for each wait for another rank")
     group = parser.add_argument_group("comparison")
     group.add_argument(
         "--compare",
@@ -69,9 +69,9 @@ def _parser() -> Parser:
         const=WHAT,
         choices=[WHAT],
         metavar="WHAT",
-        help=f"compare with others: plain DDP or FSDP2, and the bf16 hook ({WHAT})",
+        help=f"compare with others: plain DDP or FSDP2, and the bf16 hook (default: {WHAT})",
     )
-    group.add_argument("--steps", type=int, metavar="N", help="measured steps, of each method (20)")
+    group.add_argument("--steps", type=int, metavar="N", help="measured steps, of each method (default: 20)")
     group = parser.add_argument_group("results")
     add_folder(group, "runs/run-TIME")
     add_usual(group)

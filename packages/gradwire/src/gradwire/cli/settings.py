@@ -53,8 +53,8 @@ class SettingsFile:
             found = found.get(name, {}) if isinstance(found, Mapping) else {}
         if not isinstance(found, Mapping):
             raise SpecError(
-                f"{self.file}: expected a table for {self.named(path)}, got {shown(found)}; write its "
-                "options below its name in brackets"
+                f"{self.file}: expected a table for {self.named(path)}, got {shown(found)}; write the "
+                f"options below the line {self.named(path)}"
             )
         return found
 
@@ -67,8 +67,8 @@ class SettingsFile:
         for name in self.tables:
             if name not in known:
                 raise SpecError(
-                    f"{self.file}: expected a command in {self.named([name])}, got {name!r}"
-                    f"{suggestion(name, known)}; 'gradwire --help' lists the commands"
+                    f"{self.file}: expected a command in {self.named([name])}, got "
+                    f"{name!r}{suggestion(name, known)}; see 'gradwire --help'"
                 )
 
     def words(
@@ -105,7 +105,7 @@ class SettingsFile:
             return [f"--{key}={','.join(map(str, value))}"]
         if isinstance(value, (str, int, float)):
             return [f"--{key}={value}"]
-        raise self._wrong(path, key, "a text, a number, or a list of them", value)
+        raise self._wrong(path, key, "a string, a number, or a list of both", value)
 
     def _wrong(self, path: Sequence[str], key: str, expected: str, value: object) -> SpecError:
         got = "true" if value is True else "false" if value is False else shown(value)
@@ -150,7 +150,7 @@ def _read(file: Path, root: str) -> SettingsFile | None:
         return None
     except (OSError, UnicodeDecodeError) as error:
         why = getattr(error, "strerror", None) or "it isn't UTF-8 text"
-        raise SpecError(f"the settings {file} cannot be read: {why}") from error
+        raise SpecError(f"the settings {file} cannot be read: {why}; correct or remove the file") from error
     if root and "gradwire" not in text:
         return None  # a pyproject.toml that concerns other tools, valid or not
     tables: Any = _parse(file, text)

@@ -130,8 +130,8 @@ class Codec(ABC):
             check_bytes(out, "out")
             if out.numel() < capacity:
                 raise TensorError(
-                    f"{self}: expected out of at least {capacity} bytes for {x.numel()} elements, "
-                    f"got {out.numel()}; allocate max_nbytes(n)"
+                    f"{self}: expected at least {capacity} bytes in out for {x.numel()} elements, got "
+                    f"{out.numel()}; allocate codec.max_nbytes(n) bytes"
                 )
         return out[: self._encode(x.detach(), out.detach())]
 

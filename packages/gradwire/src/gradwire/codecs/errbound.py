@@ -132,7 +132,7 @@ class ErrBound(NativeCodec):
         relative, block = reader.option("rel"), reader.option("block")
         if block is not None:
             reader.example = _BLOCK_EXAMPLE
-        expected = f"{_EXPECTED}, or rel=, the share of each chunk's root mean square,"
+        expected = f"{_EXPECTED}, or rel= with a share of each chunk's root mean square,"
         absolute = reader.argument(expected) if relative is None or reader.has_argument else None
         return (
             None if absolute is None else reader.real(_EXPECTED, absolute),

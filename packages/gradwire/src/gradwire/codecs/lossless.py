@@ -86,7 +86,7 @@ class Lossless(Codec):
             frame = payload.numpy().data
             # Check the size first, so that a damaged frame can't cause a huge allocation.
             if n == 0 or zstandard.frame_content_size(frame) != 4 * n:
-                raise zstandard.ZstdError(f"it does not hold {4 * n} bytes")
+                raise zstandard.ZstdError(f"its content is not {4 * n} bytes long")
             return zstandard.ZstdDecompressor().decompress(frame, allow_extra_data=False)
         except zstandard.ZstdError as reason:
             raise malformed(self, payload, n, str(reason)) from reason

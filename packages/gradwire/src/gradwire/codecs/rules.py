@@ -60,7 +60,8 @@ def _read(values: object) -> Rule:
         re.compile(match)
     except re.error as error:
         raise SpecError(
-            f"codecs: expected a regular expression for parameter names, got {match!r} ({error}); correct it"
+            f"codecs: expected a regular expression for parameter names, got {match!r} ({error}); correct "
+            "the expression"
         ) from error
     return Rule(match, codec)
 
@@ -77,6 +78,6 @@ def check_names(rules: Iterable[Rule], names: Iterable[str]) -> None:
         if not any(map(rule.holds_for, known)):
             like = f" to match names such as {known[0]!r}" if known else ""
             raise SpecError(
-                f"expected parameters that match {rule.match!r}, for which the plan has {rule.codec}, got "
-                f"none in this model; change the rule{like}"
+                f"rule {rule.match!r} ({rule.codec}): expected matching parameters in this model, got "
+                f"none; change the rule{like}"
             )

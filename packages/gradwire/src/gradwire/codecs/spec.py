@@ -30,7 +30,7 @@ def split(spec: str) -> tuple[str, str, dict[str, str]]:
         if not key or (equals and not value):
             raise SpecError(
                 f"expected options such as 'key=value' or 'flag', got an incomplete {part!r} in {spec!r}; "
-                "complete or remove it"
+                "complete or remove this option"
             )
         if key in options:
             raise SpecError(f"expected each option once, got {key!r} twice in {spec!r}; remove one")
@@ -86,7 +86,7 @@ class Reader:
         value = self._options.pop(key, None)
         if value:
             raise SpecError(
-                f"{self._name}: expected the flag {key!r}, got '{key}={value}'; write it without a value"
+                f"{self._name}: expected the flag {key!r}, got '{key}={value}'; write {key!r} without a value"
             )
         return value is not None
 

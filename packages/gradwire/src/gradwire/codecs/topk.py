@@ -117,7 +117,7 @@ class TopK(Codec):
         indices, values = words[:k].astype(np.int64), words[k:]
         if k and (indices == _NAN_INDEX).all():
             if not (values == _QUIET_NAN_BITS).all():
-                raise malformed(self, payload, n, "a chunk marked as NaN must hold quiet NaN only")
+                raise malformed(self, payload, n, "a chunk marked as NaN must contain only quiet NaNs")
             out.numpy().fill(np.nan)
             return None
         if k and (indices[-1] >= n or not (indices[1:] > indices[:-1]).all()):

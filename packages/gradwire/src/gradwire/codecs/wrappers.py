@@ -40,7 +40,7 @@ class CodecWrapper(Codec):
 
 _WHOLE = (32,)
 """The parameters of the format ``pack`` with all bits of a float."""
-_OFFLOADABLE = "inceptionn, truncate, and bitpack, the last two with more than 8 bits of each value"
+_OFFLOADABLE = "inceptionn, or truncate or bitpack with more than 8 bits per value"
 
 
 @dataclass(frozen=True)
@@ -68,7 +68,9 @@ class Projected(CodecWrapper):
 
     name: ClassVar[str] = "projected"
     wire_id: ClassVar[int] = 129
-    REMEDY: ClassVar[str] = "offload has no spec; use a plan's offload, Plan(offload='inceptionn:2^-10')"
+    REMEDY: ClassVar[str] = (
+        "offload has no spec; set offload in a plan, as in Plan(offload='inceptionn:2^-10')"
+    )
 
     def max_nbytes(self, n: int) -> int:
         """Return the size of ``n`` floats in bytes."""
@@ -98,10 +100,7 @@ class Projected(CodecWrapper):
 def offloadable(codec: Codec) -> NativeCodec:
     """Return the codec if NICs can apply it. Raises ``SpecError`` for others."""
     if not isinstance(codec, NativeCodec) or not codec.is_offloadable:
-        raise SpecError(
-            f"expected a codec that NICs can apply, got {codec}; NICs split streams anywhere and may "
-            f"compress values again, so use {_OFFLOADABLE}"
-        )
+        raise SpecError(f"expected a codec that NICs can apply, got {codec}; use {_OFFLOADABLE}")
     return codec
 
 
@@ -141,7 +140,7 @@ class Scaled(CodecWrapper):
 
     name: ClassVar[str] = "scaled"
     wire_id: ClassVar[int] = 130
-    REMEDY: ClassVar[str] = "a scale has no spec; use a plan's scale, as in Plan(codec, scale='auto')"
+    REMEDY: ClassVar[str] = "scale has no spec; set scale in a plan, as in Plan(codec, scale='auto')"
 
     def max_nbytes(self, n: int) -> int:
         """Return the size of the exponent plus the wrapped codec's largest payload."""
@@ -191,7 +190,7 @@ class Scaled(CodecWrapper):
 
     def _parts(self, payload: torch.Tensor, n: int) -> tuple[int, torch.Tensor]:
         if payload.numel() < _EXPONENT.size:
-            raise malformed(self, payload, n, f"it is shorter than the {_EXPONENT.size} bytes of the scale")
+            raise malformed(self, payload, n, f"its length is below the {_EXPONENT.size} bytes of the scale")
         exponent = self.exponent_of(payload)
         if not -_MOST <= exponent <= _MOST:
             raise malformed(self, payload, n, f"the scale 2^{exponent} is not within 2^-{_MOST}..2^{_MOST}")
@@ -208,7 +207,7 @@ def scalable(codec: Codec) -> Codec:
     """Return the codec if a scale can be used with its absolute bound. Raises ``SpecError`` otherwise."""
     if not codec.is_scalable:
         raise SpecError(
-            "expected a codec with an absolute bound for scale (inceptionn, or errbound with 2^-24 to 2^-1), "
-            f"got {codec}; omit scale"
+            "scale: expected a codec with an absolute bound (inceptionn, or errbound with 2^-24 to 2^-1), "
+            f"got {codec}; omit scale, or choose such a codec"
         )
     return codec

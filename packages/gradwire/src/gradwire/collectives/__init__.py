@@ -40,8 +40,8 @@ def get(spec: str) -> Collective:
             return _checked(spec, found)
     known = sorted({*NAMES, *plugins.names(plugins.ALGORITHMS)})
     raise SpecError(
-        f"no algorithm is called {shown(spec)}; choose one of {', '.join(known)}, "
-        "or install the package that provides it"
+        f"unknown algorithm {shown(spec)}; choose one of {', '.join(known)}, or install the package that "
+        "provides the algorithm"
     )
 
 
@@ -51,9 +51,9 @@ def _checked(name: str, found: object) -> Collective:
     missing = [each for each in dict.fromkeys(wanted) if not hasattr(found, each)]
     if missing:
         raise SpecError(
-            f"expected the names of gradwire.collectives.Collective for algorithm {name} of package "
-            f"{plugins.origin(plugins.ALGORITHMS, name)}, got {shown(found)} without {', '.join(missing)}; "
-            "define them"
+            f"algorithm {name} of package {plugins.origin(plugins.ALGORITHMS, name)}: expected the "
+            f"interface of gradwire.collectives.Collective, got {shown(found)} without "
+            f"{', '.join(missing)}; define the missing names"
         )
     return cast("Collective", found)
 

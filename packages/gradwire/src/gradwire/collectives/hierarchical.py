@@ -71,7 +71,7 @@ class Hierarchical:
             if name not in ALGORITHMS:
                 known = ", ".join(sorted(ALGORITHMS))
                 raise SpecError(
-                    f"hierarchical: expected a level's algorithm, got {name!r}; choose one of {known}"
+                    f"hierarchical: expected an algorithm for each level, got {name!r}; choose one of {known}"
                 )
         if self.sizes is None:
             if self.algorithms != _TWO_RINGS:
@@ -84,8 +84,8 @@ class Hierarchical:
             raise _wrong_sizes("x".join(map(str, self.sizes)))
         if len(self.algorithms) != len(self.sizes) + 1:
             raise SpecError(
-                "hierarchical: expected one more algorithm than group sizes, to join the last groups, "
-                f"got {len(self.algorithms)} for {len(self.sizes)}; for example, write {_EXAMPLE}"
+                f"hierarchical: expected one algorithm more than group sizes, got {len(self.algorithms)} "
+                f"for {len(self.sizes)}; for example, write {_EXAMPLE}"
             )
 
     @classmethod

@@ -89,7 +89,7 @@ def messages(schedules: Iterable[Iterator[Step]], begun: Sequence[int] = ()) -> 
     for source, target in sorted(waiting):
         raise SpecError(
             f"expected matching sends and receives, got no match for the message from rank {source} to "
-            f"rank {target}, so the schedules deadlock; correct the algorithm"
+            f"rank {target}, which deadlocks; correct the algorithm's schedule"
         )
 
 
@@ -109,8 +109,8 @@ def _meet(ranks: list[_Position], source: int, target: int) -> MatchedMessage:
     sender, receiver = ranks[source], ranks[target]
     if sender.step.send != receiver.step.recv:
         raise SpecError(
-            f"expected the chunks {receiver.step.recv} at rank {target}, got {sender.step.send} in the step "
-            f"{sender.index} of rank {source}; correct the algorithm"
+            f"expected the chunks {receiver.step.recv} at rank {target}, got {sender.step.send} in step "
+            f"{sender.index} of rank {source}; correct the algorithm's schedule"
         )
     round_ = max(sender.round, receiver.round)
     for end in (sender, receiver):

@@ -222,7 +222,7 @@ def _register(model: DistributedDataParallel, state: HookState) -> None:
     except RuntimeError as error:
         model._comm_hooks.pop()  # torch has appended it before refusing it
         raise AttachError(
-            f"attach expected a model without a hook, got one with a builtin hook; {_REMEDY}"
+            f"attach: expected a model without a communication hook, got one with a builtin hook; {_REMEDY}"
         ) from error
     model._comm_hooks = TakenHooks(model._comm_hooks)
     model.register_forward_pre_hook(ForwardCheck(state.sync, state.averaged))

@@ -33,7 +33,7 @@ from gradwire.units import format_size
 
 def not_ddp(model: object) -> str:
     """Return the error text for a model that isn't a ``DistributedDataParallel``."""
-    got = f"attach expected a DistributedDataParallel, got a {type(model).__name__}"
+    got = f"attach: expected a DistributedDataParallel, got a {type(model).__name__}"
     if is_replicated(model):
         return (
             f"{got} with {REPLICATE}; remove replicate, wrap the model in DistributedDataParallel, and "
@@ -42,7 +42,7 @@ def not_ddp(model: object) -> str:
     if any(each.__name__ == "FSDPModule" for each in type(model).__mro__):
         return f"{got}, whose gradients FSDP reduces; use gradwire.attach_fsdp"
     if isinstance(getattr(model, "_orig_mod", None), DistributedDataParallel):
-        return f"{got} around one; attach the DistributedDataParallel inside (model._orig_mod)"
+        return f"{got} that wraps one; attach model._orig_mod instead"
     return f"{got}; wrap the model first"
 
 
@@ -55,28 +55,30 @@ def check_model(model: DistributedDataParallel) -> None:
     hooks = own_hooks(model)
     if hooks:
         raise AttachError(
-            f"attach expected a model without a hook, got one with {', '.join(hooks)}; do not register it"
+            f"attach: expected a model without a communication hook, got one with {', '.join(hooks)}; "
+            "remove register_comm_hook"
         )
     if getattr(model, "_use_python_reducer", False):
         raise AttachError(
-            'attach expected torch._dynamo.config.optimize_ddp=True, got "python_reducer", with which '
-            "compiled code bypasses hooks; set it to True before you create the DistributedDataParallel"
+            'attach: expected torch._dynamo.config.optimize_ddp=True, got "python_reducer", which '
+            "bypasses communication hooks; set optimize_ddp to True before you create the "
+            "DistributedDataParallel"
         )
     if model._delay_all_reduce_params:
         raise AttachError(
-            "attach expected a model without delay_all_reduce_named_params, whose gradients bypass hooks; "
-            "remove that option"
+            "attach: expected a model without delay_all_reduce_named_params, got one with this option, "
+            "which bypasses communication hooks; remove the option"
         )
     if getattr(model, "skip_all_reduce_unused_params", False):
         raise AttachError(
-            "attach expected skip_all_reduce_unused_params=False, got True, with which DDP skips buckets "
-            "without calling the hook; turn it off"
+            "attach: expected skip_all_reduce_unused_params=False, got True, which bypasses communication "
+            "hooks; set the option to False"
         )
     for name, module in model.module.named_modules():
         if isinstance(module, nn.Embedding | nn.EmbeddingBag) and module.sparse:
             raise AttachError(
-                f"attach expected dense gradients, got sparse ones from {name or 'the model'}; create it "
-                "with sparse=False"
+                f"attach: expected dense gradients, got sparse ones from {name or 'the model'}; create the "
+                "embedding with sparse=False"
             )
 
 
@@ -84,8 +86,8 @@ def check_plan(plan: Plan, model: DistributedDataParallel) -> None:
     """Raise ``SpecError`` for a sharded or pipelined plan, or one whose rules match no parameter."""
     if plan.for_whole_gradients("attach").pipeline > 1:
         raise SpecError(
-            f"attach expected a plan with pipeline=1, got pipeline={plan.pipeline}; use pipeline=1, or train "
-            "with gradwire.PipeSGD"
+            f"attach: expected a plan with pipeline=1, got pipeline={plan.pipeline}; use pipeline=1, or "
+            "train with gradwire.PipeSGD"
         )
     check_names(plan.rules, (name for name, _ in model.module.named_parameters()))
 
@@ -125,8 +127,8 @@ class AveragedParameters:
             how = "unfrozen" if each in self._frozen else "added"
             raise AttachError(
                 f"{name} was {how} after DistributedDataParallel was created, so its gradient is not "
-                "averaged; wrap the module in a new DistributedDataParallel after such changes, including "
-                "load_state_dict(assign=True), attach that, and create a new optimizer"
+                "averaged; finish such changes (including load_state_dict(assign=True)) before you create "
+                "the DistributedDataParallel and the optimizer"
             )
         self._note()
 
@@ -168,8 +170,8 @@ class CopiedCheck:
         """Raise ``ExchangeError`` if gradients would be averaged."""
         if torch.is_grad_enabled() and getattr(model, "require_backward_grad_sync", True):
             raise ExchangeError(
-                "this model is a copy of one that gradwire is attached to, and its gradients would be "
-                "averaged uncompressed; attach the copy, too, or evaluate it under torch.no_grad()"
+                "expected a model with gradwire attached, got a copy of one, whose gradients would be "
+                "averaged uncompressed; attach the copy, or evaluate the copy under torch.no_grad()"
             )
 
 
@@ -249,9 +251,10 @@ class BackwardCheck:
             if self.versions.get(each, each._version) != each._version:
                 raise self._sync.fail(
                     AttachError(
-                        f"rank {self._sync.context.rank}: a hook changed a parameter of shape "
-                        f"{tuple(each.shape)} in backward, before its gradient was averaged, so the replicas "
-                        "differ; step the optimizer after backward, and restart from a checkpoint"
+                        f"rank {self._sync.context.rank}: expected parameters to change only after their "
+                        f"gradients were averaged, got one of shape {tuple(each.shape)} that a hook "
+                        "changed in backward; call optimizer.step() after backward, and restart from a "
+                        "checkpoint"
                     )
                 )
         if bucket.is_last():
@@ -268,9 +271,9 @@ class BackwardCheck:
             return
         if any(map(_will_accumulate, self._parameters)):
             raise AttachError(
-                f"rank {sync.context.rank}: DDP has averaged one backward pass since the last forward pass, "
-                "and does not average a second one; add the losses and call backward once, or run a forward "
-                "pass for each, all but the last within no_sync()"
+                f"rank {sync.context.rank}: expected one backward pass after each forward pass, got a "
+                "second one, which DDP does not average; add the losses and call backward once, or run a "
+                "forward pass for each (all but the last within no_sync())"
             )
 
     def __reduce__(self) -> tuple[type[CopiedNotes], tuple[()]]:
@@ -375,8 +378,8 @@ def warn_about_broadcast_buffers(model: DistributedDataParallel) -> None:
     gradient = sum(each.nbytes for each in model.parameters() if each.requires_grad)
     if buffers > MUCH * gradient:
         LOG.warning(
-            "DDP broadcasts %s of buffers in each forward pass, uncompressed, in addition to %s of "
-            "gradients; if they are equal on all ranks, such as masks, pass broadcast_buffers=False to "
+            "DDP also broadcasts %s of buffers uncompressed in each forward pass (gradients: %s); if the "
+            "buffers are equal on all ranks, such as masks, pass broadcast_buffers=False to "
             "DistributedDataParallel",
             format_size(buffers),
             format_size(gradient),

@@ -55,7 +55,7 @@ def has_joined() -> bool:
     if _SHADOWS is None:
         raise AttachError(
             f"gradwire cannot detect joined ranks with torch {torch.__version__}; omit "
-            "divide_by_initial_world_size=False from join, which then divides by all ranks"
+            "divide_by_initial_world_size=False from join, so join divides by all ranks"
         )
     frame = sys._getframe()
     while frame.f_back is not None and frame.f_code is not _SHADOWS.__code__:
@@ -166,7 +166,7 @@ class BucketReducer:
             raise self._sync.fail(
                 TensorError(
                     f"rank {self._rank}: expected dense gradients in bucket {bucket.index()}, got sparse "
-                    "ones; create its embedding with sparse=False"
+                    "ones; create the embedding with sparse=False"
                 )
             )
         return buffer
@@ -175,8 +175,8 @@ class BucketReducer:
         """End the exchange because of an unexpected bucket, and return the error to raise."""
         return self._sync.fail(
             ExchangeError(
-                f"rank {self._rank}: expected bucket {self._next} from DDP, got bucket {index}, so the ranks "
-                "may be out of step; look for an earlier backward pass that raised an error"
+                f"rank {self._rank}: expected bucket {self._next} from DDP, got bucket {index}; check "
+                "whether an earlier backward pass raised an error"
             )
         )
 

@@ -72,11 +72,11 @@ class Device(ABC):
 
     def adopt(self, model: nn.Module) -> nn.Module:
         """Make the device the owner of a model's parameters and buffers, and return the model."""
-        raise NotImplementedError(f"{self} has a name in torch; use model.to({str(self)!r})")
+        raise NotImplementedError(f"{self} is a device of torch; use model.to({str(self)!r})")
 
     def own(self, tensor: torch.Tensor) -> torch.Tensor:
         """Make the device the owner of a CPU tensor's memory, and return the tensor."""
-        raise NotImplementedError(f"{self} has a name in torch; use tensor.to({str(self)!r})")
+        raise NotImplementedError(f"{self} is a device of torch; use tensor.to({str(self)!r})")
 
     @abstractmethod
     def zeros(self, count: int) -> torch.Tensor:

@@ -71,7 +71,8 @@ def _compare_kernels(cards: Sequence[Card]) -> Finding:
             "same kernels",
             [f"{card.target or 'no target'} with payloads {card.kernels_digest or 'none'}" for card in cards],
             "FAIL",
-            "all ranks must encode the same bytes; install the same gradwire, or set GRADWIRE_TARGET=scalar",
+            "install the same gradwire on all machines, or set GRADWIRE_TARGET=scalar, so that all ranks "
+            "encode the same bytes",
         )
     return Finding(
         "same kernels", "ok", f"the same payloads; {_who_has_what(groups([c.target for c in cards]))}"
@@ -85,8 +86,9 @@ def _compare_interfaces(cards: Sequence[Card]) -> Finding:
         return Finding(
             "reachable",
             "FAIL",
-            f"{name_ranks(stuck)}: expected an address for ranks on {machines} machines, got a loopback "
-            f"address; set {VARIABLE} there to the interface that leads to the others",
+            f"{name_ranks(stuck)}: expected an address that other machines can reach, got a loopback "
+            f"address; set {VARIABLE} on these ranks to the interface of the network between the "
+            f"{machines} machines",
         )
     where = "1 machine" if machines == 1 else f"{machines} machines, none at a loopback address"
     return Finding("reachable", "ok", f"{len(cards)} ranks on {where}")
@@ -147,13 +149,13 @@ def check_trial(outcomes: Mapping[int, Outcome], allowed: float) -> Finding:
     if len({outcome.digest for outcome in outcomes.values()}) > 1:
         most, others, *_ = groups([outcomes[rank].digest for rank in sorted(outcomes)]).values()
         unlike = (
-            f"expected identical bits on all ranks, but those on {name_ranks(others)} differ from those on "
-            f"{name_ranks(most)}; please report this"
+            f"expected identical results on all ranks, got other bits on {name_ranks(others)} than on "
+            f"{name_ranks(most)}; please report this bug"
         )
         return Finding("trial", "FAIL", unlike)
     worst = max(outcome.largest_error for outcome in outcomes.values())
     if not worst <= allowed:
-        wrong = f"expected an error of at most {allowed:.3g}, got {worst:.3g}; please report this"
+        wrong = f"expected an error of at most {allowed:.3g}, got {worst:.3g}; please report this bug"
         return Finding("trial", "FAIL", wrong)
     summed = f"1 MiB summed: identical bits on all ranks, an error of {worst:.3g} ({allowed:.3g} allowed)"
     return Finding("trial", "ok", summed)
@@ -285,8 +287,9 @@ def check_clocks(offsets: Mapping[int, Offset]) -> Finding:
         return Finding(
             "clocks",
             "warn",
-            f"{name_ranks(far)} more than {format_duration(LARGEST_OFFSET_S)} from rank 0, rank {worst} most "
-            f"({far[worst]}): logs and certificates depend on the clock; start a time service such as chrony",
+            f"{name_ranks(far)} more than {format_duration(LARGEST_OFFSET_S)} from rank 0 (most: rank "
+            f"{worst}, {far[worst]}), which affects logs and certificates; start a time service such as "
+            "chrony",
         )
     worst = max(offsets, key=lambda rank: abs(offsets[rank].offset_s))
     return Finding("clocks", "ok", f"largest offset from rank 0: rank {worst}, {offsets[worst]}")

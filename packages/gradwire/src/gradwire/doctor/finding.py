@@ -129,7 +129,7 @@ class Offset:
     def __str__(self) -> str:
         sign = "+" if self.offset_s >= 0 else "-"
         offset, uncertainty = format_duration(abs(self.offset_s)), format_duration(self.uncertainty_s)
-        return f"{sign}{offset}, give or take {uncertainty}"
+        return f"{sign}{offset} ± {uncertainty}"
 
 
 @dataclass(frozen=True)

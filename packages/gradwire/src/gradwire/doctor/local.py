@@ -83,10 +83,12 @@ def check_cores(found: Resources, threads: int, neighbours: int) -> Finding:
         has += f", limited to {found.quota_cores:g} by its container's quota"
     share = max(1, usable // neighbours)
     if neighbours * threads > max(usable, neighbours):
-        crowd = f"{ranks} oversubscribe them: set OMP_NUM_THREADS={share} (or GRADWIRE_THREADS)"
+        crowd = f"{ranks} oversubscribe the cores: set OMP_NUM_THREADS={share} (or GRADWIRE_THREADS)"
         return Finding("cores", "warn", f"{has}; {crowd}")
     if neighbours > usable:
-        return Finding("cores", "warn", f"{has}; {neighbours} ranks have to share them: start fewer here")
+        return Finding(
+            "cores", "warn", f"{has}; {neighbours} ranks share these cores: start fewer ranks here"
+        )
     return Finding("cores", "ok", f"{has}; {ranks}")
 
 
@@ -95,7 +97,7 @@ def check_numa(nodes: int, neighbours: int) -> Finding:
     if nodes == 1:
         return Finding("NUMA", "ok", "1 memory node")
     ranks = "the rank" if neighbours == 1 else "each rank"
-    hint = f"for speed, bind {ranks} to one, as in 'numactl --cpunodebind=0 --membind=0 ...'"
+    hint = f"for speed, bind {ranks} to one node, as in 'numactl --cpunodebind=0 --membind=0 ...'"
     return Finding("NUMA", "ok", f"{nodes} memory nodes; {hint}")
 
 
@@ -109,7 +111,7 @@ def check_limits(found: Resources, world: int) -> Finding:
         return Finding("limits", result, f"{needed}, got {found.open_files:g}; {remedy}")
     if found.address_space_nbytes < math.inf:
         limited = f"the address space is limited to {format_size(found.address_space_nbytes)}"
-        remedy = "torch reserves more than it uses; run ulimit -v unlimited"
+        remedy = "torch reserves more memory than it uses; run ulimit -v unlimited"
         return Finding("limits", "warn", f"{limited}, and {remedy}")
     locked = "unlimited" if math.isinf(found.locked_nbytes) else format_size(found.locked_nbytes)
     files_and_memory = f"{found.open_files:g} open files; locked memory: {locked} (TCP needs none)"
@@ -123,7 +125,7 @@ def check_memory(found: Resources, neighbours: int) -> Finding:
     free = f"{format_size(found.memory_nbytes)} free"
     if found.memory_nbytes < neighbours * LEAST_MEMORY_NBYTES:
         scarce = f"{free} for {neighbours} ranks, below {format_size(LEAST_MEMORY_NBYTES)} each"
-        return Finding("memory", "warn", f"{scarce}; end other programs")
+        return Finding("memory", "warn", f"{scarce}; end other programs, or start fewer ranks")
     return Finding("memory", "ok", free)
 
 
@@ -215,7 +217,9 @@ def others_findings() -> list[Finding]:
         except Exception as error:  # another package may raise anything
             why = f"{type(error).__name__}: {one_line(str(error))}"
             whose = plugins.origin(plugins.CHECKS, name)
-            found.append(Finding(name, "warn", f"the check of {whose} failed ({why}); reinstall it"))
+            found.append(
+                Finding(name, "warn", f"the check of {whose} failed ({why}); reinstall that package")
+            )
     return found
 
 
@@ -223,7 +227,7 @@ def _check_threads(found: Resources, neighbours: int) -> Finding:
     try:
         return check_cores(found, _native.threads(), neighbours)
     except SpecError as error:
-        return Finding("cores", "FAIL", f"{error}; unset or fix it")
+        return Finding("cores", "FAIL", f"{error}; unset or correct GRADWIRE_THREADS")
 
 
 def _read_plan(path: Path | None) -> tuple[Plan | None, list[Finding]]:
@@ -232,6 +236,6 @@ def _read_plan(path: Path | None) -> tuple[Plan | None, list[Finding]]:
     try:
         plan = Plan.of(path)
     except SpecError as error:
-        return None, [Finding("plan", "FAIL", f"{error}; 'gradwire plan --save FILE' writes one")]
+        return None, [Finding("plan", "FAIL", f"{error}; write one with 'gradwire plan --save FILE'")]
     how = "sharded" if plan.is_sharded else f"pipeline {plan.pipeline}"
     return plan, [Finding("plan", "ok", f"{plan.codec} over {plan.algorithm}, {how}")]

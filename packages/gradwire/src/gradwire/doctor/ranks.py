@@ -49,7 +49,7 @@ class Words:
         try:
             self._store.set(word, json.dumps(value))
         except RuntimeError as error:
-            raise LinkError("the process that serves the ranks' store is gone") from error
+            raise LinkError("the process that serves the ranks' store has ended") from error
 
     def hear(self, word: str, timeout_s: float) -> Any:
         """Wait for the value under the key ``word``, and return it.
@@ -62,7 +62,7 @@ class Words:
         except DistStoreError as error:
             raise LinkError(f"waiting for {word!r}: no value within {timeout_s:g} s") from error
         except RuntimeError as error:
-            gone = "the process that serves the ranks' store is gone"
+            gone = "the process that serves the ranks' store has ended"
             raise LinkError(f"waiting for {word!r}: {gone}") from error
 
 
@@ -121,7 +121,7 @@ def follow(words: Words, card: Card, rank: int, connect: Connect, timeout_s: flo
                     words.say(f"trial/{rank}", asdict(try_plan(link, Plan.from_json(card.plan))))
                 elif link is not None and order["rank"] == rank:
                     _EXAMINATIONS[order["do"]](link, 0)
-    raise AssertionError("the numbers of orders are infinite")
+    raise AssertionError("unreachable, because order numbers are unlimited")
 
 
 class _LeadingRank:
@@ -153,7 +153,9 @@ class _LeadingRank:
             found.findings += card.findings
             if missing:
                 silent = f"{name_ranks(missing)} of {world} did not respond within {self._timeout_s:g} s"
-                found.findings.append(Finding("ranks", "FAIL", f"{silent}; start gradwire doctor there, too"))
+                found.findings.append(
+                    Finding("ranks", "FAIL", f"{silent}; start gradwire doctor on these ranks, too")
+                )
             if strange:
                 other = f"{name_ranks(strange)} with a different version; install the same version everywhere"
                 found.findings.append(Finding("same gradwire", "FAIL", other))

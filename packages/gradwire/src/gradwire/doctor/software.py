@@ -35,12 +35,12 @@ def check_python(version: str) -> Finding:
 
 def check_torch(version: str) -> Finding:
     """Return a finding about torch's version, such as ``2.7.1+cu126``."""
-    return _check_least("torch", version, LEAST_TORCH, "pip install --upgrade torch")
+    return _check_least("torch", version, LEAST_TORCH, "run pip install --upgrade torch")
 
 
 def check_package(name: str, problem: str) -> Finding:
     """Return a failed finding for a required package whose import failed with ``problem``."""
-    return Finding(name, "FAIL", f"it cannot be imported ({problem}); pip install {name}")
+    return Finding(name, "FAIL", f"cannot be imported ({problem}); run pip install {name}")
 
 
 def check_gradwire(version: str, wire_version: int) -> Finding:
@@ -67,7 +67,7 @@ def _check_least(name: str, version: str, least: tuple[int, int], remedy: str) -
         return Finding(name, "warn", f"expected at least {wanted}, got {version}, which can't be compared")
     if found < least:
         return Finding(name, "FAIL", f"expected at least {wanted}, got {version}; {remedy}")
-    return Finding(name, "ok", f"{version}, at least {wanted} is needed")
+    return Finding(name, "ok", f"{version} (at least {wanted})")
 
 
 # A self-test of the compiled kernels on this processor: every codec on a fixed vector.
@@ -130,7 +130,11 @@ def check_kernels(done: SelfTest | None) -> Finding:
         return Finding("kernels", "warn", "not tested; fix the packages marked FAIL first")
     if done.complaints:
         rest = f", and {len(done.complaints) - 1} more" if len(done.complaints) > 1 else ""
-        remedy = "set GRADWIRE_TARGET=scalar, and please report this" if done.target else "fix or unset it"
+        remedy = (
+            ("set GRADWIRE_TARGET=scalar, and please report this bug")
+            if done.target
+            else "correct or unset GRADWIRE_TARGET"
+        )
         return Finding("kernels", "FAIL", f"{done.complaints[0]}{rest}; {remedy}")
     return Finding(
         "kernels", "ok", f"{done.target}, the same bytes as scalar; {done.codecs} specs within their bounds"
@@ -184,7 +188,7 @@ def check_tls(environment: Mapping[str, str], now: datetime | None = None) -> Fi
             "TLS",
             "FAIL",
             f"{TRANSPORT} is {transport}, which does not encrypt gradwire's frames; set GRADWIRE_TLS_KEY, "
-            "GRADWIRE_TLS_CERT and GRADWIRE_TLS_CA to encrypt frames, or unset it",
+            f"GRADWIRE_TLS_CERT and GRADWIRE_TLS_CA, or unset {TRANSPORT}",
         )
     return Finding(
         "TLS", "ok", f"off ({KEY} is not set): gradients are sent unencrypted, as usual in a private network"
@@ -193,7 +197,9 @@ def check_tls(environment: Mapping[str, str], now: datetime | None = None) -> Fi
 
 def _check_expiry(certificate: str, ends: datetime, now: datetime) -> Finding:
     if now + SOON > ends:
-        return Finding("TLS", "warn", f"the certificate {certificate} expires on {ends:%Y-%m-%d}; renew it")
+        return Finding(
+            "TLS", "warn", f"the certificate {certificate} expires on {ends:%Y-%m-%d}; renew the certificate"
+        )
     return Finding("TLS", "ok", f"on; the files match; valid until {ends:%Y-%m-%d}")
 
 
@@ -233,14 +239,14 @@ def check_interfaces(found: Interfaces) -> Finding:
             return Finding(
                 "interface",
                 "FAIL",
-                f"{VARIABLE}: expected an interface of this machine, got {name!r}; set it to one of: "
-                f"{others}",
+                f"{VARIABLE}: expected an interface of this machine, got {name!r}; choose one of: {others}",
             )
         if not address:
             return Finding(
                 "interface",
                 "FAIL",
-                f"{VARIABLE}: expected an interface with an address, got {name}; check that it is up",
+                f"{VARIABLE}: expected an interface with an address, got {name}; check that the interface "
+                "is up",
             )
     where = f"{VARIABLE}={','.join(found.named)}" if found.named else "by the host's name"
     addresses = ", ".join(found.addresses)
@@ -248,8 +254,8 @@ def check_interfaces(found: Interfaces) -> Finding:
         return Finding(
             "interface",
             "ok" if found.named else "warn",
-            f"{addresses} ({where}): only ranks of this machine can reach it; for several machines, set "
-            f"{VARIABLE} to one of: {others}",
+            f"{addresses} ({where}): only ranks of this machine can reach this address; for several "
+            f"machines, set {VARIABLE} to one of: {others}",
         )
     return Finding("interface", "ok", f"{addresses} ({where})")
 

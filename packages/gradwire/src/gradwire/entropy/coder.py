@@ -25,7 +25,7 @@ def front_of(out: torch.Tensor | None, nbytes: int, write: Callable[[torch.Tenso
         out = torch.empty(nbytes, dtype=torch.uint8)
     check_tensor(out, "out", torch.uint8)
     if out.numel() < nbytes:
-        raise TensorError(f"expected out of at least {nbytes} bytes, got {out.numel()}; allocate max_nbytes")
+        raise TensorError(f"expected at least {nbytes} bytes in out, got {out.numel()}; allocate max_nbytes")
     return out[: write(out)]
 
 
@@ -59,5 +59,5 @@ def decode(payload: torch.Tensor, out: torch.Tensor) -> None:
     if reason is not None:
         raise PayloadError(
             f"expected an entropy coding of {out.numel()} symbols, got an invalid payload of "
-            f"{payload.numel()} bytes: {reason}; send it again"
+            f"{payload.numel()} bytes: {reason}; send the payload again"
         )

@@ -100,7 +100,7 @@ def _kind(dtype: str) -> _Kind:
         return _Kind(Words.BF16, torch.bfloat16, 2)
     if dtype == "fp32":
         return _Kind(Words.FP32, torch.float32, 4)
-    raise SpecError(f"expected 'bf16' or 'fp32' as the dtype of a delta, got {shown(dtype)}; pass one")
+    raise SpecError(f"expected 'bf16' or 'fp32' for a delta's dtype, got {shown(dtype)}; pass one of both")
 
 
 def words_dtype(dtype: WordName) -> torch.dtype:
@@ -216,8 +216,8 @@ class DeltaEncoder:
         check_tensor(masters, "masters", torch.float32)
         if masters.numel() != self.base.numel():
             raise SpecError(
-                f"expected {self.base.numel()} masters for this encoder, got {masters.numel()}; "
-                "use one encoder per tensor"
+                f"expected {self.base.numel()} master weights for this encoder, got {masters.numel()}; use "
+                "one encoder per tensor"
             )
         self._check_version(version, full=full)
         base = None if full else self.version
@@ -307,7 +307,7 @@ class DeltaDecoder:
         if header.check is not None and header.check != hash64():
             self.version = None
             raise VersionError(
-                f"the weights differ from version {header.version} after its delta; send a full copy"
+                f"expected the weights of version {header.version}, got different ones; send a full copy"
             )
 
     def check(self, header: DeltaHeader, nbytes: int, weights: torch.Tensor) -> None:

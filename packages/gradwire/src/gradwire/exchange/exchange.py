@@ -60,8 +60,8 @@ class Exchange:
     def __init__(self, link: Link, plan: Plan) -> None:
         if plan.tos and link.world > 1 and link.tos == 0:
             raise LinkError(
-                f"expected connections marked for offload {plan.offload}, got a {type(link).__name__} "
-                f"without them; make a ProcessGroupLink with tos={plan.tos:#x}, or omit offload"
+                f"expected connections marked for offload {plan.offload}, got a {type(link).__name__} with "
+                f"unmarked ones; create a ProcessGroupLink with tos={plan.tos:#x}, or omit offload"
             )
         self.link, self.transport = link, Transport(link)
         self._incoming = incoming_buffers(link)
@@ -190,7 +190,7 @@ class Exchange:
         self.transport.close(reason)
 
     def __repr__(self) -> str:
-        state = "" if self.failure is None else f", over: {self.failure}"
+        state = "" if self.failure is None else f", failed: {self.failure}"
         place = f"rank {self.link.rank} of {self.link.world}"
         return f"<Exchange of {self.plan.encoding} over {self.plan.algorithm}, {place}{state}>"
 

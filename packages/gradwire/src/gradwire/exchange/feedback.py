@@ -71,8 +71,8 @@ def check_residual(residual: torch.Tensor, tensor: torch.Tensor) -> None:
     check_chunk(residual, "residual", on_cuda=tensor.is_cuda)
     if device_of(residual) not in (CPU, device_of(tensor)):
         raise TensorError(
-            f"expected a residual on the CPU or on the tensor's device, {device_of(tensor)}, got one on "
-            f"{device_of(residual)}; move it"
+            f"expected a residual on the CPU or on the tensor's device ({device_of(tensor)}), got one on "
+            f"{device_of(residual)}; move the residual to one of these"
         )
     if residual.numel() != tensor.numel():
         raise TensorError(
@@ -81,7 +81,9 @@ def check_residual(residual: torch.Tensor, tensor: torch.Tensor) -> None:
         )
     nbytes = tensor.nbytes
     if nbytes and abs(residual.data_ptr() - tensor.data_ptr()) < nbytes:
-        raise TensorError("expected a residual in its own memory, got the tensor's memory; use .clone()")
+        raise TensorError(
+            "expected a residual in its own memory, got the tensor's memory; pass residual.clone()"
+        )
 
 
 class ErrorFeedback:

@@ -183,8 +183,8 @@ class Difference:
         where, rest = _step(its_step), f"but {link.name_of(other)} is at {_step(step)}"
         if self.has_left:
             return (
-                f"{link.name_of(one)} has closed its link after {where}, {rest}; look there for an error, or "
-                "run the same number of steps on all ranks"
+                f"{link.name_of(one)} has closed its link after {where}, {rest}; check {link.name_of(one)} "
+                "for an error, and run the same number of steps on all ranks"
             )
         return f"{link.name_of(one)} is at {where}, {rest}; {ADVICE}"
 
@@ -263,7 +263,9 @@ class Transport:
         if self._error is not None:
             raise copied(self._error)
         if self.failure is not None:
-            raise ExchangeError(f"this exchange can no longer be used ({self.failure}); make a new one")
+            raise ExchangeError(
+                f"this exchange can no longer be used ({self.failure}); create a new exchange"
+            )
 
     def give_up(self, reason: BaseException | str) -> None:
         """Refuse all later exchanges with the first failure's reason.

@@ -49,8 +49,8 @@ class Norms:
     def __init__(self, borders: Sequence[int]) -> None:
         if not borders or borders[0] != 0 or any(a > b for a, b in pairwise(borders)):
             raise TensorError(
-                f"expected borders in ascending order from 0, got {[*borders]}; pass each range's start, and "
-                "the bucket's length"
+                f"expected ascending borders that start at 0, got {[*borders]}; pass each range's start, "
+                "and the bucket's length"
             )
         self.count = borders[-1]
         self.borders = torch.tensor(borders, dtype=torch.int64, device="cpu")
@@ -106,8 +106,8 @@ def check_norms(norms: Norms, tensor: torch.Tensor) -> None:
     """Raise ``TensorError`` unless the ranges of ``norms`` end at the length of ``tensor``."""
     if norms.count != tensor.numel():
         raise TensorError(
-            f"expected norms with ranges up to {tensor.numel()}, the tensor's length, got {norms.count}; "
-            "make Norms from the borders of this bucket's parameters"
+            f"expected norms for {tensor.numel()} elements, the tensor's length, got norms for "
+            f"{norms.count}; make Norms from the borders of this bucket's parameters"
         )
 
 

@@ -123,7 +123,7 @@ def attach_fsdp(
         initial = InitialPlan(plan)
     elif other is not None and initial.auto is not None:
         raise AttachError(
-            f"gradients='auto' expected modules that are sharded over all {dist.get_world_size()} ranks, got "
+            f"gradients='auto': expected modules sharded over all {dist.get_world_size()} ranks, got "
             f"{other.name!r} on a mesh of {other.mesh_shape}; pass a plan or a codec"
         )
     chooser = initial.chooser(SHARDS, module.named_parameters())
@@ -177,30 +177,30 @@ def _check(units: list[Unit], plan: Plan, weights: Codec | None, strict: bool) -
         held = unit.all_gather, unit.reduce_scatter, unit.replica_group
         if any(isinstance(each, GatherWeights | ScatterGradients | ReplicaGroup) for each in held):
             raise AttachError(
-                f"attach_fsdp expected modules that are not attached yet, got {unit.name!r}, which already "
-                "is; close its attachment first"
+                f"attach_fsdp: expected modules without gradwire, got {unit.name!r}, which is attached; "
+                "close the earlier attachment"
             )
     if plan.pipeline != 1:
         raise SpecError(
-            f"attach_fsdp expected a plan without a pipeline, got pipeline={plan.pipeline}; use a plan with "
-            "pipeline=1"
+            f"attach_fsdp: expected a plan without a pipeline, got pipeline={plan.pipeline}; use a plan "
+            "with pipeline=1"
         )
     if plan.algorithm != "ring" and not any(unit.replica_group for unit in units):
         raise SpecError(
-            f"attach_fsdp expected the algorithm 'ring' on a mesh without a replica dimension, got "
+            "attach_fsdp: expected the algorithm 'ring' on a mesh without a replica dimension, got "
             f"{plan.algorithm!r}; use a plan with algorithm='ring'"
         )
     freeing = next((unit.name for unit in units if not unit.stays_whole), None)
     if isinstance(weights, Deltas) and freeing is not None:
         raise AttachError(
-            f"weights={str(weights)!r} expected modules that keep their weights after forward, got "
+            f"weights={str(weights)!r}: expected modules that keep their weights after forward, got "
             f"{freeing!r}, which frees them; call fully_shard with reshard_after_forward=False, or use "
             "weights='identity'"
         )
     if strict and not all(unit.is_on_world for unit in units):
         raise AttachError(
-            "strict=True expected every FSDP module on a mesh of all ranks, got one on a smaller mesh; omit "
-            "strict, or shard all modules over all ranks"
+            "strict=True: expected every FSDP module on a mesh of all ranks, got one on a smaller mesh; "
+            "omit strict, or shard all modules over all ranks"
         )
 
 

@@ -176,20 +176,19 @@ def units_of(module: nn.Module) -> list[Unit]:
         )
     if not isinstance(module, nn.Module):
         raise AttachError(
-            f"attach_fsdp expected an nn.Module, got {type(module).__name__}; pass the model that "
+            f"attach_fsdp: expected an nn.Module, got {type(module).__name__}; pass the model that "
             "fully_shard has sharded"
         )
     units = list(_units(module))
     if is_replicated(module):
         raise AttachError(
-            f"attach_fsdp expected a module that fully_shard has sharded, got one that {REPLICATE} has "
-            "changed; remove replicate, and call fully_shard, or use DistributedDataParallel and "
-            "gradwire.attach"
+            f"attach_fsdp: expected a module sharded by fully_shard, got one changed by {REPLICATE}; "
+            "replace replicate with fully_shard, or use DistributedDataParallel and gradwire.attach"
         )
     if not units:
         raise AttachError(
-            f"attach_fsdp expected a module that torch.distributed.fsdp.fully_shard has sharded, got a "
-            f"{type(module).__name__} without an FSDPModule that has parameters; call fully_shard first"
+            "attach_fsdp: expected a module sharded by torch.distributed.fsdp.fully_shard, got a "
+            f"{type(module).__name__} without sharded parameters; call fully_shard first"
         )
     return units
 
@@ -205,8 +204,8 @@ def _units(module: nn.Module) -> Iterator[Unit]:
         groups = _parameter_groups(each, name or root)
         if len(groups) > 1:
             raise AttachError(
-                f"attach_fsdp expected one mesh per module, got several in {name or root!r}, for which FSDP "
-                "supports no custom collectives; use one mesh for each module"
+                f"attach_fsdp: expected one mesh per module, got several in {name or root!r}; use one mesh "
+                "for each module"
             )
         for group in groups:
             if id(group) not in seen:  # modules that are sharded together share a group

@@ -75,8 +75,8 @@ def encode(
     _check(out, "out", torch.uint8)
     if out.numel() < capacity:
         raise TensorError(
-            f"{codec}: expected out of at least {capacity} bytes for {x.numel()} values, got {out.numel()}; "
-            "allocate codec.max_nbytes(n)"
+            f"{codec}: expected at least {capacity} bytes in out for {x.numel()} values, got "
+            f"{out.numel()}; allocate codec.max_nbytes(n) bytes"
         )
     if size is None:
         size = torch.empty(1, dtype=torch.int64, device=x.device)
@@ -128,8 +128,8 @@ def _kernels(codec: Named) -> tuple[Format, str, Params]:
     name, params = getattr(codec, "compiled", (codec.name, ()))
     if name not in PLACES:
         raise TensorError(
-            f"{codec.name} has no kernels for GPUs; encode on the host: codec.encode(x.cpu()), "
-            "codec.decode(payload.cpu(), out)"
+            f"{codec.name} has no GPU kernels; encode on the host with codec.encode(x.cpu()), and decode "
+            "with codec.decode(payload.cpu(), out)"
         )
     return format_of(name), name, params
 
@@ -143,8 +143,8 @@ def _check(x: torch.Tensor, what: str, dtype: torch.dtype) -> None:
         )
     if not (x.is_cuda or x.is_pinned() or _is_interpreted()):
         raise TensorError(
-            f"{what}: expected a tensor on a GPU or in pinned memory, got one on {x.device}; for a tensor on "
-            "the CPU, call the codec's own encode and decode"
+            f"{what}: expected a tensor on a GPU or in pinned memory, got one on {x.device}; call "
+            "codec.encode or codec.decode for a CPU tensor"
         )
     if dtype is torch.uint8 and x.data_ptr() % _ALIGNMENT:
         raise TensorError(

@@ -76,7 +76,7 @@ PLACES = {
 
 
 @cache
-def format_of(name: str, otherwise: str = "encode on the host: codec.encode(x.cpu())") -> Format:
+def format_of(name: str, otherwise: str = "encode on the host with codec.encode(x.cpu())") -> Format:
     """Return the kernels of a format in PLACES.
 
     Raises ``MissingPackageError`` without Triton, with ``otherwise`` as the alternative remedy.
@@ -89,7 +89,7 @@ def format_of(name: str, otherwise: str = "encode on the host: codec.encode(x.cp
 
 def delta_kernels() -> tuple[Callable[..., torch.Tensor], tuple[str, ...]]:
     """Return ``queue_delta`` and the faults of ``deltas``. Raises ``MissingPackageError`` without Triton."""
-    otherwise = "send weights there without deltas, such as HostOffload's static:16"
+    otherwise = "send weights without deltas, as in HostOffload's static:16"
     return _of("deltas", "queue_delta", otherwise), _of("deltas", "FAULTS", otherwise)
 
 

@@ -308,7 +308,7 @@ class TopKKernels(Format):
     """The kernels of ``topk``. The parameters are the numerator and the denominator of the kept fraction."""
 
     faults = (
-        "a chunk marked as NaN must hold quiet NaN only",
+        "a chunk marked as NaN must contain only quiet NaNs",
         "its indices must ascend strictly and be less than the count",
     )
 

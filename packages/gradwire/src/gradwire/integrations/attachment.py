@@ -51,12 +51,12 @@ def ddp_inside(model: object, owner: str) -> DistributedDataParallel:
         return found[0]
     if found:
         raise AttachError(
-            f"{owner} expected one DistributedDataParallel in its model, got {len(found)}; call "
+            f"{owner}: expected one DistributedDataParallel in its model, got {len(found)}; call "
             "gradwire.attach for each"
         )
     raise AttachError(
-        f"{owner} expected a DistributedDataParallel for gradwire, got a {type(model).__name__} without one; "
-        f"{_way_out()}"
+        f"{owner}: expected a DistributedDataParallel for gradwire, got a {type(model).__name__} without "
+        f"one; {_way_out()}"
     )
 
 
@@ -64,8 +64,8 @@ def _way_out() -> str:
     if not (dist.is_available() and dist.is_initialized()) or dist.get_world_size() == 1:
         return "there is only one process: start several with torchrun, or remove gradwire"
     return (
-        "attach to the model that the framework has prepared, and configure DDP, not FSDP or DeepSpeed (for "
-        "FSDP2, use gradwire.attach_fsdp); without GPUs, pass Accelerator(cpu=True) or "
+        "configure the framework for DDP (for FSDP2, use gradwire.attach_fsdp), and attach to the model "
+        "that the framework prepared; without GPUs, pass Accelerator(cpu=True) or "
         "TrainingArguments(use_cpu=True)"
     )
 
@@ -116,8 +116,8 @@ def _residuals(read: Callable[[int], Mapping[str, Any]], rank: int, step: int | 
         record = read(rank)
     except Exception as error:  # torch.load may raise any exception for a damaged file
         raise StateError(
-            f"the residuals of rank {rank} cannot be read: {_first_line(error)}; "
-            "keep the files gradwire-rank*.pt with their checkpoint, where all ranks can read them"
+            f"the residuals of rank {rank} cannot be read: {_first_line(error)}; store the files "
+            "gradwire-rank*.pt with the checkpoint, readable by all ranks"
         ) from error
     what = f"the residuals of rank {rank}"
     given = Source(what, "resume from a complete checkpoint", StateError).fields(record)
@@ -125,8 +125,8 @@ def _residuals(read: Callable[[int], Mapping[str, Any]], rank: int, step: int | 
     check_sealed(record, what)
     if step is not None and saved_step != step:
         raise StateError(
-            f"expected residuals of step {step}, as in the checkpoint, got step {saved_step} from rank "
-            f"{rank}; resume from a complete checkpoint"
+            f"expected residuals of step {step}, as in the checkpoint, got residuals of step {saved_step} "
+            f"from rank {rank}; resume from a complete checkpoint"
         )
     return residuals
 
@@ -160,8 +160,8 @@ class ResidualFolder:
             return found[0]
         what = f"residuals from runs with {' and '.join(map(str, found))} ranks" if found else "none"
         raise StateError(
-            f"expected the residuals of all ranks in the checkpoint {self.folder}, because this plan keeps "
-            f"residuals, got {what}; pass the folder that contains them"
+            f"the checkpoint {self.folder}: expected the residuals of all ranks, got {what}; pass the "
+            "folder that contains the residuals"
         )
 
     @property
@@ -257,8 +257,8 @@ class Attachment:
         ledger = self._ledger(self.rank) if callable(self._ledger) else self._ledger
         if ledger is not None and ledger.rank != self.rank:
             raise SpecError(
-                f"rank {self.rank} expected its own ledger, got the ledger of rank {ledger.rank}; pass a "
-                "function of the rank that makes it: ledger=gradwire.Ledger"
+                f"rank {self.rank}: expected a ledger of this rank, got the ledger of rank {ledger.rank}; "
+                "pass a function that creates a ledger for each rank: ledger=gradwire.Ledger"
             )
         self._attached = attach(
             model, self._auto or self.plan, timeout_s=self._timeout_s, ledger=ledger, strict=self._strict

@@ -42,7 +42,8 @@ class StrategyParts(Attaches, _Base):
         hooks = [name for name in _HOOKS if ddp.get(name) is not None]
         if hooks:
             raise SpecError(
-                f"expected no communication hook besides gradwire's, got {' and '.join(hooks)}; omit it"
+                f"expected no communication hook besides gradwire's, got {' and '.join(hooks)}; omit this "
+                "hook"
             )
         super().__init__(**ddp)
         self._gradwire = Attachment(

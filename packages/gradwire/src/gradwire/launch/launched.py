@@ -39,7 +39,7 @@ def launched_workers(has_server: bool, asked: int | None) -> int | None:
         some = "at least 1 worker" if asked is None else f"{asked} workers"
         server = " and a server" if has_server else ""
         raise JobError(
-            f"expected processes for {some}{server}, got {world}; omit --workers, or start that many"
+            f"expected processes for {some}{server}, got {world}; omit --workers, or start as many processes"
         )
     return workers
 
@@ -59,8 +59,8 @@ def _refuse_half_launched() -> None:
     if set(given) & {"RANK", "WORLD_SIZE"}:
         missing = [variable for variable in VARIABLES if variable not in given]
         raise JobError(
-            f"expected {', '.join(VARIABLES)} for a launched rank, got no {' and '.join(missing)}; start "
-            f"with torchrun, or unset {' and '.join(given)} for a job on this machine"
+            f"expected the variables {', '.join(VARIABLES)}, got no {' and '.join(missing)}; start with "
+            f"torchrun, or unset {' and '.join(given)} for a job on this machine"
         )
 
 

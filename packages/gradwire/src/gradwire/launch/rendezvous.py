@@ -69,8 +69,8 @@ def join_launched(timeout_s: float) -> Store:
             ) from answer
         reason = str(answer).splitlines()[0].rstrip(".")
         raise JobError(
-            f"rank {rank} of {world} could not join the others at {host}:{port}: {reason}; check MASTER_ADDR "
-            "and MASTER_PORT, and that all ranks were started"
+            f"rank {rank} of {world} could not join the other ranks at {host}:{port}: {reason}; check "
+            "MASTER_ADDR and MASTER_PORT, and that all ranks were started"
         ) from answer
     return answer
 
@@ -102,14 +102,16 @@ def _is_taken(port: int) -> bool:
 def _check_address(host: str, port: int) -> None:
     """Raise ``JobError`` for an invalid address, for which torch would log forty lines."""
     if not 1 <= port <= MOST_PORT:
-        raise JobError(f"MASTER_PORT: expected 1 to {MOST_PORT}, got {port}; set it to rank 0's port")
+        raise JobError(
+            f"MASTER_PORT: expected 1 to {MOST_PORT}, got {port}; set MASTER_PORT to rank 0's port"
+        )
     try:
         socket.getaddrinfo(host, port)
     except (OSError, UnicodeError) as error:
         reason = error.strerror if isinstance(error, OSError) else error
         raise JobError(
             f"MASTER_ADDR: expected rank 0's address or name, got {host!r}, which this machine cannot "
-            f"resolve ({reason}); correct it"
+            f"resolve ({reason}); correct MASTER_ADDR"
         ) from error
 
 
@@ -143,7 +145,7 @@ def _rendezvous(rank: int, world: int, timeout_s: float) -> Store | Exception:
     try:
         return within(join, timeout_s + SLACK_S, whole("MASTER_PORT"))
     except TimeoutError:
-        return TimeoutError(f"the program that listens there did not answer within {timeout_s:g} s")
+        return TimeoutError(f"the program at this port did not answer within {timeout_s:g} s")
     except (RuntimeError, ValueError) as error:
         return error
 
@@ -186,8 +188,8 @@ def wait_for(store: Store, key: str) -> None:
             sleep(POLL_S)
     except TimeoutError as error:
         raise LinkTimeoutError(
-            f"{place} has not answered for {ANSWER_S:g} s (asked for {key!r}); check that its process runs "
-            "and that its host is reachable"
+            f"{place} has not answered for {ANSWER_S:g} s (asked for {key!r}); check that the store's "
+            "process runs and that its host is reachable"
         ) from error
 
 
@@ -200,4 +202,4 @@ def in_words(doing: str, timeout_s: float) -> Iterator[None]:
     except RuntimeError as error:
         late = monotonic() - started >= timeout_s * 0.9
         reason = f"nothing within {timeout_s:g} s" if late else str(error).splitlines()[0]
-        raise LinkError(f"{doing}: a peer is gone or too slow ({reason})") from error
+        raise LinkError(f"{doing}: a peer has ended or is too slow ({reason})") from error

@@ -152,13 +152,15 @@ class TimedStore:
         except TimeoutError as error:
             self._answers = False
             raise StoreTimeoutError(
-                f"{self._doing}: {self._place} does not answer (asked for {key!r}, waited "
-                f"{patience_s:.3g} s); check that its process runs and that its host is reachable"
+                f"{self._doing}: {self._place} does not answer (asked for {key!r}, waited {patience_s:.3g} "
+                "s); check that the store's process runs and that its host is reachable"
             ) from error
         except RuntimeError as error:
             self._answers = False
             reason = str(error).partition("\n")[0].partition(". ")[0]
-            raise StoreError(f"{self._doing}: {self._place} is gone (asked for {key!r}: {reason})") from error
+            raise StoreError(
+                f"{self._doing}: {self._place} cannot be reached (asked for {key!r}: {reason})"
+            ) from error
 
 
 def pauses(deadline: float) -> Iterator[float]:

@@ -169,8 +169,9 @@ def _check_effort(effort: Effort) -> None:
     """Raise ``JobError`` for a measurement that would take too long, which is usually a mistake."""
     if effort.repeats > MOST_REPEATS or effort.time_s > MOST_S or effort.window > MOST_WINDOW:
         raise JobError(
-            f"expected --repeats of at most {MOST_REPEATS}, --time of {MOST_S:g} seconds and --window of "
-            f"{MOST_WINDOW}, got {effort.repeats}, {effort.time_s:g} and {effort.window}; pass smaller values"
+            f"expected at most {MOST_REPEATS} for --repeats, {MOST_S:g} seconds for --time and "
+            f"{MOST_WINDOW} for --window, got {effort.repeats}, {effort.time_s:g} and {effort.window}; "
+            "pass smaller values"
         )
 
 

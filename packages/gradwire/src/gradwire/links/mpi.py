@@ -78,8 +78,8 @@ def load_mpi() -> Any:
     if level < MPI.THREAD_SERIALIZED:
         had = "THREAD_SINGLE" if level == MPI.THREAD_SINGLE else "THREAD_FUNNELED"
         raise LinkError(
-            "expected MPI with THREAD_SERIALIZED or more, because training exchanges gradients in its own "
-            f"thread, got {had}; set mpi4py.rc.thread_level = 'multiple' before mpi4py.MPI is first imported"
+            f"expected MPI with THREAD_SERIALIZED or THREAD_MULTIPLE, got {had}; set "
+            "mpi4py.rc.thread_level = 'multiple' before the first import of mpi4py.MPI"
         )
     return MPI
 
@@ -89,7 +89,8 @@ def intracommunicator(mpi: Any, comm: Any) -> Any:
     parent = mpi.COMM_WORLD if comm is None else comm
     if parent == mpi.COMM_NULL or parent.Is_inter():
         raise LinkError(
-            "a link over MPI needs an intracommunicator that this process belongs to; pass, e.g., COMM_WORLD"
+            "MpiLink: expected an intracommunicator with this process, got "
+            f"{'COMM_NULL' if parent == mpi.COMM_NULL else 'an intercommunicator'}; pass, e.g., COMM_WORLD"
         )
     return parent
 

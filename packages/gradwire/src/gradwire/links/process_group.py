@@ -291,7 +291,9 @@ class ProcessGroupLink(SocketLink):
         members = dist.get_process_group_ranks(group)
         order = list(members if ranks is None else ranks)
         if sorted(order) != sorted(members):
-            raise LinkError(f"expected the group's ranks {sorted(members)} in any order, got ranks={order}")
+            raise LinkError(
+                f"ranks: expected a permutation of the group's ranks {sorted(members)}, got {order}"
+            )
         number = _links_made.get(group, 0)
         _links_made[group] = number + 1
         rank = order.index(dist.get_rank())
@@ -323,8 +325,8 @@ class ProcessGroupLink(SocketLink):
         """Replace ``tensor`` with its sum over all ranks, with Gloo's all-reduce."""
         if not self.HAS_ALL_REDUCE:
             raise LinkError(
-                "expected a link without TLS, which Gloo's all-reduce doesn't support, got one with TLS; use "
-                "the algorithm ring"
+                "expected a link without TLS, which Gloo's all-reduce doesn't support, got one with TLS; "
+                "use algorithm='ring'"
             )
         self._gloo.sum(tensor, self.timeout_s if timeout_s is None else timeout_s)
 
@@ -363,7 +365,7 @@ def check_tos(tos: int) -> None:
     """Raise ``LinkError`` unless ``tos`` is 0 or a valid type of service."""
     if not isinstance(tos, int) or not 0 <= tos <= 255 or (tos and not tos & _DSCP):
         raise LinkError(
-            "tos: expected a type of service from 0x04 to 0xff, or 0 for no marked connections, got "
+            "tos: expected a type of service from 0x04 to 0xff, or 0 to leave connections unmarked, got "
             f"{shown(tos)}; pass, e.g., gradwire.wire.TOS"
         )
 
@@ -377,6 +379,6 @@ def _refuse_other_transports(rank: int, world: int) -> None:
     if chosen != "TCP":
         raise LinkError(
             f"rank {rank} connecting with the {world} ranks of its group: {_TRANSPORT} is {chosen}, which "
-            "does not encrypt gradwire's frames; set GRADWIRE_TLS_KEY, GRADWIRE_TLS_CERT and GRADWIRE_TLS_CA "
-            "to encrypt frames (docs/tls.md), or unset it"
+            "does not encrypt gradwire's frames; set GRADWIRE_TLS_KEY, GRADWIRE_TLS_CERT and "
+            f"GRADWIRE_TLS_CA (docs/tls.md), or unset {_TRANSPORT}"
         )

@@ -209,7 +209,7 @@ class SocketLink(Link):
         self._channels, self._marked = {}, {}
 
     def _refuse(self, doing: str, peer: int) -> Channel:
-        reason = "this link has no such peer" if self._channels else OWN_END
+        reason = "this link has no connection to that rank" if self._channels else OWN_END
         name = self._names[peer] if 0 <= peer < self.world else f"rank {peer}"
         raise LinkError(f"{self._names[self.rank]} {doing} {name}: {reason}")
 

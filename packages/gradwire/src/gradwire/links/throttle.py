@@ -142,7 +142,7 @@ class ThrottledLink(Wrapper):
         limit_s = self.timeout_s if timeout_s is None else timeout_s
         if not keepalive and due_ns - time.monotonic_ns() > limit_s * 1e9:
             raise LinkTimeoutError(
-                f"{what}: at this rate the frame needs more than {limit_s:g} s; pass a longer timeout_s"
+                f"{what}: the frame takes more than {limit_s:g} s at this rate; pass a longer timeout_s"
             )
         while (left_ns := due_ns - time.monotonic_ns()) > 0:
             if left_ns > _SPIN_NS:
@@ -156,7 +156,8 @@ class ThrottledLink(Wrapper):
         begin, end, nbytes = _LABEL.unpack(label) if len(label) == _LABEL.size else (0, 0, -1)
         if not 0 <= nbytes <= labelled.numel() - _LABEL.size:
             raise LinkError(
-                f"{what}: expected a throttled link's frame, got one without a label; throttle all ranks"
+                f"{what}: expected a frame from a throttled link, got one from an unthrottled link; "
+                "throttle the links of all ranks"
             )
         return labelled[_LABEL.size : _LABEL.size + nbytes], self._port.arrive((begin, end), nbytes)
 

@@ -90,7 +90,7 @@ class AWP(Policy):
             if isinstance(bits, bool) or bits not in FORMATS:
                 raise SpecError(f"expected 8, 16, 24 or 32 for {name}, got {shown(bits)}")
         if start_bits > max_bits:
-            raise SpecError(f"expected start_bits of at most max_bits, {max_bits}, got {start_bits}")
+            raise SpecError(f"expected start_bits of at most max_bits ({max_bits}), got {start_bits}")
         self.threshold = None if threshold == AUTO else threshold
         self._watch = _Watch() if threshold == AUTO else None
         self.watched = _WATCHED_INTERVALS * interval if watched is None else watched
@@ -160,10 +160,10 @@ class AWP(Policy):
         share = self._watch.total / self._watch.count
         if self._watch.batches == self.interval and share >= _NEARLY_ALL:
             warnings.warn(
-                f"AWP: {share:.0%} of the norms' changes in {self.interval} batches are below the threshold "
-                f"{threshold:.3g}, the mean of the previous {self.watched} batches, so all layers get more "
-                "bits after the same number of batches, regardless of their weights; pass a larger "
-                "watched=, or a threshold",
+                f"AWP: expected most changes of the norms above the threshold {threshold:.3g} (the mean of "
+                f"the previous {self.watched} batches), got {share:.0%} below in {self.interval} batches, "
+                "so all layers gain bits regardless of their weights; pass a larger watched=, or a "
+                "threshold",
                 stacklevel=2,
             )
 
@@ -252,10 +252,8 @@ def _check(threshold: object, interval: int, watched: int | None) -> None:
     if threshold != AUTO and not is_real:
         raise SpecError(f"expected a finite number or 'auto' for the threshold, got {shown(threshold)}")
     if not is_whole(interval, 1, sys.maxsize):
-        raise SpecError(
-            f"expected a whole number of batches from 1 up for the interval, got {shown(interval)}"
-        )
+        raise SpecError(f"expected a whole number of at least 1 batch for interval, got {shown(interval)}")
     if watched is not None and threshold != AUTO:
-        raise SpecError("expected watched= only with threshold='auto', got it with a number; omit it")
+        raise SpecError("expected threshold='auto' with watched, got a number; omit watched")
     if watched is not None and not is_whole(watched, 1, sys.maxsize):
-        raise SpecError(f"expected a whole number of batches from 1 up for watched, got {shown(watched)}")
+        raise SpecError(f"expected a whole number of at least 1 batch for watched, got {shown(watched)}")

@@ -207,8 +207,8 @@ class GradientReturn:
             return
         if gradient.layout != torch.strided or gradient.dtype != torch.float32:
             raise TensorError(
-                f"HostOffload expected dense float32 gradients, got {gradient.layout} and {gradient.dtype}; "
-                "use Embedding(sparse=False), or torch.autocast instead of model.half()"
+                f"HostOffload: expected dense float32 gradients, got {gradient.layout} and "
+                f"{gradient.dtype}; use Embedding(sparse=False), or torch.autocast instead of model.half()"
             )
         if self._steps is not None and not backward.stepping:
             self._steps.begin()
@@ -230,8 +230,8 @@ class GradientReturn:
         """Step a layer if all of its gradients have been copied."""
         if layer in backward.stepped:
             raise SpecError(
-                "step_in_backward=True expected each gradient once in a backward pass, got a second one in "
-                f"layer {layer!r}; use checkpoint(..., use_reentrant=False)"
+                "step_in_backward=True: expected each gradient once in a backward pass, got a second one "
+                f"in layer {layer!r}; use checkpoint(..., use_reentrant=False)"
             )
         whole = [each for each in backward.copies if each.origin.layer == layer]
         if len(whole) == self._sizes[layer]:
@@ -284,8 +284,8 @@ class GradientReturn:
 def _check_thread(backward: _BackwardPass) -> None:
     if backward.thread != threading.get_ident():
         raise SpecError(
-            "step_in_backward=True expected backward passes from one thread at a time, got two at once; "
-            "call backward() in one thread, or omit it"
+            "step_in_backward=True: expected backward passes from one thread at a time, got two at once; "
+            "call backward() in one thread, or omit step_in_backward"
         )
 
 

@@ -120,13 +120,13 @@ class HostOffload:
         self._layers, residents = split_layers(self._all[0].layers, fraction)
         if step_in_backward and (residents or len(self._all) > 1):
             raise SpecError(
-                "step_in_backward=True expected one device and all layers on the host, got "
-                f"{len(self._all)} devices and {len(residents)} layers on a device; omit it, or omit "
-                "fraction= and the other devices"
+                "step_in_backward=True: expected one device and all layers on the host, got "
+                f"{len(self._all)} devices and {len(residents)} layers on a device; omit step_in_backward, "
+                "or pass one device without fraction"
             )
         if residents and len(self._all) > 1:
             raise SpecError(
-                f"fraction= expected one device, got {len(self._all)}; omit it, or pass one device"
+                f"fraction: expected one device, got {len(self._all)}; omit fraction, or pass one device"
             )
         names, pinned = {each.name for each in self._layers}, pin_memory is not False
         ends = [
@@ -373,6 +373,7 @@ class HostOffload:
         lost = sum(each not in there for layer in self._all[0].layers for each in layer.masters)
         if lost:
             raise SpecError(
-                f"expected a model with the parameters of the optimizer, got one that has replaced {lost} of "
-                "them; use load_state_dict without assign=True, or make the optimizer and this after it"
+                f"expected the optimizer's parameters in the model, got {lost} replaced ones; use "
+                "load_state_dict without assign=True, or create the optimizer and the HostOffload "
+                "afterwards"
             )

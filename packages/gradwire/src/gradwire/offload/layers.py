@@ -48,7 +48,7 @@ def layers_of(model: nn.Module, replica: nn.Module, blocks: Sequence[str] = ()) 
     readers = dict(replica.named_modules(remove_duplicate=False))
     unknown = next((name for name in blocks if name not in modules), None)
     if unknown is not None:
-        raise SpecError(f"expected names of the model's modules for blocks, got {unknown!r}")
+        raise SpecError(f"blocks: expected names of the model's modules, got {unknown!r}")
     layers: dict[str, Layer] = {}
     homes: dict[nn.Parameter, Layer] = {}
     for name, module in modules.items():
@@ -69,12 +69,13 @@ def check_masters(model: nn.Module) -> None:
     parameters = dict(model.named_parameters())
     if not parameters:
         raise TensorError(
-            "HostOffload expected a model with parameters, got one without; pass the model to train"
+            "HostOffload: expected a model with parameters, got one without parameters; pass the model to "
+            "train"
         )
     for name, each in parameters.items():
         if each.device.type != "cpu":
             raise TensorError(
-                f"HostOffload expected master weights on the host, got {name} on {each.device}; pass the "
+                f"HostOffload: expected master weights on the host, got {name} on {each.device}; pass the "
                 "model before model.to(device), and pass the device to HostOffload"
             )
         if each.dtype != torch.float32:
@@ -91,8 +92,8 @@ def check_optimizer(optimizer: torch.optim.Optimizer, model: nn.Module) -> None:
     foreign = next((each for each in updated if each not in masters), None)
     if foreign is not None:
         raise SpecError(
-            "expected an optimizer of this model's parameters, got one with a foreign parameter of "
-            f"shape {tuple(foreign.shape)}; make it from model.parameters()"
+            "expected an optimizer of this model's parameters, got one with another parameter, of shape "
+            f"{tuple(foreign.shape)}; create the optimizer from model.parameters()"
         )
 
 

@@ -112,8 +112,8 @@ class Oracle(Static):
     def __init__(self, runs: Mapping[int, Sequence[tuple[float, float]]], accuracy: float) -> None:
         if not runs or not all(runs.values()):
             raise SpecError(
-                "the oracle expected at least one pair (seconds, accuracy) for each format, got none; "
-                "pass its runs"
+                "oracle: expected at least one pair (seconds, accuracy) for each format, got none; pass "
+                "the pairs of the training runs"
             )
 
         def rank(bits: int) -> tuple[float, float]:
@@ -139,7 +139,7 @@ class Delta(Policy):
             raise SpecError(f"expected 'bf16' or 'fp32' for the dtype of a delta, got {shown(dtype)}")
         if not is_whole(checked_every, 1, sys.maxsize):
             raise SpecError(
-                f"expected a whole number from 1 up for checked_every, got {shown(checked_every)}"
+                f"expected a whole number of at least 1 for checked_every, got {shown(checked_every)}"
             )
         self.dtype, self.checked_every = dtype, checked_every
 

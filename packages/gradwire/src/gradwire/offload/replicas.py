@@ -52,8 +52,8 @@ class DeviceEnd:
             return self.device.pinned(count)
         except RuntimeError as error:
             raise DeviceError(
-                f"HostOffload expected {4 * count} bytes of pinned memory for copies to {self.device}, but "
-                f"the host has none left ({_line(error)}); pass pin_memory=False, or lock less memory"
+                f"HostOffload: expected {4 * count} bytes of pinned memory for copies to {self.device}, "
+                f"got none ({_line(error)}); pass pin_memory=False, or lock less memory"
             ) from error
 
     @contextmanager
@@ -65,13 +65,14 @@ class DeviceEnd:
             raise
         except torch.OutOfMemoryError as error:
             raise DeviceError(
-                f"{self.device} does not have enough memory for {doing} ({_line(error)}); the masters are "
-                "unchanged, so pass another device, or a larger fraction="
+                f"{self.device} does not have enough memory for {doing} ({_line(error)}); pass another "
+                "device or a larger fraction (the master weights are unchanged)"
             ) from error
         except RuntimeError as error:
             raise DeviceError(
-                f"{self.device} failed in {doing} ({_line(error)}); the masters and the optimizer's state on "
-                "the host are intact, so save them, close this HostOffload, and make one on another device"
+                f"{self.device} failed during {doing} ({_line(error)}); save the master weights and the "
+                "optimizer's state, which are intact on the host, and create a HostOffload on another "
+                "device"
             ) from error
 
 
@@ -166,8 +167,8 @@ def _replicate(model: nn.Module, device: DeviceLike | None) -> tuple[nn.Module, 
     except torch.OutOfMemoryError as error:
         nbytes = sum(each.nbytes for each in model.parameters())
         raise DeviceError(
-            f"the replica, with weights of {nbytes} bytes, does not fit in the memory of {device}; "
-            "the masters are unchanged, so choose a device with more memory, or a smaller model"
+            f"the replica's weights of {nbytes} bytes do not fit in the memory of {device}; choose a "
+            "device with more memory, or a smaller model (the master weights are unchanged)"
         ) from error
     except (RuntimeError, AssertionError, NotImplementedError) as error:
         raise SpecError(f"the replica cannot be moved to the device {shown(device)}: {error}") from error

@@ -219,9 +219,9 @@ class Sender:
         for layer, given in foretold.items():
             if self.bits[layer] != given:
                 raise SpecError(
-                    f"expected {given} bits for layer {layer} from {type(self._policy).__name__}.observe, as "
-                    f"its bits_for returned, got {self.bits[layer]}; return the same from both, or None from "
-                    "bits_for"
+                    f"{type(self._policy).__name__}.observe: expected {given} bits for layer {layer}, as "
+                    f"bits_for returned, got {self.bits[layer]}; return the same bits from both methods, "
+                    "or None from bits_for"
                 )
         return packed
 
@@ -298,7 +298,7 @@ def packing_thread(threads: int | None = None, numa: int | None = None) -> Threa
     invalid.
     """
     if threads is not None and not is_whole(threads, 1, sys.maxsize):
-        raise SpecError(f"expected a whole number from 1 up or None for threads, got {shown(threads)}")
+        raise SpecError(f"expected a whole number of at least 1, or None, for threads, got {shown(threads)}")
     cpus = None if numa is None else _cpus_of(numa)
     pool = ThreadPoolExecutor(1, thread_name_prefix="gradwire offload")
     if threads is not None:

@@ -113,8 +113,8 @@ class LayerSteps:
     def __init__(self, optimizer: torch.optim.Optimizer) -> None:
         if isinstance(optimizer, torch.optim.LBFGS):
             raise SpecError(
-                "step_in_backward=True expected an optimizer that can step layer by layer, got LBFGS; omit "
-                "it, or use another optimizer"
+                "step_in_backward=True: expected an optimizer that can step layer by layer, got LBFGS; "
+                "omit step_in_backward, or use another optimizer"
             )
         self._optimizer = optimizer
         self._thread = ThreadPoolExecutor(1, thread_name_prefix="gradwire optimizer")
@@ -131,8 +131,9 @@ class LayerSteps:
         """Begin a backward pass. Raises ``SpecError`` if ``optimizer.step()`` didn't follow the last one."""
         if self.awaits_step:
             raise SpecError(
-                "step_in_backward=True expected optimizer.step() after each backward pass, got another "
-                "backward pass; call it, or accumulate within no_sync()"
+                "step_in_backward=True: expected optimizer.step() after each backward pass, got another "
+                "backward pass; call optimizer.step() between them, or accumulate gradients within "
+                "no_sync()"
             )
 
     def submit(self, parameters: Set[nn.Parameter], deliver: Callable[[], None]) -> None:

@@ -309,8 +309,8 @@ def check_page(option: str, record: Path, overwrite: bool) -> None:
     page = beside(record)
     if record != STANDARD_OUTPUT and page.exists() and not overwrite:
         raise JobError(
-            f"{option} {record} also writes its page, but {page} exists already; name another file, or pass "
-            "--overwrite"
+            f"{option} {record} would also write the page {page}, which exists already; pass another file, "
+            "or --overwrite"
         )
 
 

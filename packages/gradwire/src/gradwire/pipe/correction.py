@@ -70,8 +70,9 @@ def check_forward(model: nn.Module) -> None:
     for name, module in model.named_modules():
         if isinstance(module, nn.Embedding | nn.EmbeddingBag) and module.max_norm is not None:
             raise SpecError(
-                "an eager pipeline expected a forward pass that doesn't write weights, got max_norm="
-                f'{module.max_norm:g} in {name or "the model"}; omit max_norm, or use correction="none"'
+                "an eager pipeline: expected a forward pass that doesn't write weights, got "
+                f"max_norm={module.max_norm:g} in {name or 'the model'}; omit max_norm, or use "
+                'correction="none"'
             )
 
 
@@ -112,8 +113,8 @@ class VirtualWeights:
             isinstance(value, torch.optim.Optimizer) for value in own.values()
         ):
             raise SpecError(
-                f"an eager pipeline expected a plain optimizer, got a {type(optimizer).__name__} that wraps "
-                'another one; pass the inner optimizer, or use correction="none"'
+                f"an eager pipeline: expected a plain optimizer, got a {type(optimizer).__name__} that "
+                'wraps another one; pass the inner optimizer, or use correction="none"'
             )
         self._parameters = parameters
         self._optimizer = optimizer
@@ -139,8 +140,9 @@ class VirtualWeights:
             yield
             if before != self._marks():
                 raise StateError(
-                    "an eager pipeline expected unchanged parameters after the forward and backward passes, "
-                    'got a parameter that was written; use correction="none", or write between two steps'
+                    "an eager pipeline: expected unchanged parameters after the forward and backward "
+                    'passes, got a changed one; use correction="none", or change parameters only '
+                    "between steps"
                 )
         finally:
             for parameter, master in zip(self._parameters, masters, strict=True):

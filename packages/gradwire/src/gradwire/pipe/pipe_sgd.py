@@ -119,7 +119,7 @@ class PipeSGD(WorkerMethod):
         chosen = initial.plan.for_whole_gradients("PipeSGD")
         if not is_whole(warmup_steps, 0, sys.maxsize):
             raise SpecError(
-                f"expected a whole number of steps from 0 up for warmup_steps, got {shown(warmup_steps)}"
+                f"expected a whole number of at least 0 for warmup_steps, got {shown(warmup_steps)}"
             )
         if not callable(on_average):
             raise SpecError(f"expected a function of the parameters for on_average, got {shown(on_average)}")

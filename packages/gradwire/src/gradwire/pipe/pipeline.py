@@ -176,21 +176,22 @@ class Pipeline:
         numbers = {number for each in in_flight for number in (*each.absent, *each.own_absent)}
         if numbers and max(numbers) >= len(self._trained.parameters):
             raise StateError(
-                f"expected gradients in flight of {len(self._trained.parameters)} parameters, got parameter "
-                f"number {max(numbers)}; resume with the same model, with the same parameters unfrozen"
+                f"expected gradients in flight for {len(self._trained.parameters)} parameters, got one for "
+                f"parameter {max(numbers)}; resume with the same model and the same frozen parameters"
             )
         groups = len(self._optimizer.param_groups)
         if any(len(each.scheduled) > groups for each in in_flight):
             raise StateError(
-                f"expected gradients in flight with up to {groups} parameter groups, got more; resume with "
-                "the same optimizer"
+                f"expected gradients in flight with at most {groups} parameter groups, got more; resume "
+                "with the same optimizer"
             )
         counts = [each.gradient.numel() for each in in_flight]
         own = [each.own.numel() for each in in_flight if each.own is not None]
         if len(counts) > self._size or {*counts, *own} - {self.count}:
             raise StateError(
-                f"a pipeline of {self._size} expected up to {self._size} gradients in flight of {self.count} "
-                f"floats, got {counts}; resume with the same model and plan, or drain before saving"
+                f"a pipeline of {self._size}: expected at most {self._size} gradients in flight with "
+                f"{self.count} floats each, got {counts}; resume with the same model and plan, or drain "
+                "before saving"
             )
 
     def resume(self, in_flight: Sequence[InFlight]) -> None:

@@ -81,7 +81,7 @@ class Workload:
     ) -> Workload:
         """Return the workload of a model with ``count`` parameters and unknown layers."""
         if type(count) is not int or count < 1:
-            raise SpecError(f"expected a whole number of parameters from 1 up, got {count!r}")
+            raise SpecError(f"expected a whole number of at least 1 parameter, got {count!r}")
         if count > MOST_COUNT:
             shortened = f"{min(count, 10**300):.3g}"
             raise SpecError(f"expected at most {MOST_COUNT} parameters in a model, got {shortened}")
@@ -131,7 +131,7 @@ class Workload:
 def no_model(found: object) -> SpecError:
     """Return the error to raise if ``found`` doesn't describe a model."""
     return SpecError(
-        "expected a torch.nn.Module, its parameters, a whole number of them (25.6M), or a factory "
+        "expected a torch.nn.Module, a list of parameters, a number of parameters (25.6M), or a factory "
         f"package.module:name, got {found!r:.60}"
     )
 
@@ -213,8 +213,8 @@ def offered(
     scaled = [] if scale is None else [Scaled(each) for each in named if _is_scalable(each)]
     if scale is not None and not scaled:
         raise SpecError(
-            "expected a codec with an absolute bound for scale, got "
-            f"{', '.join(map(str, named)) or 'none'}; add one (errbound:2^-8), or omit scale"
+            f"scale: expected a codec with an absolute bound, got {', '.join(map(str, named)) or 'none'}; "
+            "add one, such as errbound:2^-8, or omit scale"
         )
     return tuple(dict.fromkeys((Identity(), *named, *scaled)))
 

@@ -120,7 +120,7 @@ def _noise(request: PlanRequest) -> float | None:
 def _tensors(request: PlanRequest) -> Gradients | None:
     """Return the gradients of a resolved request. Raises ``SpecError`` if they aren't loaded yet."""
     if isinstance(request.gradients, Path):
-        raise SpecError(f"expected gradients, got their file {request.gradients}; resolve the request first")
+        raise SpecError(f"expected gradients, got the file {request.gradients}; call resolve first")
     return request.gradients
 
 

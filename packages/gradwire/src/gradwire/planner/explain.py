@@ -23,8 +23,9 @@ def explain(ranking: Ranking) -> str:
         late = ranking.plan.pipeline - 1
         averages = "the average is in flight" if late == 1 else f"the averages of {late} steps are in flight"
         sentences.append(
-            f"The pipeline computes while {averages}; until then, each host updates with its own gradients "
-            "(eager updates, a part of compute), which learns about as fast as synchronous training."
+            f"The pipeline computes while {averages}. In the meantime, each host updates with its own "
+            "gradients (eager updates, included in compute), which learns about as fast as synchronous "
+            "training."
         )
     return " ".join(sentences)
 
@@ -48,8 +49,8 @@ def _extra_steps(chosen: Prediction) -> list[str]:
         return []
     share, deviation = 100 * chosen.extra.share, 100 * chosen.extra.deviation
     return [
-        f"To reach a loss, it should need {share:.1f} % more steps (± {deviation:.1f} %), so a step is "
-        f"compared as {format_duration(chosen.to_loss_s)}."
+        f"The plan is expected to need {share:.1f} % more steps (± {deviation:.1f} %) to reach the same "
+        f"loss, so its step counts as {format_duration(chosen.to_loss_s)}."
     ]
 
 

@@ -162,8 +162,8 @@ class StepsToLoss:
             share = self.costs[spec].of(terms, world).lost
             if share is None:
                 raise SpecError(
-                    f"expected the relative error of {spec} in its costs, got none; measure them again, or "
-                    "plan for the step"
+                    f"expected costs of {spec} with a relative error, got costs without one; measure the "
+                    "costs again, or choose the objective 'step'"
                 )
             return share
 

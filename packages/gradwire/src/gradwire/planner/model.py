@@ -44,7 +44,7 @@ class RecordedGradients:
     def save(self, path: str | os.PathLike[str]) -> None:
         """Write the gradients to a file for ``gradwire plan --gradients``. Raises ``DataError``."""
         if not self.gradients:
-            raise DataError("expected one recorded gradient or more, got none; run backward before saving")
+            raise DataError("expected at least one recorded gradient, got none; run backward before saving")
         try:
             write_files({Path(path): summed(self.gradients)})
         except (JobError, RuntimeError) as error:
@@ -126,21 +126,22 @@ def load_gradients(path: str | os.PathLike[str]) -> list[torch.Tensor]:
         raise DataError(f"the gradients {path} cannot be read: {error.strerror or error}") from error
     except Exception as error:  # torch.load raises anything for a damaged file
         raise DataError(
-            f"expected gradients that torch.load can read in {path}; write them with "
-            "gradwire.record_gradients"
+            f"expected recorded gradients in {path}, got a file that torch.load cannot read; write the "
+            "file with gradwire.record_gradients"
         ) from error
-    source = Source(f"the gradients in {path}", "write them with gradwire.record_gradients", DataError)
+    source = Source(f"the gradients in {path}", "write the file with gradwire.record_gradients", DataError)
     gradients = source.read([found] if isinstance(found, torch.Tensor) else found, rows(tensor_of()))
     for each in gradients:
         if not each.is_floating_point():
             raise DataError(
-                f"expected tensors of floating point numbers in {path}, got {each.dtype}; write them with "
-                "gradwire.record_gradients"
+                f"expected tensors of floating point numbers in {path}, got {each.dtype}; write the file "
+                "with gradwire.record_gradients"
             )
     sizes = {each.numel() for each in gradients}
     if len(sizes) != 1 or 0 in sizes:
         raise DataError(
-            f"expected gradients of one size in {path}, got {sorted(sizes)} values; record those of one model"
+            f"expected gradients of equal size in {path}, got {sorted(sizes)} values; record the gradients "
+            "of one model"
         )
     return list(gradients)
 
@@ -193,7 +194,7 @@ def load_factory(text: str) -> tuple[nn.Module, tuple[Any, ...] | None]:
         )
     if not any(parameter.requires_grad for parameter in model.parameters()):
         raise SpecError(
-            f"expected {text} to return a model with trainable parameters, got none; unfreeze some"
+            f"expected {text} to return a model with trainable parameters, got none; unfreeze parameters"
         )
     return model, (inputs,) if isinstance(inputs, torch.Tensor) else inputs
 
@@ -267,8 +268,8 @@ def _output(found: object) -> torch.Tensor:
         found = next(iter(found.values())) if isinstance(found, dict) else found[0]
     if not isinstance(found, torch.Tensor) or not found.is_floating_point():
         raise SpecError(
-            "expected the model to return a floating point tensor, got "
-            f"{_describe(found)}; make its factory return one"
+            f"expected the model to return a floating point tensor, got {_describe(found)}; make the "
+            "factory return one"
         )
     return found
 

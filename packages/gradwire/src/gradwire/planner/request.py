@@ -115,39 +115,41 @@ class PlanRequest:
         "--model MODEL", "model: parameters (25.6M), or a factory package.module:name", default=MISSING
     )
     hosts: int = _option("--hosts N", f"number of hosts, 2 to {MOST_HOSTS}", "hosts", MISSING, type=int)
-    forward_s: float | None = _option("--forward TIME", "time of forward, e.g. 12ms (a factory's, or 0)", "s")
-    backward_s: float | None = _option("--backward TIME", "time of backward; exchanges overlap it", "s")
-    update_s: float = _option("--update TIME", "time of the optimizer's step (0)", "s", 0.0)
+    forward_s: float | None = _option("--forward TIME", "forward time (default: a factory's, or 0)", "s")
+    backward_s: float | None = _option("--backward TIME", "backward time, which overlaps exchanges", "s")
+    update_s: float = _option("--update TIME", "time of the optimizer's step (default: 0)", "s", 0.0)
     gradients: Sequence[torch.Tensor] | Path | None = _option(
-        "--gradients FILE", "recorded gradients (a factory's, or synthetic)"
+        "--gradients FILE", "recorded gradients (default: a factory's, or synthetic)"
     )
     line: Line | LineRate | Path | None = _option(
         "--measured FILE", "measured link, from 'gradwire line-rate --json FILE'"
     )
-    elsewhere: bool = _option("--elsewhere", "FILE may be from another machine", default=False)
-    rate: str | float | None = _option("--rate RATE", "rate of each host's link, instead, e.g. 10gbit", "B/s")
-    latency: str | float | None = _option("--latency TIME", "latency of each link, instead (50us)", "s")
+    elsewhere: bool = _option("--elsewhere", "accept a FILE from another machine", default=False)
+    rate: str | float | None = _option("--rate RATE", "rate of each host's link, such as 10gbit", "B/s")
+    latency: str | float | None = _option("--latency TIME", "latency of each link (default: 50us)", "s")
     group_size: int | None = _option("--group-size N", "hosts that share an uplink", "hosts", type=int)
     core_rate: str | float | None = _option("--core RATE", "rate of each uplink", "B/s")
     shared_machine: bool | None = _option("--shared-machine", "all hosts share this machine (testbed)")
-    codecs: tuple[Codec, ...] | None = _option("--codecs LIST", "codecs, allowed (all with a relative bound)")
-    largest_error: float | None = _option("--largest-error X", "of an element of the sum (any)", type=float)
-    algorithms: tuple[str, ...] | None = _option("--algorithms LIST", f"algorithms ({_NAMES})")
+    codecs: tuple[Codec, ...] | None = _option("--codecs LIST", "codecs (default: all with a relative bound)")
+    largest_error: float | None = _option(
+        "--largest-error X", "per summed element (default: any)", type=float
+    )
+    algorithms: tuple[str, ...] | None = _option("--algorithms LIST", f"algorithms (default: {_NAMES})")
     pipelines: tuple[int, ...] = _option(
-        "--pipeline K", "steps in flight, to offer Pipe-SGD (1: don't)", "steps", (1,), type=int
+        "--pipeline K", "steps in flight, for Pipe-SGD (default: 1, no Pipe-SGD)", "steps", (1,), type=int
     )
     objective: Objective | None = _option(
         "--objective WHAT",
-        "minimize the time of a 'step' or to a 'loss' (loss with --gradients)",
+        "minimize the time of a 'step', or to a 'loss' (default with --gradients)",
         choices=tuple(each.value for each in Objective),
     )
-    scale: Literal["auto"] | None = _option("--scale auto", "scale gradients to absolute bounds, also")
-    nic: Codec | None = _option("--nic SPEC", "NICs with this codec, to offer encoding in them")
+    scale: Literal["auto"] | None = _option("--scale auto", "scale gradients to absolute bounds, too")
+    nic: Codec | None = _option("--nic SPEC", "NICs with this codec, as further candidates")
     sharded_lr: float | None = _option(
-        "--sharded LR", "also offer Sharded, at this learning rate", type=float
+        "--sharded LR", "also consider Sharded, at this learning rate", type=float
     )
     most_hosts: int = _option(
-        "--scale-to N", f"predict scaling to N hosts; 0: don't ({FARTHEST})", "hosts", 0, type=int
+        "--scale-to N", f"predict scaling to N hosts, 0 for none (default: {FARTHEST})", "hosts", 0, type=int
     )
     host: HostCost | None = None
     costs: Mapping[str, CodecCost] | None = None
@@ -196,7 +198,7 @@ class PlanRequest:
         if type(self.hosts) is not int or self.hosts < 2:
             raise SpecError(f"expected at least 2 hosts to exchange gradients, got {shown(self.hosts)}")
         if type(self.most_hosts) is not int or self.most_hosts < 0:
-            raise SpecError(f"expected a whole number from 0 up for most_hosts, got {shown(self.most_hosts)}")
+            raise SpecError(f"expected most_hosts of at least 0, got {shown(self.most_hosts)}")
         size = self.group_size
         if size is not None and self.hosts == 2:
             raise SpecError("expected at least 3 hosts to divide into groups, got 2; omit the groups")
@@ -217,7 +219,7 @@ class PlanRequest:
             )
         if self.line is None and self.rate is None:
             raise SpecError(
-                "expected the network's rate, got none; measure it with 'gradwire line-rate --json "
+                "expected the network's rate, got none; measure the link with 'gradwire line-rate --json "
                 "FILE' and pass --measured FILE (line), or pass --rate and --latency (rate, latency)"
             )
         if not isinstance(self.line, Path):
@@ -226,14 +228,14 @@ class PlanRequest:
     def _check_choices(self) -> None:
         if self.objective is Objective.LOSS and self.gradients is None:
             raise SpecError(
-                "expected recorded gradients for the objective 'loss', got none; record some with "
-                "gradwire.record_gradients and pass them, or choose the objective 'step'"
+                "expected recorded gradients for the objective 'loss', got none; record gradients with "
+                "gradwire.record_gradients, or choose the objective 'step'"
             )
         Space(self.encodings, self.all_algorithms, self.pipelines, exchanges=self.exchanges)
         if self.largest_error is not None and not is_real(self.largest_error, 0.0, _LARGEST):
             raise SpecError(
-                "expected a number from 0 up for the largest error, in units of the summed gradients, got "
-                f"{shown(self.largest_error)}"
+                "expected a number of at least 0 for the largest error, in units of the summed gradients, "
+                f"got {shown(self.largest_error)}"
             )
         if self.sharded_lr is not None and not is_real(self.sharded_lr, kinds.ABOVE_ZERO, 1e3):
             raise SpecError(
@@ -251,7 +253,7 @@ class PlanRequest:
         """The training step of one host. Raises ``SpecError`` if the model is still a factory."""
         if isinstance(self.model, str):
             raise SpecError(
-                f"expected the sizes of a model, got the factory {self.model}; resolve the request first"
+                f"expected the sizes of a model, got the factory {self.model}; call resolve first"
             )
         if isinstance(self.model, int):
             return Workload.of_count(self.model, *self._seconds)
@@ -345,8 +347,8 @@ def _check_gradients(gradients: object, count: int | str) -> None:
     shortest = min(each.numel() if hasattr(each, "numel") else fewest for each in gradients)
     if shortest < fewest:
         raise TensorError(
-            f"expected {fewest} values or more in each of the gradients, got {shortest}; record the "
-            "gradients of the model itself"
+            f"expected at least {fewest} values in each gradient, got {shortest}; record the gradients of "
+            "the model itself"
         )
 
 
@@ -373,7 +375,7 @@ def _line(value: object) -> Line | LineRate | Path:
 
 def _gradients(value: object) -> Path:
     if isinstance(value, Mapping):
-        raise SpecError("expected a file of gradients, got tensors of another process; save them in a file")
+        raise SpecError("expected a gradient file, got tensors of another process; save tensors in a file")
     return Path(kinds.line(value))
 
 

@@ -107,8 +107,8 @@ class DdpWatch:
         if model is None or hook_state(model) is None:
             return ""
         return (
-            "expected a script without gradwire, got one that attaches it; profile it without attach, or "
-            "call estimate(rate='1gbit') on the object that attach returned"
+            "expected a script without gradwire, got one that attaches gradwire; profile the script "
+            "without attach, or call estimate(rate='1gbit') on the object that attach returned"
         )
 
     def _bucket_counts(self) -> tuple[int, ...]:

@@ -61,7 +61,8 @@ def _read(settings: Settings, code: int, path: Path, load: Callable[[Path], Foun
     if notes is None:
         raise JobError(
             f"the script {ending} without a DistributedDataParallel or an FSDP2 module that gradwire could "
-            "observe; profile a script that trains with one of them, where gradwire is installed"
+            "observe; profile a script that trains with one of these modules, in an environment with "
+            "gradwire"
         )
     if notes.problem:
         raise JobError(notes.problem)
@@ -185,7 +186,7 @@ def profile(options: ProfileOptions) -> int:
         show(*tried.report())
         return code
     if observed is None:
-        show("This machine has observed its ranks; rank 0's machine prints the result.")
+        show("The ranks on this machine were observed; rank 0's machine prints the result.")
         return code
     found = estimates(observed, options)
     show(verdict(found.estimates[0]), "", *report(observed, found.estimates, found.predicted_s))

@@ -54,8 +54,9 @@ class FsdpWatch:
     def _watch(self, unit: Any) -> None:
         if unit.replica_group is not None or len(unit.mesh_ranks) != dist.get_world_size():
             self.problem = (
-                f"profile expected FSDP2 modules sharded over all ranks, got {unit.name!r} on a mesh of "
-                f"{tuple(unit.parameters.mesh_info.mesh.shape)}; shard it over one mesh of all ranks"
+                f"profile: expected FSDP2 modules sharded over all ranks, got {unit.name!r} on a mesh of "
+                f"{tuple(unit.parameters.mesh_info.mesh.shape)}; shard the module over one mesh of all "
+                "ranks"
             )
         for comm, note in ((unit.reduce_scatter, self._scattered), (unit.all_gather, self._gathered)):
             if id(comm) not in self._undo:
@@ -150,8 +151,8 @@ class Session:
             return
         if self._settings.tries:
             self._give_up(
-                "--try expected a script with DistributedDataParallel, got one with FSDP2; profile without "
-                "--try, or call gradwire.attach_fsdp in the script"
+                "--try: expected a script with DistributedDataParallel, got one with FSDP2; profile "
+                "without --try, or call gradwire.attach_fsdp in the script"
             )
             return
         if self._sharded is None:

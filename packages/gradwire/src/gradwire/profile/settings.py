@@ -97,6 +97,6 @@ class Notes:
         """Return the notes in a file, or None if there is none. Raises ``JobError`` if they are invalid."""
         if not path.exists():
             return None
-        source = Source(f"the notes {path}", "only 'gradwire profile' writes them, so run it again", JobError)
+        source = Source(f"the notes {path}", "run 'gradwire profile' again", JobError)
         words = path.read_text(encoding="utf-8", errors="replace")
         return source.of_json(words, of(cls, problem=text))  # another program's error may have several lines

@@ -53,7 +53,7 @@ class Tried:
     @classmethod
     def load(cls, path: Path) -> Self:
         """Return the measurement in a file written by ``save``. Raises ``JobError`` if it is invalid."""
-        remedy = "only 'gradwire profile' writes it, so run it again"
+        remedy = "run 'gradwire profile' again"
         source = Source(f"the measurement {path}", remedy, JobError)
         return source.of_json(
             path.read_text(encoding="utf-8"), of(cls, plain_s=rows(real(0)), attached_s=rows(real(0)))
@@ -79,7 +79,7 @@ class Tried:
             )
         low, high = self.speedup / (1 + self.spread), self.speedup * (1 + self.spread)
         measured = f"A step was measured to be {low:.3g} to {high:.3g} times as fast with gradwire; {plan}."
-        return measured if high > 1 else f"{measured} Don't attach gradwire here."
+        return measured if high > 1 else f"{measured} Don't attach gradwire on this network."
 
     def report(self) -> list[str | Table]:
         """Return the verdict, and a table with a row for steps without and with gradwire."""

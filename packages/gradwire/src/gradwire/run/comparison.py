@@ -134,7 +134,7 @@ class Compared:
         if self.is_short:
             return (
                 f"Too short to choose: the script ended after {self.cycles} of {self.wanted} cycles of the "
-                f"comparison, and an interval takes {LEAST_CYCLES}; run more steps."
+                f"comparison, and a confidence interval needs {LEAST_CYCLES}; run more steps."
             )
         methods = [method for method in (PLAIN, BF16) if method in self.cycles_s]
         first, *others = (_against(method, self.ratio(method)) for method in methods)
@@ -169,12 +169,13 @@ class Compared:
 
 
 LEGEND = (
-    f"A cycle has {BLOCK_STEPS} counted steps of each, in turn. Step: the mean of the cycles' medians on "
-    "rank 0, with its 95 % interval. Gain: the mean of the cycles' ratios; a tie if its interval includes 1."
+    f"A cycle has {BLOCK_STEPS} counted steps of each method, in turn. Step: the mean of the cycles' "
+    "medians on rank 0, with its 95 % interval. Gain: the mean of the cycles' ratios; a tie if its "
+    "interval includes 1."
 )
 ON_LOSS = (
-    "The loss was not compared: all of them took turns in this one training run, so the weights are those of "
-    "none of them alone. Where the loss matters, run the script to its end, with and without gradwire."
+    "The loss was not compared, because all methods took turns in one training run. To compare the loss, "
+    "run the script to its end, with and without gradwire."
 )
 
 

@@ -70,7 +70,7 @@ class RunOutcome:
     @classmethod
     def load(cls, path: Path) -> Self:
         """Return the outcome in a file written by ``save``. Raises ``JobError`` if it is invalid."""
-        source = Source(f"the outcome {path}", "only 'gradwire run' writes it, so run it again", JobError)
+        source = Source(f"the outcome {path}", "run 'gradwire run' again", JobError)
         return source.of_json(path.read_text(encoding="utf-8"), of(cls, **KINDS))
 
     @classmethod

@@ -20,8 +20,8 @@ from gradwire.units import counted
 SCHEMA = "gradwire.run/1"
 _OPTIONS = Source("the options of a run", "run 'gradwire run' again", JobError)
 NO_MODEL = (
-    "not attached, because the script made no DistributedDataParallel and called no fully_shard, where "
-    "gradwire is installed; it trained, if at all, without gradwire"
+    "not attached, because the script created no DistributedDataParallel and called no fully_shard in a "
+    "process with gradwire; any training ran without gradwire"
 )
 
 

@@ -154,7 +154,7 @@ class RunSession:
         group, timeout_s, trained = model.trained.group, self._settings.timeout_s, model.trained
         if group.size() == 1:
             raise AttachError(
-                "it has 1 rank, which exchanges nothing; start more, for example with torchrun "
+                "the job has 1 rank, which exchanges nothing; start more, for example with torchrun "
                 "--nproc-per-node 2"
             )
         refusal = trained.refusal()
@@ -190,7 +190,7 @@ class RunSession:
         self._save(now=ends)
         if ends and self._rank == 0 and not self._settings.quiet:
             found = Compared(self._turns.cycles_s() or {}, self._settings.cycles, self._turns.plan)
-            say(f"{found.verdict()} The script goes on with gradwire.")
+            say(f"{found.verdict()} The script continues with gradwire.")
 
     def _save(self, *, now: bool = False) -> None:
         """Write the outcome on rank 0, and an empty file on other ranks to show that they ran."""

@@ -128,7 +128,7 @@ class Entry:
         words = os.environ.get(VARIABLE)
         if not words:
             return None
-        remedy = "only 'gradwire profile' and 'gradwire run' set it, so unset it"
+        remedy = "unset the variable, which only 'gradwire profile' and 'gradwire run' set"
         return Source(VARIABLE, remedy, JobError).of_json(words, of(cls))
 
 

@@ -203,14 +203,14 @@ def unpack(state: Mapping[str, Any], rank: int, world: int | None, method: str =
     own = f"{_prefix(rank)}{_entry(method)}"
     if not isinstance(state, Mapping) or (own not in state and not _is_older(state, rank)):
         raise StateError(
-            f"rank {rank} expected its own state, with the key {own!r}, got {_whose(state)}; load on each "
-            "rank the state that it saved"
+            f"rank {rank}: expected the state of this rank, with the key {own!r}, got {_whose(state)}; "
+            "load on each rank the state that the same rank saved"
         )
     found = _read(state, rank, method)
     if world is not None and found.world != world:
         raise StateError(
-            f"rank {rank} of {world} expected a state of {world} ranks, got one of {found.world}; pass the "
-            "states of all old ranks to gradwire.sync.checkpoint.redivide first"
+            f"rank {rank} of {world}: expected a state of {world} ranks, got one of {found.world} ranks; "
+            "pass the states of all old ranks to gradwire.sync.checkpoint.redivide first"
         )
     return found
 
@@ -292,8 +292,8 @@ def _read(state: Mapping[str, Any], rank: int, method: str = "PipeSGD") -> RankS
     count = source.read(len(scheduled), whole(0, len(averages)), "the number of gradients in flight")
     if not all(scheduled):
         raise StateError(
-            f"expected hyperparameters for each gradient in flight of rank {rank}, got one without; load "
-            "another state"
+            f"expected hyperparameters for each gradient in flight of rank {rank}, got a gradient without "
+            "hyperparameters; load another state"
         )
     kept = words.get("own", whole(0, min(count, len(own))), 0)
     absent, own_absent = (words.get(each, rows(_NUMBERS, count), ((),) * count) for each in _ABSENT)
@@ -302,8 +302,8 @@ def _read(state: Mapping[str, Any], rank: int, method: str = "PipeSGD") -> RankS
     for key, (numel, wanted) in words.get("sums", keyed(pair(whole(), whole())), _NO_SUMS).items():
         if key not in state:
             raise StateError(
-                f"expected a value for {key} of the state of rank {rank}, got nothing; load another state, "
-                "or read it with gradwire.sync.dcp.read_ranks, because dcp.load omits what a new object lacks"
+                f"expected a value for {key} in the state of rank {rank}, got nothing; load another state, "
+                "or use gradwire.sync.dcp.read_ranks instead of dcp.load"
             )
         found = given.get(key, _VALUES)  # a tensor of a different length is refused elsewhere
         if found.numel() == numel and of_tensor(found) != wanted:
@@ -381,9 +381,9 @@ def _owner_of(state: Mapping[str, Any]) -> tuple[int, str]:
     rank, entry = entries[0]
     if entry == ATTACHED_SHARDS:
         raise StateError(
-            f"rank {rank}: redivide expected states that can be divided among ranks, got a state of "
-            "attach_fsdp, because FSDP shards gradients differently for each number of ranks; continue "
-            "without residuals"
+            f"rank {rank}: redivide: expected states that can be divided among ranks, got a state of "
+            "attach_fsdp, whose shards depend on the number of ranks; continue without loading the "
+            "residuals"
         )
     return rank, "PipeSGD" if entry == "pipe" else entry
 

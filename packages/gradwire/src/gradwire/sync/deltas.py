@@ -25,7 +25,7 @@ WORTH_NBYTES: Final = 4096
 
 In smaller payloads, headers dominate.
 """
-LARGER: Final = "what changed in the weights would take more bytes than a copy of them"
+LARGER: Final = "the changes of the weights would take more bytes than a full copy"
 """The ledger's reason for a full copy to receivers that hold the previous version."""
 
 
@@ -134,7 +134,7 @@ class Deltas(Codec):
         stop = start + part.numel()
         if not 0 <= start <= stop <= self.words.numel():
             raise TensorError(
-                f"{self} expected a slice of its bucket of {self.words.numel()} weights, got a different "
+                f"{self} expected a slice of its bucket of {self.words.numel()} weights, got another "
                 "tensor; call over(bucket) first"
             )
         return (start, stop), self.words[start:stop]

@@ -125,7 +125,9 @@ class EncodingErrorMeter(StepObserver):
         loser, number, share = max(losers, key=lambda each: each[2])
         others = f" (and {counted(len(losers) - 1, 'other rank')})" if len(losers) > 1 else ""
         sentence = self._sentence(self._names[number - 1], share, 0)
-        return cost, LossyError(f"rank {loser}{others}: {sentence}; without strict=True, this is a warning")
+        return cost, LossyError(
+            f"rank {loser}{others}: {sentence}; pass strict=False to continue with a warning"
+        )
 
     def count(self, work: Work, exposed_s: float) -> None:
         """Count a piece of work in the ledger, and store the error to raise at the end of the step."""
@@ -184,8 +186,8 @@ class EncodingErrorMeter(StepObserver):
         more = f" (and more than half for {counted(others, 'other parameter')})" if others else ""
         encoding = self._context.plan.encoding_of(name)
         return (
-            f"{encoding} loses {share:.1%} of the norm of the gradient of {name}{more}, and the plan keeps "
-            f"no residual, so training may fail; {_advice(encoding)}"
+            f"{encoding} loses {share:.1%} of the gradient norm of {name}{more}, and the plan keeps no "
+            f"residual, so training may fail; {_advice(encoding)}"
         )
 
 

@@ -271,7 +271,7 @@ def trainable(parameters: Iterable[Parameter]) -> list[Parameter]:
     if not any(parameter.numel() for parameter in found):
         raise TensorError(
             f"expected a model with at least one trainable weight, got {len(found)} trainable parameters, "
-            "all of them empty; look at the sizes of its layers"
+            "all of them empty; check the layer sizes"
         )
     return found
 
@@ -324,7 +324,9 @@ def _advice(parameter: Parameter) -> str:
     if parameter.is_meta:
         return "use to_empty() for a model on meta"
     if parameter.is_complex():
-        return "train it with DistributedDataParallel and gradwire.attach, or keep it as a real parameter"
+        return (
+            "train the model with DistributedDataParallel and gradwire.attach, or keep it as a real parameter"
+        )
     return "convert trained parameters with .float(), and freeze the others, which keep their dtype"
 
 

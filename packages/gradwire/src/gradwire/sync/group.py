@@ -59,7 +59,7 @@ def member_group(group: dist.ProcessGroup | None, doing: str, otherwise: str = "
                 return chosen
         except ValueError as error:
             raise ExchangeError(
-                f"rank {dist.get_rank()}: this group has been destroyed; make a new one with new_group"
+                f"rank {dist.get_rank()}: this group has been destroyed; create another with new_group"
             ) from error
     elif chosen != dist.GroupMember.NON_GROUP_MEMBER:  # the result of new_group on other ranks
         raise ExchangeError(
@@ -203,7 +203,10 @@ def _problem(every: Sequence[Mapping[str, str]]) -> str | None:
     if not found:
         return None
     settings = " and ".join(found)
-    return f"expected the same settings on all ranks, but {settings}; use the same plan and gradwire on all"
+    return (
+        f"expected the same settings on all ranks, but {settings}; use the same plan and version of "
+        "gradwire on all ranks"
+    )
 
 
 def _difference(name: str, values: Sequence[str]) -> str | None:

@@ -282,7 +282,7 @@ class Method(ABC):
         """Resume from ``saved``. Raises ``StateError``, and changes nothing, if it does not match."""
         if saved.in_flight:
             raise StateError(
-                f"{type(self).__name__} expected a state without gradients in flight, got one with "
+                f"{type(self).__name__}: expected a state without gradients in flight, got one with "
                 f"{len(saved.in_flight)}; drain before saving, or resume with PipeSGD"
             )
         residuals = saved.of_residuals()
@@ -348,8 +348,8 @@ class WorkerMethod(Method):
         self.check_open()
         if not callable(compute_loss):
             raise SpecError(
-                f"step expected a function that computes the loss, got {shown(compute_loss)}; pass "
-                "step(lambda: loss_of(model(x), y)), and step runs forward and backward"
+                f"step: expected a function that computes the loss, got {shown(compute_loss)}; call, for "
+                "example, step(lambda: loss_of(model(x), y))"
             )
         record = self._ready() + self._begin()
         stepped = self._step(compute_loss)

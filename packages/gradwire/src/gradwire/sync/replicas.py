@@ -114,8 +114,9 @@ def check_layout(model: nn.Module, exchange: Exchange) -> bool:
         different = _different([each[part] for each in every])
         if different is not None:
             raise ExchangeError(
-                f"rank {exchange.link.rank}: expected the same model on all ranks, but shapes, dtypes or "
-                f"requires_grad of the {what} of {different}; create and freeze it identically on all ranks"
+                f"rank {exchange.link.rank}: expected the same model on all ranks, but the {what} of "
+                f"{different} in shape, dtype or requires_grad; create and freeze the model identically on "
+                "all ranks"
             )
     return _different([each[64:] for each in every]) is None
 
@@ -128,8 +129,8 @@ def check_options(options: str, exchange: Exchange) -> None:
     different = differing(options, exchange)
     if different is not None:
         raise ExchangeError(
-            f"expected the same options on all ranks, but those of {different}; rank {exchange.link.rank} "
-            f"has {options}; start all ranks with the same options"
+            f"rank {exchange.link.rank} has the options {options}, but those of {different}; start all "
+            "ranks with the same options"
         )
 
 
@@ -279,7 +280,8 @@ class ReplicaWatch(StepObserver):
     def __init__(self, every: int | None = None, optimizer: torch.optim.Optimizer | None = None) -> None:
         if every is not None and not is_whole(every, 1, sys.maxsize):
             raise SpecError(
-                f"expected check_replicas_every to be a number of steps from 1, or None, got {shown(every)}"
+                "expected a whole number of at least 1, or None, for check_replicas_every, got "
+                f"{shown(every)}"
             )
         if optimizer is not None:
             check_replicated(optimizer)

@@ -28,7 +28,7 @@ GRADIENT = "gradient"
 The residuals of its buckets are parts of this residual.
 """
 
-_SOURCE = Source("a state of residuals", "load a state that state_dict returned on this rank", StateError)
+_SOURCE = Source("a state of residuals", "load the state that state_dict returned on this rank", StateError)
 _FIELDS = ("rank", "world", "residuals")
 SCALE = "scale"
 """The field of the loss scale by which residuals are multiplied, if they follow one."""
@@ -157,14 +157,15 @@ class Residuals:
         rank, world, residuals = _read(state)
         if (rank, world) != (self.rank, self.world):
             raise StateError(
-                f"rank {self.rank} of {self.world} expected its own residuals, got those of rank {rank} of "
-                f"{world}; load each rank's own state, or pass all ranks' states to redivide first"
+                f"rank {self.rank} of {self.world}: expected the residuals of this rank, got the residuals "
+                f"of rank {rank} of {world}; load the state of the same rank, or pass all ranks' states to "
+                "redivide first"
             )
         if residuals and not self._keeps:
             raise StateError(
                 "expected a state without residuals, as the plan keeps none, got residuals of "
-                f"{', '.join(sorted(residuals))}; use a plan with residual=True, or omit the state, which "
-                "discards the encoding errors"
+                f"{', '.join(sorted(residuals))}; use a plan with residual=True, or omit the state to "
+                "discard the residuals"
             )
         strange = set() if self._counts is None else set(residuals) - set(self._counts)
         if strange:
@@ -201,7 +202,7 @@ def redivide(states: Sequence[Mapping[str, Any]], world: int) -> list[dict[str, 
         If a rank's state is missing or occurs twice, if worlds or lengths differ, or if ``world`` is below 1.
     """
     if not isinstance(world, int) or isinstance(world, bool) or world < 1:
-        raise StateError(f"expected world to be a whole number from 1, got {world!r}")
+        raise StateError(f"expected a whole number of at least 1 for world, got {world!r}")
     read = sorted((_read(state) for state in states), key=lambda each: each[0])
     _check_complete(read)
     scale, steps = _common_scale(states), _common_steps(states)
@@ -243,8 +244,8 @@ def _common_steps(states: Sequence[Mapping[str, Any]]) -> int | None:
     steps: list[int | None] = list(dict.fromkeys(state.get(STEPS) for state in states))
     if len(steps) > 1:
         raise StateError(
-            f"expected the states of one step, got those of the steps {steps}; use the states of all ranks "
-            "from one checkpoint"
+            f"expected the states of one step, got the states of the steps {steps}; use the states of all "
+            "ranks from one checkpoint"
         )
     return steps[0]
 
@@ -269,7 +270,7 @@ def _read(state: Mapping[str, Any]) -> tuple[int, int, Mapping[str, torch.Tensor
         if not is_finite(each):
             raise StateError(
                 f"expected finite values in the residual {key!r}, got a NaN or an infinity; load another "
-                "checkpoint, or continue without residuals, which discards the encoding errors"
+                "checkpoint, or continue without residuals"
             )
     check_sealed(state, f"the residuals of rank {rank}")
     return rank, world, residuals
@@ -279,8 +280,8 @@ def _check_complete(read: Sequence[tuple[int, int, Mapping[str, torch.Tensor]]])
     ranks, worlds = [rank for rank, _, _ in read], {world for _, world, _ in read}
     if worlds != {len(read)} or ranks != list(range(len(read))):
         raise StateError(
-            f"redivide expected the states of all ranks of one world, each once, got those of the ranks "
-            f"{ranks}, of worlds of {sorted(worlds)} ranks; pass all states of one checkpoint"
+            f"redivide: expected one state for each rank of one run, got the ranks {ranks} and the world "
+            f"sizes {sorted(worlds)}; pass all states of one checkpoint"
         )
 
 

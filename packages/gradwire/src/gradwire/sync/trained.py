@@ -121,9 +121,9 @@ class Trained:
         foreign = [tuple(each.shape) for each in found if id(each) not in self._known]
         if foreign:
             raise SpecError(
-                f"{self._method} expected an optimizer of its model's parameters, got one with "
-                f"{len(foreign)} others (the first of shape {foreign[0]}), whose gradients are not averaged; "
-                "create it from model.parameters(), and put all trained modules into one model"
+                f"{self._method}: expected an optimizer of the model's parameters, got {len(foreign)} "
+                f"others (the first of shape {foreign[0]}), whose gradients are not averaged; create the "
+                "optimizer from model.parameters(), with all trained modules in one model"
             )
 
     def _held(self) -> Iterator[Parameter]:
@@ -184,20 +184,20 @@ def check_model(model: object, method: str) -> None:
     """Raise ``SpecError`` unless ``model`` is a module whose gradients are averaged by nothing else."""
     if not isinstance(model, nn.Module):
         raise SpecError(
-            f"{method} expected a torch.nn.Module, got {shown(model)}; pass the model, then the optimizer"
+            f"{method}: expected a torch.nn.Module, got {shown(model)}; pass the model, then the optimizer"
         )
     _check_shared(model, method)
     for name, module in model.named_modules():
         if is_replicated(module):
             raise SpecError(
-                f"{method} expected a model without its own all-reduce, got one with {REPLICATE} on "
+                f"{method}: expected a model without its own all-reduce, got one with {REPLICATE} on "
                 f"{name or 'the model'}; remove replicate"
             )
         if isinstance(module, DistributedDataParallel):
             what = f"one with a DistributedDataParallel as {name}" if name else "a DistributedDataParallel"
             raise SpecError(
-                f"{method} expected a model without its own all-reduce, got {what}; pass the module inside "
-                "(model.module) and call it in the loss, or keep DDP and use gradwire.attach(model)"
+                f"{method}: expected a model without its own all-reduce, got {what}; pass model.module, "
+                "and call that module in the loss, or keep DDP and use gradwire.attach(model)"
             )
 
 
@@ -205,8 +205,8 @@ def _check_shared(model: nn.Module, method: str) -> None:
     apart = [name for name, each in own_parameters(model).items() if each.requires_grad]
     if apart:
         raise SpecError(
-            f"{method} expected trainable parameters that all ranks share, got {apart[0]}, which DDP is set "
-            "to ignore; freeze it, or wrap the model in DistributedDataParallel and use "
+            f"{method}: expected trainable parameters that all ranks share, got {apart[0]}, which DDP is "
+            "set to ignore; freeze this parameter, or wrap the model in DistributedDataParallel and use "
             "gradwire.attach(model)"
         )
 
@@ -216,13 +216,13 @@ def check_optimizer(optimizer: object, method: str) -> None:
     step = getattr(type(optimizer), "step", None)
     if not callable(step) or not hasattr(optimizer, "param_groups"):
         raise SpecError(
-            f"{method} expected an optimizer of torch.optim, got {shown(optimizer)}; create one, for example "
-            "torch.optim.SGD(model.parameters(), lr=0.1)"
+            f"{method}: expected an optimizer of torch.optim, got {shown(optimizer)}; create one, for "
+            "example torch.optim.SGD(model.parameters(), lr=0.1)"
         )
     closure = inspect.signature(step).parameters.get("closure")
     if closure is not None and closure.default is inspect.Parameter.empty:
         raise SpecError(
-            f"{method} expected an optimizer whose step needs no closure, got {type(optimizer).__name__}; "
+            f"{method}: expected an optimizer whose step needs no closure, got {type(optimizer).__name__}; "
             "use another optimizer, such as torch.optim.SGD"
         )
 
@@ -230,7 +230,7 @@ def check_optimizer(optimizer: object, method: str) -> None:
 def check_extras(method: str, ledger: object, strict: object) -> None:
     """Raise ``SpecError`` for an invalid ledger, ``strict`` or ``GRADWIRE_LOG``."""
     if ledger is not None and not isinstance(ledger, Ledger):
-        raise SpecError(f"{method} expected a gradwire.Ledger or None as its ledger, got {shown(ledger)}")
+        raise SpecError(f"{method}: expected a gradwire.Ledger or None for ledger, got {shown(ledger)}")
     if not isinstance(strict, bool):
-        raise SpecError(f"{method} expected strict to be True or False, got {shown(strict)}")
+        raise SpecError(f"{method}: expected True or False for strict, got {shown(strict)}")
     level()

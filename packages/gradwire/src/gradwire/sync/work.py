@@ -287,7 +287,7 @@ class BucketWork(Work):
 def why_bypassed(tensor: torch.Tensor) -> str | None:
     """Return the reason why no codec supports a bucket, in constant wording, or None if codecs do."""
     if tensor.numel() == 0:
-        return "it holds nothing"
+        return "it is empty"
     if tensor.dtype not in FLOATS:
-        return f"codecs take {', '.join(map(str, FLOATS))}, but the gradient is {tensor.dtype}"
+        return f"codecs accept {', '.join(map(str, FLOATS))}, but the gradient is {tensor.dtype}"
     return None

@@ -86,9 +86,11 @@ def sums(samples: Sequence[torch.Tensor], world: int) -> dict[int, torch.Tensor]
     """
     if not samples or any(sample.shape != samples[0].shape for sample in samples):
         shapes = [tuple(sample.shape) for sample in samples]
-        raise TensorError(f"expected one or more gradients of one shape to calibrate on, got {shapes}")
+        raise TensorError(
+            f"expected at least one gradient, all of equal shape, for calibration, got {shapes}"
+        )
     if samples[0].numel() == 0:
-        raise TensorError("expected gradients with values to calibrate on, got empty ones")
+        raise TensorError("expected gradients with values for calibration, got empty ones")
     counts = {1 << k for k in range(world.bit_length()) if 1 << k <= world} | {world}
     found, total = {}, torch.zeros_like(samples[0])
     for k in range(world):

@@ -61,7 +61,7 @@ class CodecCost:
         terms = [point.terms for point in self.points]
         if not terms or terms != sorted(set(terms)) or terms[0] < 1:
             raise SpecError(
-                f"expected points with ascending numbers of terms from 1 up for {self.codec}, got {terms}"
+                f"expected ascending term counts of at least 1 in the points of {self.codec}, got {terms}"
             )
 
     @property
@@ -136,7 +136,9 @@ class Environment:
         """Return the costs of the codec with this spec. Raises ``SpecError`` if they weren't measured."""
         if codec not in self.codecs:
             known = ", ".join(self.codecs) or "none"
-            raise SpecError(f"the costs of {codec} were not measured (measured: {known}); measure them, too")
+            raise SpecError(
+                f"the costs of {codec} were not measured (measured: {known}); measure this codec, too"
+            )
         return self.codecs[codec]
 
     def line_of(self, rank: int) -> Line:

@@ -24,7 +24,7 @@ from gradwire.units import format_duration, format_rate
 
 # The cost of a frame at a host without the codec; ``calibrate`` measures it.
 
-_HOST = Source("a host's costs", "measure them with 'gradwire line-rate'")
+_HOST = Source("a host's costs", "measure the costs with 'gradwire line-rate'")
 FRAMES, SMALL_NBYTES, LARGE_NBYTES = 8, SEGMENT_UNIT_NBYTES, 1 << 20
 """The frames of a measurement, and their two sizes, which separate costs per frame and per byte."""
 
@@ -99,7 +99,7 @@ def both_ends(sender: EndCost, receiver: EndCost, cores: int, ranks_per_machine:
 
 
 SCHEMA = "gradwire.line-rate/1"
-_LINE = Source("a line", "measure it with 'gradwire line-rate'")
+_LINE = Source("a link", "measure the link with 'gradwire line-rate'")
 
 _BURST_SHOWS_NBYTES = (1 << 19, 1 << 22)
 """The range of message sizes in which a burst of about 100 kB is distinguishable from timing noise."""
@@ -193,16 +193,17 @@ class LineRate:
         Raises ``SpecError`` if the file is missing, isn't such a record, or is from another machine and
         ``elsewhere`` is False.
         """
-        remedy = "'gradwire line-rate --json FILE' writes one"
+        remedy = "write one with 'gradwire line-rate --json FILE'"
         found = read_record(path, SCHEMA, "line rate", remedy)
         own = {name: found[name] for name in cls.__dataclass_fields__ if name in found}
-        source = Source(f"the line rate {path}", "it is damaged, so measure it again")
+        source = Source(f"the line rate {path}", "measure the link again")
         rate = source.read(own, of(cls, line=of(Line, nbytes_per_s=number)))
         if rate.machine_id != machine_id() and not elsewhere:
             processor, cores = rate.machine.get("processor", "unknown"), rate.machine.get("cores", "?")
             raise SpecError(
-                f"the line rate {path} was measured on another machine ({processor}, {cores} cores); measure "
-                "here with 'gradwire line-rate', or pass --elsewhere if the plan is for that machine"
+                f"the line rate {path} was measured on another machine ({processor}, {cores} cores); "
+                "measure this machine with 'gradwire line-rate', or pass --elsewhere if the plan is for "
+                "that machine"
             )
         return rate
 

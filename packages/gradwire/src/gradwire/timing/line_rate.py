@@ -166,7 +166,7 @@ class Effort:
 
     def __post_init__(self) -> None:
         if not self.sizes or self.sizes[0] < 1 or any(a >= b for a, b in pairwise(self.sizes)):
-            raise SpecError(f"expected message sizes in ascending order from 1 byte up, got {self.sizes}")
+            raise SpecError(f"expected message sizes of at least 1 byte in ascending order, got {self.sizes}")
         _EFFORT.check(self, repeats=whole(1), window=whole(1), time_s=real(ABOVE_ZERO))
 
 

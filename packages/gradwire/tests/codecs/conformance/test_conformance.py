@@ -161,7 +161,7 @@ class TestArguments:
 
     def test_too_small_an_out_is_refused(self, codec: Codec) -> None:
         need = codec.max_nbytes(100)
-        with pytest.raises(TensorError, match=f"at least {need} bytes for 100 elements"):
+        with pytest.raises(TensorError, match=f"at least {need} bytes in out for 100 elements"):
             codec.encode(torch.zeros(100), out=torch.zeros(need - 1, dtype=torch.uint8))
 
     def test_the_payload_is_a_view_of_out(self, codec: Codec) -> None:

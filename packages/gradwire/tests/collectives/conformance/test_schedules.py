@@ -180,7 +180,7 @@ def test_the_document_has_the_card_of_the_module(name: str) -> None:
 def test_an_unknown_algorithm_is_refused_with_the_known_ones() -> None:
     with pytest.raises(
         SpecError,
-        match="no algorithm is called 'rign'; choose one of backend, butterfly, hierarchical, pairwise, ",
+        match="unknown algorithm 'rign'; choose one of backend, butterfly, hierarchical, pairwise, ",
     ):
         get("rign")
     assert all(get(name) is TABLE[name] for name in TABLE)

@@ -196,7 +196,10 @@ def test_a_rank_with_the_certificate_of_another_is_named_on_both_sides(rank: int
     right[rank] = {**of_host("web"), NAMES: "*=web, *=host1, *=host2"}  # it believes what it likes
     found = met_in_spite_of(lambda _: None, right, 1.5)
     assert all(isinstance(each, LinkError) for each in found)
-    wanted = f"rank {rank}: expected a certificate for host{rank + 1}, got one for web; give the rank its own"
+    wanted = (
+        f"rank {rank}: expected a certificate for host{rank + 1}, got one for web; give this rank a matching "
+        "certificate"
+    )
     assert wanted in str(found[1 - rank])
     assert f"the TLS handshake with rank {1 - rank} failed (" in str(found[rank])
 

@@ -40,7 +40,7 @@ def test_an_interface_without_an_address_is_refused_with_those_that_are_here() -
     with pytest.raises(LinkError) as caught:
         listening_address({VARIABLE: "nope0,lo"})
     assert str(caught.value) == (
-        f"GLOO_SOCKET_IFNAME: expected an interface with an address, got 'nope0'; set it to one of: {present}"
+        f"GLOO_SOCKET_IFNAME: expected an interface with an address, got 'nope0'; choose one of: {present}"
     )
 
 
@@ -63,8 +63,8 @@ def test_an_address_is_passed_over_that_peers_cannot_use(monkeypatch: pytest.Mon
 def test_the_remedy_names_the_variable_and_what_a_loopback_address_is() -> None:
     for address in ("127.0.0.1", "127.0.1.1", "::1"):
         assert is_loopback(address)
-        assert f"only its own host can reach {address}, a loopback address" in remedy(address)
-        assert f"set {VARIABLE} there to the interface" in remedy(address)
+        assert f"other hosts cannot reach the loopback address {address}" in remedy(address)
+        assert f"set {VARIABLE} on each host to the interface" in remedy(address)
     for address in ("10.0.0.1", "2001:db8::1"):
         assert not is_loopback(address)
-        assert remedy(address) == f"check {VARIABLE} and the firewall there"
+        assert remedy(address) == f"check {VARIABLE} and the firewall on the host with {address}"

@@ -184,7 +184,7 @@ def test_a_rank_that_does_not_call_is_named() -> None:
     store.set("rank 1", f"127.0.0.1 9 {bytes(16).hex()} 0")
     with pytest.raises(
         LinkTimeoutError,
-        match=r"rank 1 did not connect to this rank at 127\.0\.0\.1 within 0\.3 s; only its own host",
+        match=r"rank 1 did not connect to this rank at 127\.0\.0\.1 within 0\.3 s; other hosts cannot",
     ):
         connect_ranks(store, 0, names(2), 0.3)
 
@@ -199,7 +199,7 @@ def test_a_peer_that_listens_at_the_address_of_its_name_is_an_error_that_says_wh
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.delenv(VARIABLE)
-    remedy = f"set {VARIABLE} there to the interface that leads to the others"
+    remedy = f"set {VARIABLE} on each host to the interface"
     with socket.socket() as unused:  # on the other host nobody listens at that port
         unused.bind(("127.0.1.1", 0))
         store = HashStore()

@@ -49,8 +49,8 @@ def test_another_name_than_the_ranks_is_an_error() -> None:
     with pytest.raises(LinkError) as caught:
         check_name(3, frozenset({"host2"}), {"subject": COMMON})
     assert str(caught.value) == (
-        "rank 3: expected a certificate for host2, got one for host1; give the rank its own, or change "
-        "GRADWIRE_TLS_NAMES"
+        "rank 3: expected a certificate for host2, got one for host1; give this rank a matching "
+        "certificate, or change GRADWIRE_TLS_NAMES"
     )
     with pytest.raises(LinkError, match="got one for no host;"):
         check_name(3, frozenset({"*"}), {})

@@ -112,5 +112,5 @@ def test_a_rank_that_ended_training_early_is_named(run_processes: RunProcesses) 
     assert gone == ""
     for error in others:
         assert re.search(
-            r"rank 2 has closed its link after step 2, but rank \d is at step 3; look there", error
+            r"rank 2 has closed its link after step 2, but rank \d is at step 3; check rank 2", error
         )

@@ -69,27 +69,27 @@ ALTERED = {**ROW, "cost": {**ROW["cost"], "scales": [1, 2]}}
         (None, "an object with named fields for a ledger's state, got None"),
         (
             {"buckets": {}, "bypasses": 3},
-            "an object with named fields for bypasses of a ledger's state, got 3",
+            "an object with named fields for bypasses in a ledger's state, got 3",
         ),
         (
             {"buckets": {"a": {}}},
-            "the fields exchanges, gradient_nbytes, exposed_s, cost for buckets.a of a ledger's state, got "
+            "the fields exchanges, gradient_nbytes, exposed_s, cost for buckets.a in a ledger's state, got "
             "no field 'exchanges'",
         ),
         (
             {"buckets": {"a": ALTERED}, "bypasses": {}},
-            "an object with named fields for buckets.a.cost.scales of a ledger's state, got [1, 2]",
+            "an object with named fields for buckets.a.cost.scales in a ledger's state, got [1, 2]",
         ),
         (
             {"buckets": {}, "bypasses": {"why": {"count": True, "nbytes": 2}}},
-            "a whole number from 0 up for bypasses.why.count of a ledger's state, got True",
+            "a whole number of at least 0 for bypasses.why.count in a ledger's state, got True",
         ),
     ],
 )
 def test_what_is_no_state_of_a_tally_is_refused(state: Any, reason: str) -> None:
     with pytest.raises(StateError) as caught:
         Tally.of_state(state)
-    assert str(caught.value) == f"expected {reason}; omit it, and the ledger starts from zero"
+    assert str(caught.value) == f"expected {reason}; omit this state, so the ledger starts from zero"
 
 
 @pytest.mark.parametrize("name", [*ROW, "cost.wait_s"])
@@ -99,7 +99,7 @@ def test_no_figure_may_be_missing(name: str) -> None:
         row["cost"] = None
     else:
         del (row["cost"] if "." in name else row)[name.rpartition(".")[2]]
-    with pytest.raises(StateError, match=r"for buckets\.a.* of a ledger's state, got"):
+    with pytest.raises(StateError, match=r"for buckets\.a.* in a ledger's state, got"):
         Tally.of_state({"buckets": {"a": row}, "bypasses": {}})
 
 

@@ -88,7 +88,7 @@ def test_decisions_go_through_a_ledgers_state_and_earlier_ones_have_none() -> No
 def test_what_is_no_decision_is_refused(wrong: object) -> None:
     ledger = Ledger(1)
     ledger.decided(1, DECISION)
-    with pytest.raises(StateError, match=r"for decided.* of a ledger's state, got"):
+    with pytest.raises(StateError, match=r"for decided.* in a ledger's state, got"):
         Ledger(1).load_state_dict(ledger.state_dict() | {"decided": [wrong]})
     row = ledger.state_dict()["decided"][0]
     assert Decided.of_state(row) == Decided.of(1, DECISION)

@@ -190,7 +190,7 @@ def test_a_failing_sink_is_reported_once_and_the_others_go_on(caplog: pytest.Log
         ledger.end_step()
     ledger.close()
     sentence = "Broken failed in step 2 and was dropped: the disk is on fire"
-    assert caplog.messages == [f"{sentence}; training continues without it"]
+    assert caplog.messages == [f"{sentence}; training continues without this sink"]
     assert (len(broken.steps), broken.closed) == (2, 1)
     assert (len(kept.steps), kept.closed) == (4, 1)
     assert ledger.summary().lost_sinks == (sentence,)
@@ -273,9 +273,9 @@ def altered(**changes: object) -> dict[str, Any]:
 @pytest.mark.parametrize(
     ("state", "word"),
     [
-        (altered(rank=0), "got one of rank 0;"),
+        (altered(rank=0), "got the state of rank 0;"),
         (altered(version=6), "one of 1, 2, 3, 4, 5 for version"),
-        (altered(steps="3"), "a whole number from 0 up for steps"),
+        (altered(steps="3"), "a whole number of at least 0 for steps"),
         (altered(ended={}), "buckets"),
         (altered(ended={"buckets": {"a": {"exchanges": 1}}, "bypasses": {}}), r"buckets\.a"),
         (altered(ended={"buckets": {"a": EARLIER | {"link_s": "1"}}, "bypasses": {}}), r"buckets\.a"),
@@ -299,7 +299,7 @@ def test_a_state_that_does_not_fit_changes_nothing(state: Any, word: str) -> Non
 
 @pytest.mark.parametrize("rank", [-1, 1.5, None, True])
 def test_a_rank_that_is_none_is_refused(rank: Any) -> None:
-    with pytest.raises(SpecError, match="a whole number from 0 up"):
+    with pytest.raises(SpecError, match="a whole number of at least 0"):
         Ledger(rank)
 
 

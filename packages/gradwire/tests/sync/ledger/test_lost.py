@@ -105,7 +105,7 @@ def test_a_state_of_before_is_read() -> None:
 def test_a_state_whose_shares_do_not_fit_is_refused(lost: object) -> None:
     ledger = filled(Ledger(1))
     before = ledger.state_dict()
-    with pytest.raises(StateError, match=r"(of|for) a ledger's state, got"):
+    with pytest.raises(StateError, match=r"(in|for) a ledger's state, got"):
         ledger.load_state_dict({**before, "lost": lost})
     assert ledger.state_dict() == before
 

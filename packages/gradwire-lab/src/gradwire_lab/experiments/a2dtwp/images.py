@@ -117,7 +117,7 @@ def _read_binary(files: Sequence[Path], labels: int) -> tuple[torch.Tensor, torc
         if not content.size or content.size % (labels + PIXELS):
             raise DataError(
                 f"expected records of {labels + PIXELS} bytes in {path}, got {content.size} bytes; "
-                "download it again"
+                "download the data set again"
             )
         parts.append(torch.from_numpy(content).view(-1, labels + PIXELS))
     every = torch.cat(parts)
@@ -135,11 +135,13 @@ def _read_archive(path: Path) -> tuple[torch.Tensor, torch.Tensor]:
             images = archive["x"] if "x" in archive else _summed(archive["dd"])
             labels = archive["y"].astype(np.int64)
     except (OSError, ValueError, KeyError, EOFError) as error:
-        raise DataError(f"cannot read images and labels from {path}: {error}; download it again") from error
+        raise DataError(
+            f"cannot read images and labels from {path}: {error}; download the data set again"
+        ) from error
     if images.shape != (len(labels), 3, SIDE, SIDE) or images.dtype != np.uint8:
         raise DataError(
             f"expected {len(labels)} images of shape (3, 32, 32) in uint8 in {path}, got {images.shape} in "
-            f"{images.dtype}; download it again"
+            f"{images.dtype}; download the data set again"
         )
     return torch.from_numpy(images), torch.from_numpy(labels)
 

@@ -113,9 +113,9 @@ def nothing_to_save(rows: Sequence[Row], system: str) -> Explanation | None:
     if not known or max(known) > NOISE:
         return None
     return Explanation(
-        f"a link without limit would save at most {shown(max(0.0, *known), SHARE)} of the other policy's "
-        f"time, since its copies hide behind computation; times of the same work differ by up to "
-        f"{shown(NOISE, SHARE)} here",
+        f"an unlimited link would save at most {shown(max(0.0, *known), SHARE)} of the other policy's "
+        "time, because computation hides its copies; times of the same work differ by up to "
+        f"{shown(NOISE, SHARE)} on this machine",
         at_least(-NOISE),
     )
 

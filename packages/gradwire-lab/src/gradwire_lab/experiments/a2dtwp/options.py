@@ -17,8 +17,10 @@ NORMALISED = MappingProxyType({"alexnet-bn": "alexnet", "vgg-bn": "vgg"})
 NETWORKS = (*MODELS, *NORMALISED)
 STUCK = MappingProxyType(
     {
-        "alexnet": "in short runs of float32 alone, two of three seeds stayed at chance for 400 batches, and "
-        "with the published first weights its numbers became NaN"
+        "alexnet": (
+            "in short float32 runs, two of three seeds stayed at chance for 400 batches, and the "
+            "published initial weights led to NaN"
+        )
     }
 )
 """The networks that aren't expected to learn in this number of batches, and the reasons.
@@ -93,12 +95,12 @@ class A2dtwpOptions(CheckedOptions):
 
     data_dir: Path | None = option(
         None,
-        "folder of the data set, CIFAR-10 or CIFAR-100",
+        "folder of the data set (CIFAR-10 or CIFAR-100)",
         shown="$GRADWIRE_DATA, else scikit-learn's digits",
         value=FOLDER,
     )
     networks: tuple[str, ...] = option(NETWORKS, "models, to train", name="--models", known=NETWORKS)
-    policies: tuple[str, ...] = option(POLICIES, "policies of sending weights", known=POLICIES)
+    policies: tuple[str, ...] = option(POLICIES, "policies for sending weights", known=POLICIES)
     seeds: tuple[int, ...] = option((1, 2, 3), "seeds of the training runs", name="--seed-list", least=1)
     images: int = option(6400, "maximum number of training images", name="--max-images", least=2)
     batches: int = option(1800, "batches of each run", least=10)

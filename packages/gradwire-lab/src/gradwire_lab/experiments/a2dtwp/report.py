@@ -51,11 +51,11 @@ PROFILED = (FP32, BF16, AWP, *DELTAS)
 SHOWN = "vgg"
 """The network of tables II and III."""
 NOTE = (
-    "Errors, batches, and bits: of narrow networks, the mean of the seeds, without a clock. Milliseconds: a "
-    "batch of the network in full size on the link of a system. The error to reach is that of fp32 at its "
-    "end, and one point; '-' where a policy doesn't reach it. Saved: of fp32's time to that error, which is "
-    "composed of both measurements, batches times milliseconds. delta trains as bf16 and delta:fp32 as fp32, "
-    "to the bit. The oracle is the static format that is there first on the link."
+    "Errors, batches, and bits are means over the seeds, for narrow networks. Milliseconds are for a "
+    "batch of the full-size network on the system's link. The target error is fp32's final error plus one "
+    "point; '-' means that a policy doesn't reach it. Saved: the share of fp32's time to the target error "
+    "(batches times milliseconds). delta trains exactly as bf16, and delta:fp32 exactly as fp32. The "
+    "oracle is the static format that reaches the target first."
 )
 
 

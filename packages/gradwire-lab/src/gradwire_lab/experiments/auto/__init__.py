@@ -51,9 +51,10 @@ COLUMNS = (
     Column.of_text("plan"),
 )
 NOTE = (
-    "Loss: held out, the mean over the seeds. To DDP's: the mean of the seeds' differences, the least, and "
-    "the greatest. Ratio: of the bytes of floats to those sent, the first steps included; in brackets, that "
-    "of the second half, when choices have been made. Step: the mean of all. Later: the median of that half."
+    "Loss: held-out loss, mean over the seeds. To DDP's: mean, minimum, and maximum of the seeds' "
+    "differences. Ratio: bytes of float32 per byte sent, including the first steps; in parentheses, for "
+    "the second half only, when plans have been chosen. Step: mean of all steps. Later: median of the "
+    "second half."
 )
 
 
@@ -68,13 +69,13 @@ class AutoOptions(CheckedOptions):
     hosts: int = option(4, "number of hosts")
     rate: str = option("100mbit", "rate of each host's link", value="RATE")
     tasks: tuple[str, ...] = option(TASKS, "tasks to train", known=TASKS)
-    methods: tuple[str, ...] = option(METHODS, "methods, besides DDP", known=METHODS)
-    codecs: tuple[str, ...] = option((), "codecs, of fixed plans", shown="none", read=codec_specs)
-    algorithms: tuple[str, ...] = option(("ring",), "algorithms, of fixed plans", read=algorithm_specs)
-    seeds: int = option(3, "seeds, one training run of each method for each", least=1)
-    data_dir: Path | None = option(None, "folder of the data set, CIFAR", shown="digits", value=FOLDER)
+    methods: tuple[str, ...] = option(METHODS, "methods besides DDP", known=METHODS)
+    codecs: tuple[str, ...] = option((), "codecs, for fixed plans", shown="none", read=codec_specs)
+    algorithms: tuple[str, ...] = option(("ring",), "algorithms, for fixed plans", read=algorithm_specs)
+    seeds: int = option(3, "seeds, with one training run of each method per seed", least=1)
+    data_dir: Path | None = option(None, "folder of the data set (CIFAR)", shown="digits", value=FOLDER)
     text: Path | None = option(
-        None, "training text, of gpt and lstm", shown="Python's language reference", value=FILE
+        None, "training text, for gpt and lstm", shown="Python's language reference", value=FILE
     )
 
     def __post_init__(self) -> None:
@@ -122,16 +123,16 @@ def table(rows: Sequence[Row]) -> list[str | Table]:
     if means:
         of_all = sum(row["raw_nbytes"] for row in sent) / sum(row["wire_nbytes"] for row in sent)
         parts += [
-            f"Automatic choices send {of_all:.1f} times fewer bytes of all tasks together, "
-            f"{fmean(ratios):.1f} times on the mean of the tasks, {fmean(later_ratios):.1f} times in the "
-            f"second half, and end {100 * max(means):+.2f} % from DDP's loss at worst, "
-            f"{100 * fmean(means):+.2f} % on the mean.",
+            f"Automatic choices send {of_all:.1f} times fewer bytes over all tasks together, "
+            f"{fmean(ratios):.1f} times on average over the tasks, and {fmean(later_ratios):.1f} times in "
+            f"the second half. Their final loss differs from DDP's by at most {100 * max(means):+.2f} %, "
+            f"and by {100 * fmean(means):+.2f} % on average.",
             "",
         ]
     if slower:
         parts += [
-            f"Once chosen, steps are {fmean(slower):.2f} times as fast as with each task's fastest fixed "
-            f"plan on the mean, and {min(slower):.2f} times at worst.",
+            f"After the choice, steps are {fmean(slower):.2f} times as fast as with each task's fastest "
+            f"fixed plan on average, and {min(slower):.2f} times in the worst case.",
             "",
         ]
     return [*parts, NOTE]

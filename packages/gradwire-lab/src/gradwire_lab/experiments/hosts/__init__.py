@@ -25,7 +25,7 @@ def check_networks(networks: Sequence[tuple[int, str]]) -> None:
     """Raise ``SpecError`` or ``JobError`` unless all networks of hosts and rate are valid testbeds."""
     for hosts, rate in networks:
         if hosts < LEAST_HOSTS:
-            raise JobError(f"expected at least {LEAST_HOSTS} hosts, got {hosts}; pass more")
+            raise JobError(f"expected at least {LEAST_HOSTS} hosts, got {hosts}; pass a larger number")
         Topology.even(hosts, rate)
 
 

@@ -175,7 +175,7 @@ class Exhibit(Generic[Options]):
         lack = f"some with {missing[0]}, got none" if missing else _other_number(cells, rows)
         if lack:
             raise JobError(
-                f"the record of {self.name} lacks rows: expected {lack}; measure it again with --overwrite"
+                f"the record of {self.name} lacks rows: expected {lack}; measure again with --overwrite"
             )
 
     def _recorded_as(self, recorded: Mapping[str, Any]) -> Options | None:

@@ -118,10 +118,10 @@ def _paper(rows: Sequence[Row]) -> list[str | Table]:
 def _calibrated(row: Row) -> str:
     known = parameters(row)
     return (
-        f"steps of {row['layers']} layers on {row['data']}, predicted with what {row['hosts']} hosts at "
-        f"{row['rate']} gave (width {row['width']}, batch {row['batch']}): a core computes "
-        f"{1e-9 * known.flops_per_s:.0f} Gflop/s and adds {1e-9 * known.adds_per_s:.2f} G values/s, alpha is "
-        f"{known.usable_share:.2f}"
+        f"steps of {row['layers']} layers on {row['data']}, predicted from {row['hosts']} hosts at "
+        f"{row['rate']} (width {row['width']}, batch {row['batch']}): a core computes "
+        f"{1e-09 * known.flops_per_s:.0f} Gflop/s and adds {1e-09 * known.adds_per_s:.2f} G values/s, "
+        f"alpha is {known.usable_share:.2f}"
     )
 
 

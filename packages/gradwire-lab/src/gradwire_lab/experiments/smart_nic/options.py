@@ -50,20 +50,20 @@ class SmartNicOptions(CheckedOptions):
     hosts.
     """
 
-    parts: tuple[str, ...] = option(PARTS, "parts to perform", known=PARTS)
+    parts: tuple[str, ...] = option(PARTS, "parts to run", known=PARTS)
     rings: int = len(RINGS)
     chunk_words: int = 160
     hosts: tuple[int, ...] = option(
-        (2, 3, 4), "number of hosts, or several, the first of which calibrates", value="N"
+        (2, 3, 4), "number of hosts, or several, the first for calibration", value="N"
     )
     rates: tuple[str, ...] = option(
-        ("200mbit", "100mbit"), "link rates to compare, the first of which calibrates"
+        ("200mbit", "100mbit"), "link rates to compare, the first for calibration"
     )
     widths: tuple[int, ...] = option((256, 512), "inputs and outputs of a layer", least=64)
     batches: tuple[int, ...] = option(BATCHES, "samples per host and step", name="--batch-sizes", least=1)
     layers: int = option(6, "layers of the perceptron on the testbed", least=2)
     steps: int = option(40, "stop each run after N steps", name="--max-steps", least=5)
-    seeds: int = option(3, "seeds, one training run of each method for each", least=1)
+    seeds: int = option(3, "seeds, with one training run of each method per seed", least=1)
 
     def __post_init__(self) -> None:
         super().__post_init__()

@@ -64,8 +64,8 @@ def cycles_of(ring: Ring, nodes: int, rounds: int) -> int:
         from gradwire_gateware.ring import RingEngine
     except ImportError as error:
         raise MissingPackageError(
-            f"the rings of smart-nic need the package amaranth, which does not load here ({error}); "
-            f"{how_to_install('gateware')}, or omit them with --parts",
+            f"the rings of smart-nic need the package amaranth, which cannot be imported ({error}); "
+            f"{how_to_install('gateware')}, or omit the rings with --parts",
             name="amaranth",
         ) from error
     m = Module()

@@ -37,8 +37,7 @@ def listening_address(environment: Mapping[str, str]) -> str:
     if not address:
         present = ", ".join(name for _, name in socket.if_nameindex())
         raise LinkError(
-            f"{VARIABLE}: expected an interface with an address, got {named[0]!r}; "
-            f"set it to one of: {present}"
+            f"{VARIABLE}: expected an interface with an address, got {named[0]!r}; choose one of: {present}"
         )
     return address
 
@@ -52,10 +51,11 @@ def remedy(address: str) -> str:
     """Return the advice for a host that listens on ``address`` but cannot be reached."""
     if is_loopback(address):
         return (
-            f"only its own host can reach {address}, a loopback address; if the ranks are on several hosts, "
-            f"set {VARIABLE} there to the interface that leads to the others ('ip -brief address' lists them)"
+            f"other hosts cannot reach the loopback address {address}; for ranks on several hosts, set "
+            f"{VARIABLE} on each host to the interface that the other hosts reach ('ip -brief address' "
+            "lists the interfaces)"
         )
-    return f"check {VARIABLE} and the firewall there"
+    return f"check {VARIABLE} and the firewall on the host with {address}"
 
 
 def address_of(name: str) -> str:

@@ -193,7 +193,7 @@ class Acceptor:
         if self._exhausted:
             return NotInTimeError(
                 f"{self._names(missing)} could not be accepted",
-                f"{self._exhausted}; raise the limit or close some files",
+                f"{self._exhausted}; raise the limit, or close some files",
             )
         refused = [self._refusals[rank] for rank in missing if rank in self._refusals]
         if refused:
@@ -331,7 +331,7 @@ def _connect(endpoint: Endpoint, name: str, rank: int, deadline: float, tos: int
                 f"this process cannot connect to {name}: {error.strerror}; raise the limit (ulimit -n)"
             ) from error
         raise LinkError(
-            f"cannot reach {name} at {address}:{port}: {error.strerror or error}; {remedy(address)}"
+            f"this rank cannot reach {name} at {address}:{port}: {error.strerror or error}; {remedy(address)}"
         ) from error
     try:
         connection.sendall(hello(endpoint.token, rank, tos))

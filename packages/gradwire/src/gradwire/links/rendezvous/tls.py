@@ -66,7 +66,8 @@ def check_name(rank: int, expected: frozenset[str], certificate: Mapping[str, An
     if not found & expected:
         raise LinkError(
             f"rank {rank}: expected a certificate for {' or '.join(sorted(expected))}, got one for "
-            f"{' and '.join(sorted(found)) or 'no host'}; give the rank its own, or change {NAMES}"
+            f"{' and '.join(sorted(found)) or 'no host'}; give this rank a matching certificate, or change "
+            f"{NAMES}"
         )
 
 
@@ -74,7 +75,8 @@ def _entry(text: str) -> tuple[int, float, str]:
     match = _ENTRY.fullmatch(text)
     if match is None:
         raise LinkError(
-            f"{NAMES}: expected entries such as 0=host1, 8-15=host2 or *=host3, got {shown(text)}; correct it"
+            f"{NAMES}: expected entries such as 0=host1, 8-15=host2 or *=host3, got {shown(text)}; correct "
+            "the entry"
         )
     low, high, name = match.groups()
     if low is None:
@@ -138,7 +140,7 @@ def _as_of_a_plain_socket(error: ssl.SSLError) -> OSError:
     if isinstance(error, (ssl.SSLWantReadError, ssl.SSLWantWriteError)):
         return BlockingIOError(errno.EAGAIN, "not now")
     if error.errno in _GONE:
-        return ConnectionResetError(errno.ECONNRESET, "the peer is gone")
+        return ConnectionResetError(errno.ECONNRESET, "the peer disconnected")
     return error
 
 
@@ -175,9 +177,9 @@ class Encryption:
         expected = {place: self.names.of(each) for place, each in enumerate(order)}
         if not self.own & expected[rank]:
             raise LinkError(
-                f"rank {order[rank]}: expected a certificate for {' or '.join(sorted(expected[rank]))} by "
-                f"{NAMES}, got {CERTIFICATE} for {' and '.join(sorted(self.own)) or 'no host'}; give this "
-                "rank its own certificate"
+                f"rank {order[rank]}: expected a certificate for {' or '.join(sorted(expected[rank]))} "
+                f"from {NAMES}, got {CERTIFICATE} for {' and '.join(sorted(self.own)) or 'no host'}; give "
+                "this rank a matching certificate"
             )
         return replace(self, expected=expected, order=order)
 
@@ -204,8 +206,7 @@ def encryption(environment: Mapping[str, str]) -> Encryption | None:
     if missing:
         raise LinkError(
             f"{' and '.join(present)} {'is' if len(present) == 1 else 'are'} set, but "
-            f"{' and '.join(missing)} {'is' if len(missing) == 1 else 'are'} not; "
-            "set all three to encrypt, or none"
+            f"{' and '.join(missing)} {'is' if len(missing) == 1 else 'are'} not; set all three, or none"
         )
     for variable in VARIABLES:
         _check_file(variable, environment[variable])
@@ -333,17 +334,17 @@ def _context(protocol: int, environment: Mapping[str, str]) -> ssl.SSLContext:
         context.load_verify_locations(cafile=authority)
     except (ssl.SSLError, OSError) as error:
         raise LinkError(
-            f"{AUTHORITY}: expected a certificate in PEM, got {authority} ({reason(error)}); set it to the "
-            "authority's certificate"
+            f"{AUTHORITY}: expected a certificate in PEM, got {authority} ({reason(error)}); set "
+            f"{AUTHORITY} to the authority's certificate"
         ) from error
     return context
 
 
 def _check_file(variable: str, name: str) -> None:
     if not Path(name).is_file():
-        raise LinkError(f"{variable}: expected a file, got {name!r}; set it to a file in PEM")
+        raise LinkError(f"{variable}: expected a file, got {name!r}; pass a file in PEM")
     if not os.access(name, os.R_OK):
-        raise LinkError(f"{variable}: this user cannot read {name}; change its owner or mode")
+        raise LinkError(f"{variable}: this user cannot read {name}; change the file's owner or mode")
 
 
 def _own_certificate(found: Encryption, environment: Mapping[str, str]) -> dict[str, Any]:
@@ -362,7 +363,7 @@ def _own_certificate(found: Encryption, environment: Mapping[str, str]) -> dict[
                 end.do_handshake()
     except ssl.SSLError as error:
         raise LinkError(
-            f"the certificate {environment[CERTIFICATE]} would be refused by ranks that trust the authority "
-            f"{environment[AUTHORITY]}: {reason(error)}; sign a new one with that authority"
+            f"ranks that trust the authority {environment[AUTHORITY]} would refuse the certificate "
+            f"{environment[CERTIFICATE]}: {reason(error)}; sign a new certificate with that authority"
         ) from error
     return ends[1].getpeercert() or {}

@@ -155,7 +155,7 @@ class Tally:
         return cls(given.get("buckets", keyed(_bucket_counts)), given.get("bypasses", keyed(_BYPASS)))
 
 
-SOURCE = Source("a ledger's state", "omit it, and the ledger starts from zero", StateError)
+SOURCE = Source("a ledger's state", "omit this state, so the ledger starts from zero", StateError)
 _NUMBER = real(-(2.0**80), 2.0**80)
 """A number of seconds or bytes, bounded so that sums are finite."""
 _COST_NAMES = [each.name for each in fields(ExchangeCost)]

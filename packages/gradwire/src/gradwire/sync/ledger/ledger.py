@@ -72,7 +72,8 @@ class Ledger:
     ) -> None:
         if not isinstance(rank, int) or isinstance(rank, bool) or rank < 0:
             raise SpecError(
-                f"expected the ledger's rank, a whole number from 0 up, got {rank!r}; pass dist.get_rank()"
+                f"expected a whole number of at least 0 for the ledger's rank, got {rank!r}; pass "
+                "dist.get_rank()"
             )
         for sink in sinks:
             if not all(callable(getattr(sink, name, None)) for name in ("write", "close")):
@@ -225,8 +226,8 @@ class Ledger:
         version = given.get("version", one_of(*_READ))
         if (rank := given.get("rank", whole())) != self.rank:
             raise StateError(
-                f"rank {self.rank} expected its own ledger's state, got one of rank {rank}; load each "
-                "rank's own state, or create a new ledger if the ranks have changed"
+                f"rank {self.rank}: expected the state of this rank's ledger, got the state of rank "
+                f"{rank}; load the state of the same rank, or create a new ledger if the ranks have changed"
             )
         steps, wall_s = given.get("steps", whole()), float(given.get("wall_s", real(0.0)))
         ended, under_way = given.get("ended", Tally.of_state), given.get("open", Tally.of_state)
@@ -284,7 +285,7 @@ class Ledger:
                 self._lost_sinks.append(sentence)
             with suppress(Exception):
                 sink.close()
-            self._warn(f"{sentence}; training continues without it")
+            self._warn(f"{sentence}; training continues without this sink")
 
     def _save_once(self) -> None:
         """Save to the folder of the constructor, if any, but only once.

@@ -129,9 +129,11 @@ class PrometheusFile:
     def __init__(self, path: str | os.PathLike[str], every_s: float = EVERY_S) -> None:
         self.path = Path(path)
         if self.path.suffix != ".prom":
-            raise SpecError(f"expected a file that ends in .prom, got {shown(os.fspath(path))}; rename it")
+            raise SpecError(
+                f"expected a file that ends in .prom, got {shown(os.fspath(path))}; rename the file"
+            )
         if not self.path.parent.is_dir():
-            raise SpecError(f"expected a folder at {self.path.parent}, got none; create it")
+            raise SpecError(f"expected a folder at {self.path.parent}, got none; create the folder")
         check_folder_writable("PrometheusFile", self.path.parent)
         self._every_s, self._next_s = every_s, 0.0
         self._rank: int | None = None

@@ -129,8 +129,8 @@ class TensorBoard:
     def __init__(self, writer: Any, buckets: bool = True) -> None:
         if not callable(getattr(writer, "add_scalar", None)):
             raise SpecError(
-                f"TensorBoard expected a writer with add_scalar, got {writer!r}; "
-                "pass a torch.utils.tensorboard.SummaryWriter"
+                f"TensorBoard: expected a writer with add_scalar, got {writer!r}; pass a "
+                "torch.utils.tensorboard.SummaryWriter"
             )
         self._writer = writer
         self._buckets = buckets
@@ -235,9 +235,9 @@ class WandB:
     def __init__(self, run: Any = None, buckets: bool = True) -> None:
         self._run = _needed("wandb", "WandB").run if run is None else run
         if self._run is None:
-            raise SpecError("WandB expected an active run, got none; call wandb.init() first, or pass one")
+            raise SpecError("WandB: expected an active run, got none; call wandb.init() first, or pass one")
         if not all(callable(getattr(self._run, name, None)) for name in ("log", "define_metric")):
-            raise SpecError(f"WandB expected a run that wandb.init() returns, got {run!r}")
+            raise SpecError(f"WandB: expected a run that wandb.init() returns, got {run!r}")
         self._buckets = buckets
         self._run.define_metric(STEP_TAG)
         self._run.define_metric("gradwire/*", step_metric=STEP_TAG)
@@ -282,7 +282,7 @@ class MLflow:
         active: Any = self._mlflow.active_run() if run_id is None else None
         if run_id is None and active is None:
             raise SpecError(
-                "MLflow expected an active run, got none; call mlflow.start_run() first, or pass a run_id"
+                "MLflow: expected an active run, got none; call mlflow.start_run() first, or pass a run_id"
             )
         self.run_id: str = active.info.run_id if run_id is None else run_id
         self._buckets = buckets

@@ -84,8 +84,8 @@ class Photographs:
         archives = _archives()
         if not archives:
             raise DataError(
-                "expected imagenet1000/*.zip in $GRADWIRE_DATA, got none; put ImageNet's JPEG files there, "
-                "in a folder for each class"
+                "expected imagenet1000/*.zip in $GRADWIRE_DATA, got none; add ImageNet's JPEG files, in a "
+                "folder for each class"
             )
         self._side, self._deviation, self._archive = side, deviation, archives[0]
         with ZipFile(self._archive) as archive:

@@ -154,7 +154,7 @@ def _read(folder: Path) -> dict[str, torch.Tensor]:
     paths = sorted(folder.glob(WEIGHTS))
     if not paths:
         raise DataError(
-            f"expected {WEIGHTS} in {folder}, got none; set GRADWIRE_DATA to the folder that holds it"
+            f"expected {WEIGHTS} in {folder}, got none; set GRADWIRE_DATA to the folder with this file"
         )
     stored = torch.load(paths[0], map_location="cpu", weights_only=True)["state_dict"]
     return {name.removeprefix("module."): tensor for name, tensor in stored.items()}
