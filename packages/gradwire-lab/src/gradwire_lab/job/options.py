@@ -51,9 +51,7 @@ CHOOSE = ("attach", "sync", "pipe")
 """The methods that accept ``auto`` in place of a codec and then choose their own plan."""
 
 UNCOMPRESSED = "identity"
-
 _SHORT_NUMBER = re.compile("[0-9]{1,9}")
-
 LARGEST_STALENESS = 1000
 """The largest staleness of a job, in steps; runs with fewer steps never wait for a slow worker."""
 
