@@ -234,7 +234,7 @@ def _is_older(state: object) -> bool:
 
 
 def _opened_older_shards(state: Mapping[str, Any], rank: int) -> Mapping[str, Any]:
-    """Convert an older version's state of a sharded model to the state of a ``GradientSync``."""
+    """Convert the state of a sharded model, saved by an older version, to that of a ``GradientSync``."""
     given = _OLDER.fields(state, "residuals", AUTO, SUM)
     residuals = given.get("residuals", mapping)
     given.get(AUTO, text, None)

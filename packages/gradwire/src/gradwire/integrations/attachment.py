@@ -306,7 +306,7 @@ class Attachment:
             self.attached.load_state_dict(adopted(self.rank, self.world, saved_world, read, step))
 
     def resume_from(self, folder: ResidualFolder, step: int | None) -> None:
-        """Load the states in a checkpoint's folder. Raises ``StateError`` like ``resume``, or without states.
+        """Load the states in a folder. Raises ``StateError`` as ``resume`` does, and if it has no states.
 
         A run that chooses its plan doesn't need a state: without one, it measures again.
         """

@@ -240,7 +240,7 @@ class Channel:
             self.push()
 
     def peek(self, nbytes: int) -> bytes:
-        """Return the start of an arrived frame that no receive awaits, without consuming it."""
+        """Return the first bytes of a frame that has arrived before its receive, without consuming them."""
         if self.hears:
             self.pull(listening=True)
         is_busy = self.incoming or self._is_lent or self._is_mute or self._payload is not None

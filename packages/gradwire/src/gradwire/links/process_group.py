@@ -146,7 +146,7 @@ class GlooAllReduce:
         return reduction
 
     def close(self) -> None:
-        """Close Gloo's connections; a wait on another thread soon raises an error."""
+        """Close Gloo's connections; waits in progress in other threads soon raise an error."""
         self.closed = True
         group, self._group = self._group, None
         if group is not None and not all(each.is_over for each in self._under_way):

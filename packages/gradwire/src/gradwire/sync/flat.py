@@ -55,7 +55,7 @@ def cut(counts: Sequence[int], bucket_nbytes: int | None) -> list[Bucket]:
 
 
 def float_shape(parameter: torch.Tensor) -> tuple[int, ...]:
-    """Return the shape of a parameter's gradient as floats.
+    """Return the shape of a parameter's gradient when it is viewed as floats.
 
     The shape of a complex gradient is that of ``torch.view_as_real``.
     """

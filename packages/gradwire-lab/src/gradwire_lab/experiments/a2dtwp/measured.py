@@ -67,7 +67,7 @@ def seconds_of(row: Row, system: str) -> list[float]:
 
 
 def curve_of(row: Row, system: str) -> list[tuple[float, float, float]]:
-    """Return batches, seconds, and smoothed error of each evaluation."""
+    """Return, for each evaluation, the batches and seconds so far, and the smoothed error."""
     seconds, errors = seconds_of(row, system), [error for _, error in row["errors"]]
     return [
         (batch, seconds[batch - 1], fmean(errors[max(place - SMOOTHED + 1, 0) : place + 1]))

@@ -156,7 +156,7 @@ def _perform(
 
 
 def seconds_in_words(judged: Sequence[Judged]) -> str:
-    """Return the spent and the expected measuring time as a sentence, or nothing if no record has both."""
+    """Return a sentence with the measured and the expected duration, or "" if no record has both."""
     known = [
         (each.expected_s, each.measured_s)
         for each in judged

@@ -172,7 +172,7 @@ class MeasuredSteps:
 
 
 def _bars(steps: MeasuredSteps, where: str) -> list[Claim]:
-    """Return the counterparts of figure 4a, and of its speed-up."""
+    """Return claims that compare measured steps with figure 4a, and the speed-up with figure 4b."""
     before, found = (OVERLAPPED, IDENTITY), []
     for name, own, shares in (
         ("NIC", NICS[0], (("step", 0.18), ("exposed", 0.37), ("backward", 0.10))),

@@ -242,7 +242,7 @@ class Ledger:
             self._step_began = perf_counter()
 
     def _leave_out(self, seconds: float) -> None:
-        """Subtract ``seconds`` from the current step, in which training did something else."""
+        """Exclude ``seconds`` from the current step's time, because training spent them on something else."""
         with self._counting:
             self._step_began += seconds
 
