@@ -14,8 +14,8 @@ import torch
 
 from gradwire.errors import LinkError, LinkTimeoutError
 from gradwire.exchange import Exchange
+from gradwire.launch.addresses import VARIABLE
 from gradwire.links import Link
-from gradwire.links.rendezvous.addresses import VARIABLE
 from gradwire.plan import Plan
 from gradwire_lab import collective_comm_comp as marked
 from support.certificates import needs_openssl, variables

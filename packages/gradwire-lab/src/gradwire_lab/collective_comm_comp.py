@@ -15,9 +15,9 @@ from torch._C._distributed_c10d import PrefixStore, Store, TCPStore
 from gradwire.codecs import Codec
 from gradwire.errors import LinkError, LinkTimeoutError, TensorError, shown
 from gradwire.exchange import Exchange
+from gradwire.launch.addresses import outward_address
 from gradwire.links.mpi import calls, intracommunicator, load_mpi, poll, reason
 from gradwire.links.process_group import check_tos
-from gradwire.links.rendezvous.addresses import listening_address
 from gradwire.links.rendezvous.attempt import refuse_marks
 from gradwire.links.rendezvous.connect import connect_ranks
 from gradwire.links.rendezvous.tls import encryption
@@ -74,7 +74,7 @@ def _store(mpi: Any, parent: Any, what: str, timeout_s: float) -> Store:
     opened: Store | None = None
     try:
         if parent.Get_rank() == 0:
-            address = listening_address(os.environ)
+            address = outward_address(os.environ)
             opened = TCPStore(address, 0, None, True, patience, False)
             said = f"{address} {opened.port}".encode()
             place[: len(said)] = said

@@ -2,6 +2,9 @@ from __future__ import annotations
 
 import socket
 
+import pytest
+
+from gradwire.doctor import software
 from gradwire.doctor.software import Interfaces, check_gloo, check_interfaces, find_interfaces
 
 
@@ -12,11 +15,25 @@ def test_the_named_interface_is_found_with_its_address() -> None:
     assert list(found.present) == [name for _, name in socket.if_nameindex()]
 
 
-def test_without_a_name_the_address_is_one_that_a_socket_can_have() -> None:
-    (address,) = find_interfaces({}).addresses
-    family = socket.AF_INET6 if ":" in address else socket.AF_INET
-    with socket.socket(family) as trying:
-        trying.bind((address, 0))
+def test_without_a_name_the_address_is_that_of_the_route_to_the_store() -> None:
+    alone = find_interfaces({})
+    assert (alone.named, alone.addresses, alone.is_loopback) == ((), (), False)
+    assert check_interfaces(alone).detail == "the one with the route to MASTER_ADDR, which is not set here"
+    here = find_interfaces({"MASTER_ADDR": "127.0.0.1"})
+    assert (here.addresses, here.is_loopback) == ((), False)
+    assert check_interfaces(here).detail == (
+        "the one with the route to ranks on other machines: MASTER_ADDR (127.0.0.1) is this machine"
+    )
+    away = Interfaces("", (), ("10.0.0.2",), ("lo", "eth0"), "node0")
+    assert check_interfaces(away).detail == "10.0.0.2 (on the route to MASTER_ADDR, node0)"
+
+
+def test_a_variable_that_selects_no_interface_fails() -> None:
+    finding = check_interfaces(find_interfaces({"NCCL_SOCKET_IFNAME": "=nope0"}))
+    assert finding.result == "FAIL"
+    assert finding.detail.startswith(
+        "NCCL_SOCKET_IFNAME: expected an interface with an address, got '=nope0'; "
+    )
 
 
 def test_an_interface_that_is_not_here_fails_and_names_those_that_are() -> None:
@@ -27,26 +44,39 @@ def test_an_interface_that_is_not_here_fails_and_names_those_that_are() -> None:
 
 
 def test_an_interface_without_an_address_fails() -> None:
-    finding = check_interfaces(Interfaces(("eth0", "eth1"), ("10.0.0.1", ""), ("lo", "eth0", "eth1")))
+    found = Interfaces("GLOO_SOCKET_IFNAME", ("eth0", "eth1"), ("10.0.0.1", ""), ("lo", "eth0", "eth1"))
+    finding = check_interfaces(found)
     assert finding.result == "FAIL"
+    assert finding.detail.startswith("GLOO_SOCKET_IFNAME: ")
     assert "with an address, got eth1; check that the interface is up" in finding.detail
 
 
-def test_a_loopback_address_comes_with_what_to_set_for_more_machines() -> None:
-    asked_for = check_interfaces(Interfaces(("lo",), ("127.0.0.1",), ("lo", "eth0")))
-    assert asked_for.result == "ok"
-    finding = check_interfaces(Interfaces((), ("127.0.1.1",), ("lo", "eth0", "eth1")))
-    assert finding.result == "warn"
+@pytest.mark.parametrize("variable", ["GLOO_SOCKET_IFNAME", "NCCL_SOCKET_IFNAME"])
+def test_a_selected_loopback_address_comes_with_what_to_set_for_more_machines(variable: str) -> None:
+    finding = check_interfaces(find_interfaces({variable: "lo"}))
+    assert finding.result == "ok"
     assert finding.detail.startswith(
-        "127.0.1.1 (by the host's name): only ranks of this machine can reach this address"
+        f"127.0.0.1 ({variable} selects lo): only ranks of this machine can reach this address; for several "
+        f"machines, set {variable} to one of: "
     )
-    assert finding.detail.endswith("set GLOO_SOCKET_IFNAME to one of: eth0, eth1")
-    assert "eth1" not in check_interfaces(Interfaces((), ("10.0.0.1",), ("lo", "eth1"))).detail
 
 
 def test_gloo_is_tried() -> None:
-    assert check_gloo(("lo",)).result == "ok"
-    finding = check_gloo(("nope0",))
+    assert check_gloo({"GLOO_SOCKET_IFNAME": "lo"}).result == "ok"
+    finding = check_gloo({"GLOO_SOCKET_IFNAME": "nope0"})
     assert finding.result == "FAIL"
     assert "nope0" in finding.detail
     assert "\n" not in finding.detail
+
+
+def test_a_script_that_gloo_would_keep_to_this_machine_is_a_warning(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(software, "address_of_name", lambda: "127.0.1.1")
+    monkeypatch.setattr(software, "interfaces", lambda: ("lo", "eth0", "eth1"))
+    finding = check_gloo({})
+    assert finding.result == "warn"
+    assert finding.detail.startswith(
+        "a script's groups of the backend gloo listen at 127.0.1.1 (by the host's"
+    )
+    assert finding.detail.endswith("use it, set GLOO_SOCKET_IFNAME to one of: eth0, eth1")
+    monkeypatch.setattr(software, "address_of_name", lambda: "10.0.0.1")
+    assert check_gloo({}).result == "ok"

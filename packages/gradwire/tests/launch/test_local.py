@@ -11,9 +11,9 @@ import pytest
 
 from faults.outside import listening
 from gradwire.errors import LOSSY_LOGGER, JobError, LinkError, SpecError
+from gradwire.launch.addresses import own_choice
 from gradwire.launch.local import RankContext, Task, run_local
 from gradwire.launch.rendezvous import joined_group
-from gradwire.links.rendezvous.addresses import listening_address
 from support.processes import children
 
 
@@ -49,7 +49,7 @@ def tell_where_it_listens(context: RankContext[str], _: str) -> None:
     os.environ["GLOO_SOCKET_IFNAME"] = "some interface of the user's"
     with joined_group(context.join_store(), context.rank, context.world, 30.0):
         context.report(
-            f"{listening_address(os.environ)} {' '.join(address for address, _ in listening([os.getpid()]))}"
+            f"{own_choice(os.environ)} {' '.join(address for address, _ in listening([os.getpid()]))}"
         )
 
 

@@ -20,6 +20,6 @@ def test_every_name_is_there_and_no_other() -> None:
 
 @pytest.mark.processes
 def test_addresses_are_looked_at_without_torch() -> None:
-    script = "import sys, gradwire.links.rendezvous.addresses, gradwire.links.rendezvous.tls as tls\n"
+    script = "import sys, gradwire.launch.addresses, gradwire.links.rendezvous.tls as tls\n"
     script += "assert tls.encryption({}) is None\nassert 'torch' not in sys.modules"
     subprocess.run([sys.executable, "-c", script], check=True, timeout=60)

@@ -16,8 +16,8 @@ from gradwire.doctor.software import fixed_vector, release
 from gradwire.errors import GradwireError
 from gradwire.exchange import Exchange
 from gradwire.exchange.norms import error_bound
+from gradwire.launch.addresses import VARIABLE
 from gradwire.links.base import Link
-from gradwire.links.rendezvous.addresses import VARIABLE
 from gradwire.plan import FLOAT_NBYTES, Plan
 from gradwire.timing.line_rate import Pair
 from gradwire.units import format_duration, format_rate

@@ -94,7 +94,7 @@ class Card:
     target: str  # the instruction set of its kernels
     kernels_digest: str  # the digest of its payloads of the fixed vector
     machine_id: str  # equal on ranks of one machine
-    addresses: tuple[str, ...]  # for Gloo to listen on
+    addresses: tuple[str, ...]  # for links to listen on; () if they depend on the other ranks
     loopback: bool  # whether an address is a loopback address
     plan: str  # as JSON; "" if there is none, or it cannot be read
     findings: tuple[Finding, ...]

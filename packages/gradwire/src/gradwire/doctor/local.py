@@ -177,7 +177,7 @@ def examine_machine(
     plan, plan_findings = _read_plan(plan_file)
     network = [check_interfaces(interfaces), check_tls(environment)]
     if torch_version and not any_failed(network):  # Gloo would report the same failure less clearly
-        network.append(check_gloo(interfaces.named))
+        network.append(check_gloo(environment))
     findings = (
         check_python(platform.python_version()),
         *([check_torch(torch_version)] if torch_version else []),

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import hashlib
 import re
-import socket
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from datetime import datetime, timedelta, timezone
@@ -14,12 +13,15 @@ from gradwire.codecs import TABLE, Codec, parse
 from gradwire.deferred import torch
 from gradwire.doctor.finding import Finding
 from gradwire.errors import GradwireError, LinkError, SpecError
-from gradwire.links.rendezvous.addresses import (
+from gradwire.launch.addresses import (
+    OTHER_VARIABLE,
     VARIABLE,
-    address_of,
-    interfaces_named,
+    address_of_name,
+    gloo_interfaces,
+    interfaces,
     is_loopback,
-    own_address,
+    own_choice,
+    selection,
 )
 from gradwire.links.rendezvous.tls import CERTIFICATE, KEY, encryption
 
@@ -208,11 +210,14 @@ def _check_expiry(certificate: str, ends: datetime, now: datetime) -> Finding:
 
 @dataclass(frozen=True)
 class Interfaces:
-    """The interfaces that gradwire and Gloo would use on this machine, and all present ones."""
+    """The interfaces that gradwire would use on this machine, and all present ones."""
 
-    named: tuple[str, ...]  # by the variable; () if it is not set
-    addresses: tuple[str, ...]  # of the named ones, "" if missing; otherwise the host name's
+    variable: str  # that selects them; "" if none does
+    named: tuple[str, ...]
+    addresses: tuple[str, ...]  # "" for a named interface without; () if they depend on the other ranks
     present: tuple[str, ...]
+    store_host: str = ""  # "" if there is no job
+    problem: str = ""  # the error of a variable that selects nothing
 
     @property
     def is_loopback(self) -> bool:
@@ -221,47 +226,68 @@ class Interfaces:
 
 
 def find_interfaces(environment: Mapping[str, str]) -> Interfaces:
-    """Return the interfaces that gradwire and Gloo would use in this environment."""
-    named = interfaces_named(environment)
-    addresses = tuple(address_of(name) for name in named) or (own_address(),)
-    return Interfaces(named, addresses, tuple(name for _, name in socket.if_nameindex()))
+    """Return the interfaces that gradwire would use in this environment, which may be that of a rank."""
+    present, store_host = interfaces(), environment.get("MASTER_ADDR", "")
+    try:
+        selected = selection(environment)
+    except LinkError as error:
+        return Interfaces(OTHER_VARIABLE, (), (), present, store_host, str(error))
+    if selected is not None:
+        return Interfaces(*selected, selected.addresses(), present, store_host)
+    address = own_choice(environment, store_host) if store_host else ""
+    return Interfaces("", (), (address,) if address else (), present, store_host)
+
+
+def _others(present: Iterable[str]) -> str:
+    """Return the names of the interfaces without the loopback interface, as text."""
+    return ", ".join(name for name in present if name != "lo") or "none but lo"
 
 
 def check_interfaces(found: Interfaces) -> Finding:
-    """Return a finding about the interface for ranks on several machines; on one machine any works.
+    """Return a finding about the interface; a loopback address is intended if a variable selects it.
 
-    A loopback address is intended if the variable selects it. If the host's name resolves to one, that is a
-    warning, which ``compare`` turns into a failure for ranks on several machines.
+    ``compare`` turns a loopback address into a failure for ranks on several machines.
     """
-    others = ", ".join(name for name in found.present if name != "lo") or "none but lo"
+    if found.problem:
+        return Finding("interface", "FAIL", found.problem)
     for name, address in zip(found.named, found.addresses, strict=False):
         if name not in found.present:
             return Finding(
                 "interface",
                 "FAIL",
-                f"{VARIABLE}: expected an interface of this machine, got {name!r}; choose one of: {others}",
+                f"{found.variable}: expected an interface of this machine, got {name!r}; choose one of: "
+                f"{_others(found.present)}",
             )
         if not address:
             return Finding(
                 "interface",
                 "FAIL",
-                f"{VARIABLE}: expected an interface with an address, got {name}; check that the interface "
-                "is up",
+                f"{found.variable}: expected an interface with an address, got {name}; check that the "
+                "interface is up",
             )
-    where = f"{VARIABLE}={','.join(found.named)}" if found.named else "by the host's name"
     addresses = ", ".join(found.addresses)
-    if found.is_loopback:
-        return Finding(
-            "interface",
-            "ok" if found.named else "warn",
-            f"{addresses} ({where}): only ranks of this machine can reach this address; for several "
-            f"machines, set {VARIABLE} to one of: {others}",
-        )
-    return Finding("interface", "ok", f"{addresses} ({where})")
+    if found.named:
+        where = f"{addresses} ({found.variable} selects {', '.join(found.named)})"
+        if found.is_loopback:
+            where += (
+                ": only ranks of this machine can reach this address; for several machines, "
+                f"set {found.variable} to one of: {_others(found.present)}"
+            )
+        return Finding("interface", "ok", where)
+    if not found.store_host:
+        return Finding("interface", "ok", "the one with the route to MASTER_ADDR, which is not set here")
+    if not addresses:
+        elsewhere = "the one with the route to ranks on other machines"
+        return Finding("interface", "ok", f"{elsewhere}: MASTER_ADDR ({found.store_host}) is this machine")
+    return Finding("interface", "ok", f"{addresses} (on the route to MASTER_ADDR, {found.store_host})")
 
 
-def check_gloo(named: tuple[str, ...]) -> Finding:
-    """Return a finding about Gloo's ability to listen, by opening its device; this imports torch."""
+def check_gloo(environment: Mapping[str, str]) -> Finding:
+    """Return a finding about Gloo's ability to listen, by opening its device; this imports torch.
+
+    Without its variable, a script's Gloo groups listen at the address of the host's name.
+    """
+    named = gloo_interfaces(environment)
     import torch.distributed as dist
 
     if not dist.is_available() or not dist.is_gloo_available():
@@ -275,5 +301,14 @@ def check_gloo(named: tuple[str, ...]) -> Finding:
         reason = str(error).splitlines()[0].rpartition("] ")[2]
         return Finding(
             "Gloo", "FAIL", f"Gloo cannot listen: {reason}; check {VARIABLE} and GLOO_DEVICE_TRANSPORT"
+        )
+    address = "" if named else address_of_name()
+    if address and is_loopback(address):
+        return Finding(
+            "Gloo",
+            "warn",
+            f"a script's groups of the backend gloo listen at {address} (by the host's name), which only "
+            f"this machine can reach; if ranks on several machines use it, set {VARIABLE} to one of: "
+            f"{_others(interfaces())}",
         )
     return Finding("Gloo", "ok", "available, and can listen")

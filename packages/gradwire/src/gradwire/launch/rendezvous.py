@@ -24,7 +24,9 @@ from torch.distributed import DistNetworkError
 from torch.distributed.rendezvous import rendezvous
 
 from gradwire.errors import JobError, LinkError, LinkTimeoutError
+from gradwire.launch.addresses import with_port
 from gradwire.launch.launched import launched_rank, whole
+from gradwire.launch.listening import direct_gloo
 from gradwire.launch.store import server_of, within
 
 LOCAL = "127.0.0.1"
@@ -57,6 +59,7 @@ def join_launched(timeout_s: float) -> Store:
     """Return the store at MASTER_ADDR:MASTER_PORT. Raises ``JobError`` within about ``timeout_s``."""
     rank, world = launched_rank()
     host, port = os.environ["MASTER_ADDR"], whole("MASTER_PORT")
+    place = with_port(host, port)
     _check_address(host, port)
     if rank > 0:
         _reach(host, port, timeout_s, rank)
@@ -64,12 +67,12 @@ def join_launched(timeout_s: float) -> Store:
     if isinstance(answer, Exception):
         if isinstance(answer, DistNetworkError) and rank == 0 and _is_taken(port):
             raise JobError(
-                f"rank {rank} cannot listen at {host}:{port}, which another program uses; choose another "
+                f"rank {rank} cannot listen at {place}, which another program uses; choose another "
                 "MASTER_PORT for all ranks"
             ) from answer
         reason = str(answer).splitlines()[0].rstrip(".")
         raise JobError(
-            f"rank {rank} of {world} could not join the other ranks at {host}:{port}: {reason}; check "
+            f"rank {rank} of {world} could not join the other ranks at {place}: {reason}; check "
             "MASTER_ADDR and MASTER_PORT, and that all ranks were started"
         ) from answer
     return answer
@@ -126,8 +129,8 @@ def _reach(host: str, port: int, timeout_s: float, rank: int) -> None:
             if monotonic() + 0.2 > deadline:
                 reason = error.strerror or str(error)
                 raise JobError(
-                    f"rank {rank} cannot reach rank 0 at {host}:{port} within {timeout_s:g} s ({reason}); "
-                    "check MASTER_ADDR, MASTER_PORT and the firewall"
+                    f"rank {rank} cannot reach rank 0 at {with_port(host, port)} within {timeout_s:g} s "
+                    f"({reason}); check MASTER_ADDR, MASTER_PORT and the firewall"
                 ) from error
             sleep(0.2)
 
@@ -160,7 +163,9 @@ ANSWER_S = 30.0
 @contextmanager
 def joined_group(store: Store, rank: int, world: int, timeout_s: float) -> Iterator[dist.ProcessGroup]:
     """Yield the default process group, over Gloo, and destroy it after the block. Raises ``LinkError``."""
-    with in_words(f"rank {rank} could not join the other {world - 1} ranks", timeout_s):
+    doing = f"rank {rank} could not join the other {world - 1} ranks"
+    direct_gloo(store, rank, world, doing, timeout_s)
+    with in_words(doing, timeout_s):
         limit = timedelta(seconds=timeout_s)
         dist.init_process_group("gloo", store=store, rank=rank, world_size=world, timeout=limit)
     try:

@@ -19,6 +19,7 @@ from typing import TypeVar
 from torch._C._distributed_c10d import PrefixStore, Store, TCPStore
 
 from gradwire.errors import LinkError, LinkTimeoutError
+from gradwire.launch.addresses import with_port
 
 # A call that may never return runs in a thread, which is abandoned after a timeout.
 #
@@ -107,12 +108,13 @@ class TimedStore:
 
     Methods raise ``StoreTimeoutError`` if the store does not answer, and ``StoreError`` if it is gone. The
     message has the store's host and the key, and starts with ``doing``, the caller and its purpose: "rank 1
-    connecting with the 2 ranks of its group".
+    connecting with the 2 ranks of its group". ``host`` is the store's host, "" if there is none.
     """
 
     def __init__(self, store: Store, doing: str) -> None:
         self._store, self._doing = store, doing
         self._port, self._place = server_of(store)
+        self.host = host_of(store)
         self._answers = True
 
     @property
@@ -175,8 +177,19 @@ def pauses(deadline: float) -> Iterator[float]:
 
 def server_of(store: Store) -> tuple[int | None, str]:
     """Return the port of the process that serves ``store`` (None if unknown), and the store's name."""
+    store = _innermost(store)
+    if isinstance(store, TCPStore):
+        return store.port, f"torch's store at {with_port(store.host, store.port)}"
+    return None, f"torch's store ({type(store).__name__})"
+
+
+def host_of(store: Store) -> str:
+    """Return the name or address of the host that serves ``store``; "" if none does."""
+    store = _innermost(store)
+    return store.host if isinstance(store, TCPStore) else ""
+
+
+def _innermost(store: Store) -> Store:
     while isinstance(store, PrefixStore):
         store = store.underlying_store
-    if isinstance(store, TCPStore):
-        return store.port, f"torch's store at {store.host}:{store.port}"
-    return None, f"torch's store ({type(store).__name__})"
+    return store

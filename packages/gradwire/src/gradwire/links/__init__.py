@@ -1,6 +1,6 @@
 """Links, which carry frames between ranks: the contract (``base``), three transports, and a rate limiter.
 
-Names are loaded on first use, because ``rendezvous.addresses`` is also used without torch.
+Names are loaded on first use, because ``rendezvous.tls`` is also used without torch.
 """
 
 import importlib

@@ -32,10 +32,12 @@ from torch.distributed.constants import default_pg_timeout
 from torch.distributed.distributed_c10d import PrefixStore, Store, _get_process_group_store
 
 from gradwire.errors import LinkError, LinkTimeoutError, shown
+from gradwire.launch.addresses import gloo_interfaces
 from gradwire.launch.store import TimedStore
 from gradwire.links.base import OWN_END
 from gradwire.links.rendezvous.attempt import own_part, refuse_marks
 from gradwire.links.rendezvous.connect import connect_ranks
+from gradwire.links.rendezvous.endpoints import Endpoints
 from gradwire.links.rendezvous.tls import encryption
 from gradwire.links.sockets import SocketLink
 
@@ -100,12 +102,20 @@ class GlooAllReduce:
         The timeout for Gloo's connections once all ranks have arrived.
     gone
         A function that returns the peers that have closed their links.
+    address
+        The address at which Gloo listens unless its variable names an interface; its own choice if empty.
     """
 
     def __init__(
-        self, store: Store, rank: int, names: Sequence[str], connect_s: float, gone: Callable[[], list[int]]
+        self,
+        store: Store,
+        rank: int,
+        names: Sequence[str],
+        connect_s: float,
+        gone: Callable[[], list[int]],
+        address: str = "",
     ) -> None:
-        self._store = PrefixStore("all-reduce", store)
+        self._store, self._address = PrefixStore("all-reduce", store), address
         self._rank, self._names, self.connect_s, self.gone = rank, names, connect_s, gone
         self.closed = False
         self._group: dist.ProcessGroupGloo | None = None
@@ -179,12 +189,25 @@ class GlooAllReduce:
 
         watched = _WatchedStore(TimedStore(self._store, what), time.monotonic() + timeout_s, check)
         try:
-            limit = timedelta(seconds=self.connect_s / _CONNECT_ATTEMPTS)
-            return dist.ProcessGroupGloo(watched, self._rank, len(self._names), limit)
+            gloo: Any = dist.ProcessGroupGloo  # torch's stub lacks the options
+            options = gloo._Options()
+            options._timeout = timedelta(seconds=self.connect_s / _CONNECT_ATTEMPTS)
+            options._devices = self._devices()
+            group: dist.ProcessGroupGloo = gloo(watched, self._rank, len(self._names), options)
+            return group
         except LinkError:
             raise
         except TimeoutError as error:
             raise LinkTimeoutError(f"{what}: not all ranks joined within {timeout_s:g} s") from error
+
+    def _devices(self) -> list[Any]:
+        """Return Gloo's ends of connections, one for each address at which it listens."""
+        device, named = dist.ProcessGroupGloo.create_device, gloo_interfaces(os.environ)
+        if named:
+            return [device(interface=name) for name in named]
+        if self._address:
+            return [device(hostname=self._address)]
+        return [dist.ProcessGroupGloo.create_default_device()]
 
 
 def _translated(error: Exception, what: str, timeout_s: float) -> LinkError:
@@ -312,6 +335,7 @@ class ProcessGroupLink(SocketLink):
             marked = (
                 connect_ranks(PrefixStore("marked", store), rank, names, timeout_s, tos=tos) if tos else {}
             )
+            own = Endpoints(store, what, time.monotonic() + timeout_s, names).find(rank)
         except BaseException:
             for each in connections.values():
                 each.close()
@@ -319,7 +343,9 @@ class ProcessGroupLink(SocketLink):
         names = _with_hosts(names, connections)
         super().__init__(rank, connections, timeout_s, names, marked, tos)
         gone = weakref.WeakMethod(self._gone)  # no cycle, so that an unclosed link is freed immediately
-        self._gloo = GlooAllReduce(store, rank, names, timeout_s, lambda: (gone() or list[int])())
+        self._gloo = GlooAllReduce(
+            store, rank, names, timeout_s, lambda: (gone() or list[int])(), own.address if own else ""
+        )
 
     def all_reduce(self, tensor: torch.Tensor, timeout_s: float | None = None) -> None:
         """Replace ``tensor`` with its sum over all ranks, with Gloo's all-reduce."""

@@ -18,7 +18,7 @@ import pytest
 from torch._C._distributed_c10d import HashStore
 
 from gradwire.errors import LinkError, LinkTimeoutError
-from gradwire.links.rendezvous.addresses import VARIABLE
+from gradwire.launch.addresses import VARIABLE
 from gradwire.links.rendezvous.connect import connect_ranks
 from gradwire.links.rendezvous.endpoints import hello
 from gradwire.links.rendezvous.tls import NAMES, encryption

@@ -15,7 +15,7 @@ import torch
 from torch._C._distributed_c10d import HashStore
 
 from gradwire.errors import LinkError, LinkTimeoutError
-from gradwire.links.rendezvous.addresses import VARIABLE, remedy
+from gradwire.launch.addresses import VARIABLE, remedy
 from gradwire.links.rendezvous.connect import connect_ranks
 from gradwire.links.sockets import SocketLink
 from support.endpoints import endpoint, names
@@ -60,7 +60,7 @@ def test_every_rank_is_connected_with_every_other(world: int) -> None:
 def test_marked_connections_carry_their_mark_at_both_ends(
     address: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("gradwire.links.rendezvous.connect.listening_address", lambda _: address)
+    monkeypatch.setattr("gradwire.links.rendezvous.endpoints.listening_address", lambda *_: address)
     store, option = HashStore(), (socket.IPPROTO_IP, socket.IP_TOS)
     if address == "::1":
         option = socket.IPPROTO_IPV6, socket.IPV6_TCLASS
@@ -211,7 +211,7 @@ def test_a_peer_that_listens_at_the_address_of_its_name_is_an_error_that_says_wh
     assert remedy in str(caught.value)
     store = HashStore()
     store.set("rank 1", f"127.0.1.1 9 {bytes(16).hex()} 0")
-    monkeypatch.setattr("gradwire.links.rendezvous.addresses.own_address", lambda: "127.0.1.1")
+    monkeypatch.setattr("gradwire.launch.addresses.address_of_name", lambda: "127.0.1.1")
     with pytest.raises(
         LinkTimeoutError, match=r"rank 1 did not connect to this rank at 127\.0\.1\.1"
     ) as late:

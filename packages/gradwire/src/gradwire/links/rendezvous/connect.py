@@ -13,7 +13,6 @@ float32.
 from __future__ import annotations
 
 import errno
-import os
 import resource
 import secrets
 import select
@@ -25,9 +24,9 @@ from collections.abc import Generator, Sequence
 from torch.distributed.distributed_c10d import Store
 
 from gradwire.errors import LinkError, LinkTimeoutError
+from gradwire.launch.addresses import remedy, with_port
 from gradwire.launch.store import StoreError
 from gradwire.links.rendezvous import endpoints as rendezvous_hello
-from gradwire.links.rendezvous.addresses import listening_address, remedy
 from gradwire.links.rendezvous.attempt import check_same_encryption, did_not_come
 from gradwire.links.rendezvous.endpoints import TOKEN_NBYTES, Endpoint, Endpoints, NotInTimeError, hello
 from gradwire.links.rendezvous.tls import Encryption, encrypted, handshake, wrapped
@@ -276,7 +275,7 @@ def _connect_all(
 ) -> None:
     """Connect to the lower ranks in order, then accept the higher ranks; this order can't deadlock."""
     names = endpoints.names
-    with _listen(listening_address(os.environ), len(names), tos) as listening:
+    with _listen(endpoints.listening_address(rank), len(names), tos) as listening:
         token = secrets.token_bytes(TOKEN_NBYTES)
         address, port = listening.getsockname()[:2]
         endpoints.publish(rank, Endpoint(address, port, token, encryption is not None))
@@ -324,14 +323,17 @@ def _connect(endpoint: Endpoint, name: str, rank: int, deadline: float, tos: int
     try:
         connection = _called(address, port, _left(deadline), tos)
     except TimeoutError as error:
-        raise NotInTimeError(f"{name} did not answer at {address}:{port}", remedy(address)) from error
+        raise NotInTimeError(
+            f"{name} did not answer at {with_port(address, port)}", remedy(address)
+        ) from error
     except OSError as error:
         if error.errno in (errno.EMFILE, errno.ENFILE):
             raise LinkError(
                 f"this process cannot connect to {name}: {error.strerror}; raise the limit (ulimit -n)"
             ) from error
         raise LinkError(
-            f"this rank cannot reach {name} at {address}:{port}: {error.strerror or error}; {remedy(address)}"
+            f"this rank cannot reach {name} at {with_port(address, port)}: {error.strerror or error}; "
+            f"{remedy(address)}"
         ) from error
     try:
         connection.sendall(hello(endpoint.token, rank, tos))

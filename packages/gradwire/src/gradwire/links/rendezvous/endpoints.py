@@ -11,6 +11,7 @@ from typing import NamedTuple
 from torch.distributed.distributed_c10d import Store
 
 from gradwire.errors import LinkError, LinkTimeoutError, shown
+from gradwire.launch.listening import address_key, listening_address
 from gradwire.launch.store import TimedStore
 
 TOKEN_NBYTES = 16
@@ -46,6 +47,10 @@ class Endpoints:
         self._store, self._deadline = TimedStore(store, doing), deadline
         self._found: dict[int, Endpoint] = {}
 
+    def listening_address(self, rank: int) -> str:
+        """Return the address on which this rank listens. Raises ``TimeoutError`` at the deadline."""
+        return listening_address(self._store, rank, len(self.names), self._deadline)
+
     def publish(self, rank: int, endpoint: Endpoint) -> None:
         """Publish the endpoint of this rank."""
         text = f"{endpoint.address} {endpoint.port} {endpoint.token.hex()} {int(endpoint.encrypts)}"
@@ -65,15 +70,16 @@ class Endpoints:
         return self._found.get(rank)
 
     def absent(self) -> list[str]:
-        """Return the names of the ranks without an endpoint; [] if the store does not answer."""
+        """Return the names of the ranks that published nothing; [] if the store does not answer."""
         try:
             return [
-                name
-                for rank, name in enumerate(self.names)
-                if self._store.answers and self.find(rank) is None
+                name for rank, name in enumerate(self.names) if self._store.answers and self._is_absent(rank)
             ]
         except LinkError:
             return []
+
+    def _is_absent(self, rank: int) -> bool:
+        return self.find(rank) is None and not self._store.has([address_key(rank)], self._deadline)
 
 
 def _key(rank: int) -> str:

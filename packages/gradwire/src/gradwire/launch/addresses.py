@@ -1,0 +1,219 @@
+"""The address on which this rank listens for its peers.
+
+An interface that the user names in ``GLOO_SOCKET_IFNAME``, or else in ``NCCL_SOCKET_IFNAME``, comes first.
+Then comes the local address of the route to the store's host, because every rank reaches that host. Without
+a store's host, it is the first address of this host's name, as in Gloo.
+
+On the store's host, that route may be the loopback interface. The address then depends on the other ranks:
+it is the local address of the route to one on another host (``listening``).
+"""
+
+from __future__ import annotations
+
+import fcntl
+import ipaddress
+import re
+import socket
+import struct
+from collections.abc import Iterable, Mapping
+from contextlib import suppress
+from pathlib import Path
+from typing import NamedTuple
+
+from gradwire.errors import LinkError
+
+VARIABLE = "GLOO_SOCKET_IFNAME"
+OTHER_VARIABLE = "NCCL_SOCKET_IFNAME"
+_SIOCGIFADDR = 0x8915
+_IPV6 = Path("/proc/net/if_inet6")
+_ON_THE_LINK = "20"
+_LOOPBACK, _LOOPBACK_INTERFACE = "127.0.0.1", "lo"
+_ELSEWHERE = ("192.0.2.1", "2001:db8::1")
+"""Addresses for documentation, which no host has: packets to them would take the default route."""
+_NCCL = re.compile(r"\^?=?[\w.@-]+(,[\w.@-]+)*,?")
+
+
+class Selection(NamedTuple):
+    """The interfaces of this host that a variable selects, the preferred one first."""
+
+    variable: str
+    names: tuple[str, ...]
+
+    def addresses(self) -> tuple[str, ...]:
+        """Return the address of each interface, "" for one without."""
+        return tuple(address_of(name) for name in self.names)
+
+
+def selection(environment: Mapping[str, str]) -> Selection | None:
+    """Return the interfaces that the user selects, as Gloo and NCCL read the variables; None without them.
+
+    Raises ``LinkError`` if ``NCCL_SOCKET_IFNAME`` selects none.
+    """
+    named = gloo_interfaces(environment)
+    if named:
+        return Selection(VARIABLE, named)
+    text = environment.get(OTHER_VARIABLE, "")
+    if not text:
+        return None
+    if not _NCCL.fullmatch(text):
+        raise LinkError(
+            f"{OTHER_VARIABLE}: expected prefixes of interfaces, or after '=' their names, or after '^' or "
+            f"'^=' those to leave out, separated by commas, got {text!r}; correct it, or set {VARIABLE}"
+        )
+    names = tuple(name for name in interfaces() if _selects(text, name) and address_of(name))
+    if not names:
+        raise LinkError(
+            f"{OTHER_VARIABLE}: expected an interface with an address, got {text!r}; set it, or {VARIABLE}, "
+            f"to one of: {', '.join(interfaces())}"
+        )
+    return Selection(OTHER_VARIABLE, names)
+
+
+def gloo_interfaces(environment: Mapping[str, str]) -> tuple[str, ...]:
+    """Return the interfaces in ``GLOO_SOCKET_IFNAME``; () if it is not set."""
+    return tuple(name for name in environment.get(VARIABLE, "").split(",") if name)
+
+
+def interfaces() -> tuple[str, ...]:
+    """Return the names of this host's interfaces."""
+    return tuple(name for _, name in socket.if_nameindex())
+
+
+def _selects(text: str, name: str) -> bool:
+    """Return whether the text of ``NCCL_SOCKET_IFNAME`` selects an interface; only by its name for lo."""
+    excludes, exact = text.startswith("^"), "=" in text[:2]
+    given = [each for each in text.lstrip("^=").split(",") if each]
+    if excludes and name == _LOOPBACK_INTERFACE:
+        return False
+    return excludes != any(name == each if exact else name.startswith(each) for each in given)
+
+
+def own_choice(environment: Mapping[str, str], store_host: str = "") -> str:
+    """Return the address to listen on; "" if it depends on the other ranks.
+
+    ``store_host`` is the name or address of the store's host, "" if there is none. Raises ``LinkError`` if
+    the user selects an interface without an address.
+    """
+    selected = selection(environment)
+    if selected is None and not store_host:
+        return address_of_name()
+    route = route_to(store_host) if store_host else ""
+    is_away = bool(route) and not is_loopback(route)
+    if selected is None:
+        return route if is_away else ""
+    first, *others = selected.addresses()
+    if not first:
+        raise LinkError(
+            f"{selected.variable}: expected an interface with an address, got {selected.names[0]!r}; "
+            f"choose one of: {', '.join(interfaces())}"
+        )
+    if selected.variable == VARIABLE or not others:
+        return first
+    if is_away or not store_host:
+        return route if route in others else first
+    return ""
+
+
+def choice_towards(others: Iterable[str], environment: Mapping[str, str]) -> str:
+    """Return the address to listen on, on the store's host, given the addresses of ranks in ``others``.
+
+    If no route leads to another host, it is the first selected address, or the first of this host's name.
+    """
+    selected = selection(environment)
+    allowed = () if selected is None else selected.addresses()
+    for other in others:
+        route = route_to(other)
+        if route and not is_loopback(route) and (selected is None or route in allowed):
+            return route
+    return allowed[0] if allowed else address_of_name()
+
+
+def route_to(host: str) -> str:
+    """Return the local address of the route to ``host``; "" if there is none. No packet is sent.
+
+    IPv4 is preferred, like in ``address_of``, so that hosts with both agree.
+    """
+    found = []
+    with suppress(OSError, UnicodeError):
+        for family, kind, protocol, _, place in socket.getaddrinfo(host, 9, type=socket.SOCK_DGRAM):
+            with suppress(OSError), socket.socket(family, kind, protocol) as asking:
+                asking.connect(place)
+                found.append(str(asking.getsockname()[0]))
+    usable = [each for each in found if "%" not in each]  # link-local: peers don't know the interface's name
+    return min(usable, key=lambda each: (is_loopback(each), ":" in each), default="")
+
+
+def is_loopback(address: str) -> bool:
+    """Return whether only its own host can reach ``address``."""
+    return ipaddress.ip_address(address).is_loopback
+
+
+def with_port(host: str, port: int | str) -> str:
+    """Return host and port as text, with brackets around an IPv6 address.
+
+    Examples
+    --------
+    >>> with_port("10.0.0.1", 29500), with_port("fd00::1", 29500)
+    ('10.0.0.1:29500', '[fd00::1]:29500')
+    """
+    return f"[{host}]:{port}" if ":" in host else f"{host}:{port}"
+
+
+def remedy(address: str) -> str:
+    """Return the advice for a host that listens on ``address`` but cannot be reached."""
+    if is_loopback(address):
+        return (
+            f"other hosts cannot reach the loopback address {address}; for ranks on several hosts, set "
+            f"{VARIABLE} on each host to the interface that the other hosts reach ('ip -brief address' "
+            "lists the interfaces)"
+        )
+    return f"check {VARIABLE} and the firewall on the host with {address}"
+
+
+def address_of(name: str) -> str:
+    """Return an interface's IPv4 address, or else a non-link-local IPv6 address; "" if it has neither."""
+    return next(iter(_addresses_of(name)), "")
+
+
+def interface_of(address: str) -> str:
+    """Return the interface that has ``address``; "" if there is none."""
+    return next((name for name in interfaces() if address in _addresses_of(name)), "")
+
+
+def _addresses_of(name: str) -> list[str]:
+    found = []
+    with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as asking, suppress(OSError):
+        answer = fcntl.ioctl(asking, _SIOCGIFADDR, struct.pack("256s", name.encode()[:15]))
+        found.append(socket.inet_ntoa(answer[20:24]))
+    with suppress(OSError):
+        for line in _IPV6.read_text(encoding="ascii").splitlines():
+            digits, _, _, scope, _, its_name = line.split()
+            if its_name == name and scope != _ON_THE_LINK:
+                found.append(socket.inet_ntop(socket.AF_INET6, bytes.fromhex(digits)))
+    return found
+
+
+def address_of_name() -> str:
+    """Return the first address of the host's name to which a socket can be bound, or the loopback address."""
+    with suppress(OSError, UnicodeError):
+        for family, kind, protocol, _, place in socket.getaddrinfo(
+            socket.gethostname(), 0, type=socket.SOCK_STREAM
+        ):
+            if "%" in str(place[0]):
+                continue  # link-local: peers don't know the interface's name
+            with suppress(OSError), socket.socket(family, kind, protocol) as trying:
+                trying.bind(place)
+                return str(place[0])
+    return _LOOPBACK
+
+
+def outward_address(environment: Mapping[str, str]) -> str:
+    """Return an address for ranks on any host, without knowledge of a store or a rank.
+
+    Where this host's name has a loopback address, it is the address of the default route, if there is one.
+    """
+    chosen = own_choice(environment)
+    if selection(environment) is None and is_loopback(chosen):
+        routes = [route_to(each) for each in _ELSEWHERE]
+        return next((each for each in routes if each and not is_loopback(each)), chosen)
+    return chosen

@@ -1,0 +1,57 @@
+"""The agreement of ranks on the addresses at which they listen, through the store that they share.
+
+A rank on another host than the store's knows its address: that of the route to the store. On the store's
+host, that route may be the loopback interface, as on Debian, where a host's own name has a loopback address.
+A rank there takes the address of its route to a rank on another host. If there is none, all ranks reach the
+store by a loopback address, so they share its host.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator
+from time import monotonic
+
+from torch._C._distributed_c10d import PrefixStore, Store
+
+from gradwire.launch.addresses import VARIABLE, choice_towards, interface_of, is_loopback, own_choice
+from gradwire.launch.store import TimedStore
+
+
+def listening_address(store: TimedStore, rank: int, world: int, deadline: float) -> str:
+    """Return the address on which this rank listens; all ranks of the store call this once.
+
+    Raises ``LinkError`` if the store fails or a selected interface has no address, and ``TimeoutError`` if
+    this rank needs another's address and doesn't get it by the deadline.
+    """
+    own = own_choice(os.environ, store.host)
+    store.set(address_key(rank), own, deadline)
+    return own or choice_towards(_others(store, rank, world, deadline), os.environ)
+
+
+def address_key(rank: int) -> str:
+    """Return the key of a rank's address in the store; the value is empty if it depends on other ranks."""
+    return f"address {rank}"
+
+
+def _others(store: TimedStore, rank: int, world: int, deadline: float) -> Iterator[str]:
+    """Yield the addresses of the other ranks that other hosts can reach, waiting for each."""
+    for other in range(world):
+        if other != rank:
+            store.wait([address_key(other)], deadline)
+            address = store.get(address_key(other), deadline)
+            if address and not is_loopback(address):
+                yield address
+
+
+def direct_gloo(store: Store, rank: int, world: int, doing: str, timeout_s: float) -> None:
+    """Make Gloo's groups of this process listen where its links do, unless the user selects an interface.
+
+    Gloo would listen at the address of the host's name. All ranks of the store call this once, with the same
+    key space; the parameters ``doing`` and errors are those of ``TimedStore``.
+    """
+    if world > 1 and not os.environ.get(VARIABLE):
+        timed = TimedStore(PrefixStore("gradwire/gloo", store), doing)
+        name = interface_of(listening_address(timed, rank, world, monotonic() + timeout_s))
+        if name:
+            os.environ[VARIABLE] = name
