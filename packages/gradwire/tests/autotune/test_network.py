@@ -3,23 +3,9 @@ from __future__ import annotations
 import pytest
 
 from gradwire import Link
-from gradwire.autotune.costs import LINE_FIELDS, line_of, matchings, own_line
+from gradwire.autotune.costs import LINE_FIELDS, line_of, own_line
 from gradwire.errors import ExchangeError
 from support.ranks import run_ranks
-
-
-@pytest.mark.parametrize("world", range(1, 18))
-def test_every_line_of_the_ring_is_measured_once_and_no_rank_twice_at_once(world: int) -> None:
-    groups = matchings(world)
-    pairs = [pair for group in groups for pair in group]
-    ring = {tuple(sorted((rank, (rank + 1) % world))) for rank in range(world)} if world > 1 else set()
-    assert len(pairs) == len(set(pairs))
-    assert {*pairs} == ring
-    assert all(low < high for low, high in pairs)
-    for group in groups:
-        ranks = [rank for pair in group for rank in pair]
-        assert len(ranks) == len(set(ranks))
-    assert len(groups) <= 3
 
 
 @pytest.mark.parametrize("world", [2, 3])

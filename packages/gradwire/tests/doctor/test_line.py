@@ -11,6 +11,7 @@ from gradwire.doctor.compare import check_lines, look_at_line, show_line
 from gradwire.doctor.finding import Look
 from gradwire.links import Link, Receiving, Sending, loopback
 from gradwire.links.base import Wrapper
+from support.distant import distant
 from support.noise import likely, undisturbed
 
 
@@ -49,6 +50,18 @@ def test_each_direction_has_its_own_rate(
         likely(seen.there_nbytes_per_s > there / 3, seen)
         likely(seen.back_nbytes_per_s > back / 3, seen)
         likely(seen.latency_s < 1, seen)
+
+    undisturbed(attempt)
+
+
+def test_a_distant_link_is_measured_once_its_window_is_open(run_ranks: Callable[..., list[Any]]) -> None:
+    rate, latency_s = 25e6, 0.025
+
+    def attempt() -> None:
+        seen, _ = run_ranks(2, look, links=distant(rate, latency_s))
+        assert seen.latency_s >= latency_s
+        for each in (seen.there_nbytes_per_s, seen.back_nbytes_per_s):
+            likely(0.8 * rate < each < 1.15 * rate, seen)
 
     undisturbed(attempt)
 

@@ -5,10 +5,12 @@ from typing import Any
 
 import pytest
 
+from gradwire.autotune.settings import DEFAULT
 from gradwire.errors import SpecError
 from gradwire.links import Port, ThrottledLink, loopback
 from gradwire.timing.line import Point, fit
-from gradwire.timing.line_rate import QUICK, Effort, measure
+from gradwire.timing.line_rate import IN_TRAINING_TRIPS, QUICK, Effort, measure, without_trip
+from support.distant import distant
 from support.noise import likely, undisturbed
 
 RunRanks = Callable[..., list[Any]]
@@ -43,6 +45,30 @@ def test_a_throttled_link_has_the_line_that_it_was_given(run_ranks: RunRanks) ->
     undisturbed(attempt)
 
 
+@pytest.mark.parametrize("latency_s", [0.005, 0.025])
+def test_a_distant_link_has_its_rate_and_not_that_of_a_window_that_opens(
+    run_ranks: RunRanks, latency_s: float
+) -> None:
+    rate = 25e6
+    effort = Effort(*DEFAULT.line_effort, trips=IN_TRAINING_TRIPS)
+
+    def attempt() -> None:
+        links = distant(rate, latency_s)
+        points, _ = run_ranks(2, lambda link: measure(link, 1 - link.rank, effort), links=links)
+        line = fit(points)
+        assert line.latency_s >= latency_s
+        likely(0.8 * rate < line.nbytes_per_s < 1.15 * rate, line)
+        likely(line.duplex_share > 0.7, line)
+
+    undisturbed(attempt)
+
+
+def test_a_round_trip_is_taken_from_a_stream_but_never_most_of_it() -> None:
+    assert without_trip(0.5, 0.1) == pytest.approx(0.4)
+    assert without_trip(0.5, 0.4) == 0.25
+    assert without_trip(0.5, 0.0) == 0.5
+
+
 def test_a_slow_line_is_not_measured_for_hours(run_ranks: RunRanks) -> None:
     links = [ThrottledLink(link, Port(1e6)) for link in loopback(2)]
     effort = Effort((1, 1 << 14, 1 << 20, 1 << 30), repeats=1, time_s=0.001)
@@ -60,6 +86,7 @@ def test_a_slow_line_is_not_measured_for_hours(run_ranks: RunRanks) -> None:
         {"sizes": (1,), "repeats": 0},
         {"sizes": (1,), "time_s": float("nan")},
         {"sizes": (1,), "window": 0},
+        {"sizes": (1,), "trips": 0},
     ],
 )
 def test_an_effort_that_measures_nothing_is_refused(wrong: dict[str, Any]) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 from dataclasses import astuple, fields
+from itertools import chain
 
 import torch
 
@@ -23,7 +24,8 @@ from gradwire.planner.calibration import (
 from gradwire.timing.calibrate import codec_cost, cost_on_other_gradients, rest_between_segments
 from gradwire.timing.environment import CodecCost, Environment
 from gradwire.timing.line import HostCost, Line, fit
-from gradwire.timing.line_rate import Effort, measure
+from gradwire.timing.line_rate import IN_TRAINING_TRIPS, Effort, measure
+from gradwire.timing.pairs import hosts_of, matchings
 
 
 class Costs:
@@ -86,34 +88,22 @@ def own_line(link: Link, config: AutoConfig = DEFAULT) -> tuple[float, ...]:
     """Return the worst value of each ``Line`` field over the links that this rank measured as leader.
 
     All fields are 0 if this rank led no measurement. All ranks call it: the links between neighbours in a
-    ring are measured, at the same time if they have no rank in common. Raises ``ExchangeError``.
+    ring are measured, at the same time if they have no host in common. Raises ``ExchangeError``.
     """
-    lines, effort = list[Line](), Effort(*config.line_effort)
-    for pairs in matchings(link.world):
-        for low, high in pairs:
+    lines, effort = list[Line](), Effort(*config.line_effort, trips=IN_TRAINING_TRIPS)
+    try:
+        for low, high in chain.from_iterable(matchings(hosts_of(link))):
             if link.rank in (low, high):
-                try:
-                    points = measure(link, low + high - link.rank, effort)
-                except LinkError as error:
-                    raise ExchangeError(f"a measurement of the network failed: {error}") from error
+                points = measure(link, low + high - link.rank, effort)
                 lines += [fit(points)] if points else []
+    except LinkError as error:
+        raise ExchangeError(f"a measurement of the network failed: {error}") from error
     return astuple(_slowest(lines)) if lines else (0.0,) * LINE_FIELDS
 
 
 def line_of(rows: Sequence[Sequence[float]]) -> Line:
     """Return the worst value of each field over the ranks' results of ``own_line``."""
     return _slowest([Line(*row) for row in rows if any(row)])
-
-
-def matchings(world: int) -> list[list[tuple[int, int]]]:
-    """Return the neighbours in a ring as groups of pairs without a common rank."""
-    chain = [(rank, rank + 1) for rank in range(world - 1)]
-    groups = [chain[0::2], chain[1::2]]
-    if world > 2 and world % 2 == 0:
-        groups[1].append((0, world - 1))
-    elif world > 2:
-        groups.append([(0, world - 1)])
-    return [group for group in groups if group]
 
 
 def _slowest(lines: Sequence[Line]) -> Line:

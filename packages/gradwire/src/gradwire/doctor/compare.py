@@ -19,7 +19,7 @@ from gradwire.exchange.norms import error_bound
 from gradwire.launch.addresses import VARIABLE
 from gradwire.links.base import Link
 from gradwire.plan import FLOAT_NBYTES, Plan
-from gradwire.timing.line_rate import Pair
+from gradwire.timing.line_rate import TRIPS, Pair, without_trip
 from gradwire.units import format_duration, format_rate
 from gradwire.wire import frame_memory
 
@@ -178,7 +178,10 @@ _FIRST = (1 << 16, 4)
 """Message size in bytes, and number of messages, of the first and shortest stream."""
 _MOST_NBYTES, _MOST_COUNT = 1 << 20, 256
 _ENOUGH_S = 0.1
-"""The minimum duration of a stream that measures the rate, longer than a rate limiter's burst."""
+"""The minimum duration of a stream that measures the rate, longer than a rate limiter's burst.
+
+Between distant hosts, it is ``TRIPS`` round trips.
+"""
 _ORDER = struct.Struct("<qq")
 _ENOUGH = (0, 0)
 
@@ -186,9 +189,9 @@ _ENOUGH = (0, 0)
 def look_at_line(link: Link, peer: int) -> Look:
     """Measure the link to a higher rank, which calls ``show_line``. Raises ``LinkError``."""
     pair = Pair(link, peer, _WINDOW)
-    latency_s = statistics.median(pair.round_trips(1, _TRIPS)) / 2
-    there, back = (_measure_rate(pair, back=back) for back in (False, True))
-    return Look(latency_s, there, back)
+    trips = pair.round_trips(1, _TRIPS)
+    there, back = (_measure_rate(pair, min(trips), back=back) for back in (False, True))
+    return Look(statistics.median(trips) / 2, there, back)
 
 
 def show_line(link: Link, peer: int) -> None:
@@ -224,13 +227,17 @@ def _check_directions(looks: Mapping[int, Look]) -> Finding:
     return Finding("directions", "ok", f"similar; largest difference: {rates}")
 
 
-def _measure_rate(pair: Pair, *, back: bool) -> float:
-    """Return the rate of a stream in bytes per second, doubling streams until one is long enough."""
+def _measure_rate(pair: Pair, trip_s: float, *, back: bool) -> float:
+    """Return the rate of a stream in bytes per second, doubling streams until one is long enough.
+
+    The streams before it open TCP's window.
+    """
     nbytes, count = _FIRST
+    enough_s = max(_ENOUGH_S, TRIPS * trip_s)
     while True:
         pair.tell(_ORDER.pack(nbytes, count))
-        seconds = max(_stream(pair, nbytes, count, back=back), 1e-9)
-        if seconds >= _ENOUGH_S or count >= _MOST_COUNT:
+        seconds = max(without_trip(_stream(pair, nbytes, count, back=back), trip_s), 1e-9)
+        if seconds >= enough_s or count >= _MOST_COUNT:
             pair.tell(_ORDER.pack(*_ENOUGH))
             return nbytes * count / seconds
         nbytes, count = min(2 * nbytes, _MOST_NBYTES), 2 * count

@@ -4,6 +4,9 @@ The rank with the lower number leads. The leader determines the number of messag
 clock, and sends the number to the other rank, so that a fast link gets enough messages and a slow one doesn't
 take hours.
 
+A stream between distant hosts lasts several round trips. TCP opens its window during the streams before it,
+whose rates don't count.
+
 Source: Iandola and others, a measurement study, section 6.1 and figure 7: the latency is the time of a 1-byte
 message, the bandwidth the plateau over message sizes.
 """
@@ -137,6 +140,15 @@ _SETTLE_S = 0.05
 A limiter needs at most as long as the streams took."""
 
 
+TRIPS = 8
+"""The duration of a stream in round trips, if that is longer than its time."""
+IN_TRAINING_TRIPS = 2
+"""The same while training waits: enough for TCP to open its window, and four times fewer bytes."""
+_LEAST_WINDOWED_NBYTES = 1 << 12
+"""The smallest message for which TCP's window can limit the rate, and not the time for each message."""
+_GROWTH = 4
+
+
 _EFFORT = Source("a link's measurement", "see 'gradwire line-rate --help'")
 
 
@@ -157,17 +169,20 @@ class Effort:
         long, larger sizes are skipped.
     window
         The number of messages in flight in a stream.
+    trips
+        The shortest duration of each stream in round trips.
     """
 
     sizes: tuple[int, ...]
     repeats: int = 5
     time_s: float = 0.1
     window: int = 16
+    trips: int = TRIPS
 
     def __post_init__(self) -> None:
         if not self.sizes or self.sizes[0] < 1 or any(a >= b for a, b in pairwise(self.sizes)):
             raise SpecError(f"expected message sizes of at least 1 byte in ascending order, got {self.sizes}")
-        _EFFORT.check(self, repeats=whole(1), window=whole(1), time_s=real(ABOVE_ZERO))
+        _EFFORT.check(self, repeats=whole(1), window=whole(1), trips=whole(1), time_s=real(ABOVE_ZERO))
 
 
 QUICK = Effort(
@@ -189,6 +204,7 @@ def measure(
         _follow(pair)
         return ()
     leader = _Leader(pair, effort)
+    leader.meet()
     points: list[Point] = []
     for nbytes in effort.sizes:
         if points and _transfer_s(points) > 5 * effort.time_s:
@@ -210,6 +226,11 @@ class _Leader:
 
     def __init__(self, pair: Pair, effort: Effort) -> None:
         self._pair, self._effort = pair, effort
+        self._trip_s, self._opened_nbytes_per_s = 0.0, 0.0  # with TCP's window open
+
+    def meet(self) -> None:
+        """Measure the round trip of a byte on the idle link."""
+        self._trip_s = min(self._trips(1, 3))
 
     def point(self, nbytes: int) -> Point:
         """Measure one size: streams first, because their rate determines the pauses between round trips."""
@@ -226,14 +247,25 @@ class _Leader:
 
     def _rate(self, pattern: bytes, nbytes: int, message_s: float) -> float:
         effort = self._effort
-        probe = min(effort.window, max(2, math.ceil(effort.time_s / message_s)))
-        message_s = self._flow(pattern, nbytes, probe) / probe
-        count = min(max(math.ceil(effort.time_s / effort.repeats / message_s), 2), _MOST)
-        return (
-            nbytes
-            * count
-            / statistics.median(self._flow(pattern, nbytes, count) for _ in range(effort.repeats))
-        )
+        stream_s, trip_s = effort.time_s / effort.repeats, 0.0
+        if nbytes >= _LEAST_WINDOWED_NBYTES and effort.trips * self._trip_s > stream_s:
+            stream_s, trip_s = effort.trips * self._trip_s, self._trip_s
+
+        def flow(count: int) -> float:
+            return without_trip(self._flow(pattern, nbytes, count), trip_s)
+
+        count = min(effort.window, max(2, math.ceil(effort.time_s / message_s)))
+        if trip_s:
+            count = min(max(count, math.ceil(stream_s * self._opened_nbytes_per_s / nbytes)), _MOST)
+        seconds = flow(count)
+        while trip_s and seconds < stream_s / 2 and count < _MOST:  # TCP's window may still be opening
+            count = min(_GROWTH * count, max(count + 1, math.ceil(stream_s / seconds * count)), _MOST)
+            seconds = flow(count)
+        count = min(max(math.ceil(stream_s / (seconds / count)), 2), _MOST)
+        rate = nbytes * count / statistics.median(flow(count) for _ in range(effort.repeats))
+        if trip_s:
+            self._opened_nbytes_per_s = rate
+        return rate
 
     def _time_s(self, nbytes: int, rate: float) -> float:
         """Return half of the median round trip.
@@ -252,6 +284,11 @@ class _Leader:
     def _flow(self, pattern: bytes, nbytes: int, count: int) -> float:
         self._pair.tell(_ORDER.pack(pattern, nbytes, count))
         return self._pair.stream(nbytes, count) if pattern == _STREAM else self._pair.duplex(nbytes, count)
+
+
+def without_trip(stream_s: float, trip_s: float) -> float:
+    """Return the seconds of an acknowledged stream without those of the round trip in it, at most half."""
+    return max(stream_s - trip_s, stream_s / 2)
 
 
 def _follow(pair: Pair) -> None:
