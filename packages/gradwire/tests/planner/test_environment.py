@@ -10,7 +10,7 @@ import pytest
 
 from gradwire.errors import SpecError
 from gradwire.machine import TOPOLOGY, cores
-from gradwire.planner.calibration import threads_of
+from gradwire.planner.calibration import threads_of, use_threads
 from gradwire.planner.environment import Input, inputs_of, is_shared, measure, resolve
 from gradwire.planner.request import PlanRequest
 from gradwire.timing.environment import Environment
@@ -83,6 +83,15 @@ def test_hosts_have_their_own_cores_unless_they_share_this_machine(monkeypatch: 
     monkeypatch.setenv(TOPOLOGY, "{}")
     assert measure(asked[None]).host.ranks_per_machine == 64
     assert measure(asked[False]).host.ranks_per_machine == 1
+
+
+def test_a_launched_rank_has_the_threads_that_its_launcher_left_it(monkeypatch: pytest.MonkeyPatch) -> None:
+    for name, value in {"RANK": "1", "WORLD_SIZE": "4", "MASTER_ADDR": "node0"}.items():
+        monkeypatch.setenv(name, value)
+    with use_threads(1):
+        assert threads_of(2, shared=False) == threads_of(2, shared=True) == 1
+    with use_threads(3):
+        assert threads_of(2, shared=False) == 3
 
 
 def test_groups_are_of_neighbours_and_the_last_may_be_smaller() -> None:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import threading
+import time
 from itertools import pairwise
 
 import pytest
@@ -40,6 +42,30 @@ def test_no_host_takes_part_in_two_measurements_at_once(hosts: str) -> None:
         taking_part = [host for pair in group for host in {hosts[rank] for rank in pair}]
         assert len(taking_part) == len({*taking_part})
     assert len(groups) <= 6
+
+
+def test_ranks_of_shared_hosts_wait_for_their_turn(monkeypatch: pytest.MonkeyPatch) -> None:
+    hosts = [b"a", b"a", b"b", b"b"]
+    monkeypatch.setattr(pairs, "hosts_of", lambda _: hosts)
+    busy, crowded, lock = list[bytes](), list[bytes](), threading.Lock()
+
+    def measure_for_a_while(link: Link) -> list[int]:
+        found = []
+        for peer in pairs.peers_in_turn(link):
+            found.append(peer)
+            if link.rank < peer:
+                both = {hosts[link.rank], hosts[peer]}
+                with lock:
+                    crowded.extend(both & {*busy})
+                    busy.extend(both)
+                time.sleep(0.05)
+                with lock:
+                    for host in both:
+                        busy.remove(host)
+        return found
+
+    assert run_ranks(4, measure_for_a_while) == [[1, 3], [0, 2], [3, 1], [2, 0]]
+    assert crowded == []
 
 
 def test_all_ranks_know_who_shares_a_host(monkeypatch: pytest.MonkeyPatch) -> None:

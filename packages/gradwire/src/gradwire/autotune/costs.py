@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 from dataclasses import astuple, fields
-from itertools import chain
 
 import torch
 
@@ -25,7 +24,7 @@ from gradwire.timing.calibrate import codec_cost, cost_on_other_gradients, rest_
 from gradwire.timing.environment import CodecCost, Environment
 from gradwire.timing.line import HostCost, Line, fit
 from gradwire.timing.line_rate import IN_TRAINING_TRIPS, Effort, measure
-from gradwire.timing.pairs import hosts_of, matchings
+from gradwire.timing.pairs import peers_in_turn
 
 
 class Costs:
@@ -92,10 +91,9 @@ def own_line(link: Link, config: AutoConfig = DEFAULT) -> tuple[float, ...]:
     """
     lines, effort = list[Line](), Effort(*config.line_effort, trips=IN_TRAINING_TRIPS)
     try:
-        for low, high in chain.from_iterable(matchings(hosts_of(link))):
-            if link.rank in (low, high):
-                points = measure(link, low + high - link.rank, effort)
-                lines += [fit(points)] if points else []
+        for peer in peers_in_turn(link):
+            points = measure(link, peer, effort)
+            lines += [fit(points)] if points else []
     except LinkError as error:
         raise ExchangeError(f"a measurement of the network failed: {error}") from error
     return astuple(_slowest(lines)) if lines else (0.0,) * LINE_FIELDS

@@ -19,7 +19,7 @@ from gradwire.exchange.norms import error_bound
 from gradwire.launch.addresses import VARIABLE
 from gradwire.links.base import Link
 from gradwire.plan import FLOAT_NBYTES, Plan
-from gradwire.timing.line_rate import TRIPS, Pair, without_trip
+from gradwire.timing.line_rate import STREAM_TRIPS, Pair, without_trip
 from gradwire.units import format_duration, format_rate
 from gradwire.wire import frame_memory
 
@@ -180,7 +180,7 @@ _MOST_NBYTES, _MOST_COUNT = 1 << 20, 256
 _ENOUGH_S = 0.1
 """The minimum duration of a stream that measures the rate, longer than a rate limiter's burst.
 
-Between distant hosts, it is ``TRIPS`` round trips.
+Between distant hosts, it is ``STREAM_TRIPS`` round trips.
 """
 _ORDER = struct.Struct("<qq")
 _ENOUGH = (0, 0)
@@ -233,7 +233,7 @@ def _measure_rate(pair: Pair, trip_s: float, *, back: bool) -> float:
     The streams before it open TCP's window.
     """
     nbytes, count = _FIRST
-    enough_s = max(_ENOUGH_S, TRIPS * trip_s)
+    enough_s = max(_ENOUGH_S, STREAM_TRIPS * trip_s)
     while True:
         pair.tell(_ORDER.pack(nbytes, count))
         seconds = max(without_trip(_stream(pair, nbytes, count, back=back), trip_s), 1e-9)

@@ -17,6 +17,7 @@ import torch
 from gradwire.codecs import Codec
 from gradwire.errors import LinkError, TensorError
 from gradwire.exchange import Exchange
+from gradwire.launch.launched import is_launched
 from gradwire.links.base import Link
 from gradwire.links.sockets import SocketLink
 from gradwire.machine import cores
@@ -43,10 +44,12 @@ from gradwire.timing.line import (
 
 
 def threads_of(hosts: int, *, shared: bool) -> int:
-    """Return the number of threads of one rank.
+    """Return the number of threads of one rank: PyTorch's, if a launcher has started this process as a rank.
 
-    ``shared`` says whether ``hosts`` ranks share this machine's cores.
+    Otherwise, it has this machine's cores; if ``shared``, ``hosts`` ranks share them.
     """
+    if is_launched():  # torchrun sets OMP_NUM_THREADS=1 for several ranks on a host
+        return torch.get_num_threads()
     return max(1, cores() // hosts) if shared else cores()
 
 

@@ -140,7 +140,7 @@ _SETTLE_S = 0.05
 A limiter needs at most as long as the streams took."""
 
 
-TRIPS = 8
+STREAM_TRIPS = 8
 """The duration of a stream in round trips, if that is longer than its time."""
 IN_TRAINING_TRIPS = 2
 """The same while training waits: enough for TCP to open its window, and four times fewer bytes."""
@@ -177,7 +177,7 @@ class Effort:
     repeats: int = 5
     time_s: float = 0.1
     window: int = 16
-    trips: int = TRIPS
+    trips: int = STREAM_TRIPS
 
     def __post_init__(self) -> None:
         if not self.sizes or self.sizes[0] < 1 or any(a >= b for a, b in pairwise(self.sizes)):

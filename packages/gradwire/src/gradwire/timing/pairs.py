@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import hashlib
 import os
-from collections.abc import Hashable, Sequence
+from collections.abc import Hashable, Iterator, Sequence
 
 import torch
 
@@ -26,9 +26,27 @@ def hosts_of(link: Link) -> list[bytes]:
     On a testbed, where all hosts share a machine, hosts are network namespaces. Raises ``LinkError``.
     """
     name = machine_id() + (os.readlink(_NETWORK) if is_inside() else "")
-    own = hashlib.sha256(name.encode()).digest()[:_NAME_NBYTES]
+    return _from_all(link, hashlib.sha256(name.encode()).digest()[:_NAME_NBYTES])
+
+
+def peers_in_turn(link: Link) -> Iterator[int]:
+    """Yield the peers to which this rank measures its link, when it is their turn; all ranks call it.
+
+    If ranks share hosts, it waits for all ranks between groups, so that no host takes part in two
+    measurements. Raises ``LinkError``.
+    """
+    hosts = hosts_of(link)
+    must_wait = len({*hosts}) not in (1, link.world)
+    for number, group in enumerate(matchings(hosts)):
+        if number and must_wait:
+            _from_all(link, bytes(1))
+        yield from (low + high - link.rank for low, high in group if link.rank in (low, high))
+
+
+def _from_all(link: Link, own: bytes) -> list[bytes]:
+    """Return the bytes of every rank, which all have the same length."""
     others = [rank for rank in range(link.world) if rank != link.rank]
-    receivings = {rank: link.irecv(rank, frame_memory(_NAME_NBYTES)) for rank in others}
+    receivings = {rank: link.irecv(rank, frame_memory(len(own))) for rank in others}
     message = torch.frombuffer(bytearray(own), dtype=torch.uint8)
     for sending in [link.isend(rank, message) for rank in others]:
         sending.wait()
