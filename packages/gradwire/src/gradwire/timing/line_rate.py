@@ -146,6 +146,8 @@ IN_TRAINING_TRIPS = 2
 """The same while training waits: enough for TCP to open its window, and four times fewer bytes."""
 _LEAST_WINDOWED_NBYTES = 1 << 12
 """The smallest message for which TCP's window can limit the rate, and not the time for each message."""
+_DISTANT_S = 2e-3
+"""The shortest round trip between distant hosts; in shorter ones, a window opens before a stream ends."""
 _GROWTH = 4
 
 
@@ -248,8 +250,8 @@ class _Leader:
     def _rate(self, pattern: bytes, nbytes: int, message_s: float) -> float:
         effort = self._effort
         stream_s, trip_s = effort.time_s / effort.repeats, 0.0
-        if nbytes >= _LEAST_WINDOWED_NBYTES and effort.trips * self._trip_s > stream_s:
-            stream_s, trip_s = effort.trips * self._trip_s, self._trip_s
+        if nbytes >= _LEAST_WINDOWED_NBYTES and self._trip_s > _DISTANT_S:
+            stream_s, trip_s = max(stream_s, effort.trips * self._trip_s), self._trip_s
 
         def flow(count: int) -> float:
             return without_trip(self._flow(pattern, nbytes, count), trip_s)

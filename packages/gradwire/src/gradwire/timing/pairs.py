@@ -43,15 +43,15 @@ def peers_in_turn(link: Link) -> Iterator[int]:
         yield from (low + high - link.rank for low, high in group if link.rank in (low, high))
 
 
-def _from_all(link: Link, own: bytes) -> list[bytes]:
-    """Return the bytes of every rank, which all have the same length."""
+def _from_all(link: Link, name: bytes) -> list[bytes]:
+    """Return the names of all ranks, which have the same length; this rank's is ``name``."""
     others = [rank for rank in range(link.world) if rank != link.rank]
-    receivings = {rank: link.irecv(rank, frame_memory(len(own))) for rank in others}
-    message = torch.frombuffer(bytearray(own), dtype=torch.uint8)
+    receivings = {rank: link.irecv(rank, frame_memory(len(name))) for rank in others}
+    message = torch.frombuffer(bytearray(name), dtype=torch.uint8)
     for sending in [link.isend(rank, message) for rank in others]:
         sending.wait()
     heard = {rank: receiving.wait().numpy().tobytes() for rank, receiving in receivings.items()}
-    return [heard.get(rank, own) for rank in range(link.world)]
+    return [heard.get(rank, name) for rank in range(link.world)]
 
 
 def matchings(hosts: Sequence[Hashable]) -> list[list[Pair]]:
