@@ -12,7 +12,7 @@ import torch
 from torch._C._distributed_c10d import HashStore
 
 from gradwire.errors import LinkError, LinkTimeoutError
-from gradwire.links.process_group import GlooAllReduce, _translated
+from gradwire.links.gloo import GlooAllReduce, _translated
 
 NAMES = ("rank 4", "rank 7", "rank 9")
 
