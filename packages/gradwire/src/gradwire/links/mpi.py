@@ -88,9 +88,9 @@ def intracommunicator(mpi: Any, comm: Any) -> Any:
     """Return ``comm``, or ``COMM_WORLD`` for None. Raises ``LinkError`` for an intercommunicator or none."""
     parent = mpi.COMM_WORLD if comm is None else comm
     if parent == mpi.COMM_NULL or parent.Is_inter():
+        got = "MPI.COMM_NULL" if parent == mpi.COMM_NULL else "an intercommunicator"
         raise LinkError(
-            "MpiLink: expected an intracommunicator with this process, got "
-            f"{'COMM_NULL' if parent == mpi.COMM_NULL else 'an intercommunicator'}; pass, e.g., COMM_WORLD"
+            f"MpiLink: expected an intracommunicator with this process, got {got}; pass, e.g., COMM_WORLD"
         )
     return parent
 
