@@ -64,9 +64,12 @@ def test_json_is_readable() -> None:
         "offload": None,
         "scale": None,
         "encode_on": "host",
-        "lanes": 1,
         "codecs": [],
     }
+    assert json.loads(replace(plan, lanes=3).to_json())["lanes"] == 3, (
+        "left out if 1, as earlier versions read"
+    )
+    assert Plan.from_json(replace(plan, lanes=3).to_json()) == replace(plan, lanes=3)
     assert json.loads(replace(plan, bucket_nbytes=25_000_000).to_json())["bucket_nbytes"] == 25_000_000
 
 
@@ -76,7 +79,7 @@ def test_json_of_before_there_were_buckets_is_read() -> None:
 
 
 def test_json_has_every_field_and_only_these() -> None:
-    assert list(json.loads(Plan().to_json())) == [each.name for each in fields(Plan)]
+    assert list(json.loads(Plan(lanes=2).to_json())) == [each.name for each in fields(Plan)]
 
 
 def test_json_of_before_there_were_residuals_leaves_them_to_the_codec() -> None:

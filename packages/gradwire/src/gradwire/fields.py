@@ -369,17 +369,25 @@ def _kind(hint: Any) -> Kind[Any]:
     raise TypeError(f"unsupported field annotation {hint}; register a kind for it")
 
 
+LATER = {"later": True}
+"""The metadata of a field that earlier versions lack; they read values without it, if it has its default."""
+_NO_DEFAULT = object()
+
+
 @singledispatch
 def to_values(value: object) -> Any:
     """Return a value converted for JSON, the inverse of ``of``.
 
     A dataclass becomes an object with its constructor's fields, an enum member its value, and a tuple a list.
-    Other types register a conversion: a codec becomes its spec.
+    A field that is ``LATER`` is left out if it has its default. Other types register a conversion: a codec
+    becomes its spec.
     """
     if isinstance(value, Enum):
         return to_values(value.value)
     if is_dataclass(value) and not isinstance(value, type):
-        return {each.name: to_values(getattr(value, each.name)) for each in fields(value) if each.init}
+        own = {each.name: getattr(value, each.name) for each in fields(value) if each.init}
+        later = {each.name: each.default for each in fields(value) if each.metadata == LATER}
+        return {name: to_values(each) for name, each in own.items() if later.get(name, _NO_DEFAULT) != each}
     if isinstance(value, Mapping):
         return {key: to_values(each) for key, each in value.items()}
     if isinstance(value, list | tuple):

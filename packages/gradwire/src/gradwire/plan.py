@@ -17,7 +17,7 @@ from gradwire.codecs.rules import Rule, codec_by_name, read_rules
 from gradwire.codecs.spec import check_count
 from gradwire.codecs.wrappers import Projected, Scaled, offloadable, scalable
 from gradwire.errors import JobError, SpecError, shown
-from gradwire.fields import Source, named, to_values
+from gradwire.fields import LATER, Source, named, to_values
 from gradwire.files import check_replaceable, read_text, write_files
 from gradwire.page import in_notebook
 from gradwire.records import read_object
@@ -111,7 +111,7 @@ class Plan:
     offload: Codec | str | None = None
     scale: str | None = None
     encode_on: str = PLACES[0]
-    lanes: int = 1
+    lanes: int = field(default=1, metadata=LATER)
     codecs: Sequence[Rule | Mapping[str, Codec | str]] = ()
 
     def __post_init__(self) -> None:
