@@ -9,7 +9,8 @@ import pytest
 
 from gradwire import Auto, Link, Plan
 from gradwire.autotune import survey
-from gradwire.autotune.decision import decide
+from gradwire.autotune.decision import Decision, deciding
+from gradwire.autotune.pacing import Work
 from gradwire.autotune.saved import State
 from gradwire.errors import SpecError
 from support.piloted import Run, train
@@ -48,8 +49,9 @@ def test_plans_that_may_be_as_good_are_tried_and_the_fastest_stays(
     assert tried[-1] != expected.algorithm
     assert decisions[-1][1].step_s == pytest.approx(0.2), "what was measured"
     assert runs[0].plans[-1] == decisions[-1][1].plan
-    assert "tried for 10 steps each" in caplog.text
-    assert "on trial" not in caplog.text, "one line tells what was chosen"
+    assert "tried for 10 steps each" in decisions[-1][1].reason
+    (line,) = caplog.messages
+    assert line.startswith(f"{decisions[-1][1].in_short}: 200ms a step expected, "), "one line, of the choice"
     again = run_ranks(4, train, settings, 2)
     assert again[0].plans == [decisions[-1][1].plan] * 2
 
@@ -131,14 +133,14 @@ def test_a_codec_that_is_no_candidate_is_replaced_once_it_breaks_the_contract(
     """The one of the first steps, which stays where nothing can be chosen."""
     configure(monkeypatch, resample_steps=WINDOW)
     monkeypatch.setattr(Auto, "first_plan", Plan.of("quantize:8", residual=False))
-    choose, calls = decide, count()
+    choose, calls = deciding, count()
 
-    def decided(*args: Any) -> Any:
+    def decided(*args: Any) -> Work[tuple[Decision, ...]]:
         if next(calls) == 0:
             raise SpecError("not yet")
         return choose(*args)
 
-    monkeypatch.setattr(survey, "decide", decided)
+    monkeypatch.setattr(survey, "deciding", decided)
 
     def run(link: Link) -> Run:
         one = Run(link, Auto(codecs=["bf16"]))

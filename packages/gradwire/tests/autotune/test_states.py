@@ -16,16 +16,17 @@ from torch import nn
 
 from gradwire import Auto, Plan
 from gradwire.autotune.autotuner import Autotuner
-from gradwire.autotune.decision import Decision
+from gradwire.autotune.decision import STAYS, Decision
+from gradwire.autotune.pacing import Together, Work
 from gradwire.autotune.rules import whole
 from gradwire.autotune.samples import Samples
 from gradwire.autotune.saved import State
 from gradwire.autotune.settings import DEFAULT
 from gradwire.autotune.states import TRANSITIONS, TunerEvent, TunerState
 from gradwire.autotune.step_times import StepTime
-from gradwire.autotune.survey import STAYS, Findings
+from gradwire.autotune.survey import Findings
 from gradwire.autotune.trial import Trial
-from gradwire.sync.observe import BetweenSteps, StepCost
+from gradwire.sync.observe import StepCost
 from support.told_line import WARM_UP, WINDOW
 
 FIRST = WARM_UP + 1
@@ -35,6 +36,10 @@ MIXED = Plan.of("quantize:8", residual=False, codecs=[{"match": "a", "codec": "b
 GENTLER = replace(BEST, plan=MIXED, reason="gentler")
 STATE = State(2, 30, 26, 120, 6, [(6, BEST)], {"a": 0.1}, ["bf16"])
 TIMES, SLOWER = StepTime(0.5, 0.0, 0.5), StepTime(0.5, 0.0, 1.5)
+
+
+NOTHING = Together("nothing", lambda _exchange: None)
+"""An exchange in which a test says what all ranks find."""
 
 
 class Told:
@@ -50,13 +55,15 @@ class Told:
     def hear(self, *_: object) -> State | Decision | None:
         return self.earlier
 
-    def choose(self, sync: BetweenSteps, *_: object) -> Trial | None:
-        return Trial(self.decisions, sync.context.plan) if self.decisions else None
+    def choose(self, _samples: object, _now: object, present: Plan) -> Work[Trial | None]:
+        yield NOTHING
+        return Trial(self.decisions, present) if self.decisions else None
 
     def time_turn(self, *_: object) -> tuple[float, float]:
         return self.took_s.pop(0), 0.0
 
-    def look(self, *_: object, **__: object) -> Findings:
+    def look(self, *_: object, **__: object) -> Work[Findings]:
+        yield NOTHING
         return self.found
 
     def forget_line(self) -> None:
@@ -76,7 +83,7 @@ class Driven:
         self.plan, self._caplog = Auto().first_plan, caplog
 
     def connected(self, world: int) -> Autotuner:
-        link: Any = SimpleNamespace(HAS_ALL_REDUCE=True)
+        link: Any = SimpleNamespace(HAS_ALL_REDUCE=True, hosts=2)
         context: Any = SimpleNamespace(rank=0, world=world, link=link, begin_timeout_s=1.0, ledger=None)
         rules = whole(1)  # all of a step's waiting is in its cost
         tuner = Autotuner(Auto(), rules, [("a", nn.Parameter(torch.zeros(4)))], lambda: self.now)
@@ -92,7 +99,7 @@ class Driven:
         return self
 
     def begin(self) -> Plan | None:
-        sync: Any = SimpleNamespace(context=SimpleNamespace(plan=self.plan), exchange_now=_no_exchange)
+        sync: Any = SimpleNamespace(context=SimpleNamespace(plan=self.plan), exchange_now=_exchange_nothing)
         chosen = self.tuner.begin(self.number, sync)
         self.plan = chosen or self.plan
         return chosen
@@ -121,8 +128,8 @@ class Driven:
         return self.tuner._decide_at
 
 
-def _no_exchange(what: str, work: Callable[[Any], Any]) -> Any:
-    raise AssertionError(f"{what}: {work}")
+def _exchange_nothing(what: str, call: Callable[[Any], Any]) -> None:
+    assert call is NOTHING.call, f"{what} is exchanged"
 
 
 @pytest.fixture

@@ -8,6 +8,7 @@ import pytest
 
 from gradwire import Plan
 from gradwire.autotune.decision import Decision
+from gradwire.autotune.settings import DEFAULT
 from gradwire.autotune.trial import Trial
 from gradwire.errors import SpecError
 from support.told_line import TURN
@@ -254,3 +255,25 @@ def test_without_times_the_most_promising_stays() -> None:
     assert after(math.inf, math.inf, math.inf, of=(RING, EXACT, STAR)).best() == RING
     assert after(math.inf, 0.02, math.inf, of=(RING, EXACT, STAR)).best().plan == EXACT.plan
     assert Trial(()).present is None
+
+
+def costing(*steps_s: float) -> tuple[Decision, ...]:
+    """Return decisions with these expected step times."""
+    plans = [replace(RING.plan, segment_nbytes=(i + 1) << 18) for i in range(len(steps_s))]
+    return tuple(replace(RING, step_s=each, plan=plan) for each, plan in zip(steps_s, plans, strict=True))
+
+
+def test_decisions_whose_trial_is_expected_to_cost_too_much_have_no_turn() -> None:
+    """Ten steps may take twice as long as the best plan's, in all trials together."""
+    assert TURN == 5
+    affordable = Trial(costing(1.0, 1.3, 1.5, 1.3, 1.1))
+    assert turns_of(affordable, (1.0,) * 5, (0.0,) * 5)[:4] == [0, 1, 2, 4]
+    assert Trial(costing(1.0, 2.5)).present is None, "nothing is tried"
+
+
+def test_trials_end_once_they_have_cost_too_much() -> None:
+    decisions, patient = costing(1.0, 1.1, 1.1), replace(DEFAULT, behind_ratio=9.0)
+    assert turns_of(Trial(decisions), (1.0, 3.5, 1.0)) == [0, 1], "12.5 steps' time"
+    assert after(1.0, 3.5, 1.0, of=decisions).best().plan == decisions[0].plan
+    turns = turns_of(Trial(decisions, config=patient), (1.0, 2.2, 1.1))
+    assert turns == [0, 1, 2, 2, 0], "the second has cost six steps' time, and may cost four more"

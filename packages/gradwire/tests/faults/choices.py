@@ -11,8 +11,10 @@ from faults.case import CHANGED, TRIED, Case
 from faults.wire import Wire, frame_act
 from gradwire.autotune import costs
 from gradwire.autotune.autotuner import Autotuner
+from gradwire.autotune.pacing import Together, Work
 from gradwire.autotune.step_times import StepTime, StepTimes
 from gradwire.autotune.survey import Survey
+from gradwire.autotune.trial import Trial
 from gradwire.exchange import Exchange
 from gradwire.links import Link
 from support.told_line import SLOW, STEP, WARM_UP, configure, tell_line
@@ -44,6 +46,7 @@ def script() -> None:
         return SLOW
 
     told.setattr(costs, "own_line", own_line)
+    told.setattr(Autotuner, "prepare", lambda *_: None)  # the first choice measures lines, too
     begin, add = Autotuner.begin, StepTimes._add
     latest = 0
 
@@ -78,13 +81,26 @@ def strike(case: Case) -> None:
 
         vars(costs)["own_line"] = own_line
     else:
-        choose = Survey._choose
+        choose = Survey.choose
 
-        def watched(own: Survey, exchange: Exchange, *others: Any) -> str:
-            arm(exchange.link)
-            return choose(own, exchange, *others)
+        def watched(own: Survey, *others: Any) -> Work[Trial | None]:
+            work = choose(own, *others)
+            first = next(work)
+            assert first is not None
 
-        Survey._choose = watched  # type: ignore[assignment, method-assign]
+            def call(exchange: Exchange) -> Any:
+                arm(exchange.link)
+                return first.call(exchange)
+
+            value = yield Together(first.what, call)
+            while True:
+                try:
+                    value = yield work.send(value)
+                except StopIteration as done:
+                    found: Trial | None = done.value
+                    return found
+
+        Survey.choose = watched  # type: ignore[assignment, method-assign]
 
 
 def check_choices(chosen: Sequence[Sequence[int]]) -> list[str]:

@@ -17,7 +17,7 @@ from gradwire.autotune import costs as network
 from gradwire.codecs import DEFAULT_CODEC
 from gradwire.errors import AttachError
 from support.sharded import Case, loss_of, make_model, shard
-from support.told_line import WARM_UP
+from support.told_line import WARM_UP, unpaced
 
 RunProcesses = Callable[..., list[Any]]
 STEPS = WARM_UP + 3
@@ -38,7 +38,8 @@ def train(model: torch.nn.Module, optimizer: torch.optim.Optimizer, steps: range
 
 def choose(path: str) -> dict[str, Any]:
     """Train with a choice; go on from a checkpoint in the middle; begin another run with its decision."""
-    settings = gradwire.Auto(codecs=["quantize:8"])
+    with unpaced():
+        settings = gradwire.Auto(codecs=["quantize:8"])
     models, optimizers = [], []
     for _ in range(3):
         models.append(make_model())
@@ -105,7 +106,7 @@ def test_modules_that_are_not_sharded_over_all_ranks_want_a_plan(run_processes: 
 def without_a_word() -> int:
     model = make_model()
     shard(model, Case())
-    with gradwire.attach_fsdp(model) as attached:
+    with unpaced(), gradwire.attach_fsdp(model) as attached:
         train(model, torch.optim.SGD(model.parameters(), lr=0.01), range(WARM_UP + 2))
         return len(attached.decisions)
 

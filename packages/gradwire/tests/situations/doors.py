@@ -21,6 +21,7 @@ from gradwire.autotune import costs as network
 from gradwire.errors import GradwireError
 from situations.by_hand import PipeByHand
 from situations.models import sgd
+from support.told_line import unpaced
 
 STEPS = 8
 """``auto`` decides before the sixth step; the last ones use the plan that it has chosen."""
@@ -194,7 +195,7 @@ Situation = Callable[[Job], None]
 
 def play_all(situation: Situation, doors: list[str]) -> dict[str, Outcome]:
     """Run one situation through these doors, one after the other, on this rank."""
-    with patch.object(network, "own_line", lambda *_: _SLOW), warnings.catch_warnings():
+    with unpaced(), patch.object(network, "own_line", lambda *_: _SLOW), warnings.catch_warnings():
         warnings.simplefilter("ignore")  # of torch about options that it is going to rename
         logging.getLogger("gradwire").setLevel(logging.ERROR)
         return {name: _play(situation, DOORS[name]) for name in doors}

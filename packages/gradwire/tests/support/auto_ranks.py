@@ -12,14 +12,15 @@ from torch.nn.parallel import DistributedDataParallel
 import gradwire
 from gradwire.autotune import costs as network
 from support.ddp_ranks import SMALL_BUCKETS, loss_of, make_model, weights
-from support.told_line import WARM_UP
+from support.told_line import WARM_UP, unpaced
 
 STEPS = WARM_UP + 3
 
 
 def chosen(path: str) -> dict[str, Any]:
     """Train with a choice of its own; then replay what was decided as fixed plans."""
-    settings = gradwire.Auto(path=path)
+    with unpaced():
+        settings = gradwire.Auto(path=path)
     model = DistributedDataParallel(make_model(), **SMALL_BUCKETS)
     with gradwire.attach(model, settings) as attached:
         _train(model, range(1, STEPS + 1))
@@ -40,9 +41,10 @@ def chosen(path: str) -> dict[str, Any]:
 
 def halved() -> dict[str, Any]:
     """Train with a choice of its own, in one piece, and with a checkpoint in the middle."""
-    settings = gradwire.Auto(codecs=["quantize:8"])
+    with unpaced():
+        settings = gradwire.Auto(codecs=["quantize:8"])
     slow = (1e-4, 1e5, 0.0, 1.0)  # so that it compresses
-    with patch.object(network, "own_line", lambda *_: slow):
+    with unpaced(), patch.object(network, "own_line", lambda *_: slow):
         return _halved(settings)
 
 

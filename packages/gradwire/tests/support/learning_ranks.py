@@ -13,7 +13,7 @@ from torch.nn.parallel import DistributedDataParallel
 import gradwire
 from gradwire.autotune import costs as network
 from support.small_tasks import SMALL_TASKS
-from support.told_line import SLOW
+from support.told_line import SLOW, unpaced
 
 DDP = "DDP"
 """In the place of a plan: torch's own all-reduce."""
@@ -38,10 +38,11 @@ def learn(name: str, optimizer: str, scale: float, plan: gradwire.Plan | str | N
     model = task.fresh()
     first = task.judge(model)
     ddp = DistributedDataParallel(model)
-    attached = None if plan == DDP else gradwire.attach(ddp, plan)
     with warnings.catch_warnings(record=True), ExitStack() as told_line:
         if plan is None:
+            told_line.enter_context(unpaced())
             told_line.enter_context(patch.object(network, "own_line", lambda *_: SLOW))
+        attached = None if plan == DDP else gradwire.attach(ddp, plan)
         warnings.simplefilter("always")
         updates = task.optimizer(optimizer, model, scale)
         for x, y in task.batches(dist.get_rank()):

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+from contextlib import AbstractContextManager
 from dataclasses import replace
 from math import inf
 from typing import Any
+from unittest.mock import patch
 
 import pytest
 
@@ -22,6 +24,8 @@ WARM_UP, WINDOW, TURN = (
 )
 TURNS = [0, 2 * TURN, 3 * TURN, 4 * TURN, 5 * TURN, 6 * TURN, 7 * TURN]
 """The steps from a choice to the beginning of each turn of three plans, and to that of the best one."""
+AT_ONCE = 1e9
+"""The share of a step that choices may take, of which all take less."""
 STEP = StepTime(compute_s=0.01, backward_s=0.005, exposed_s=0.1)
 SLOW, FAST = (1e-4, 1e5, 0.0, 1.0), (1e-7, 1e13, 0.0, 1.0)
 
@@ -36,9 +40,14 @@ def tell_line(monkeypatch: pytest.MonkeyPatch) -> Told:
     monkeypatch.setattr(costs, "own_line", lambda *_: now["line"])
     monkeypatch.setattr(costs, "codec_cost", _told_cost)
     monkeypatch.setattr(costs, "measure_host", lambda *_: HostCost(cores=4))
-    configure(monkeypatch, most_trials=1, behind_ratio=inf)
+    configure(monkeypatch, most_trials=1, behind_ratio=inf, trial_share=inf, paced_share=AT_ONCE)
     monkeypatch.delenv("GRADWIRE_AUTO", raising=False)
     return now
+
+
+def unpaced() -> AbstractContextManager[object]:
+    """Return a context in which each choice is made within one step, as without a training to slow down."""
+    return patch.object(settings, "DEFAULT", replace(settings.DEFAULT, paced_share=AT_ONCE))
 
 
 def configure(monkeypatch: pytest.MonkeyPatch, **thresholds: Any) -> None:

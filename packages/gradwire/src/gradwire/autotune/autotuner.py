@@ -2,24 +2,25 @@
 
 from __future__ import annotations
 
-import logging
+import math
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import replace
 from time import perf_counter
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypeVar
 
 import torch
 
 from gradwire.autotune import saved
 from gradwire.autotune.contract import Contract, draw
-from gradwire.autotune.decision import Decision
+from gradwire.autotune.decision import STAYS, Decision
+from gradwire.autotune.pacing import PacedWork, Work
 from gradwire.autotune.rules import CandidateRules
 from gradwire.autotune.samples import BucketSampler, Samples
 from gradwire.autotune.saved import Saved, State
 from gradwire.autotune.settings import Auto, terms_of
 from gradwire.autotune.states import TRANSITIONS, TunerEvent, TunerState
 from gradwire.autotune.step_times import StepTime, StepTimes, Watch
-from gradwire.autotune.survey import STAYS, Findings, Survey
+from gradwire.autotune.survey import Findings, Survey
 from gradwire.autotune.trial import Trial
 from gradwire.codecs import parse
 from gradwire.log import LOG
@@ -32,6 +33,7 @@ if TYPE_CHECKING:
     from gradwire.sync.context import SyncContext
     from gradwire.sync.work import BucketWork
 
+T = TypeVar("T")
 _ROWS = {row.event: row for row in TRANSITIONS}
 
 
@@ -68,6 +70,10 @@ class Autotuner(PlanChooser):
         self._state = TunerState.ALONE
         self._note: Callable[[int, Decision], None] = lambda _step, _decision: None
         self._samples: Samples | None = None  # of this step, if it is sampled
+        self._from_file: Decision | None = None
+        self._has_read = False  # the file, for the first step
+        self._choosing: PacedWork[Trial | None] | None = None
+        self._looking: PacedWork[Findings] | None = None
         self._decide_at, self._delay = self._config.warm_up_steps + 1, 1
         self._steps, self._before = 0, 0  # steps begun, and steps of earlier processes
         self._chosen: Plan | None = None  # by the latest call of begin
@@ -81,15 +87,29 @@ class Autotuner(PlanChooser):
     def connected(self, context: SyncContext) -> None:
         """Start a run on the ranks of ``context``."""
         self._rank, self._world = rank, world = context.rank, context.world
+        self._hosts = context.link.hosts
         settings, rules = self._settings, self._rules.over(context.link)
         key = saved.fingerprint([*self._shapes.values()], world, rules.name)
         self._rules, self._saved = rules, Saved(settings, rules, self._names, key, tells=rank == 0)
         self._contract = Contract(settings.max_lost_norm, world, config=self._config)
         self._contract.most_excepted = rules.most_excepted(self._config)
-        self._survey = Survey(settings, rules, self._contract, world, context.begin_timeout_s)
+        self._timeout_s = context.begin_timeout_s
+        self._survey = Survey(settings, rules, self._contract, rank, world, self._timeout_s)
         self._state = TunerState.START if world > 1 else TunerState.ALONE
         if context.ledger is not None:
             self._note = context.ledger.decided
+
+    def prepare(self, sync: BetweenSteps) -> None:
+        """Measure links, codecs, and frames, unless rank 0 knows a plan already. Raises ``ExchangeError``."""
+        if self._state is TunerState.ALONE:
+            return
+        self._from_file = self._saved.load() if self._rank == 0 else None
+        self._has_read = True
+        knows_plan = self._from_file is not None
+        count = sum(map(math.prod, self._shapes.values()))
+        sync.exchange_now(
+            "measurements", lambda exchange: self._survey.prepare(exchange, count, knows_plan=knows_plan)
+        )
 
     def begin(self, step: int, sync: BetweenSteps) -> Plan | None:
         """Return the plan from ``step`` on, or None to keep the present plan.
@@ -139,7 +159,8 @@ class Autotuner(PlanChooser):
         if self._loaded is not None:  # no step has run since
             return {AUTO: self._loaded.to_json()}
         # The times of a trial are of no use to the resumed run, which has to choose again.
-        decide_at = self._decide_at if self._trial.present is None else self._steps + 1
+        is_settled = self._trial.present is None and self._choosing is None
+        decide_at = self._decide_at if is_settled else self._steps + 1
         counts = (self._world, self._steps, decide_at, self._watch.patience, self._watch.since)
         refused = sorted(map(str, self._contract.refused))
         state = State(*counts, self.decisions, self._contract.seen, refused, terms_of(self._settings))
@@ -158,10 +179,8 @@ class Autotuner(PlanChooser):
 
     @property
     def intention(self) -> str:
-        """A clause for the log that says how the run will choose its plan; empty for one rank."""
-        if self._state is TunerState.ALONE:
-            return ""
-        return f"measures and chooses a plan before step {self._config.warm_up_steps + 1}"
+        """The words after the first plan in the run's first line; empty for one rank."""
+        return "" if self._state is TunerState.ALONE else "until a plan is chosen"
 
     @property
     def loaded_plan(self) -> Plan | None:
@@ -185,33 +204,41 @@ class Autotuner(PlanChooser):
         since, window = self._step - self._decide_at, self._config.window_steps
         if self._state is TunerState.START:
             return self._hear(sync)
-        if self._state is TunerState.PROBE and since == 0:
+        if self._state is TunerState.PROBE and since >= 0:
             return self._choose(sync)
         if self._state is TunerState.TRIAL and since == self._trial.steps:
             self._trial.note(*self._survey.time_turn(sync, self._times))
             if self._trial.present is None:
                 return TunerEvent.HAS_NO_TURN
             return TunerEvent.TURNS_BACK if self._trial.is_turning else TunerEvent.HAS_NEXT_TURN
-        if self._state is TunerState.HOLD and since > 0 and since % window == 0 and len(self._times):
-            may_choose = self._watch.may_decide(self._step, self._config.early_share_of_patience)
-            how = self._samples, self._times.median, self.decisions
-            self._found = self._survey.look(sync, *how, may_choose=may_choose)
-            has_changed = self._watch.changed(self._step, self._found.times)
-            return TunerEvent.STEP_TIME_CHANGED if has_changed else self._found.event
+        if self._state is TunerState.HOLD:
+            is_due = since > 0 and since % window == 0 and len(self._times) > 0
+            return self._look(sync, is_due=is_due)
         return None
 
     def _hear(self, sync: BetweenSteps) -> TunerEvent:
         """Broadcast the earlier run's state or decision from rank 0, and return the event."""
-        own = (self._loaded or self._saved.load()) if self._rank == 0 else None
+        own = self._loaded or self._read() if self._rank == 0 else None
         earlier = self._earlier = self._survey.hear(sync, own)
         if isinstance(earlier, State):
             holds = earlier.decide_at <= earlier.steps
             return TunerEvent.HAS_CHECKPOINT if holds else TunerEvent.HAS_EARLY_CHECKPOINT
         return TunerEvent.KNOWS_NOTHING if earlier is None else TunerEvent.HAS_EARLIER_CHOICE
 
-    def _choose(self, sync: BetweenSteps) -> TunerEvent:
-        """Store rank 0's choice of a plan and its rivals as the trial, and return the event."""
-        found = self._survey.choose(sync, self._samples, self._times)
+    def _read(self) -> Decision | None:
+        """Return the decision in the file of an earlier run; ``prepare`` may have read it already."""
+        found, self._from_file = self._from_file if self._has_read else self._saved.load(), None
+        self._has_read = False
+        return found
+
+    def _choose(self, sync: BetweenSteps) -> TunerEvent | None:
+        """Run this step's part of the choice; at its end, store the trial, and return the event."""
+        if self._choosing is None:
+            present, now = sync.context.plan, self._times.median
+            self._choosing = self._paced(self._survey.choose(self._samples, now, present), now)
+        if not self._choosing.advance(self._step, sync):
+            return None
+        found, self._choosing = self._choosing.result, None
         if found is None:
             return TunerEvent.LACKS_SAMPLES
         is_settling = self._step <= self.settles_at
@@ -219,6 +246,21 @@ class Autotuner(PlanChooser):
         if STAYS in found.decisions[0].reason:
             return TunerEvent.FOUND_NO_PLAN
         return TunerEvent.FOUND_ONE_PLAN if self._trial.present is None else TunerEvent.FOUND_RIVALS
+
+    def _look(self, sync: BetweenSteps, *, is_due: bool) -> TunerEvent | None:
+        """Run this step's part of a check, if one is due or hasn't ended, and return the event at its end."""
+        if self._looking is None and is_due:
+            may_choose = self._watch.may_decide(self._step, self._config.early_share_of_patience)
+            how = self._samples, self._times.median, sync.context.plan, self.decisions
+            self._looking = self._paced(self._survey.look(*how, may_choose=may_choose), self._times.median)
+        if self._looking is None or not self._looking.advance(self._step, sync):
+            return None
+        self._found, self._looking = self._looking.result, None
+        has_changed = self._watch.changed(self._step, self._found.times)
+        return TunerEvent.STEP_TIME_CHANGED if has_changed else self._found.event
+
+    def _paced(self, work: Work[T], now: StepTime) -> PacedWork[T]:
+        return PacedWork(work, self._step, now.step_s, self._timeout_s, self._clock, self._config)
 
     def _choice_is_next(self) -> bool:
         is_next = self._state is TunerState.PROBE and self._step + 1 == self._decide_at
@@ -252,8 +294,9 @@ class Autotuner(PlanChooser):
     def _tell(self, decision: Decision, why: str) -> None:
         told = replace(decision, reason=why + decision.reason)
         if self._rank == 0:
-            level = logging.INFO if self._trial.present is None else logging.DEBUG
-            LOG.log(level, "from step %d on, %s", self._step, told.reason)
+            if self._trial.present is None:
+                LOG.info("%s%s", why, decision.in_words(self._hosts))
+            LOG.debug("from step %d on, %s", self._step, told.reason)
         self._note(self._step, told)
 
     # The actions of TRANSITIONS, by their rows.
@@ -296,6 +339,7 @@ class Autotuner(PlanChooser):
 
     def adopt(self) -> None:
         """Use the chosen plan, or the first plan of the trial."""
+        self._decide_at = self._step
         self._adopt(self._trial.present or self._trial.best())
 
     def take_turn(self) -> None:
@@ -335,7 +379,7 @@ class Autotuner(PlanChooser):
         self._step, self._before, self._is_loaded = self._step - self._before, 0, False
         self._survey.forget_line()
         self._survey.forget_gradients()
-        self._trial = Trial(())
+        self._trial, self._choosing, self._looking = Trial(()), None, None
 
     def _take_gentler(self) -> None:
         assert self._found.gentler is not None

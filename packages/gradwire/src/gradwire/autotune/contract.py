@@ -12,6 +12,7 @@ from random import Random
 import torch
 
 from gradwire.autotune.costs import typical
+from gradwire.autotune.pacing import Work, at_once
 from gradwire.autotune.samples import Samples, part_of
 from gradwire.autotune.settings import DEFAULT, AutoConfig
 from gradwire.codecs import Codec, Identity
@@ -296,14 +297,27 @@ class Contract:
 
         If a larger error was measured in an exchange with the ``present`` plan's codec, it is used instead.
         """
+        return at_once(self.finding_errors(rows, samples, codecs, algorithms, present))
+
+    def finding_errors(
+        self,
+        rows: Sequence[Sequence[float]],
+        samples: Samples,
+        codecs: Sequence[Codec],
+        algorithms: Sequence[str],
+        present: Plan,
+    ) -> Work[dict[str, RelativeErrors]]:
+        """Find what ``errors`` returns, in a piece of work for each codec."""
         count, world = len(samples.names), self.world
         worst = [max(values) for values in zip(*rows, strict=True)]
         once = {
             each: dict(zip(samples.names, worst[i * count : (i + 1) * count], strict=True))
             for i, each in enumerate(encodings(codecs))
         }
-        part = typical(samples.flat)
-        nbytes = {codec: mean_nbytes(codec, part) for codec in codecs}
+        part, nbytes = typical(samples.flat, self.config), dict[Codec, float]()
+        for codec in codecs:
+            nbytes[codec] = mean_nbytes(codec, part)
+            yield None
         found = {}
         for algorithm in algorithms:
             shares = {

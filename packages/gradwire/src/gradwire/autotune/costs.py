@@ -7,6 +7,7 @@ from dataclasses import astuple, fields
 
 import torch
 
+from gradwire.autotune.pacing import Work, at_once
 from gradwire.autotune.settings import DEFAULT, AutoConfig
 from gradwire.codecs import Codec
 from gradwire.errors import ExchangeError, LinkError
@@ -14,9 +15,9 @@ from gradwire.links.base import Link
 from gradwire.machine import cores, is_inside
 from gradwire.plan import FLOAT_NBYTES
 from gradwire.planner.calibration import (
-    SEGMENT_NBYTES,
     excerpt,
     measure_host,
+    synthetic_gradients,
     threads_of,
     use_threads,
 )
@@ -31,11 +32,21 @@ class Costs:
     """The costs of codecs and frames on this host, for ``world`` ranks."""
 
     def __init__(self, world: int, config: AutoConfig = DEFAULT) -> None:
-        self._world, self._repeats = world, config.cost_repeats
+        self._world, self._config = world, config
         self._host: HostCost | None = None
         self._codecs: dict[str, CodecCost] = {}
         self._counts: dict[str, int] = {}  # the numbers of values on which codecs were timed
         self._outdated: set[str] = set()
+
+    def prepare(self, line: Line, codecs: Iterable[Codec], count: int) -> None:
+        """Time codecs on synthetic gradients of a model with ``count`` values, and frames.
+
+        Later calls of ``environment`` only measure payload sizes. Raises ``GradwireError`` if a measurement
+        fails.
+        """
+        values = synthetic_gradients(min(count, self._config.timed_count))[0]
+        at_once(self.measuring(line, codecs, values))
+        self.forget_sizes()
 
     def forget_sizes(self) -> None:
         """Mark payload sizes as outdated, because gradients may have changed; codec times stay valid."""
@@ -44,41 +55,56 @@ class Costs:
     def environment(self, line: Line, codecs: Iterable[Codec], values: torch.Tensor) -> Environment:
         """Return the environment of plans with these codecs: link, host, and the codecs' costs on ``values``.
 
-        Codecs that were already timed on the same number of values aren't timed again; only their outdated
+        Codecs that were already timed on about as many values aren't timed again; only their outdated
         payload sizes are measured. Raises ``GradwireError`` if a measurement fails.
         """
-        rest_s, found = rest_between_segments(line, SEGMENT_NBYTES), dict[str, CodecCost]()
-        with use_threads(threads_of(self._world, shared=is_inside())):
-            for codec in codecs:
-                name = str(codec)
-                if self._counts.get(name) != values.numel():
-                    found[name] = codec_cost(codec, [values], 1, SEGMENT_NBYTES, rest_s, self._repeats)
+        return at_once(self.measuring(line, codecs, values))
+
+    def measuring(self, line: Line, codecs: Iterable[Codec], values: torch.Tensor) -> Work[Environment]:
+        """Measure what ``environment`` returns, in a piece of work for each codec, and one for frames."""
+        nbytes = FLOAT_NBYTES * self._config.timed_count
+        rest_s, found = (
+            min(rest_between_segments(line, nbytes), self._config.longest_rest_s),
+            dict[str, CodecCost](),
+        )
+        for codec in codecs:
+            name = str(codec)
+            with use_threads(threads_of(self._world, shared=is_inside())):
+                if not self._was_timed(name, values.numel()):
+                    repeats = self._config.cost_repeats
+                    found[name] = codec_cost(codec, [values], 1, nbytes, rest_s, repeats)
+                    self._counts[name] = values.numel()
                 elif name in self._outdated:
                     found[name] = cost_on_other_gradients(self._codecs[name], codec, {1: values})
                 else:
                     found[name] = self._codecs[name]
-        self._codecs |= found
-        self._counts |= dict.fromkeys(found, values.numel())
-        self._outdated -= found.keys()
+            self._codecs[name] = found[name]
+            self._outdated.discard(name)
+            yield None
         return Environment(line, found, self._frames())
+
+    def _was_timed(self, name: str, count: int) -> bool:
+        """Return whether a codec was timed on ``count`` values, or on at most twice or half as many."""
+        timed = self._counts.get(name, 0)
+        return count <= 2 * timed and timed <= 2 * count
 
     def _frames(self) -> HostCost:
         """Return the cost of frames, measured in the first call."""
         if self._host is None:
             sharing = self._world if is_inside() else 1
             try:
-                self._host = measure_host(cores(), sharing, self._repeats)
+                self._host = measure_host(cores(), sharing, self._config.cost_repeats)
             except LinkError:  # no local network
                 self._host = HostCost(cores=cores(), ranks_per_machine=sharing)
         return self._host
 
 
-def typical(values: torch.Tensor) -> torch.Tensor:
+def typical(values: torch.Tensor, config: AutoConfig = DEFAULT) -> torch.Tensor:
     """Return the excerpt of a gradient on which codecs are measured."""
-    return excerpt(values, SEGMENT_NBYTES // FLOAT_NBYTES)
+    return excerpt(values, config.timed_count)
 
 
-# The measurement of a run's links between two steps, in about half a second.
+# The measurement of a run's links, in about half a second.
 
 LINE_FIELDS = len(fields(Line))
 

@@ -8,16 +8,20 @@ from dataclasses import dataclass, replace
 from itertools import product
 
 from gradwire.autotune.contract import RelativeErrors, by_codec, in_words, rules_for
+from gradwire.autotune.pacing import Work, at_once
+from gradwire.autotune.search import predicting, searching
 from gradwire.autotune.settings import DEFAULT, AutoConfig
 from gradwire.codecs import Codec, parse
 from gradwire.fields import Source, of, real, rows, to_values
 from gradwire.plan import FLOAT_NBYTES, Plan
 from gradwire.planner.candidates import Space, Workload
-from gradwire.planner.exchange_times import Family
-from gradwire.planner.predict import UNCERTAINTY, Prediction, Predictor, choose
+from gradwire.planner.exchange_times import QUICK, Family
+from gradwire.planner.predict import UNCERTAINTY, Prediction, Predictor
 from gradwire.timing.environment import Environment
-from gradwire.units import format_duration, format_rate
+from gradwire.units import counted, format_duration, format_rate
 
+STAYS = "stays, since no plan could be chosen"
+"""The part of a decision's reason that says that rank 0 could not choose a plan."""
 _SOURCE = Source("a decision", "remove the file, so the run measures again")
 
 
@@ -61,6 +65,17 @@ class Decision:
         """The codec and the algorithm, and whether some parameters have other codecs."""
         others = " and others" if self.plan.codecs else ""
         return f"{self.plan.codec}{others} over {self.plan.algorithm}"
+
+    def in_words(self, hosts: int) -> str:
+        """Return a short line for users about the plan between this number of hosts."""
+        if STAYS in self.reason:
+            return self.reason
+        if self.plan.codec.EXACT and not self.plan.codecs:
+            waits = max(1 - self.compute_s / self.step_s, 0.0) if self.step_s else 0.0
+            return f"{100 * waits:.0f} % of a step waits for the network; not compressing"
+        between = f" between {counted(hosts, 'host')}" if hosts > 1 else ""
+        step, uncompressed = format_duration(self.step_s), format_duration(self.uncompressed_s)
+        return f"{self.in_short}{between}: {step} a step expected, {uncompressed} without compression"
 
     def to_json(self) -> str:
         """Return the decision as the text of a JSON object."""
@@ -203,6 +218,18 @@ def decide(
     half
         See ``CandidateRules``.
     """
+    return at_once(deciding(environment, workload, world, lost, present, half))
+
+
+def deciding(
+    environment: Environment,
+    workload: Workload,
+    world: int,
+    lost: Mapping[str, RelativeErrors],
+    present: Plan,
+    half: str | None = None,
+) -> Work[tuple[Decision, ...]]:
+    """Find what ``decide`` returns, in pieces of a few milliseconds."""
     limits = next(iter(lost.values()))
     most, config = limits.most, limits.config
     mixtures = {
@@ -214,7 +241,7 @@ def decide(
     suited = {codec for codec, _ in mixtures}
     refused = [str(codec) for codec in every if codec not in suited]
     fitting = {codec for (codec, _), each in mixtures.items() if each.part <= config.wide_share}
-    predictor = Predictor(workload, world, Family(environment), half=half)
+    predictor = Predictor(workload, world, Family(environment, QUICK), half=half)
     space = Space(
         tuple(codec for codec in every if codec in suited),
         tuple(lost),
@@ -224,7 +251,12 @@ def decide(
         refused=set(product(suited, lost)) - mixtures.keys(),
     )
     slack = UNCERTAINTY + max((each.slack for each in mixtures.values()), default=0.0)
-    found = choose(predictor, space, min(config.most_slack, slack))
+
+    def noisy_s(each: Prediction) -> float:
+        return each.step_s * (1 + mixtures[each.plan.codec, each.plan.algorithm].noise)
+
+    slack = min(config.most_slack, slack)
+    found = yield from searching(predictor, space, present, slack, config, noisy_s)
 
     def decision(each: Prediction) -> Decision:
         mixture = mixtures[each.plan.codec, each.plan.algorithm]
@@ -242,7 +274,12 @@ def decide(
         said = in_words(each.plan.codec, mixture.gentler, most)
         return replace(decided, reason=_reason(decided, environment, said, refused, most))
 
-    options = [decision(each) for each in found.ranking]
+    options = list[Decision]()
+    for each in found.ranking:
+        for other in mixtures[each.plan.codec, each.plan.algorithm].parts:
+            yield from predicting(predictor, replace(each.plan, codec=other))
+        options.append(decision(each))
+        yield None
     worth_s = (1 - UNCERTAINTY) * found.uncompressed.step_s
     worth = [each for each in options if each.plan.codec.EXACT or each.to_loss_s <= worth_s]
     best = best_of(worth, config.equal_share, config)

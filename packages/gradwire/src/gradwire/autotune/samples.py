@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from bisect import bisect_right
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from itertools import accumulate, chain
 from random import Random
@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING
 
 import torch
 
+from gradwire.autotune.pacing import Work, at_once
 from gradwire.autotune.settings import DEFAULT, AutoConfig
 from gradwire.codecs import Codec
 from gradwire.collectives import ring
@@ -30,7 +31,7 @@ if TYPE_CHECKING:
 
 @dataclass
 class Samples:
-    """One step's buckets on one rank before averaging, or the first values of large buckets.
+    """One step's buckets on one rank before averaging; of large buckets, the first rows of each parameter.
 
     Attributes
     ----------
@@ -66,11 +67,17 @@ class Samples:
     def add(self, shapes: Sequence[tuple[int, ...]], names: Sequence[str], values: torch.Tensor) -> None:
         """Copy the float32 values of the next bucket, with these parameters, to the host."""
         self._known.clear()
-        self._shapes.append(shapes)
         self.names += names
-        self.sizes += map(math.prod, shapes)
-        self.counts.append(sum(map(math.prod, shapes)))
-        self._values.append(values.detach()[: self.config.sample_count].to("cpu", copy=True))
+        sizes = [*map(math.prod, shapes)]
+        self.sizes += sizes
+        self.counts.append(sum(sizes))
+        kept = _sampled(shapes, self.config)
+        self._shapes.append(kept)
+        flat = values.detach()
+        if kept != [*shapes]:
+            parts = zip(torch.split(flat[: sum(sizes)], sizes), map(math.prod, kept), strict=True)
+            flat = torch.cat([part[:count] for part, count in parts])
+        self._values.append(flat.to("cpu", copy=True))
 
     @property
     def finite(self) -> bool:
@@ -92,12 +99,15 @@ class Samples:
         return torch.cat(self._values)
 
     def slice_norms(self) -> torch.Tensor:
-        """Return the norms of all columns and rows, 0 if not finite.
+        """Return the norms of all columns and rows, as many on all ranks: 1-D float32, 0 if not finite."""
+        return at_once(self.measuring_norms())
 
-        The result is 1-D float32, and has the same length on all ranks.
-        """
-        buckets = zip(self._values, self._shapes, strict=True)
-        found = [norms for values, shapes in buckets for norms in _slice_norms(values, shapes)]
+    def measuring_norms(self) -> Work[torch.Tensor]:
+        """Measure what ``slice_norms`` returns, in a piece of work for each bucket."""
+        found = list[torch.Tensor]()
+        for values, shapes in zip(self._values, self._shapes, strict=True):
+            found += _slice_norms(values, shapes)
+            yield None
         nothing = torch.zeros(0, dtype=torch.float32, device="cpu")  # independent of torch's defaults
         return torch.cat([nothing, *found]).nan_to_num(0.0, 0.0, 0.0)
 
@@ -116,16 +126,20 @@ class Samples:
 
     def shares(self, codec: Codec) -> list[float]:
         """Return each parameter's relative error in one encoding; see ``lost_shares``."""
-        if codec not in self._known:
-            self._known[codec] = self._shares(codec)
+        at_once(self.measuring([codec]))
         return self._known[codec]
 
-    def _shares(self, codec: Codec) -> list[float]:
-        shares, means = list[float](), self._mean_norms or [None] * len(self._values)
-        for values, shapes, norms in zip(self._values, self._shapes, means, strict=True):
-            found = _decoded(codec, values, shapes, self.placed_for)
-            shares += lost_shares(values, found, shapes, norms, self.config)
-        return shares
+    def measuring(self, codecs: Iterable[Codec]) -> Work[None]:
+        """Measure what ``shares`` returns, in a piece of work for each codec and bucket."""
+        for codec in codecs:
+            if codec in self._known:
+                continue
+            shares, means = list[float](), self._mean_norms or [None] * len(self._values)
+            for values, shapes, norms in zip(self._values, self._shapes, means, strict=True):
+                found = _decoded(codec, values, shapes, self.placed_for)
+                shares += lost_shares(values, found, shapes, norms, self.config)
+                yield None
+            self._known[codec] = shares
 
 
 @dataclass(frozen=True)
@@ -142,6 +156,21 @@ class Shadow:
 
     planned: Mapping[str, float]
     plain: Mapping[str, float]
+
+
+def _sampled(shapes: Sequence[tuple[int, ...]], config: AutoConfig) -> list[tuple[int, ...]]:
+    """Return the shapes of the sampled parts of a bucket: the first rows or values of each parameter."""
+    total, found = sum(map(math.prod, shapes)), list[tuple[int, ...]]()
+    for shape in shapes:
+        size, row = math.prod(shape), math.prod(shape[1:])
+        count = max(size * config.sample_count // max(total, 1), config.least_sample_count)
+        if total <= config.sample_count or size <= count:
+            found.append(shape)
+        elif len(shape) > 1 and 0 < row <= count:
+            found.append((count // row, *shape[1:]))
+        else:
+            found.append((count,))
+    return found
 
 
 def part_of(names: Collection[str], size_of: Mapping[str, int]) -> float:

@@ -61,6 +61,10 @@ class AutoConfig:
         "times the fastest plan's time to the loss",
         "Trials of slow plans cost the most and add the least information.",
     )
+    trial_share: float = _of(
+        0.1, "share of the window's time", "More time than this would seldom be regained by a better plan."
+    )
+    trial_window_steps: int = _of(100, "steps", "Short runs, too, shall not notice trials.")
     most_equal_share: float = _of(
         0.15, "share of a step", "Larger differences are real, however much step times scatter."
     )
@@ -112,9 +116,31 @@ class AutoConfig:
         0.8, "share of the present plan's bytes", "Fewer bytes than this are a reason to choose again."
     )
 
+    # The division of work over steps
+    paced_share: float = _of(
+        0.05, "share of a step", "Measurements and the search for a plan slow training by no more at first."
+    )
+    paced_doubling_steps: int = _of(
+        50, "steps", "On a busy machine, the share doubles each time, so that a decision comes."
+    )
+    most_paced_steps: int = _of(150, "steps", "After this many, the rest runs at once.")
+    meeting_steps: int = _of(
+        10, "steps", "Between two steps in which ranks compare their progress, which takes a latency."
+    )
+
+    # The search for a plan
+    most_algorithms: int = _of(
+        3, "algorithms", "Others with the same codec are slower by their lower bounds."
+    )
+    plans_at_once: int = _of(8, "plans", "Listing or bounding one takes about 0.1 ms.")
+    most_resized: int = _of(2, "plans", "Segment sizes change step times less than other parts of a plan.")
+
     # Samples of gradients
     sample_count: int = _of(
-        1 << 20, "floats of a bucket", "A copy of all of a large bucket would take too much memory."
+        1 << 17, "floats of a bucket", "Encoding more with each codec would take too much of a step."
+    )
+    least_sample_count: int = _of(
+        1 << 9, "floats of a parameter", "Fewer values of a bucket's smaller parameters show little."
     )
     slice_quantile: float = _of(
         0.9, "share of the rows or columns", "The norm of a matrix hides columns with much smaller norms."
@@ -125,7 +151,7 @@ class AutoConfig:
         "Rows and columns with larger errors hardly learn; coarse rounding doesn't raise the loss.",
     )
     compared_count: int = _of(
-        1 << 18, "floats of a drawn bucket", "The exact average sends this many floats uncompressed."
+        1 << 16, "floats of a drawn bucket", "The exact average sends this many floats uncompressed."
     )
     least_compared_count: int = _of(
         1 << 13, "floats of a drawn bucket", "An eighth of a small bucket would be too small a sample."
@@ -135,7 +161,9 @@ class AutoConfig:
     )
 
     # Measurements of codecs, frames and links
-    cost_repeats: int = _of(3, "repeats", "This many distinguish codecs; training waits meanwhile.")
+    cost_repeats: int = _of(3, "repeats", "This many distinguish codecs; attaching takes longer with more.")
+    longest_rest_s: float = _of(0.001, "seconds", "Before each call, a core's cache cools; attaching waits.")
+    timed_count: int = _of(1 << 16, "floats", "A codec's time for each of more floats is the same.")
     line_effort: tuple[tuple[int, ...], int, float] = _of(
         ((1, 1 << 16, 1 << 17, 1 << 19), 2, 0.001),
         "sizes in bytes, repeats, seconds",

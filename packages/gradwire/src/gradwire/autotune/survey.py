@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, replace
 from math import inf
 
@@ -10,13 +11,15 @@ from gradwire.autotune import costs as network
 from gradwire.autotune.contract import (
     Contract,
     RelativeErrors,
+    encodings,
     excepted,
     in_words,
     is_leaner,
     rules_for,
 )
 from gradwire.autotune.costs import Costs, typical
-from gradwire.autotune.decision import Decision, decide
+from gradwire.autotune.decision import STAYS, Decision, deciding
+from gradwire.autotune.pacing import Together, Work
 from gradwire.autotune.rules import CandidateRules
 from gradwire.autotune.samples import Samples
 from gradwire.autotune.saved import State
@@ -24,6 +27,7 @@ from gradwire.autotune.settings import Auto
 from gradwire.autotune.states import TunerEvent
 from gradwire.autotune.step_times import StepTime, StepTimes, slowest
 from gradwire.autotune.trial import Trial
+from gradwire.codecs import Codec
 from gradwire.errors import GradwireError
 from gradwire.exchange import Exchange
 from gradwire.plan import Plan
@@ -32,10 +36,10 @@ from gradwire.sync.group import broadcast, gather, mean
 from gradwire.sync.observe import BetweenSteps
 from gradwire.timing.line import Line
 
-STAYS = "stays, since no plan could be chosen"
-"""The clause of a decision's reason for the case that rank 0 could not choose a plan."""
 _ANEW = "anew"
 """Rank 0's answer if a new plan has to be chosen."""
+_CHOICE, _LOOK = "the choice of a plan", "step times and relative errors"
+"""The names of exchanges in errors."""
 _RESUMED = "resumed "
 """The prefix of a broadcast state, which distinguishes it from a decision."""
 
@@ -67,11 +71,12 @@ class Survey:
         settings: Auto,
         rules: CandidateRules,
         contract: Contract,
+        rank: int,
         world: int,
         timeout_s: float,
     ) -> None:
         self._settings, self._config, self._rules, self._contract = settings, settings.config, rules, contract
-        self._world, self._timeout_s = world, timeout_s
+        self._rank, self._world, self._timeout_s = rank, world, timeout_s
         self._costs = Costs(world, settings.config)
         self._own_shares: list[float] = []  # of the sampled parameters, until gradients may change
         self._shares_of: list[str] = []
@@ -96,13 +101,79 @@ class Survey:
             return State.from_json(text.removeprefix(_RESUMED))
         return Decision.from_json(text) if text else None
 
-    def choose(self, sync: BetweenSteps, samples: Samples | None, times: StepTimes) -> Trial | None:
-        """Return the chosen plan and its rivals; None if a rank has no finite sample yet."""
-        present, now = sync.context.plan, times.median
-        text = sync.exchange_now(
-            "the choice of a plan", lambda exchange: self._choose(exchange, samples, now, present)
+    def prepare(self, exchange: Exchange, count: int, *, knows_plan: bool) -> None:
+        """Measure links, codecs, and frames before the first step, unless rank 0 knows a plan already.
+
+        All ranks call it. ``count`` is the number of values in the model's gradient.
+        """
+        if gather(exchange, [float(knows_plan)], self._timeout_s)[0][0]:
+            return
+        self._own_line = network.own_line(exchange.link, self._config)
+        if exchange.link.rank == 0:
+            line = network.line_of([self._own_line])
+            with suppress(GradwireError):  # the choice tries again, and has a place for the reason
+                self._costs.prepare(line, self._settings.candidates, count)
+        gather(exchange, [0.0], self._timeout_s)  # no rank begins its first step before the others
+
+    def choose(self, samples: Samples | None, now: StepTime, present: Plan) -> Work[Trial | None]:
+        """Choose a plan and its rivals, the same on all ranks; None if a rank has no finite sample yet."""
+        timeout_s = self._timeout_s
+
+        def gather_usable(exchange: Exchange) -> list[list[float]]:
+            usable = samples is not None and samples.finite  # a pipeline has sampled all buckets only now
+            return gather(exchange, [float(usable)], timeout_s)
+
+        rows = yield Together(_CHOICE, gather_usable)
+        if not all(row[0] for row in rows) or samples is None:
+            return None
+        yield None
+        if not self._own_shares or self._shares_of != samples.names:  # the same condition on all ranks
+            yield from self._average_norms(samples)
+            yield from samples.measuring(encodings(self._settings.candidates))
+            self._shares_of = samples.names
+            self._own_shares = self._contract.own_errors(samples, self._settings.candidates)
+            self._costs.forget_sizes()
+        rows = yield Together(_CHOICE, lambda exchange: self._gather_all(exchange, now))
+        yield None
+        text = ""
+        if self._rank == 0:
+            text = (yield from self._decide(samples, rows, present)).to_json()
+        text = yield Together(_CHOICE, lambda exchange: broadcast(exchange, text, timeout_s))
+        return Trial.from_json(text, present, self._config)
+
+    def _gather_all(self, exchange: Exchange, now: StepTime) -> list[list[float]]:
+        """Return the rows of all ranks: the times of a step, relative errors, and links."""
+        self._own_line = self._own_line or network.own_line(exchange.link, self._config)
+        row = [now.compute_s, now.backward_s, now.exposed_s, *self._own_shares, *self._own_line]
+        return gather(exchange, row, self._timeout_s)
+
+    def _decide(self, samples: Samples, rows: Sequence[Sequence[float]], present: Plan) -> Work[Trial]:
+        """Choose rank 0's plan and its rivals from the rows of all ranks."""
+        line = network.line_of([each[-network.LINE_FIELDS :] for each in rows])
+        shares = [each[3 : -network.LINE_FIELDS] for each in rows]
+        codecs, may = self._settings.candidates, self._rules.algorithms
+        lost = yield from self._contract.finding_errors(shares, samples, codecs, may, present)
+        now = slowest(rows)
+        try:
+            found = yield from self._search(samples, line, now, lost, present)
+        except GradwireError as error:
+            reason = f"{present.codec} over {present.algorithm} {STAYS}: {error}"
+            found = (Decision(present, now.step_s, now.step_s, now.compute_s, reason),)
+        return Trial(found)
+
+    def _search(
+        self, samples: Samples, line: Line, now: StepTime, lost: Mapping[str, RelativeErrors], present: Plan
+    ) -> Work[tuple[Decision, ...]]:
+        """Return decisions from the errors with each algorithm."""
+        workload = Workload(
+            (sum(samples.counts),) if self._rules.whole else tuple(reversed(samples.counts)),
+            forward_s=now.compute_s - now.backward_s,
+            backward_s=now.backward_s,
         )
-        return Trial.from_json(text, present, self._config) if text else None
+        involved = dict.fromkeys(codec for each in lost.values() for codec in each.involved(present))
+        values = typical(samples.flat, self._config)
+        environment = yield from self._costs.measuring(line, involved, values)
+        return (yield from deciding(environment, workload, self._world, lost, present, self._rules.half))
 
     def time_turn(self, sync: BetweenSteps, times: StepTimes) -> tuple[float, float]:
         """Return the step time of the slowest rank in the latest turn, and the scatter of its steps."""
@@ -113,65 +184,30 @@ class Survey:
 
     def look(
         self,
-        sync: BetweenSteps,
-        samples: Samples | None,
-        now: StepTime,
-        decisions: Sequence[tuple[int, Decision]],
-        *,
-        may_choose: bool,
-    ) -> Findings:
-        """Return the slowest rank's step times, and the result of checking the plan against the contract.
-
-        ``may_choose`` says whether enough steps have passed for a new choice because of gradients.
-        """
-        present = sync.context.plan
-
-        def look(exchange: Exchange) -> Findings:
-            return self._look(exchange, samples, now, present, decisions, may_choose)
-
-        return sync.exchange_now("step times and relative errors", look)
-
-    def _choose(self, exchange: Exchange, samples: Samples | None, now: StepTime, present: Plan) -> str:
-        """Return a ``Trial`` as JSON, the same on all ranks; empty if a rank has no finite sample yet."""
-        usable = samples is not None and samples.finite
-        if not all(row[0] for row in gather(exchange, [float(usable)], self._timeout_s)) or samples is None:
-            return ""
-        if not self._own_shares or self._shares_of != samples.names:  # the same condition on all ranks
-            self._average_norms(exchange, samples)
-            self._shares_of = samples.names
-            self._own_shares = self._contract.own_errors(samples, self._settings.candidates)
-            self._costs.forget_sizes()
-        row = [now.compute_s, now.backward_s, now.exposed_s, *self._own_shares]
-        self._own_line = self._own_line or network.own_line(exchange.link, self._config)
-        row += self._own_line
-        rows = gather(exchange, row, self._timeout_s)
-        line = network.line_of([each[-network.LINE_FIELDS :] for each in rows])
-        text = ""
-        if exchange.link.rank == 0:
-            shares = [each[3 : -network.LINE_FIELDS] for each in rows]
-            codecs, may = self._settings.candidates, self._rules.algorithms
-            lost = self._contract.errors(shares, samples, codecs, may, present)
-            text = Trial(self._decided(samples, line, slowest(rows), lost, present)).to_json()
-        return broadcast(exchange, text, self._timeout_s)
-
-    def _look(
-        self,
-        exchange: Exchange,
         samples: Samples | None,
         now: StepTime,
         present: Plan,
         decisions: Sequence[tuple[int, Decision]],
+        *,
         may_choose: bool,
-    ) -> Findings:
-        self._average_norms(exchange, samples)
-        row = [now.compute_s, now.backward_s, now.exposed_s, *self._contract.row(samples, present)]
-        rows = gather(exchange, row, self._timeout_s)
+    ) -> Work[Findings]:
+        """Compare the slowest rank's step times, and check the plan against the contract.
+
+        ``may_choose`` says whether enough steps have passed for a new choice because of gradients.
+        """
+        timeout_s, row = self._timeout_s, [now.compute_s, now.backward_s, now.exposed_s]
+        rows = yield Together(_LOOK, lambda exchange: gather(exchange, row, timeout_s))
         times = slowest(rows)
         if samples is None:
             return Findings(times)
-        names = self._contract.judge([each[3:] for each in rows], samples, present)
+        yield from self._average_norms(samples)
+        if samples.finite:
+            yield from samples.measuring(encodings(present.encodings))
+        own = self._contract.row(samples, present)
+        rows = yield Together(_LOOK, lambda exchange: gather(exchange, own, timeout_s))
+        names = self._contract.judge(rows, samples, present)
         if names is not None:
-            gentler = self._excepted(exchange, samples, present, names, decisions)
+            gentler = yield from self._excepted(samples, present, names, decisions)
             if gentler is None:
                 return Findings(times, TunerEvent.PLAN_IS_UNSUITED)
             is_wide = samples.part(names - excepted(present, names)) > self._config.wide_share
@@ -179,19 +215,18 @@ class Survey:
             return Findings(
                 times, TunerEvent.MANY_NEED_OTHERS if many else TunerEvent.SOME_NEED_OTHERS, gentler
             )
-        is_finite = all(each[3] for each in rows)  # on all ranks
-        if may_choose and is_finite and self._leaner(exchange, samples, present, decisions):
+        is_finite = all(each[0] for each in rows)  # on all ranks
+        if may_choose and is_finite and (yield from self._leaner(samples, present, decisions)):
             return Findings(times, TunerEvent.LEANER_SUITS)
         return Findings(times)
 
     def _excepted(
         self,
-        exchange: Exchange,
         samples: Samples,
         present: Plan,
         names: frozenset[str],
         decisions: Sequence[tuple[int, Decision]],
-    ) -> Decision | None:
+    ) -> Work[Decision | None]:
         """Return the decision that gives the parameters in ``names`` other codecs, the same on all ranks.
 
         Return None if they hold too many values, or if the present codec is not a candidate.
@@ -199,26 +234,25 @@ class Survey:
         codecs = self._settings.candidates
         if present.codec not in codecs:  # no choice made this plan
             return None
-        rows = gather(exchange, self._contract.own_errors(samples, codecs), self._timeout_s)
-        found = self._contract.errors(rows, samples, codecs, [present.algorithm], present)
-        lost = found[present.algorithm]
-        if lost.part(names) > lost.most_excepted or not decisions:
-            return None
+        yield from self._measured(samples, codecs)
+        own, timeout_s = self._contract.own_errors(samples, codecs), self._timeout_s
+        rows = yield Together(_LOOK, lambda exchange: gather(exchange, own, timeout_s))
+        yield None
         text = ""
-        if exchange.link.rank == 0:
-            gentler = lost.gentler(present.codec, names, self._contract.refused)
-            plan = replace(present, codecs=rules_for(gentler))
-            reason = in_words(plan.codec, gentler, lost.most) or f"{plan.codec} for all parameters again"
-            text = replace(decisions[-1][1], plan=plan, reason=reason).to_json()
-        return Decision.from_json(broadcast(exchange, text, self._timeout_s))
+        if self._rank == 0:
+            errors = self._contract.finding_errors(rows, samples, codecs, [present.algorithm], present)
+            lost = (yield from errors)[present.algorithm]
+            if decisions and lost.part(names) <= lost.most_excepted:
+                gentler = lost.gentler(present.codec, names, self._contract.refused)
+                plan = replace(present, codecs=rules_for(gentler))
+                reason = in_words(plan.codec, gentler, lost.most) or f"{plan.codec} for all parameters again"
+                text = replace(decisions[-1][1], plan=plan, reason=reason).to_json()
+        text = yield Together(_LOOK, lambda exchange: broadcast(exchange, text, timeout_s))
+        return Decision.from_json(text) if text else None
 
     def _leaner(
-        self,
-        exchange: Exchange,
-        samples: Samples,
-        present: Plan,
-        decisions: Sequence[tuple[int, Decision]],
-    ) -> bool:
+        self, samples: Samples, present: Plan, decisions: Sequence[tuple[int, Decision]]
+    ) -> Work[bool]:
         """Return whether a rejected codec now meets the contract and sends far fewer bytes.
 
         The result is the same on all ranks. A codec that was in use before is not considered again.
@@ -229,33 +263,26 @@ class Survey:
         if not others:
             return False
         codecs = [present.codec, *others]
-        rows, text = gather(exchange, self._contract.own_errors(samples, codecs), self._timeout_s), ""
-        if exchange.link.rank == 0:
-            found = self._contract.errors(rows, samples, codecs, self._rules.algorithms, present).values()
-            is_due = any(is_leaner(each, present, others) for each in found)
-            text = _ANEW if is_due else ""
-        return bool(broadcast(exchange, text, self._timeout_s))
+        yield from self._measured(samples, codecs)
+        own, timeout_s = self._contract.own_errors(samples, codecs), self._timeout_s
+        rows = yield Together(_LOOK, lambda exchange: gather(exchange, own, timeout_s))
+        yield None
+        text = ""
+        if self._rank == 0:
+            errors = self._contract.finding_errors(rows, samples, codecs, self._rules.algorithms, present)
+            found = yield from errors
+            text = _ANEW if any(is_leaner(each, present, others) for each in found.values()) else ""
+        return bool((yield Together(_LOOK, lambda exchange: broadcast(exchange, text, timeout_s))))
 
-    def _average_norms(self, exchange: Exchange, samples: Samples | None) -> None:
+    def _measured(self, samples: Samples, codecs: Sequence[Codec]) -> Work[None]:
+        """Measure codecs' relative errors; yields at least once, because other ranks may know them."""
+        yield None
+        yield from samples.measuring(encodings(codecs))
+
+    def _average_norms(self, samples: Samples) -> Work[None]:
         """Average the norms of columns and rows over all ranks, as the reference of relative errors."""
-        if samples is not None:
-            norms = samples.slice_norms()
-            mean(exchange, norms, self._timeout_s)
-            samples.compare_with(norms)
-
-    def _decided(
-        self, samples: Samples, line: Line, now: StepTime, lost: Mapping[str, RelativeErrors], present: Plan
-    ) -> tuple[Decision, ...]:
-        """Return rank 0's decisions from the errors with each algorithm; if that fails, keep the plan."""
-        workload = Workload(
-            (sum(samples.counts),) if self._rules.whole else tuple(reversed(samples.counts)),
-            forward_s=now.compute_s - now.backward_s,
-            backward_s=now.backward_s,
-        )
-        involved = dict.fromkeys(codec for each in lost.values() for codec in each.involved(present))
-        try:
-            environment = self._costs.environment(line, involved, typical(samples.flat))
-            return decide(environment, workload, self._world, lost, present, self._rules.half)
-        except GradwireError as error:
-            reason = f"{present.codec} over {present.algorithm} {STAYS}: {error}"
-            return (Decision(present, now.step_s, now.step_s, now.compute_s, reason),)
+        yield None
+        norms = yield from samples.measuring_norms()
+        yield Together("norms of gradients", lambda exchange: mean(exchange, norms, self._timeout_s))
+        samples.compare_with(norms)
+        yield None

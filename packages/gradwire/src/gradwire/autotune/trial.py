@@ -7,7 +7,7 @@ fastest. The steps of a trial are training steps, so it costs only the extra tim
 from __future__ import annotations
 
 import json
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import replace
 from math import inf, isinf
 from statistics import fmean, median
@@ -33,6 +33,9 @@ class Trial:
     steadily faster or slower, by up to a twentieth per turn. Slow plans have no second turn: their steps cost
     the most and add the least information.
 
+    Trials may cost ``trial_share`` of the first ``trial_window_steps`` steps: the time of their steps beyond
+    those of the fastest plan. Decisions whose expected cost exceeds the rest of it have no turn.
+
     If the first plan was in use before (``present``), it stays unless another one is clearly better.
     """
 
@@ -41,7 +44,8 @@ class Trial:
     ) -> None:
         self.decisions, self._config = tuple(decisions), config
         self._turns_s: list[list[float]] = [[] for _ in self.decisions]
-        self._left = list(range(len(decisions))) if len(decisions) > 1 else []  # indices of the next turns
+        self._spent_s = 0.0  # beyond the fastest plan's steps
+        self._left = self._affordable(range(len(decisions)), turns=2)  # indices of the next turns
         self._disagreements: list[float] = []
         self._before = present
 
@@ -96,9 +100,35 @@ class Trial:
         self._turns_s[self._left.pop(0)].append(step_s)
         if not isinf(step_s):
             self._disagreements.append(disagreement)
-        if not self._left and max(map(len, self._turns_s)) == 1:
-            ahead = self._ahead()
-            self._left = ahead[::-1] if len(ahead) > 1 else []
+        timed = [each for turns_s in self._turns_s for each in turns_s if not isinf(each)]
+        self._spent_s = self._config.turn_steps * sum(each - min(timed) for each in timed)
+        is_second = max(map(len, self._turns_s)) > 1
+        if self._left and not is_second and self._spent_s > self._most_s:
+            self._left = []
+        if not self._left and not is_second:
+            self._left = self._affordable(self._ahead(), turns=1)[::-1]
+
+    @property
+    def _most_s(self) -> float:
+        """The most seconds that trials may cost."""
+        config = self._config
+        return config.trial_share * config.trial_window_steps * self.decisions[0].step_s
+
+    def _affordable(self, indices: Iterable[int], turns: int) -> list[int]:
+        """Return the decisions that may have this number of turns at their cost, or none if only one may.
+
+        A decision's measured step time is expected again.
+        """
+        known = self._tried() if any(self._turns_s) else self.decisions
+        timed_s = [each.step_s for each in known if not isinf(each.step_s)]
+        found, spent_s = list[int](), self._spent_s
+        for index in indices:
+            more_s = known[index].step_s - min(timed_s, default=0.0)
+            cost_s = 0.0 if isinf(more_s) else turns * self._config.turn_steps * more_s
+            if not found or spent_s + cost_s <= self._most_s:
+                found.append(index)
+                spent_s += cost_s
+        return found if len(found) > 1 else []
 
     def _ahead(self) -> list[int]:
         """Return the indices of decisions that have a second turn, including untimed decisions."""

@@ -152,6 +152,7 @@ def attach(
         if ledger is None and book is not None:
             undo.callback(book.close)
         undo.callback(sync.close)
+        chooser.prepare(sync)
         _register(model, HookState(model, sync, names))
         warn_about_broadcast_buffers(model)
         return Attached(sync, chooser, undo.pop_all(), watch)

@@ -162,6 +162,7 @@ def attach_fsdp(
         undo.callback(module.register_forward_pre_hook(forward, prepend=True).remove)
         for unit, layout in zip(units, layouts, strict=True):
             _install(unit, steps, codec, layout, undo)
+        chooser.prepare(sync)
         return Attached(sync, chooser, undo.pop_all(), None)
 
 

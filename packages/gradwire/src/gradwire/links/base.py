@@ -78,6 +78,7 @@ class Link(ABC):
     timeout_s: float
     tos: int | None = None
     step: int | None = None
+    hosts: int = 1
     HAS_ALL_REDUCE = False
     HAS_PARTINGS = False
 
@@ -132,7 +133,7 @@ class Wrapper(Link):
     def __init__(self, inner: Link) -> None:
         self.rank, self.world, self.timeout_s = inner.rank, inner.world, inner.timeout_s
         self.tos = None if inner.tos is None else 0  # a wrapper passes frames on whole
-        self.HAS_PARTINGS = inner.HAS_PARTINGS
+        self.HAS_PARTINGS, self.hosts = inner.HAS_PARTINGS, inner.hosts
         self._inner = inner
 
     def close(self) -> None:

@@ -132,7 +132,9 @@ class ProcessGroupLink(SocketLink):
             for each in connections.values():
                 each.close()
             raise
-        names = _with_hosts(names, connections)
+        addresses = _other_hosts(connections)
+        self.hosts = 1 + len({*addresses.values()})
+        names = [f"{name} at {addresses[i]}" if i in addresses else name for i, name in enumerate(names)]
         super().__init__(rank, connections, timeout_s, names, marked, tos)
         gone = weakref.WeakMethod(self._gone)  # no cycle, so that an unclosed link is freed immediately
         self._gloo = GlooAllReduce(
@@ -168,14 +170,14 @@ class ProcessGroupLink(SocketLink):
         self._gloo.close()
 
 
-def _with_hosts(names: Sequence[str], connections: Mapping[int, socket.socket]) -> list[str]:
-    """Return the names with the addresses of ranks on other hosts appended."""
-    found = list(names)
+def _other_hosts(connections: Mapping[int, socket.socket]) -> dict[int, str]:
+    """Return the addresses of the ranks on other hosts."""
+    found = dict[int, str]()
     for peer, connection in connections.items():
         with suppress(OSError):  # the peer has already closed its link
             own, its = connection.getsockname()[0], connection.getpeername()[0]
             if its != own:
-                found[peer] += f" at {its}"
+                found[peer] = its
     return found
 
 

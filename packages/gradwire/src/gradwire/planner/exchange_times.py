@@ -12,6 +12,7 @@ No time is below the lower bound of ``least``.
 from __future__ import annotations
 
 import math
+from collections.abc import Generator, Iterator
 from dataclasses import dataclass, replace
 from functools import lru_cache, partial
 
@@ -23,7 +24,7 @@ from gradwire.costs import ExchangeCost
 from gradwire.errors import SpecError
 from gradwire.plan import FLOAT_NBYTES, Plan
 from gradwire.timing.environment import CodecCost, CodecPoint, Environment, as_seen_by
-from gradwire.timing.replay import Replay, replay
+from gradwire.timing.replay import Replay, replaying
 from gradwire.timing.simulate import Wires, simulate
 
 
@@ -198,11 +199,30 @@ _FASTEST_NBYTES_PER_S = 1e15
 """The rate that represents an infinitely fast link where a finite rate is needed."""
 
 
+@dataclass(frozen=True, slots=True)
+class ReplayEffort:
+    """The limits of replays, which determine how exact times are, and how long it takes to find them.
+
+    ``frames`` is the number of frames above which a bucket is extended from two shorter ones. These have at
+    least ``segments`` segments in each chunk, and twice as many. ``per_octave`` is the number of sizes of
+    buckets from one power of two to the next between which times are interpolated.
+    """
+
+    frames: int = MOST_FRAMES
+    segments: int = FEWEST_SEGMENTS
+    per_octave: int = 4
+
+
+USUAL = ReplayEffort()
+QUICK = ReplayEffort(frames=200, segments=1, per_octave=1)
+"""The effort between two steps of a run: up to four ranks, a replay takes less than 10 ms."""
+
+
 class Family:
     """The times of exchanges in one environment, cached for each number of ranks."""
 
-    def __init__(self, environment: Environment) -> None:
-        self.environment = environment
+    def __init__(self, environment: Environment, effort: ReplayEffort = USUAL) -> None:
+        self.environment, self.effort = environment, effort
         self._of_world: dict[int, ExchangeTimes] = {}
 
     def among(self, world: int) -> ExchangeTimes:
@@ -216,10 +236,11 @@ class ExchangeTimes:
     """The times of exchanges between ``world`` ranks, created by ``Family.among``."""
 
     def __init__(self, family: Family, world: int) -> None:
-        self._family, self.world = family, world
+        self._family, self.world, self._effort = family, world, family.effort
         self.environment = among(family.environment, world)
         self._with_residuals = lru_cache(None)(partial(with_residuals, self.environment))
         self._known: dict[tuple[BucketPlan, int], ExchangeCost] = {}
+        self._replays: dict[tuple[BucketPlan, int], ExchangeCost] = {}
         self._bounds: dict[tuple[BucketPlan, int], ExchangeCost] = {}
 
     def least(self, plan: BucketPlan, count: int) -> ExchangeCost:
@@ -237,17 +258,21 @@ class ExchangeTimes:
         return self._known[key]
 
     def between(self, plan: BucketPlan, count: int) -> ExchangeCost:
-        """Return the cost of ``count`` floats by linear interpolation between round numbers of floats.
+        """Return the cost of ``count`` floats by linear interpolation between sizes of ``grid_counts``.
 
-        There are four round numbers from one power of two to the next. Use this for models with many buckets
-        of different sizes.
+        Use it for models with many buckets of different sizes.
         """
-        apart = max(1, (1 << max(0, count.bit_length() - 1)) // 4)
-        below, beyond = divmod(count, apart)
-        found = self.terms(plan, below * apart)
-        if beyond:
-            found = found.towards(self.terms(plan, (below + 1) * apart), beyond / apart)
+        below, *above = self.grid_counts(count)
+        found = self.terms(plan, below)
+        if above:
+            found = found.towards(self.terms(plan, above[0]), (count - below) / (above[0] - below))
         return _at_least(found, self.least(plan, count))
+
+    def grid_counts(self, count: int) -> tuple[int, ...]:
+        """Return ``count`` if it is one of the sizes of ``ReplayEffort``, or the sizes below and above it."""
+        apart = max(1, (1 << max(0, count.bit_length() - 1)) // self._effort.per_octave)
+        below = count // apart * apart
+        return (below,) if below == count else (below, below + apart)
 
     def _find(self, plan: BucketPlan, count: int) -> ExchangeCost:
         if self.world <= REPLAYED_WORLD:
@@ -255,18 +280,37 @@ class ExchangeTimes:
         return self._walked(plan, count)
 
     def _replayed_or_extended(self, plan: BucketPlan, count: int) -> ExchangeCost:
+        for _ in self.replays(plan, count):
+            pass
+        short, *longer = (self._replays[plan, each] for each in self._replayed_counts(plan, count))
+        if not longer:
+            return short
+        fewer, more = self._replayed_counts(plan, count)
+        return short.towards(longer[0], (count - fewer) / (more - fewer))
+
+    def _replayed_counts(self, plan: BucketPlan, count: int) -> tuple[int, ...]:
+        """Return ``count``, or the numbers of floats of two shorter buckets from which it is extended."""
         chunks = collectives.get(plan.algorithm).chunks(self.world)
         whole = chunks * plan.segment_nbytes // FLOAT_NBYTES  # one segment in each chunk
         frames = 2 * (self.world - 1) * chunks
-        fewer = max(FEWEST_SEGMENTS, MOST_FRAMES // (3 * frames))
-        if frames * count / whole <= max(MOST_FRAMES, 3 * fewer * frames):
-            return self._replayed(plan, count)
-        short, long = (self._replayed(plan, each * whole) for each in (fewer, 2 * fewer))
-        return short.towards(long, (count / whole - fewer) / fewer)
+        most = self._effort.frames
+        fewer = max(self._effort.segments, most // (3 * frames))
+        if frames * count / whole <= max(most, 3 * fewer * frames):
+            return (count,)
+        return fewer * whole, 2 * fewer * whole
 
-    def _replayed(self, plan: BucketPlan, count: int) -> ExchangeCost:
+    def replays(self, plan: BucketPlan, count: int) -> Iterator[None]:
+        """Replay what ``terms`` needs up to ``REPLAYED_WORLD`` ranks, in pieces of about a millisecond."""
+        if self.world > REPLAYED_WORLD:
+            yield from self._family.among(REPLAYED_WORLD).replays(plan, count)
+            return
+        for each in self._replayed_counts(plan, count):
+            if (plan, each) not in self._replays:
+                self._replays[plan, each] = yield from self._replay(plan, each)
+
+    def _replay(self, plan: BucketPlan, count: int) -> Generator[None, None, ExchangeCost]:
         environment = self._with_residuals(plan.codec) if plan.residual else self.environment
-        done = replay(
+        done = yield from replaying(
             plan.algorithm, self.world, count, plan.segment_nbytes, plan.codec, environment, plan.half
         )
         busiest = max(done.ranks, key=lambda rank: rank.wire_nbytes)

@@ -16,7 +16,7 @@ its part ``exposed_s`` doesn't overlap computation and adds to the step.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from functools import lru_cache
 
@@ -130,9 +130,17 @@ class Predictor:
         codecs.
         """
         parts = self._parts(plan.bucket_nbytes)
-        sizes = {part.count for part in parts}
-        find = self._times.terms if len(sizes) <= _FEW_SIZES else self._times.between
+        find = self._times.terms if _has_few_sizes(parts) else self._times.between
         return self._prediction(plan, parts, self._costs(plan, parts, find))
+
+    def replays(self, plan: Plan) -> Iterator[None]:
+        """Replay what ``predict`` needs, in pieces of about a millisecond."""
+        parts, bucket_plan = self._parts(plan.bucket_nbytes), self._bucket_plan(plan)
+        for count in dict.fromkeys(part.count for part in parts):
+            sizes = (count,) if _has_few_sizes(parts) else self._times.grid_counts(count)
+            for size in sizes:
+                yield from self._times.replays(bucket_plan, size)
+                yield
 
     def least_s(self, plan: Plan) -> float:
         """Return a lower bound on ``Prediction.to_loss_s``, without a replay."""
@@ -195,6 +203,10 @@ class Predictor:
             return 0.0
         busy_s = compute_s * min(1.0, ranks / self._host.cores)
         return max(0.0, busy_s + total.cores_s - compute_s)
+
+
+def _has_few_sizes(parts: Sequence[Part]) -> bool:
+    return len({part.count for part in parts}) <= _FEW_SIZES
 
 
 def beyond_backward_s(ready_s: Iterable[float], exchange_s: Iterable[float], backward_s: float) -> float:

@@ -129,13 +129,13 @@ class Method(ABC):
                 owns_link=link is not group,
                 fails_late=True,
             )
-            self.residuals = Residuals(plan, link.rank, link.world)
+            self.exchange, self.residuals = context.exchange, Residuals(plan, link.rank, link.world)
             self.sync = GradientSync(context, Layouts(()), self.residuals, [self._chooser])
-            self.exchange = context.exchange
             if options:
                 check_options(f"{options}, gradwire {version()}", self.exchange)
             self._check_ranks()
             self._lay_out()
+            self._chooser.prepare(self.sync)
         except BaseException:
             if link is not group:
                 leave(link, None)

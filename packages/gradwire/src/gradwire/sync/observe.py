@@ -99,12 +99,15 @@ class PlanChooser(StepObserver):
 
     decisions: Sequence[tuple[int, PlanChoice]] = ()
 
+    def prepare(self, sync: BetweenSteps) -> None:
+        """Measure before the first step; called once, on all ranks, after they have agreed on settings."""
+
     def leave_out(self, seconds: float) -> None:
         """Subtract ``seconds`` from the current step, in which training did something else."""
 
     @property
     def intention(self) -> str:
-        """A clause for a run's first line that says how it will choose a plan; empty if it never does."""
+        """The words after the first plan in a run's first line; empty if it never chooses."""
         return ""
 
     @property
@@ -123,8 +126,7 @@ def begin_watching(context: SyncContext, observers: Sequence[StepObserver]) -> N
         each.connected(context)
     if context.rank != 0:
         return
-    plan = f"{context.plan.codec} over {context.plan.algorithm}"
     choosers = (each for each in observers if isinstance(each, PlanChooser))
     intention = next((each.intention for each in choosers if each.intention), "")
-    begin = f"beginning with {plan}; {intention}" if intention else f"with {plan}"
-    LOG.info("attached on %s, %s", counted(context.world, "rank"), begin)
+    plan = f"{context.plan.codec} {intention or f'over {context.plan.algorithm}'}"
+    LOG.info("%s, %s, %s", counted(context.link.hosts, "host"), counted(context.world, "rank"), plan)

@@ -21,7 +21,7 @@ from __future__ import annotations
 import heapq
 import math
 from collections import defaultdict, deque
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Generator, Iterator
 from dataclasses import dataclass, field
 from functools import cache, partial
 
@@ -65,15 +65,34 @@ def replay(
     ``environment`` has, and ``half`` is ``schedule`` for the all-reduce, or ``reduce`` or ``broadcast``.
     Raises ``SpecError`` if the algorithm is unknown, or if the codec has no costs.
     """
+    pieces = replaying(algorithm, world, count, segment_nbytes, codec, environment, half)
+    while True:
+        try:
+            next(pieces)
+        except StopIteration as done:
+            found: Replay = done.value
+            return found
+
+
+def replaying(
+    algorithm: str,
+    world: int,
+    count: int,
+    segment_nbytes: int,
+    codec: str,
+    environment: Environment,
+    half: str = "schedule",
+) -> Generator[None, None, Replay]:
+    """Compute what ``replay`` returns, in pieces of about a millisecond."""
     chosen = collectives.get(algorithm)
     steps: Callable[[int, int], Iterator[collectives.Step]] = getattr(chosen, half)
-    chunks = chosen.chunks(world)
-    orders = [
-        frame_order(steps(rank, world), count, chunks, segment_nbytes // 4, AHEAD) for rank in range(world)
-    ]
+    chunks, orders = chosen.chunks(world), list[list[Action]]()
+    for rank in range(world):
+        orders.append(frame_order(steps(rank, world), count, chunks, segment_nbytes // 4, AHEAD))
+        yield
     first_terms = world if half == "broadcast" else 1
     environment = as_seen_by(algorithm, environment)
-    return _Machinery(orders, environment.cost(codec), environment, first_terms).run()
+    return (yield from _Machinery(orders, environment.cost(codec), environment, first_terms).run())
 
 
 @dataclass(slots=True, eq=False)
@@ -114,6 +133,10 @@ class _Rank:
     times: ExchangeCost = field(default_factory=ExchangeCost)
 
 
+_EVENTS_AT_ONCE = 256
+"""The number of events in a piece of a replay; each takes a few microseconds."""
+
+
 class _Machinery:
     """The event loop of a replay, with its ranks, cores, and streams; events run in order of time."""
 
@@ -136,14 +159,16 @@ class _Machinery:
         self._events: list[tuple[float, int, _Rank | _Frame | ReplayStream, int]] = []
         self._count = 0
 
-    def run(self) -> Replay:
-        """Run all events and return the result."""
+    def run(self) -> Generator[None, None, Replay]:
+        """Run all events and return the result; yields every ``_EVENTS_AT_ONCE`` events."""
         for rank in self._ranks:
             for _ in range(AHEAD):
                 self._post(rank)
             self._schedule(0.0, rank)
         while self._events:
-            now, _, subject, version = heapq.heappop(self._events)
+            now, number, subject, version = heapq.heappop(self._events)
+            if number % _EVENTS_AT_ONCE == 0:
+                yield
             if isinstance(subject, _Rank):
                 self._go_on(subject, now)
             elif isinstance(subject, ReplayStream):

@@ -1,0 +1,155 @@
+"""Measure what a run's choice of a plan costs: its longest steps, and the time of its trials.
+
+    python bench/choosing.py                              # as root, two minutes
+    python bench/choosing.py --width 64 --rate 100mbit
+
+The ranks train on a testbed, once with ``attach(model)`` and once with ``fp8``, with which it begins. The
+second run shows how much the longest steps owe to the machine. Figures are ratios within one run, apart from
+the seconds until the first line and until the decision.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import logging
+import os
+import subprocess
+import sys
+from pathlib import Path
+from statistics import median
+from tempfile import TemporaryDirectory
+from time import perf_counter
+from typing import Any
+
+from gradwire_lab.testbed.registry import KEPT_MEMORY
+
+AUTO, FIXED = "auto", "fp8"
+WARM = 5
+"""The first steps, which allocate buffers."""
+WINDOW = 100
+"""The first steps, of whose time trials may take a tenth."""
+ON_TRIAL = "on trial"
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    parser.add_argument("--hosts", type=int, default=4, help="hosts of the testbed (4)")
+    parser.add_argument("--rate", default="1gbit", help="rate of their links (1gbit)")
+    parser.add_argument("--steps", type=int, default=300, help="steps of each run (300)")
+    parser.add_argument("--width", type=int, default=1400, help="width of the hidden layers (1400: 18 MB)")
+    parser.add_argument("--batch", type=int, default=32, help="examples of each rank in a step (32)")
+    parser.add_argument("--worker", nargs=2, metavar=("PLAN", "FILE"), help=argparse.SUPPRESS)
+    words = parser.parse_args()
+    if words.worker is not None:
+        plan, path = words.worker
+        work(plan, path, words.steps, words.width, words.batch)
+        return
+    print(f"load of the machine: {os.getloadavg()[0]:.1f}")
+    for plan in (AUTO, FIXED):
+        seen = measure(plan, words)
+        print(f"{plan}: {'; '.join(figures(seen))}")
+        for line in seen["lines"]:
+            print(f"  gradwire: {line}")
+
+
+def measure(plan: str, words: argparse.Namespace) -> dict[str, Any]:
+    """Train once on a testbed; return rank 0's measurements."""
+    with TemporaryDirectory() as folder:
+        path = Path(folder, "seen.json")
+        options = [f"--{name}={getattr(words, name)}" for name in ("steps", "width", "batch")]
+        worker = [sys.executable, __file__, "--worker", plan, str(path), *options]
+        bed = [sys.executable, "-m", "gradwire", "testbed", "run", "--hosts", str(words.hosts)]
+        subprocess.run([*bed, "--rate", words.rate, "--", *worker], check=True, env=os.environ | KEPT_MEMORY)
+        seen: dict[str, Any] = json.loads(path.read_text(encoding="utf-8"))
+        return seen
+
+
+class Lines(logging.Handler):
+    """The lines of ``gradwire``'s logger, and the time of the first one."""
+
+    def __init__(self) -> None:
+        super().__init__(logging.INFO)
+        self.lines, self.first_s = list[str](), 0.0
+
+    def emit(self, record: logging.LogRecord) -> None:
+        """Keep a line."""
+        self.first_s = self.first_s or perf_counter()
+        self.lines.append(record.getMessage())
+
+
+def work(plan: str, path: str, steps: int, width: int, batch: int) -> None:
+    """Train as one rank."""
+    import torch
+    import torch.distributed as dist
+    from torch import nn
+    from torch.nn.parallel import DistributedDataParallel
+
+    import gradwire
+
+    os.environ["GRADWIRE_LOG"] = "info"
+    torch.set_num_threads(1)
+    dist.init_process_group("gloo")
+    rank, lines = dist.get_rank(), Lines()
+    logging.getLogger("gradwire").addHandler(lines)
+    torch.manual_seed(0)
+    layers = [
+        nn.Linear(256, width),
+        *(nn.ReLU(), nn.Linear(width, width)) * 2,
+        nn.ReLU(),
+        nn.Linear(width, 10),
+    ]
+    model = DistributedDataParallel(nn.Sequential(*layers))
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.01)
+    data = torch.Generator().manual_seed(rank)
+    seconds, began = list[float](), perf_counter()
+    with gradwire.attach(model, plan) as attached:
+        attach_s = perf_counter() - began
+        for _ in range(steps):
+            step_began = perf_counter()
+            x = torch.randn(batch, 256, generator=data)
+            optimizer.zero_grad()
+            nn.functional.cross_entropy(model(x), x[:, :10].argmax(1)).backward()  # type: ignore[no-untyped-call]
+            optimizer.step()
+            seconds.append(perf_counter() - step_began)
+        decisions = [(step, decision.reason) for step, decision in attached.decisions]
+    seen = {"seconds": seconds, "decisions": decisions, "lines": lines.lines}
+    seen |= {"attach_s": attach_s, "first_line_s": lines.first_s - began}
+    if rank == 0:
+        Path(path).write_text(json.dumps(seen), encoding="utf-8")
+    dist.destroy_process_group()
+
+
+def figures(seen: dict[str, Any]) -> list[str]:
+    """Return the figures of one run, in words."""
+    seconds, decisions = seen["seconds"], seen["decisions"]
+    found = [f"attached after {seen['attach_s']:.2f} s, first line after {seen['first_line_s']:.2f} s"]
+    if not decisions:
+        return [*found, longest("all steps", seconds, WARM, len(seconds))]
+    first = decisions[0][0]
+    last = next((step for step, reason in decisions if ON_TRIAL not in reason), len(seconds) + 1)
+    found.append(f"decided before step {first}, after {sum(seconds[: first - 1]):.1f} s")
+    found.append(longest("before", seconds, WARM, first - 1))
+    usual_s = median(seconds[WARM : first - 1] or seconds[:WARM])
+    tried = seconds[first - 1 : last - 1]
+    extra = (sum(tried) - len(tried) * usual_s) / sum(seconds[:WINDOW])
+    found.append(f"{len(tried)} steps of trials, with {extra:+.1%} of the first {WINDOW} steps' time")
+    found.append(longest("after", seconds, last - 1, len(seconds)))
+    return found
+
+
+def longest(name: str, seconds: list[float], begin: int, end: int) -> str:
+    """Return the longest steps of a part of a run, as multiples of its median."""
+    part = seconds[begin:end]
+    if not part:
+        return f"no steps {name}"
+    usual_s = median(part)
+    most = sorted(range(begin, end), key=seconds.__getitem__)[:-4:-1]
+    ratios = ", ".join(f"{seconds[i] / usual_s:.2f} (step {i + 1})" for i in most)
+    return f"{name} {1000 * usual_s:.1f} ms a step, the longest {ratios} times that"
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,144 @@
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import replace
+from typing import Any
+
+import pytest
+
+from gradwire import Auto, Exchange, Link, Plan
+from gradwire.autotune.pacing import PacedWork, Together, Work, at_once
+from gradwire.autotune.settings import DEFAULT
+from gradwire.sync.group import gather
+from support.piloted import Run
+from support.ranks import run_ranks
+from support.told_line import WARM_UP, tell_line
+
+STEP_S, FIRST = 1.0, 6
+CONFIG = replace(
+    DEFAULT, paced_share=0.1, paced_doubling_steps=20, most_paced_steps=60, meeting_steps=5, most_trials=1
+)
+
+
+def _ranks(exchange: Exchange) -> list[list[float]]:
+    return gather(exchange, [float(exchange.link.rank + 1)])
+
+
+class Rank:
+    """One rank between steps, whose clock moves only in its own pieces of work."""
+
+    def __init__(self, link: Link, piece_s: float) -> None:
+        self.exchange, self.piece_s = Exchange(link, Plan()), piece_s
+        self.now = 0.0
+        self.exchanged: list[str] = []
+        self.pieces = 0
+
+    def exchange_now(self, what: str, call: Callable[[Exchange], Any]) -> Any:
+        self.exchanged.append(what)
+        return call(self.exchange)
+
+    def work(self, *counts: int) -> Work[list[float]]:
+        """Add up the ranks after so many local pieces each time; return the sums."""
+        sums = []
+        for count in counts:
+            for _ in range(count):
+                self.pieces += 1
+                self.now += self.piece_s
+                yield None
+            rows = yield Together("a sum", _ranks)
+            sums.append(sum(row[0] for row in rows))
+        return sums
+
+    def run(self, work: Work[Any]) -> tuple[int, Any, list[float]]:
+        """Return the number of the last step, the result, and the seconds of work before each step."""
+        paced = PacedWork(work, FIRST, STEP_S, 10.0, lambda: self.now, CONFIG)
+        spent = []
+        for step in range(FIRST, FIRST + 1000):
+            began, sync = self.now, self
+            is_done = paced.advance(step, sync)  # type: ignore[arg-type]
+            spent.append(self.now - began)
+            if is_done:
+                return step, paced.result, spent
+        raise AssertionError("the work never ends")
+
+
+def test_work_that_takes_no_time_is_done_before_one_step() -> None:
+    def run(link: Link) -> Any:
+        return Rank(link, 0.0).run(Rank(link, 0.0).work(3, 100, 1))
+
+    for step, sums, _ in run_ranks(3, run):
+        assert (step, sums) == (FIRST, [6.0] * 3)
+
+
+def test_ranks_of_different_speed_end_in_the_same_step() -> None:
+    def run(link: Link) -> Any:
+        rank = Rank(link, 0.04 * link.rank)
+        return rank.run(rank.work(10, 20 * (1 + link.rank), 1))
+
+    first, *others = run_ranks(3, run)
+    assert all((step, sums) == first[:2] for step, sums, _ in others)
+    assert first[1] == [6.0] * 3
+    assert first[0] > FIRST + 5
+
+
+def test_a_step_has_its_share_of_the_work_and_at_most_a_piece_more() -> None:
+    piece_s = 0.03
+
+    def run(link: Link) -> Any:
+        rank = Rank(link, piece_s)
+        return *rank.run(rank.work(100)), rank.exchanged
+
+    for step, _, spent, exchanged in run_ranks(2, run):
+        assert sum(spent) == pytest.approx(100 * piece_s)
+        assert max(spent[:20]) <= 0.1 * STEP_S + piece_s
+        assert 0.1 * STEP_S < max(spent[20:]) <= 0.2 * STEP_S + piece_s
+        meetings = [late for late in range(step - FIRST + 1) if late % 5 == 0]
+        assert exchanged == ["progress"] * len(meetings) + ["a sum"]
+
+
+def test_however_slow_a_rank_is_all_are_done_after_a_fixed_number_of_steps() -> None:
+    def run(link: Link) -> Any:
+        rank = Rank(link, 100.0 * link.rank)
+        return rank.run(rank.work(200, 3, 400))
+
+    for step, sums, spent in run_ranks(2, run):
+        assert (step, sums) == (FIRST + CONFIG.most_paced_steps, [3.0] * 3)
+        assert len(spent) == CONFIG.most_paced_steps + 1
+
+
+def test_exchanges_without_work_between_them_are_in_successive_steps() -> None:
+    def run(link: Link) -> Any:
+        rank = Rank(link, 1.0)
+        return *rank.run(rank.work(0, 0, 0))[:2], rank.exchanged
+
+    for step, sums, exchanged in run_ranks(2, run):
+        assert (step, sums) == (FIRST + 2, [3.0] * 3)
+        assert exchanged == ["a sum"] * 3, "all ranks know where they are"
+
+
+def test_work_at_once_is_the_same_work() -> None:
+    def run(link: Link) -> list[float]:
+        return at_once(Rank(link, 1.0).work(2, 3), Exchange(link, Plan()))
+
+    assert run_ranks(3, run) == [[6.0] * 2] * 3
+
+
+@pytest.mark.parametrize("slow", [(0.001, 0.0), (0.0, 3.0), (7.0, 3.0)])
+def test_a_busy_machine_delays_a_decision_by_a_limited_number_of_steps(
+    slow: tuple[float, float], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Each look at a rank's clock takes it so many seconds, of which every piece of work has some."""
+    tell_line(monkeypatch)
+
+    def run(link: Link) -> Run:
+        one = Run(link, Auto(config=CONFIG))
+        one.tick_s = slow[link.rank]
+        for number in range(1, WARM_UP + CONFIG.most_paced_steps + 4):
+            one.step(number)
+        return one
+
+    runs = run_ranks(2, run)
+    assert runs[0].plans == runs[1].plans
+    step, decision = runs[0].tuner.decisions[0]
+    assert runs[0].plans[step - 2 : step] == [Auto().first_plan, decision.plan]
+    assert WARM_UP + 1 < step <= WARM_UP + 1 + CONFIG.most_paced_steps
