@@ -60,7 +60,10 @@ def print_idle(delay: str) -> None:
         errors = sorted(abs(seconds - parse_duration(each)) for seconds in told)
         median, p99 = statistics.median(errors), errors[len(errors) * 99 // 100]
         by = f"{each} by a {run.impairment}" if run.impairment else "no delay"
-        print(f"idle link, {by}: off by {format_duration(median)} (median), {format_duration(p99)} (99 %)")
+        print(
+            f"idle link, {by}: off by {format_duration(median)} (median), {format_duration(p99)} (99 %)",
+            flush=True,
+        )
 
 
 def row(rate: str | None, delay: str, seconds: float, loss: float = 0.0) -> tuple[str, ...]:
