@@ -50,9 +50,9 @@ def main() -> None:
     print(f"load of the machine: {os.getloadavg()[0]:.1f}")
     for plan in (AUTO, FIXED):
         seen = measure(plan, words)
-        print(f"{plan}: {'; '.join(figures(seen))}")
+        print(f"{plan}: {'; '.join(figures(seen))}", flush=True)
         for line in seen["lines"]:
-            print(f"  gradwire: {line}")
+            print(f"  gradwire: {line}", flush=True)
 
 
 def measure(plan: str, words: argparse.Namespace) -> dict[str, Any]:

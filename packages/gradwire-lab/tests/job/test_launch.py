@@ -57,7 +57,8 @@ def test_a_comparison_from_the_command_line(tmp_path: Path, capsys: pytest.Captu
         assert [epoch["epoch"] for epoch in run["epochs"]] == [1, 2]
         split_s = run["compute_s_per_step"] + run["codec_s_per_step"] + run["exposed_s_per_step"]
         assert 0.5 * run["step_s"] < split_s < 1.2 * run["step_s"]
-    assert runs[f"sync:{DEFAULT_CODEC}"]["ratio"] == pytest.approx(4, rel=0.02)
+    ratio = 4 * (1 << 20) / parse(DEFAULT_CODEC).max_nbytes(1 << 20)
+    assert runs[f"sync:{DEFAULT_CODEC}"]["ratio"] == pytest.approx(ratio, rel=0.02)
     assert runs["server:identity"]["accuracy"] == pytest.approx(runs["sync:identity"]["accuracy"], abs=0.02)
     assert not children()
 

@@ -30,7 +30,9 @@ def test_the_rank_that_loses_much_warns_once_for_each_bucket(run_processes: RunP
             continue
         assert sum(share > 0.99 for share in found["shares"][32].values()) >= 7
         assert 1 < len(found["warnings"]) < 8, "as many as there are buckets"
-        names = {each.split(" of the gradient of ")[1].split()[0].rstrip(",") for each in found["warnings"]}
+        names = {
+            each.split(" of the gradient norm of ")[1].split()[0].rstrip(",") for each in found["warnings"]
+        }
         assert len(names) == len(found["warnings"])
         for sentence in found["warnings"]:
             assert sentence.startswith(f"rank {rank}: {KILLS} loses ")

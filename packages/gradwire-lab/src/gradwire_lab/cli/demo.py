@@ -51,7 +51,10 @@ SLOW_PARTS = {
 
 The baselines' steps are all alike, but ``attach`` first chooses its plan.
 """
-PACED = ["--runs", f"sync,sync:bf16,sync:{DEFAULT_CODEC},pipe:{DEFAULT_CODEC}"]
+PACED = [
+    "--runs",
+    ",".join(dict.fromkeys(("sync", "sync:bf16", f"sync:{DEFAULT_CODEC}", f"pipe:{DEFAULT_CODEC}"))),
+]
 """The runs without a testbed, in which D-Sync replaces DDP, its hook, and ``attach``."""
 PICTURE = "demo.png"
 

@@ -40,7 +40,9 @@ class AutoConfig:
         5, "steps", "The first step is slow; the others give step times and a sample.", least=2
     )
     window_steps: int = _of(20, "steps", "A median of this many steps hides a pause for evaluation.")
-    resample_steps: int = _of(240, "steps", "Samples cost time, and gradients change slowly.")
+    resample_steps: int = _of(
+        240, "steps", "Gradients change slowly. A multiple of window_steps; it limits postponed choices, too."
+    )
     patience_steps: int = _of(60, "steps", "More frequent choices would cost more than they gain.")
     most_patience_steps: int = _of(960, "steps", "The patience doubles with each choice, up to this value.")
     quiet_steps: int = _of(500, "steps", "A run that is stable this long gets its first patience again.")

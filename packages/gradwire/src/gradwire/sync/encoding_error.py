@@ -224,7 +224,7 @@ class Verdict(Work):
 
 
 def _advice(encoding: Codec) -> str:
-    better = "bf16" if encoding.name == parse(DEFAULT_CODEC).name else DEFAULT_CODEC
+    better = next(each for each in (DEFAULT_CODEC, "bf16", "fp8") if parse(each).name != encoding.name)
     if encoding.name == "terngrad":  # its errors grow when they are fed back
         return f"try the codec {better}"
     return f"try the codec {better}, or a plan with residual=True"
