@@ -7,6 +7,9 @@
 #include <nanobind/stl/tuple.h>
 #include <nanobind/stl/vector.h>
 
+#include <unistd.h>
+
+#include <atomic>
 #include <functional>
 #include <optional>
 #include <stdexcept>
@@ -44,6 +47,10 @@ using CopiesTuple = std::tuple<std::size_t, std::uintptr_t, std::uintptr_t, std:
 using ErrorsTuple = std::tuple<std::uintptr_t, std::uintptr_t, std::uintptr_t, std::size_t>;
 using Numbers = std::tuple<int, int, int>;
 using Times = std::tuple<double, double, double>;
+
+// Whether the interpreter is about to end, after which a thread that returns to it would be ended through C++ frames,
+// which aborts the process. A thread that is still in a run waits for the end of the process instead.
+std::atomic<bool> interpreter_ends{false};
 
 // The state of one connection after a run.
 struct End {
@@ -139,6 +146,7 @@ Result run(engine::Engine& self, const std::vector<PeerTuple>& ends, std::uintpt
   {
     const nb::gil_scoped_release release;
     result.outcome = self.run(request, peers, activity, is_interrupted);
+    while (interpreter_ends.load()) ::pause();
   }
   for (const engine::Peer& peer : peers) result.ends.push_back(end_of(peer));
   result.times = {activity.moved_s, activity.heard_s, activity.sent_s};
@@ -185,6 +193,7 @@ void bind_engine(nb::module_& m) {
       .def_ro("ends", &Result::ends)
       .def_ro("times", &Result::times)
       .def_ro("interrupt", &Result::interrupt);
+  m.def("hold_threads", [] { interpreter_ends.store(true); });
   nb::class_<engine::Engine>(m, "Engine").def(nb::init<>()).def("run", &run);
 }
 

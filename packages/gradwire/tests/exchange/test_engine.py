@@ -2,9 +2,6 @@
 
 from __future__ import annotations
 
-import socket
-import struct
-import threading
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Any, NamedTuple
@@ -15,69 +12,23 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from gradwire.codecs import Codec, parse
+from gradwire.codecs.blocks import Fp8
 from gradwire.codecs.native import NativeCodec
-from gradwire.errors import ExchangeError, SpecError
+from gradwire.errors import SpecError
 from gradwire.exchange import Exchange
-from gradwire.exchange.engine import EngineRun
 from gradwire.exchange.feedback import Residual
 from gradwire.exchange.norms import Norms
 from gradwire.exchange.request import BucketRequest, Half
 from gradwire.exchange.views import ParameterViews
 from gradwire.links import Link
-from gradwire.links.base import Wrapper
-from gradwire.links.sockets import SocketLink
 from gradwire.plan import Plan
-from gradwire.wire import HEADER_NBYTES, PARTING, Header, frame_memory, memory_of, parting_frame, seal_frame
 from support.every_codec import SPECS
+from support.in_python import InPython
 from support.meshes import sockets
 
 RunRanks = Callable[..., list[Any]]
 NATIVE = [spec for spec in SPECS if isinstance(parse(spec), NativeCodec)]
 ALGORITHMS = ["ring", "tree", "butterfly", "star", "pairwise"]
-
-
-class InPython(Wrapper):
-    """A link that the native engine can't use; it notes the frames that it sends and receives."""
-
-    def __init__(self, inner: Link) -> None:
-        super().__init__(inner)
-        self.frames: list[bytes] = []
-
-    def isend(self, to: int, frame: torch.Tensor) -> Any:
-        """Note a frame, and send it."""
-        self.frames.append(bytes(memory_of(frame)))
-        return self._inner.isend(to, frame)
-
-    def irecv(self, source: int, buffer: torch.Tensor) -> Any:
-        """Receive a frame, which is noted when it has arrived."""
-        return Noted(self._inner.irecv(source, buffer), self.frames)
-
-
-class Noted:
-    """A receive that notes its frame."""
-
-    def __init__(self, inner: Any, frames: list[bytes]) -> None:
-        self._inner, self._frames = inner, frames
-
-    def wait(self, *arguments: Any, **named: Any) -> torch.Tensor:
-        """Return the frame."""
-        frame: torch.Tensor = self._inner.wait(*arguments, **named)
-        self._frames.append(bytes(memory_of(frame)))
-        return frame
-
-
-@pytest.fixture(autouse=True)
-def native_runs(monkeypatch: pytest.MonkeyPatch) -> list[int]:
-    """Return the ranks of the engine's runs, one by one."""
-    ranks: list[int] = []
-    run = EngineRun.run
-
-    def counted(self: EngineRun) -> Any:
-        ranks.append(self._resources.link.rank)
-        return run(self)
-
-    monkeypatch.setattr(EngineRun, "run", counted)
-    return ranks
 
 
 class Found(NamedTuple):
@@ -219,137 +170,9 @@ def test_frames_are_the_same_bytes(run_ranks: RunRanks) -> None:
         assert len(noted[0]) == 2 * 2 * 2 * 5, "two buckets, halves and directions, five segments each"
 
 
-# Failures: what the other end of a rank's connection does, and the error of the rank, by both.
-
 CODEC = parse("fp8")
 PLAN = Plan(CODEC, "ring", segment_nbytes=1 << 14)
 COUNT = 16_384
-SEGMENT = 4096
-
-
-class Peer:
-    """The other end of rank 0's connection, which reads nothing unless it is asked to."""
-
-    def __init__(self, connection: socket.socket) -> None:
-        self.connection = connection
-
-    def send(self, frame: torch.Tensor, nbytes: int | None = None) -> None:
-        """Send a frame, or a part of it, after its length."""
-        data = bytes(memory_of(frame))
-        self.connection.sendall(struct.pack("<Q", len(data)) + data[:nbytes])
-
-    def frame(self, count: int = SEGMENT, payload: bytes | None = None, **named: int) -> torch.Tensor:
-        """Return the first frame of a correct rank, with some fields of its header replaced."""
-        memory = frame_memory(HEADER_NBYTES + CODEC.max_nbytes(SEGMENT) + 1)
-        body = memory[HEADER_NBYTES:]
-        nbytes = CODEC.encode(torch.ones(SEGMENT), body).numel()
-        if payload is not None:
-            nbytes = len(payload)
-            body[:nbytes] = torch.frombuffer(bytearray(payload), dtype=torch.uint8)
-        fields = {
-            "codec_id": CODEC.wire_id,
-            "fingerprint": CODEC.fingerprint,
-            "sequence": 0,
-            "flags": 1,
-            "count": count,
-        }
-        return seal_frame(memory, nbytes, **(fields | named))
-
-    def altered(self, position: int) -> torch.Tensor:
-        """Return a correct frame with one bit flipped."""
-        frame = self.frame().clone()
-        frame[position] ^= 4
-        return frame
-
-
-def ends_within_a_frame(peer: Peer) -> None:
-    peer.send(peer.frame(), 50)
-    peer.connection.close()
-
-
-def ends_after_a_frame(peer: Peer) -> None:
-    peer.send(peer.frame())
-    peer.connection.close()
-
-
-FAULTS: dict[str, Callable[[Peer], None]] = {
-    "is gone": lambda peer: peer.connection.close(),
-    "stops": lambda _: None,
-    "stops within a length": lambda peer: peer.connection.sendall(b"\x10"),
-    "stops within a frame": lambda peer: peer.send(peer.frame(), 50),
-    "ends within a frame": ends_within_a_frame,
-    "ends after a frame": ends_after_a_frame,
-    "only keeps alive": lambda peer: peer.connection.sendall(b"\xff" * 80),
-    "announces too much": lambda peer: peer.connection.sendall(struct.pack("<Q", 1 << 40)),
-    "sends nothing as a frame": lambda peer: peer.connection.sendall(struct.pack("<Q", 0)),
-    "sends half a header": lambda peer: peer.send(peer.frame()[:16].clone()),
-    "speaks another protocol": lambda peer: peer.send(peer.altered(0)),
-    "has an altered header": lambda peer: peer.send(peer.altered(9)),
-    "has an altered payload": lambda peer: peer.send(peer.altered(40)),
-    "has another codec": lambda peer: peer.send(peer.frame(codec_id=parse("bf16").wire_id)),
-    "has another spec": lambda peer: peer.send(peer.frame(fingerprint=1)),
-    "has another length": lambda peer: peer.send(peer.frame(count=SEGMENT - 1)),
-    "lost a frame": lambda peer: peer.send(peer.frame(sequence=1)),
-    "sends a sum": lambda peer: peer.send(peer.frame(flags=0)),
-    "has a payload that is too large": lambda peer: peer.send(
-        peer.frame(payload=bytes(CODEC.max_nbytes(SEGMENT) + 1))
-    ),
-    "has a payload that is too small": lambda peer: peer.send(peer.frame(payload=b"abc")),
-    "is at another step": lambda peer: peer.send(peer.frame(flags=1 | 9 << 1)),
-    "has left at another step": lambda peer: peer.send(parting_frame([(1, 5)], has_left=True)),
-    "reports another rank's step": lambda peer: peer.send(parting_frame([(1, 5), (0, 3)], has_left=False)),
-    "announces less than it sends": lambda peer: peer.send(cut_header(peer.frame())),
-}
-
-
-def cut_header(frame: torch.Tensor) -> torch.Tensor:
-    """Return a frame whose header announces more bytes than follow."""
-    header = Header.unpack(bytes(memory_of(frame)[:HEADER_NBYTES]))
-    return torch.cat(
-        [frame[:HEADER_NBYTES], frame[HEADER_NBYTES : HEADER_NBYTES + header.payload_nbytes - 9]]
-    )
-
-
-def failure(link: SocketLink, *, native: bool, step: int | None) -> tuple[str, str, bytes]:
-    """Return the error of rank 0, its cause, and its bucket."""
-    link.step = step
-    bucket = torch.ones(COUNT)
-    used: Link = link if native else InPython(link)
-    used.step = step
-    with pytest.raises(ExchangeError) as caught:
-        Exchange(used, PLAN).all_reduce(bucket, timeout_s=0.4)
-    cause = caught.value.__cause__
-    return str(caught.value), f"{type(cause).__name__}: {cause}", bucket.numpy().tobytes()
-
-
-@pytest.mark.parametrize("step", [None, 3])
-@pytest.mark.parametrize("fault", FAULTS)
-def test_failures_have_the_same_error(fault: str, step: int | None, native_runs: list[int]) -> None:
-    found = []
-    for native in (False, True):
-        ours, theirs = socket.socketpair()
-        ours.setblocking(False)
-        link = SocketLink(0, {1: ours}, 5.0)
-        FAULTS[fault](Peer(theirs))
-        found.append(failure(link, native=native, step=step))
-        assert ours.fileno() == -1, "the link is closed"
-        theirs.close()
-    assert found[0] == found[1]
-    assert native_runs == [0]
-    assert PARTING not in {parse(spec).wire_id for spec in SPECS}
-
-
-def test_a_close_by_another_thread_ends_the_run() -> None:
-    ours, theirs = socket.socketpair()
-    ours.setblocking(False)
-    link = SocketLink(0, {1: ours}, 60.0)
-    closing = threading.Timer(0.2, link.close)
-    closing.start()
-    with pytest.raises(ExchangeError, match="this rank has closed its link"):
-        Exchange(link, PLAN).all_reduce(torch.ones(COUNT))
-    closing.join()
-    assert ours.fileno() == -1
-    theirs.close()
 
 
 def test_a_link_with_frames_in_flight_is_left_to_python(native_runs: list[int], run_ranks: RunRanks) -> None:
@@ -385,3 +208,23 @@ def test_an_unknown_engine_is_an_error(monkeypatch: pytest.MonkeyPatch) -> None:
         Exchange(links[0], PLAN).all_reduce(torch.ones(COUNT))
     for link in links:
         link.close()
+
+
+@dataclass(frozen=True)
+class Zeros(Fp8):
+    """A codec of another package, which encodes in Python."""
+
+    def _encode(self, x: torch.Tensor, out: torch.Tensor) -> int:
+        return super()._encode(torch.zeros_like(x), out)
+
+
+def test_a_codec_that_encodes_in_python_is_left_to_python(
+    run_ranks: RunRanks, native_runs: list[int]
+) -> None:
+    def rank(link: Link) -> float:
+        bucket = torch.ones(100)
+        Exchange(link, Plan(Zeros(), "ring")).all_reduce(bucket)
+        return float(bucket.abs().max())
+
+    assert run_ranks(2, rank, links=sockets(2, 30.0)) == [0.0, 0.0]
+    assert not native_runs

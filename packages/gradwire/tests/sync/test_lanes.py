@@ -105,6 +105,10 @@ def die(dead: int) -> tuple[str, float, int]:
     with pytest.raises(ExchangeError) as caught:
         loss_of(model, 1).backward()  # type: ignore[no-untyped-call]
     took_s = time.monotonic() - began
+    time.sleep(0.5)
+    used_s = time.process_time()
+    time.sleep(0.5)
+    assert time.process_time() - used_s < 0.1, "lanes that have failed are idle"
     attached.close()
     return str(caught.value), took_s, threads()
 

@@ -135,6 +135,8 @@ class Result:
     times: tuple[float, float, float]
     interrupt: BaseException | None
 
+def hold_threads() -> None: ...
+
 class Engine:
     def run(
         self,

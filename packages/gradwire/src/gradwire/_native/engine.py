@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import atexit
 import threading
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -14,6 +15,10 @@ End = _core.End
 Engine = _core.Engine
 Result = _core.Result
 Status = _core.Status
+
+atexit.register(
+    _core.hold_threads
+)  # registered early, so called late: threads may still end in other handlers
 
 Peer = tuple[int, int, bytes, int, int, int]
 """A peer's rank, descriptor, partial length, low-water mark, and next sequence numbers (sent, received)."""

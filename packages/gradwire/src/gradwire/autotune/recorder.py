@@ -105,7 +105,10 @@ class Recorder(StepObserver):
         """Record a bucket, and return the observer that keeps an excerpt of it if one is needed."""
         if work.is_bypassed:
             return NULL_BUCKET
-        return ExcerptKeeper(self._excerpt, self.handed_over(work.tensor))
+        count, number = self.handed_over(work.tensor), len(self._excerpt)
+        if count:  # a place in the order of the buckets, which several threads may run
+            self._excerpt.append(torch.empty(0))
+        return ExcerptKeeper(self._excerpt, number, count)
 
     def gathered(self, count: int, wait_s: float) -> None:
         """Record an all-gather of ``count`` floats of weights, and the seconds of waiting for it."""
@@ -184,13 +187,13 @@ class ExcerptKeeper(BucketObserver):
 
     wants_alone = True
 
-    def __init__(self, excerpts: list[torch.Tensor], count: int) -> None:
-        self._excerpts, self._count = excerpts, count
+    def __init__(self, excerpts: list[torch.Tensor], number: int, count: int) -> None:
+        self._excerpts, self._number, self._count = excerpts, number, count
 
     def before(self, values: torch.Tensor) -> None:
         """Keep ``count`` floats of this rank's values, if any."""
         if self._count:
-            self._excerpts.append(joined([stretch(values, self._count)]))
+            self._excerpts[self._number] = joined([stretch(values, self._count)])
 
 
 def _line_of(rate: object, hosts: object) -> Line | None:

@@ -43,6 +43,8 @@ VARIABLE = "GRADWIRE_ENGINE"
 
 _engines = weakref.WeakKeyDictionary["Link", Engine]()
 _CODES = {do: code for code, do in enumerate(Do)}
+_CODECS = "gradwire.codecs."
+"""The modules of gradwire's own codecs; another package's subclass may encode in Python."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -89,7 +91,11 @@ def lend(link: Link, codec: Codec, tensor: torch.Tensor) -> list[tuple[Channel, 
     It needs plain TCP connections, a compiled codec, and a bucket on the host. Raises ``SpecError`` for an
     invalid ``GRADWIRE_ENGINE``.
     """
-    is_served = isinstance(codec, NativeCodec) and device_of(tensor) is CPU
+    is_served = (
+        isinstance(codec, NativeCodec)
+        and type(codec).__module__.startswith(_CODECS)
+        and device_of(tensor) is CPU
+    )
     if not (isinstance(link, SocketLink) and is_served and _is_native(os.environ.get(VARIABLE, "native"))):
         return None
     return link.lend()
@@ -203,6 +209,11 @@ class EngineRun:
         raise ExchangeError(
             "expected a frame that the native engine can read, got one that only Python reads"
         )
+
+
+def forget_engine(link: Link) -> None:
+    """Drop the link's engine with its buffers, whose sizes follow from the plan."""
+    _engines.pop(link, None)
 
 
 def _engine_of(link: Link) -> Engine:

@@ -17,7 +17,7 @@ from gradwire.costs import ExchangeCost
 from gradwire.devices import CPU, Staged, device_of, on_host
 from gradwire.errors import ExchangeError, FrameError, LinkError, PayloadError, SpecError
 from gradwire.exchange.backend import NativeAllReduce, NativeReducer, in_words
-from gradwire.exchange.engine import EngineRun, NativeOrder, lend, native_order
+from gradwire.exchange.engine import EngineRun, NativeOrder, forget_engine, lend, native_order
 from gradwire.exchange.feedback import ErrorFeedback, FeedbackFactory, Residual, check_residual
 from gradwire.exchange.frames import Buffers, Framer, Sequences, Transport, incoming_buffers
 from gradwire.exchange.norms import Norms, check_norms
@@ -98,6 +98,7 @@ class Exchange:
             )
         if plan != self.plan:
             self._adopt(plan)
+            forget_engine(self.link)
 
     def all_reduce(
         self,

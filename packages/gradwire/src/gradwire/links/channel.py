@@ -181,8 +181,12 @@ class Channel:
             if self.ended:
                 self._fail(self.outgoing, OWN_END)
                 self._fail(self.incoming, OWN_END)
-            whole = [torch.frombuffer(bytearray(each), dtype=torch.uint8) for each in end.received]
+            whole = [_as_frame(each) for each in end.received]
         return [*(self._operation(link, self.receiving, each, done=True) for each in whole), *posted]
+
+    def _check_own(self, what: str) -> None:
+        if self._is_lent:
+            raise LinkError(f"{what}: another thread is exchanging over this link; use one thread at a time")
 
     def reason_of(self, error: int, announced: int = 0) -> str:
         """Return the reason for a failure of native code.
@@ -213,6 +217,7 @@ class Channel:
             views.insert(0, memoryview(_LENGTH.pack(frame.numel() | floats_nbytes << _FLOATS_SHIFT)))
         sending = Operation(link=link, channel=self, what=self.sending, frame=frame, rest=rest, views=views)
         with self.turn:
+            self._check_own(self.sending)
             self.outgoing.append(sending)
             if len(self.outgoing) == 1:
                 self.push()
@@ -222,6 +227,7 @@ class Channel:
         """Start to receive into ``view``, the memory of ``buffer`` or a part of it."""
         receiving = Operation(link=link, channel=self, what=self.receiving, frame=buffer, views=[view])
         with self.turn:
+            self._check_own(self.receiving)
             self.incoming.append(receiving)
         return receiving
 
@@ -234,7 +240,7 @@ class Channel:
         self._send_alone(link, frame, [memoryview(_LENGTH.pack(frame.numel())), memory_of(frame)])
 
     def _send_alone(self, link: Mover, frame: torch.Tensor, views: list[memoryview]) -> None:
-        if not self.outgoing and not self.ended:
+        if not (self.outgoing or self.ended or self._is_lent):
             sending = Operation(link=link, channel=self, what=self.sending, frame=frame, views=views)
             self.outgoing.append(sending)
             self.push()
@@ -365,3 +371,10 @@ class Channel:
 
 def _too_large(room: int, nbytes: int) -> str:
     return f"expected a frame of at most {room} bytes, got one of {nbytes}"
+
+
+def _as_frame(data: bytes) -> torch.Tensor:
+    """Return a frame's bytes as a tensor; ``frombuffer`` refuses an empty one."""
+    if not data:
+        return torch.empty(0, dtype=torch.uint8, device="cpu")
+    return torch.frombuffer(bytearray(data), dtype=torch.uint8)

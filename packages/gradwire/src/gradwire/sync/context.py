@@ -267,6 +267,8 @@ class SyncContext:
         the difference when it is closed.
         """
         for each in every:
+            if each.thread is not None and not each.thread.is_current:
+                continue  # that thread may be receiving
             each.link.step, transport = self.link.step, each.exchange.transport
             if not transport.note_difference(LinkError()) or transport.difference is None:
                 continue

@@ -220,6 +220,7 @@ class Verdict(Work):
         """Run the agreement, and set ``cost`` and ``verdict``."""
         for each in self._earlier:
             each.settle()
+        exchange.transport.check()  # another lane may have failed
         self.cost, self.verdict = self._meter.agree(exchange)
 
 

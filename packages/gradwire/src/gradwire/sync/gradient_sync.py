@@ -212,7 +212,9 @@ class GradientSync:
         """
         step = self.context.steps_done + 1
         if self.meter.agrees(step):
-            verdict = Verdict(self.context, self.meter, step, [*self._pending])
+            buckets = (each for each in self._pending if isinstance(each, BucketWork))
+            measured = [each for each in buckets if each.route is Route.THREAD]
+            verdict = Verdict(self.context, self.meter, step, measured)
             self._pending.append(verdict)
             self._lanes.put(verdict)
 
@@ -268,7 +270,7 @@ class GradientSync:
 
     def cancel(self) -> None:
         """Cancel pending work that has not started, and stop tracking the rest, without ending a step."""
-        for work in self._pending:
+        for work in reversed(self._pending):  # else a thread skips one, and runs a later one
             work.cancel()
         self._pending.clear()
         self._is_in_step = False

@@ -34,8 +34,13 @@ class Lanes:
         """
         for context in self._contexts:
             context.exchange.follow(plan)
-        while len(self._contexts) < plan.lanes:
-            self._connect(plan)
+        try:
+            while len(self._contexts) < plan.lanes:
+                self._connect(plan)
+        except BaseException:
+            for context in self._contexts[1:]:
+                context.exchange.close()
+            raise
 
     def of(self, index: int) -> SyncContext:
         """Return the context of the lane for a bucket of this number in the step."""

@@ -57,6 +57,7 @@ would lose when it starts and when it ends.
 
 _under_way: dict[Thread, tuple[Callable[[], object], Callable[[], object]]] = {}
 _usual_switch_s = SWITCH_S
+_counting = Lock()
 
 
 def start(
@@ -69,9 +70,10 @@ def start(
     waits of any thread fail.
     """
     thread = Thread(target=lambda: _watched(run, thread), name=name, daemon=True)
-    if not _under_way:
-        _shorten_switches()
-    _under_way[thread] = finish, break_off
+    with _counting:
+        if not _under_way:
+            _shorten_switches()
+        _under_way[thread] = finish, break_off
     atexit.unregister(_end_all)
     atexit.register(_end_all)  # last registered, first called: before the connections are closed
     thread.start()
@@ -82,11 +84,11 @@ def _watched(run: Callable[[], object], thread: Thread) -> None:
     try:
         run()
     finally:
-        del _under_way[thread]
-        if not _under_way and isclose(
-            sys.getswitchinterval(), SWITCH_S, abs_tol=2e-6
-        ):  # no other caller has changed it
-            sys.setswitchinterval(_usual_switch_s)
+        with _counting:
+            del _under_way[thread]
+            is_unchanged = isclose(sys.getswitchinterval(), SWITCH_S, abs_tol=2e-6)  # by other callers
+            if not _under_way and is_unchanged:
+                sys.setswitchinterval(_usual_switch_s)
 
 
 def _shorten_switches() -> None:
@@ -282,8 +284,10 @@ class CommunicationThread:
 
     def give_up(self, failure: BaseException) -> None:
         """Close the link after the running work; all later work fails with ``failure``."""
-        self._context.exchange.transport.give_up(failure)
-        self.put(CallWork(self._context, "the end", lambda _: None, None))
+        transport = self._context.exchange.transport
+        if transport.failure is None:  # else the link is closed, or its end is queued
+            transport.give_up(failure)
+            self.put(CallWork(self._context, "the end", lambda _: None, None))
 
     def end(self) -> None:
         """End the thread after its queued work, but return at once.

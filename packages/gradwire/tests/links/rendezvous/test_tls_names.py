@@ -63,7 +63,9 @@ def test_a_rank_with_the_certificate_of_another_is_told_before_it_calls_anybody(
     one, two = frozenset({"host1"}), frozenset({"host2"})
     assert ours.of_link(0, [0, 5]).expected == {0: one, 1: two}
     assert ours.of_link(1, [5, 0]).expected == {0: two, 1: one}
-    with pytest.raises(LinkError, match=r"rank 5: .* for host2 by .*NAMES, got GRADWIRE_TLS_CERT for host1"):
+    with pytest.raises(
+        LinkError, match=r"rank 5: .* for host2 from .*NAMES, got GRADWIRE_TLS_CERT for host1"
+    ):
         ours.of_link(1, [0, 5])
 
 

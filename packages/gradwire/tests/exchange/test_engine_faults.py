@@ -1,0 +1,214 @@
+"""Failures of a run: the native engine raises the errors of the Python walk, and leaves nothing behind."""
+
+from __future__ import annotations
+
+import socket
+import struct
+import subprocess
+import sys
+import threading
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+import torch
+
+from gradwire.codecs import parse
+from gradwire.codecs.native import NativeCodec
+from gradwire.errors import ExchangeError, LinkError
+from gradwire.exchange import Exchange
+from gradwire.links import Link
+from gradwire.links.sockets import SocketLink
+from gradwire.plan import Plan
+from gradwire.wire import HEADER_NBYTES, PARTING, Header, frame_memory, memory_of, parting_frame, seal_frame
+from support.every_codec import SPECS
+from support.in_python import InPython
+
+RunRanks = Callable[..., list[Any]]
+NATIVE = [spec for spec in SPECS if isinstance(parse(spec), NativeCodec)]
+ALGORITHMS = ["ring", "tree", "butterfly", "star", "pairwise"]
+
+
+# Failures: what the other end of a rank's connection does, and the error of the rank, by both.
+
+CODEC = parse("fp8")
+PLAN = Plan(CODEC, "ring", segment_nbytes=1 << 14)
+COUNT = 16_384
+SEGMENT = 4096
+MEMORY = torch.empty(64, dtype=torch.uint8)
+
+
+class Peer:
+    """The other end of rank 0's connection, which reads nothing unless it is asked to."""
+
+    def __init__(self, connection: socket.socket) -> None:
+        self.connection = connection
+
+    def send(self, frame: torch.Tensor, nbytes: int | None = None) -> None:
+        """Send a frame, or a part of it, after its length."""
+        data = bytes(memory_of(frame))
+        self.connection.sendall(struct.pack("<Q", len(data)) + data[:nbytes])
+
+    def frame(self, count: int = SEGMENT, payload: bytes | None = None, **named: int) -> torch.Tensor:
+        """Return the first frame of a correct rank, with some fields of its header replaced."""
+        memory = frame_memory(HEADER_NBYTES + CODEC.max_nbytes(SEGMENT) + 1)
+        body = memory[HEADER_NBYTES:]
+        nbytes = CODEC.encode(torch.ones(SEGMENT), body).numel()
+        if payload is not None:
+            nbytes = len(payload)
+            body[:nbytes] = torch.frombuffer(bytearray(payload), dtype=torch.uint8)
+        fields = {
+            "codec_id": CODEC.wire_id,
+            "fingerprint": CODEC.fingerprint,
+            "sequence": 0,
+            "flags": 1,
+            "count": count,
+        }
+        return seal_frame(memory, nbytes, **(fields | named))
+
+    def altered(self, position: int) -> torch.Tensor:
+        """Return a correct frame with one bit flipped."""
+        frame = self.frame().clone()
+        frame[position] ^= 4
+        return frame
+
+
+def ends_within_a_frame(peer: Peer) -> None:
+    peer.send(peer.frame(), 50)
+    peer.connection.close()
+
+
+def ends_after_a_frame(peer: Peer) -> None:
+    peer.send(peer.frame())
+    peer.connection.close()
+
+
+FAULTS: dict[str, Callable[[Peer], None]] = {
+    "is gone": lambda peer: peer.connection.close(),
+    "stops": lambda _: None,
+    "stops within a length": lambda peer: peer.connection.sendall(b"\x10"),
+    "stops within a frame": lambda peer: peer.send(peer.frame(), 50),
+    "ends within a frame": ends_within_a_frame,
+    "ends after a frame": ends_after_a_frame,
+    "only keeps alive": lambda peer: peer.connection.sendall(b"\xff" * 80),
+    "announces too much": lambda peer: peer.connection.sendall(struct.pack("<Q", 1 << 40)),
+    "sends nothing as a frame": lambda peer: peer.connection.sendall(struct.pack("<Q", 0)),
+    "sends only empty frames": lambda peer: peer.connection.sendall(struct.pack("<Q", 0) * 3),
+    "sends half a header": lambda peer: peer.send(peer.frame()[:16].clone()),
+    "speaks another protocol": lambda peer: peer.send(peer.altered(0)),
+    "has an altered header": lambda peer: peer.send(peer.altered(9)),
+    "has an altered payload": lambda peer: peer.send(peer.altered(40)),
+    "has another codec": lambda peer: peer.send(peer.frame(codec_id=parse("bf16").wire_id)),
+    "has another spec": lambda peer: peer.send(peer.frame(fingerprint=1)),
+    "has another length": lambda peer: peer.send(peer.frame(count=SEGMENT - 1)),
+    "lost a frame": lambda peer: peer.send(peer.frame(sequence=1)),
+    "sends a sum": lambda peer: peer.send(peer.frame(flags=0)),
+    "has a payload that is too large": lambda peer: peer.send(
+        peer.frame(payload=bytes(CODEC.max_nbytes(SEGMENT) + 1))
+    ),
+    "has a payload that is too small": lambda peer: peer.send(peer.frame(payload=b"abc")),
+    "is at another step": lambda peer: peer.send(peer.frame(flags=1 | 9 << 1)),
+    "has left at another step": lambda peer: peer.send(parting_frame([(1, 5)], has_left=True)),
+    "reports another rank's step": lambda peer: peer.send(parting_frame([(1, 5), (0, 3)], has_left=False)),
+    "announces less than it sends": lambda peer: peer.send(cut_header(peer.frame())),
+}
+
+
+def cut_header(frame: torch.Tensor) -> torch.Tensor:
+    """Return a frame whose header announces more bytes than follow."""
+    header = Header.unpack(bytes(memory_of(frame)[:HEADER_NBYTES]))
+    return torch.cat(
+        [frame[:HEADER_NBYTES], frame[HEADER_NBYTES : HEADER_NBYTES + header.payload_nbytes - 9]]
+    )
+
+
+def failure(link: SocketLink, *, native: bool, step: int | None) -> tuple[str, str, bytes]:
+    """Return the error of rank 0, its cause, and its bucket."""
+    link.step = step
+    bucket = torch.ones(COUNT)
+    used: Link = link if native else InPython(link)
+    used.step = step
+    with pytest.raises(ExchangeError) as caught:
+        Exchange(used, PLAN).all_reduce(bucket, timeout_s=0.4)
+    cause = caught.value.__cause__
+    return str(caught.value), f"{type(cause).__name__}: {cause}", bucket.numpy().tobytes()
+
+
+@pytest.mark.parametrize("step", [None, 3])
+@pytest.mark.parametrize("fault", FAULTS)
+def test_failures_have_the_same_error(fault: str, step: int | None, native_runs: list[int]) -> None:
+    found = []
+    for native in (False, True):
+        ours, theirs = socket.socketpair()
+        ours.setblocking(False)
+        link = SocketLink(0, {1: ours}, 5.0)
+        FAULTS[fault](Peer(theirs))
+        found.append(failure(link, native=native, step=step))
+        assert ours.fileno() == -1, "the link is closed"
+        theirs.close()
+    assert found[0] == found[1]
+    assert native_runs == [0]
+    assert PARTING not in {parse(spec).wire_id for spec in SPECS}
+
+
+def test_a_close_by_another_thread_ends_the_run() -> None:
+    ours, theirs = socket.socketpair()
+    ours.setblocking(False)
+    link = SocketLink(0, {1: ours}, 60.0)
+    closing = threading.Timer(0.2, link.close)
+    closing.start()
+    with pytest.raises(ExchangeError, match="this rank has closed its link"):
+        Exchange(link, PLAN).all_reduce(torch.ones(COUNT))
+    closing.join()
+    assert ours.fileno() == -1
+    theirs.close()
+
+
+def test_other_threads_keep_off_a_link_in_a_run() -> None:
+    ours, theirs = socket.socketpair()
+    ours.setblocking(False)
+    link = SocketLink(0, {1: ours}, 60.0)
+    failures: list[BaseException] = []
+
+    def exchange() -> None:
+        try:
+            Exchange(link, PLAN).all_reduce(torch.ones(COUNT))
+        except ExchangeError as error:
+            failures.append(error)
+
+    thread = threading.Thread(target=exchange)
+    thread.start()
+    received = theirs.recv(8)  # the run has begun
+    link.keep_alive(0.0)
+    with pytest.raises(LinkError, match="another thread is exchanging over this link"):
+        link.isend(1, MEMORY)
+    with pytest.raises(LinkError, match="another thread is exchanging over this link"):
+        link.irecv(1, MEMORY)
+    link.close()
+    thread.join(10.0)
+    assert len(failures) == 1
+    while part := theirs.recv(1 << 20):
+        received += part
+    frames = 0
+    while received:
+        (nbytes,) = struct.unpack_from("<Q", received)
+        assert nbytes < 1 << 20, "no keepalive lies between the bytes of a frame"
+        received, frames = received[8 + nbytes :], frames + 1
+    assert frames >= 1
+    theirs.close()
+
+
+def test_a_thread_in_a_run_does_not_abort_the_end_of_the_process() -> None:
+    script = """
+import socket, threading, torch
+from gradwire import Plan
+from gradwire.exchange import Exchange
+from gradwire.links.sockets import SocketLink
+ours, theirs = socket.socketpair()
+ours.setblocking(False)
+link = SocketLink(0, {1: ours}, 60.0)
+threading.Thread(target=lambda: Exchange(link, Plan()).all_reduce(torch.ones(10)), daemon=True).start()
+theirs.recv(8)
+"""
+    ended = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, timeout=60)
+    assert (ended.returncode, ended.stderr) == (0, "")
