@@ -110,7 +110,7 @@ def test_a_declared_failure_is_judged_by_its_rule() -> None:
 def test_fewer_than_three_seeds_are_too_few() -> None:
     claim = replace(RATIOS, rests_on=[trainings(0.95, 0.96, seeds=2)])
     assert claim.verdict is Verdict.TOO_SHORT
-    assert "because INC+C has 2 trainings; a verdict takes 3 of each, for an interval" in claim.explained
+    assert "because INC+C has 2 trainings; a verdict needs 3 of each, for an interval" in claim.explained
     failed = replace(claim, wanted=at_least(9.0))
     assert failed.verdict is Verdict.NOT_REPRODUCED
     reason = Explanation("rates are low", at_least(2.0))
@@ -121,7 +121,7 @@ def test_fewer_than_three_seeds_are_too_few() -> None:
 def test_fewer_than_three_exchanges_are_too_few() -> None:
     once = replace(RATIOS, samples=1)
     assert once.verdict is Verdict.TOO_SHORT
-    assert "because a figure was measured 1 time; a verdict takes 3 of each" in once.explained
+    assert "because a figure was measured 1 time; a verdict needs 3 of each" in once.explained
     assert replace(RATIOS, samples=3).verdict is Verdict.REPRODUCED
     assert replace(once, wanted=at_least(9.0)).verdict is Verdict.NOT_REPRODUCED
 

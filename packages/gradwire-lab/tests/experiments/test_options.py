@@ -57,7 +57,13 @@ def test_help_shows_the_defaults(capsys: pytest.CaptureFixture[str]) -> None:
     with pytest.raises(SystemExit):
         read("--help")
     printed = " ".join(capsys.readouterr().out.split())
-    for text in ("to bake (rye,spelt)", "of each (500,1000)", "--ovens N", "of recipes (1MiB)", "--late"):
+    for text in (
+        "to bake (default: rye,spelt)",
+        "of each (default: 500,1000)",
+        "--ovens N",
+        "of recipes (default: 1MiB)",
+        "--late",
+    ):
         assert text in printed
     assert "guests" not in printed
 

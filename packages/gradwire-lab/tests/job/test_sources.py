@@ -32,7 +32,7 @@ def test_the_variable_names_the_folder_and_the_option_wins(
 def test_missing_files_are_named(tmp_path: Path) -> None:
     write(tmp_path)
     (tmp_path / NAMES[3]).unlink()
-    with pytest.raises(DataError, match=f"MNIST is incomplete in .*; put {NAMES[3]} there"):
+    with pytest.raises(DataError, match=f"MNIST is incomplete in .*; put {NAMES[3]} into"):
         find("mnist", tmp_path)
 
 

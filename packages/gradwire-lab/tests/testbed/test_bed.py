@@ -170,11 +170,13 @@ def test_what_the_kernel_lacks_is_told_before_anything_is_started(
 
 def test_a_bed_works_inside_of_its_block_only() -> None:
     bed = testbed.Testbed(Topology.even(1))
-    with pytest.raises(errors.TestbedError, match="'with' block only"):
+    with pytest.raises(errors.TestbedError, match="within the testbed's 'with' block, got a call outside"):
         bed.run(["true"])
     with bed:
         bed.close()
-        with pytest.raises(errors.TestbedError, match="'with' block only"):
+        with pytest.raises(
+            errors.TestbedError, match="within the testbed's 'with' block, got a call outside"
+        ):
             bed.run(["true"])
 
 
@@ -188,7 +190,9 @@ def test_an_exception_in_a_sink_ends_everything() -> None:
     with testbed.Testbed(Topology.even(2)) as bed:
         with pytest.raises(FullError):
             bed.run(["sh", "-c", "echo x; sleep 100"], sinks=(full,))
-        with pytest.raises(errors.TestbedError, match="'with' block only"):
+        with pytest.raises(
+            errors.TestbedError, match="within the testbed's 'with' block, got a call outside"
+        ):
             bed.run(["true"])
 
 

@@ -289,7 +289,7 @@ def test_a_state_goes_out_and_in_and_a_stranger_s_is_refused() -> None:
     again.load_state_dict(pack(changed))
     assert residuals_in(again.state_dict())["weight"].tolist() == [0, 0, 0, 5, 0, 0, 0, 0]
     of_others = {
-        "got one of 2; .*redivide": replace(changed, world=2),
+        "got one of 2 ranks; .*redivide": replace(changed, world=2),
         r"got a state of rank 1 \(of attach\)": replace(changed, rank=1),
         "with the key 'gradwire/rank0/attached', got a state of rank 0;": replace(changed, method="PipeSGD"),
         r"got a state of rank 0 \(of attach_fsdp\)": replace(changed, method=ATTACHED_SHARDS),

@@ -142,7 +142,7 @@ def test_a_parameter_that_ddp_does_not_know_is_told_when_it_is_unfrozen() -> Non
     _train(model)
     model.module[0].requires_grad_(True)
     with pytest.raises(
-        AttachError, match=r"0\.weight was unfrozen after .* in a new DistributedDataParallel"
+        AttachError, match=r"0\.weight was unfrozen after .* before you create the DistributedDataParallel"
     ):
         model(X)
     with torch.no_grad():

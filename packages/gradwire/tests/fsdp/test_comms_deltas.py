@@ -101,6 +101,6 @@ def refused() -> str:
 def test_modules_that_free_their_weights_are_refused_in_a_sentence(run_processes: RunProcesses) -> None:
     for message in run_processes(2, refused):
         assert message == (
-            "weights='delta:fp32' expected modules that keep their weights after forward, got 'root', "
+            "weights='delta:fp32': expected modules that keep their weights after forward, got 'root', "
             "which frees them; call fully_shard with reshard_after_forward=False, or use weights='identity'"
         )

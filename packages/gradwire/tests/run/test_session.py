@@ -150,7 +150,7 @@ def test_steps_take_turns(run_processes: Run, tmp_path: Path, kind: str, methods
 
 
 def test_a_run_that_chooses_its_plan_is_compared_after_its_choice(run_processes: Run, tmp_path: Path) -> None:
-    for found, seen in run_processes(2, run_ranks.compared, str(tmp_path), "auto", 160):
+    for found, seen in run_processes(2, run_ranks.compared, str(tmp_path), "auto", 320):
         assert set(seen) == {PLAIN, BF16, ATTACHED}
         assert len(found["cycles"][PLAIN]) == 3
 

@@ -51,7 +51,9 @@ def test_the_environment_carries_the_entry(monkeypatch: pytest.MonkeyPatch) -> N
 @pytest.mark.parametrize("text", ["x", "[]", '{"folder": "a", "other": 1}', "{}"])
 def test_what_another_program_has_set_is_refused(monkeypatch: pytest.MonkeyPatch, text: str) -> None:
     monkeypatch.setenv(VARIABLE, text)
-    with pytest.raises(JobError, match=r"GRADWIRE_SCRIPT.*; only 'gradwire profile' and 'gradwire run' set"):
+    with pytest.raises(
+        JobError, match=r"GRADWIRE_SCRIPT.*, which only 'gradwire profile' and 'gradwire run' set"
+    ):
         Entry.of_environment()
 
 

@@ -75,7 +75,7 @@ def test_a_sharded_plan_is_its_own_and_no_other_methods(run_exchanges: Ranks) ->
             ("all_reduce", lambda _: gradwire.all_reduce(torch.ones(2), plan=plan)),
         ]
         for who, make in refused:
-            with pytest.raises(SpecError, match=f"^{who} expected a plan .* with gradwire.sharded.Sharded$"):
+            with pytest.raises(SpecError, match=f"^{who}: expected a plan .* with gradwire.sharded.Sharded$"):
                 make(make_model())
 
     run_exchanges(2, body)

@@ -157,7 +157,7 @@ class Testbed:
             failure=watch.failure,
             nic=self.nic,
             impairment=self.impairment,
-            relay=None if runner.relay is None else RelayReport.from_dict(runner.relay),
+            relay=None if runner.relay is None else RelayReport.of(runner.relay),
         )
 
     def close(self) -> None:

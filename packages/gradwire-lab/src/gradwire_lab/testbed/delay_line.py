@@ -97,7 +97,7 @@ class RelayReport:
         return asdict(self)
 
     @classmethod
-    def from_dict(cls, words: Mapping[str, Any]) -> Self:
+    def of(cls, words: Mapping[str, Any]) -> Self:
         """Return the report of a relay from its own JSON."""
         return cls(**words)
 

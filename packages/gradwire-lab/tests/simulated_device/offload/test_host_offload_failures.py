@@ -114,9 +114,7 @@ def test_a_device_lost_at_any_moment_leaves_masters_that_train_on(moment: str) -
             steps_until_it_fails(offload, device, moment)
         if moment in ("forward", "step", "end"):
             assert isinstance(raised.value, DeviceError)
-            assert "save them, close this HostOffload, and create a HostOffload on another device" in str(
-                raised.value
-            )
+            assert "close this HostOffload, and create a HostOffload on another device" in str(raised.value)
         done = 2 if moment in ("step", "end") else 1
         assert_same(everything(model, optimizer), trained(done))
         with pytest.warns(UserWarning, match="the model keeps its previous buffers, because a simulated"):

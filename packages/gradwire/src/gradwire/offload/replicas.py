@@ -71,8 +71,8 @@ class DeviceEnd:
         except RuntimeError as error:
             raise DeviceError(
                 f"{self.device} failed during {doing} ({_line(error)}); save the master weights and the "
-                "optimizer's state, which are intact on the host, and create a HostOffload on another "
-                "device"
+                "optimizer's state, which are intact on the host, close this HostOffload, and create a "
+                "HostOffload on another device"
             ) from error
 
 

@@ -42,13 +42,14 @@ UNITS: dict[str, Unit] = {
 }
 """Of how many values a single one that is not finite makes NaN, beginning at a multiple of that."""
 SAYS = {
-    ITSELF: "each independently|^carried exactly, with all|^exact, (as|in the place of)",
+    ITSELF: "each independently|changes? no other value|sent exactly, (with all|as the largest)"
+    "|^carried exactly, with all|^exact, (as|in the place of)",
     BLOCK: "NaN or infinity,? (turns|gives) its block.*other blocks are unaffected",
     CHUNK: "NaN or infinity,? (turns|makes) .*whole chunk.* segment",
     UNITS[
         "truncate"
-    ]: "(?i)each independently.*for k <= 8,? one .*turns the whole chunk.* segment.* into NaN",
-    UNITS["bitpack"]: "as `+truncate`+.*for r = 1 the whole chunk",
+    ]: "(?i)each (value is )?independent.*for k <= 8,? one .*turns the whole chunk.* segment.* into NaN",
+    UNITS["bitpack"]: "as (in )?`+truncate`+.*for r = 1,? the whole chunk",
 }
 """How cards and pages put it."""
 

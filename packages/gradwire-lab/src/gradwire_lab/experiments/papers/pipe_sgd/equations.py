@@ -54,7 +54,7 @@ WITHIN, NO_BETTER = 0.2, 0.1
 EQUAL = 0.005
 """The largest difference of equal accuracies: half a point, as in figure 4.
 
-K = 2 loses less accuracy, and larger K lose more.
+With K = 2, less accuracy is lost, and with a larger K more.
 """
 UNLIMITED_RESOURCES = (
     "equation 3 is for resources without a limit: K computations and K exchanges at once, where a host here "
