@@ -129,8 +129,8 @@ def check_options(options: str, exchange: Exchange) -> None:
     different = differing(options, exchange)
     if different is not None:
         raise ExchangeError(
-            f"rank {exchange.link.rank} has the options {options}, but those of {different}; start all "
-            "ranks with the same options"
+            f"expected the same options on all ranks, but those of {different}; rank {exchange.link.rank} "
+            f"has {options}; start all ranks with the same options"
         )
 
 
