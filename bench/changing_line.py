@@ -9,24 +9,22 @@ uses the best of the fixed plans in each of the three parts; its time is the sum
 from __future__ import annotations
 
 import argparse
-import json
-import os
 import subprocess
-import sys
-from pathlib import Path
 from statistics import median
-from tempfile import TemporaryDirectory
-from time import perf_counter
 from typing import Any
 
+import torch.distributed as dist
+
+import gradwire
 from gradwire.tables import Column, Table, figure, show
 from gradwire_lab.testbed.layout import host_limits
-from gradwire_lab.testbed.registry import KEPT_MEMORY
 from gradwire_lab.testbed.topology import Topology
+from training import Training, measure
 
 RATES = ("1gbit", "100mbit", "1gbit")
 FIXED = ("identity", "bf16", "fp8", "ecsq:0.25", "ecsq:0.25,block=64")
 AUTO = "auto"
+BATCH = 32
 
 
 def main() -> None:
@@ -45,7 +43,7 @@ def main() -> None:
         return
     found = {}
     for plan in (AUTO, *words.plans):
-        found[plan] = measure(plan, words)
+        found[plan] = measure(__file__, plan, words, RATES[0], ("hosts", "steps", "width"))
         print(plan, *(f"{part_s:.1f} s" for part_s in parts(found[plan]["seconds"], words.steps)), flush=True)
     show(table(found, words.steps))
     best_s = sum(min(parts(found[plan]["seconds"], words.steps)[i] for plan in words.plans) for i in range(3))
@@ -54,56 +52,17 @@ def main() -> None:
         print(f"from step {step} on, {reason}")
 
 
-def measure(plan: str, words: argparse.Namespace) -> dict[str, Any]:
-    """Train once on a testbed; return rank 0's measurements."""
-    with TemporaryDirectory() as folder:
-        path = Path(folder, "seen.json")
-        options = [f"--{name}={getattr(words, name)}" for name in ("hosts", "steps", "width")]
-        worker = [sys.executable, __file__, "--worker", plan, str(path), *options]
-        bed = [sys.executable, "-m", "gradwire", "testbed", "run", "--hosts", str(words.hosts)]
-        subprocess.run([*bed, "--rate", RATES[0], "--", *worker], check=True, env=os.environ | KEPT_MEMORY)
-        seen: dict[str, Any] = json.loads(path.read_text(encoding="utf-8"))
-        return seen
-
-
 def work(plan: str, path: str, hosts: int, steps: int, width: int) -> None:
     """Train as one rank, and change this host's link rate between the parts."""
-    import torch
-    import torch.distributed as dist
-    from torch import nn
-    from torch.nn.parallel import DistributedDataParallel
-
-    import gradwire
-
-    torch.set_num_threads(1)
-    dist.init_process_group("gloo")
-    rank = dist.get_rank()
-    torch.manual_seed(0)
-    layers = [
-        nn.Linear(256, width),
-        nn.ReLU(),
-        *(nn.Linear(width, width), nn.ReLU()) * 2,
-        nn.Linear(width, 10),
-    ]
-    model = DistributedDataParallel(nn.Sequential(*layers))
-    optimizer = torch.optim.SGD(model.parameters(), lr=0.01)
-    data = torch.Generator().manual_seed(rank)
-    seconds = []
-    with gradwire.attach(model, plan) as attached:
+    training = Training(width, BATCH)
+    with gradwire.attach(training.model, plan) as attached:
         for step in range(len(RATES) * steps):
             if step % steps == 0 and step > 0:
-                (limit,) = host_limits(Topology.even(hosts, RATES[step // steps]), rank)
+                (limit,) = host_limits(Topology.even(hosts, RATES[step // steps]), dist.get_rank())
                 subprocess.run(["tc", *limit.replace("qdisc add", "qdisc change").split()], check=True)
-            began = perf_counter()
-            x = torch.randn(32, 256, generator=data)
-            optimizer.zero_grad()
-            nn.functional.cross_entropy(model(x), x[:, :10].argmax(1)).backward()  # type: ignore[no-untyped-call]
-            optimizer.step()
-            seconds.append(perf_counter() - began)
+            training.step()
         decisions = [(step, decision.reason) for step, decision in attached.decisions]
-    if rank == 0:
-        Path(path).write_text(json.dumps({"seconds": seconds, "decisions": decisions}), encoding="utf-8")
-    dist.destroy_process_group()
+    training.finish(path, decisions=decisions)
 
 
 def parts(seconds: list[float], steps: int) -> list[float]:

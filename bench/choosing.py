@@ -11,18 +11,14 @@ the seconds until the first line and until the decision.
 from __future__ import annotations
 
 import argparse
-import json
 import logging
 import os
-import subprocess
-import sys
-from pathlib import Path
 from statistics import median
-from tempfile import TemporaryDirectory
 from time import perf_counter
 from typing import Any
 
-from gradwire_lab.testbed.registry import KEPT_MEMORY
+import gradwire
+from training import Training, measure
 
 AUTO, FIXED = "auto", "fp8"
 WARM = 5
@@ -49,22 +45,10 @@ def main() -> None:
         return
     print(f"load of the machine: {os.getloadavg()[0]:.1f}")
     for plan in (AUTO, FIXED):
-        seen = measure(plan, words)
+        seen = measure(__file__, plan, words, words.rate, ("steps", "width", "batch"))
         print(f"{plan}: {'; '.join(figures(seen))}", flush=True)
         for line in seen["lines"]:
             print(f"  gradwire: {line}", flush=True)
-
-
-def measure(plan: str, words: argparse.Namespace) -> dict[str, Any]:
-    """Train once on a testbed; return rank 0's measurements."""
-    with TemporaryDirectory() as folder:
-        path = Path(folder, "seen.json")
-        options = [f"--{name}={getattr(words, name)}" for name in ("steps", "width", "batch")]
-        worker = [sys.executable, __file__, "--worker", plan, str(path), *options]
-        bed = [sys.executable, "-m", "gradwire", "testbed", "run", "--hosts", str(words.hosts)]
-        subprocess.run([*bed, "--rate", words.rate, "--", *worker], check=True, env=os.environ | KEPT_MEMORY)
-        seen: dict[str, Any] = json.loads(path.read_text(encoding="utf-8"))
-        return seen
 
 
 class Lines(logging.Handler):
@@ -82,44 +66,19 @@ class Lines(logging.Handler):
 
 def work(plan: str, path: str, steps: int, width: int, batch: int) -> None:
     """Train as one rank."""
-    import torch
-    import torch.distributed as dist
-    from torch import nn
-    from torch.nn.parallel import DistributedDataParallel
-
-    import gradwire
-
     os.environ["GRADWIRE_LOG"] = "info"
-    torch.set_num_threads(1)
-    dist.init_process_group("gloo")
-    rank, lines = dist.get_rank(), Lines()
+    training, lines = Training(width, batch), Lines()
     logging.getLogger("gradwire").addHandler(lines)
-    torch.manual_seed(0)
-    layers = [
-        nn.Linear(256, width),
-        *(nn.ReLU(), nn.Linear(width, width)) * 2,
-        nn.ReLU(),
-        nn.Linear(width, 10),
-    ]
-    model = DistributedDataParallel(nn.Sequential(*layers))
-    optimizer = torch.optim.SGD(model.parameters(), lr=0.01)
-    data = torch.Generator().manual_seed(rank)
-    seconds, began = list[float](), perf_counter()
-    with gradwire.attach(model, plan) as attached:
+    began = perf_counter()
+    with gradwire.attach(training.model, plan) as attached:
         attach_s = perf_counter() - began
         for _ in range(steps):
-            step_began = perf_counter()
-            x = torch.randn(batch, 256, generator=data)
-            optimizer.zero_grad()
-            nn.functional.cross_entropy(model(x), x[:, :10].argmax(1)).backward()  # type: ignore[no-untyped-call]
-            optimizer.step()
-            seconds.append(perf_counter() - step_began)
+            training.step()
         decisions = [(step, decision.reason) for step, decision in attached.decisions]
-    seen = {"seconds": seconds, "decisions": decisions, "lines": lines.lines}
-    seen |= {"attach_s": attach_s, "first_line_s": lines.first_s - began}
-    if rank == 0:
-        Path(path).write_text(json.dumps(seen), encoding="utf-8")
-    dist.destroy_process_group()
+    first_line_s = lines.first_s - began
+    training.finish(
+        path, decisions=decisions, lines=lines.lines, attach_s=attach_s, first_line_s=first_line_s
+    )
 
 
 def figures(seen: dict[str, Any]) -> list[str]:

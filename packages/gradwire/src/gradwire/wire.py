@@ -61,6 +61,13 @@ def frame_memory(nbytes: int) -> torch.Tensor:
         return torch.empty(nbytes, dtype=torch.uint8, device="cpu")
 
 
+def frame_of(data: bytes) -> torch.Tensor:
+    """Return a copy of ``data`` as a frame; torch's ``frombuffer`` refuses an empty one."""
+    if not data:
+        return frame_memory(0)
+    return torch.frombuffer(bytearray(data), dtype=torch.uint8)
+
+
 def memory_of(frame: torch.Tensor) -> memoryview:
     """Return the bytes of a 1-D uint8 CPU tensor, without a copy."""
     array: Any = frame.numpy()  # a buffer, as NumPy's stubs declare from Python 3.12 on

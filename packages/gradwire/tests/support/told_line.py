@@ -1,4 +1,4 @@
-"""A line and costs that ``auto`` is told, instead of measuring them: choices don't depend on the machine."""
+"""Links and costs in place of measurements, so that automatic choices do not depend on the machine."""
 
 from __future__ import annotations
 

@@ -197,7 +197,7 @@ class Relay:
 
 
 def take_precedence() -> None:
-    """Let this process run before others: a link doesn't wait for the hosts' programs.
+    """Give this process real-time priority, because a link doesn't wait for the hosts' programs.
 
     An ordinary user may not do that, so that the delays are less exact on a busy machine.
     """

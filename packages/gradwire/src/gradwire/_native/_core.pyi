@@ -109,16 +109,16 @@ class Status:
     TIMED_OUT: Status
     INTERRUPTED: Status
 
-class End:
+class End:  # a connection after a run, with what is still in flight
     rank: int
-    length: bytes
+    length: bytes  # the part of the next frame's length that has arrived
     low_water: int
     next_sent: int
     next_received: int
-    unsent: list[bytes]
-    received: list[bytes]
-    open: int
-    partial: tuple[int, bytes] | None
+    unsent: list[bytes]  # the rest of each frame, with its length
+    received: list[bytes]  # frames that no action has taken
+    open: int  # the number of receives whose frames have not arrived completely
+    partial: tuple[int, bytes] | None  # the first of these: its size, and its bytes so far
 
 class Result:
     status: Status

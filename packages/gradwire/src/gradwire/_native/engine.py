@@ -16,9 +16,8 @@ Engine = _core.Engine
 Result = _core.Result
 Status = _core.Status
 
-atexit.register(
-    _core.hold_threads
-)  # registered early, so called late: threads may still end in other handlers
+# Registered early, so called late: threads may still end in other handlers.
+atexit.register(_core.hold_threads)
 
 Peer = tuple[int, int, bytes, int, int, int]
 """A peer's rank, descriptor, partial length, low-water mark, and next sequence numbers (sent, received)."""
@@ -40,32 +39,6 @@ class NativeState(NamedTuple):
     fd: int
     length: bytes
     low_water: int
-
-
-@dataclass(frozen=True, slots=True)
-class NativeEnd:
-    """A connection after native code has used it, with the frames that are still in flight.
-
-    Attributes
-    ----------
-    length, low_water
-        As in ``NativeState``.
-    unsent
-        The rest of each frame that has not been sent, with its length.
-    received
-        The frames that have arrived and no caller has read.
-    open
-        The number of receives whose frames have not arrived completely.
-    partial
-        The first of these frames, if its length has arrived: its size, and its bytes so far.
-    """
-
-    length: bytes
-    low_water: int
-    unsent: Sequence[bytes] = ()
-    received: Sequence[bytes] = ()
-    open: int = 0
-    partial: tuple[int, bytes] | None = None
 
 
 @dataclass(frozen=True, slots=True)

@@ -15,7 +15,6 @@ from gradwire._native.engine import (
     Engine,
     NativeActions,
     NativeCopies,
-    NativeEnd,
     NativeErrors,
     NativeFormat,
     NativeState,
@@ -36,7 +35,7 @@ from gradwire.exchange.walk import CodecResources
 from gradwire.links.base import Link, Receiving
 from gradwire.links.channel import Channel, Operation
 from gradwire.links.sockets import SocketLink
-from gradwire.wire import AVERAGE
+from gradwire.wire import AVERAGE, frame_of
 
 VARIABLE = "GRADWIRE_ENGINE"
 """The environment variable that selects the engine: ``native``, or ``python`` to compare them."""
@@ -173,8 +172,8 @@ class EngineRun:
         """Return the connections to the link, which continues where the engine stopped."""
         resources, link = self._resources, self._link
         if result is None:  # the engine didn't start
-            for channel, state in self._connections:
-                channel.restore(link, NativeEnd(state.length, state.low_water), resources.incoming.take)
+            for channel, _ in self._connections:
+                channel.reclaim()
             return
         activity = link.activity
         activity.moved_at, activity.heard_at, activity.sent_at = result.times
@@ -201,10 +200,9 @@ class EngineRun:
             raise LinkTimeoutError(f"{what}: no progress within {resources.timeout_s:g} s")
         if result.status == Status.LINK_FAILED:
             raise LinkError(f"{what}: {channel.reason_of(result.error, result.announced)}")
-        frame, count = bytearray(result.refused), action.segment.stop - action.segment.start
-        memory = torch.frombuffer(frame, dtype=torch.uint8) if frame else torch.empty(0, dtype=torch.uint8)
+        frame, count = frame_of(result.refused), action.segment.stop - action.segment.start
         sequence = (resources.received.look(action.peer) - 1) % SEQUENCES
-        payload = resources.framer.open(memory, count, sequence, resources.flags)
+        payload = resources.framer.open(frame, count, sequence, resources.flags)
         resources.framer.codec.decode(payload, torch.empty(count, dtype=torch.float32, device="cpu"))
         raise ExchangeError(
             "expected a frame that the native engine can read, got one that only Python reads"

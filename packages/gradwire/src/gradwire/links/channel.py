@@ -18,17 +18,17 @@ from typing import Protocol
 
 import torch
 
-from gradwire._native.engine import End, NativeEnd, NativeState
+from gradwire._native.engine import End, NativeState
 from gradwire.errors import LinkError
 from gradwire.links.base import OWN_END, Activity
-from gradwire.wire import MAX_FRAME_NBYTES, memory_of
+from gradwire.wire import MAX_FRAME_NBYTES, frame_of, memory_of
 
 _LENGTH = struct.Struct("<Q")
 _FLOATS_SHIFT = 32
 """The number of bits of a frame's length; no frame needs more."""
 _KEEPALIVE = (1 << 64) - 1
 """A length that marks a keepalive; no frame is that long."""
-_SIGN = torch.frombuffer(bytearray(_LENGTH.pack(_KEEPALIVE)), dtype=torch.uint8)
+_SIGN = frame_of(_LENGTH.pack(_KEEPALIVE))
 _MOST_AT_ONCE_NBYTES = 1 << 17
 """The largest number of bytes that a wait sleeps for, so that copies overlap a frame's transfer."""
 
@@ -155,22 +155,22 @@ class Channel:
         self._is_lent = self.has_waiter = True
         return NativeState(self.fd, bytes(self._length[: self._filled]), self._low_water)
 
-    def restore(
-        self, link: Mover, end: NativeEnd | End, memory: Callable[[], torch.Tensor]
-    ) -> list[Operation]:
+    def reclaim(self) -> None:
+        """End native code's use of the socket, which it has left as it was."""
+        with self.turn:
+            self._end_use()
+
+    def restore(self, link: Mover, end: End, memory: Callable[[], torch.Tensor]) -> list[Operation]:
         """End native code's use of the socket, and return the receives that it had posted, in order.
 
         ``memory`` returns a buffer for each of them.
         """
         with self.turn:
-            self._is_lent = self.has_waiter = False
+            self._end_use()
             self._filled, self._low_water = len(end.length), end.low_water
             self._length[: self._filled] = end.length
-            if self.ended:
-                self.socket.close()
             for rest in end.unsent:
-                frame = torch.frombuffer(bytearray(rest), dtype=torch.uint8)
-                self.outgoing.append(self._operation(link, self.sending, frame))
+                self.outgoing.append(self._operation(link, self.sending, frame_of(rest)))
             posted = [self._operation(link, self.receiving, memory()) for _ in range(end.open)]
             self.incoming.extend(posted)
             if posted and end.partial is not None:
@@ -181,8 +181,13 @@ class Channel:
             if self.ended:
                 self._fail(self.outgoing, OWN_END)
                 self._fail(self.incoming, OWN_END)
-            whole = [_as_frame(each) for each in end.received]
+            whole = [frame_of(each) for each in end.received]
         return [*(self._operation(link, self.receiving, each, done=True) for each in whole), *posted]
+
+    def _end_use(self) -> None:
+        self._is_lent = self.has_waiter = False
+        if self.ended:
+            self.socket.close()
 
     def _check_own(self, what: str) -> None:
         if self._is_lent:
@@ -371,10 +376,3 @@ class Channel:
 
 def _too_large(room: int, nbytes: int) -> str:
     return f"expected a frame of at most {room} bytes, got one of {nbytes}"
-
-
-def _as_frame(data: bytes) -> torch.Tensor:
-    """Return a frame's bytes as a tensor; ``frombuffer`` refuses an empty one."""
-    if not data:
-        return torch.empty(0, dtype=torch.uint8, device="cpu")
-    return torch.frombuffer(bytearray(data), dtype=torch.uint8)

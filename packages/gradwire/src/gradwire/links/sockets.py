@@ -29,7 +29,7 @@ from gradwire._native.engine import NativeState
 from gradwire.errors import LinkError, LinkTimeoutError
 from gradwire.links.base import OWN_END, SIGNS, Activity, Link
 from gradwire.links.channel import Channel, Operation
-from gradwire.wire import HEADER_NBYTES, PARTING_NBYTES, check_not_before, memory_of
+from gradwire.wire import HEADER_NBYTES, PARTING_NBYTES, check_not_before, frame_of, memory_of
 
 _LONGEST_SLEEP_S = 3600.0
 """The longest sleep of one poll, whose limit is 24 days."""
@@ -144,9 +144,7 @@ class SocketLink(Link):
             with channel.turn:
                 head = channel.peek(PARTING_NBYTES)
             if len(head) >= HEADER_NBYTES and self.step is not None:
-                check_not_before(
-                    torch.frombuffer(bytearray(head), dtype=torch.uint8), self.step, channel.peer
-                )
+                check_not_before(frame_of(head), self.step, channel.peer)
 
     def send_keepalives(self) -> None:
         """Send keepalives to all ranks."""

@@ -22,13 +22,11 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from itertools import pairwise
 
-import torch
-
 from gradwire.errors import SpecError
 from gradwire.fields import ABOVE_ZERO, Source, real, whole
 from gradwire.links.base import Link, Receiving, Sending
 from gradwire.timing.line import Point
-from gradwire.wire import frame_memory
+from gradwire.wire import frame_memory, frame_of
 
 # Messages between two ranks, in the patterns of the measurement.
 #
@@ -89,7 +87,7 @@ class Pair:
 
     def tell(self, message: bytes) -> None:
         """Send a few bytes to the other rank."""
-        self.link.isend(self.peer, torch.frombuffer(bytearray(message), dtype=torch.uint8)).wait()
+        self.link.isend(self.peer, frame_of(message)).wait()
 
     def hear(self, nbytes: int) -> bytes:
         """Receive ``nbytes`` bytes from the other rank."""

@@ -9,11 +9,9 @@ import hashlib
 import os
 from collections.abc import Hashable, Iterator, Sequence
 
-import torch
-
 from gradwire.links.base import Link
 from gradwire.machine import is_inside, machine_id
-from gradwire.wire import frame_memory
+from gradwire.wire import frame_memory, frame_of
 
 Pair = tuple[int, int]
 _NAME_NBYTES = 16
@@ -47,7 +45,7 @@ def _from_all(link: Link, name: bytes) -> list[bytes]:
     """Return the names of all ranks, which have the same length; this rank's is ``name``."""
     others = [rank for rank in range(link.world) if rank != link.rank]
     receivings = {rank: link.irecv(rank, frame_memory(len(name))) for rank in others}
-    message = torch.frombuffer(bytearray(name), dtype=torch.uint8)
+    message = frame_of(name)
     for sending in [link.isend(rank, message) for rank in others]:
         sending.wait()
     heard = {rank: receiving.wait().numpy().tobytes() for rank, receiving in receivings.items()}
