@@ -104,6 +104,7 @@ def test_a_folder_of_a_killed_profiler_is_removed_by_the_next_and_one_in_use_sta
         (temporary / f"{PREFIX}{name}").mkdir()
         (temporary / f"{PREFIX}{name}" / "alive").write_bytes(content)
     (temporary / f"{PREFIX}strange").mkdir()
+    (temporary / f"{PREFIX}half-removed.ended").mkdir()
     (temporary / f"{PREFIX}link").symlink_to(temporary / f"{PREFIX}killed")
     with private_folder() as own:
         remove_leftovers()

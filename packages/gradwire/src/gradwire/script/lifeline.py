@@ -19,11 +19,12 @@ from pathlib import Path
 from threading import Thread
 
 PREFIX = "gradwire-script-"
+_ENDED = ".ended"
 _ALIVE, _BEGUN, _DONE = "alive", b"on", b"done"
 _REMOVAL_S = 2.0
 """The seconds for which removing a folder is retried.
 
-Processes that are ending may still add files.
+A process may have found the folder under its old name and be about to add a file.
 """
 
 
@@ -50,6 +51,9 @@ def remove_leftovers() -> None:
     for folder in Path(tempfile.gettempdir()).glob(f"{PREFIX}*"):
         with suppress(OSError):
             if folder.is_symlink() or folder.stat().st_uid != os.getuid():
+                continue
+            if folder.suffix == _ENDED:
+                _remove(folder)
                 continue
             with (folder / _ALIVE).open("rb") as alive:
                 fcntl.flock(alive, fcntl.LOCK_SH | fcntl.LOCK_NB)
@@ -78,11 +82,17 @@ def _wait(opened: int, folder: Path) -> None:
         fcntl.flock(opened, fcntl.LOCK_SH)
         if not os.path.samestat(before, os.fstat(opened)) or os.pread(opened, len(_DONE), 0) == _DONE:
             return
-        shutil.rmtree(folder, ignore_errors=True)
+        _remove(folder)
         os.kill(os.getpid(), signal.SIGKILL)  # the script may ignore any other
 
 
 def _remove(folder: Path) -> None:
+    # Under its new name, the script's processes find no folder for another file. It is the same name for all,
+    # so that the others go on where one is killed.
+    ended = folder if folder.suffix == _ENDED else folder.with_name(folder.name + _ENDED)
+    with suppress(OSError):
+        folder.rename(ended)
+    folder = ended
     deadline = time.monotonic() + _REMOVAL_S
     while folder.exists() and time.monotonic() < deadline:
         shutil.rmtree(folder, ignore_errors=True)
