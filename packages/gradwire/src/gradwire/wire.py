@@ -9,6 +9,7 @@ so that its lengths are verified before they are used.
 from __future__ import annotations
 
 import struct
+from collections import defaultdict
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
@@ -174,6 +175,35 @@ def parting_frame(places: Sequence[tuple[int, int]], *, has_left: bool) -> torch
     return seal_frame(frame, len(payload), codec_id=PARTING, fingerprint=0, count=count, sequence=0)
 
 
+SEQUENCES = 1 << 32
+"""The modulus of sequence numbers, which are 32-bit fields of the header."""
+
+
+class Sequences:
+    """The sequence numbers of frames in one direction, per peer."""
+
+    def __init__(self, first: int = 0) -> None:
+        self._next = defaultdict[int, int](lambda: first)
+
+    def take(self, peer: int) -> int:
+        """Return the next frame's sequence number for ``peer``, and increment it."""
+        number = self._next[peer]
+        self._next[peer] = (number + 1) % SEQUENCES
+        return number
+
+    def look(self, peer: int) -> int:
+        """Return the next frame's sequence number for ``peer``."""
+        return self._next[peer]
+
+    def resume(self, peer: int, number: int) -> None:
+        """Continue with ``number`` as the next frame's sequence number for ``peer``."""
+        self._next[peer] = number
+
+    def has_had(self, peer: int, number: int) -> bool:
+        """Return whether ``number`` is that of the last frame from or to ``peer``."""
+        return (number + 1) % SEQUENCES == self._next[peer]
+
+
 def check_step(frame: torch.Tensor, step: int | None) -> None:
     """Raise ``OutOfStepError`` for a last frame, and for a frame of a step other than ``step``.
 
@@ -219,6 +249,12 @@ class Expected:
     flags: int = 0
     suspect: str = ""
     """Advice about another possible cause of an altered payload, for errors."""
+
+
+def sequence_of(frame: torch.Tensor) -> int | None:
+    """Return a frame's sequence number, or None for a rank's last frame. Raises ``FrameError``."""
+    header = Header.unpack(_head(frame))
+    return None if header.codec_id == PARTING else header.sequence
 
 
 def seal_frame(

@@ -10,10 +10,10 @@ from gradwire.codecs import parse
 from gradwire.collectives.frame_order import AHEAD
 from gradwire.errors import FrameError
 from gradwire.exchange import Exchange, frames
-from gradwire.exchange.frames import Buffers, Framer, Sequences, incoming_buffers, renumber
+from gradwire.exchange.frames import Buffers, Framer, incoming_buffers, renumber
 from gradwire.links import Link, loopback
 from gradwire.plan import Plan
-from gradwire.wire import HEADER_NBYTES, MAX_FRAME_NBYTES, Header, frame_memory
+from gradwire.wire import HEADER_NBYTES, MAX_FRAME_NBYTES, Header, Sequences, frame_memory
 
 RunRanks = Callable[..., list[Any]]
 

@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import time
 from concurrent.futures import ThreadPoolExecutor
 
 import pytest
@@ -7,10 +8,12 @@ import torch
 
 from gradwire.errors import ExchangeError, FrameError
 from gradwire.exchange import Exchange
-from gradwire.exchange.frames import Difference, difference, leave, overheard
+from gradwire.exchange.frames import Difference, Framer, difference, leave, overheard
 from gradwire.links import Link, loopback
+from gradwire.links.sockets import SocketLink
 from gradwire.plan import Plan
-from gradwire.wire import LATE, OutOfStepError
+from gradwire.wire import HEADER_NBYTES, LATE, OutOfStepError, flags_of
+from support.meshes import sockets
 from support.ranks import run_ranks
 
 
@@ -83,6 +86,27 @@ def test_who_left_at_the_same_step_has_closed_its_link(step: int | None) -> None
         Exchange(links[0], Plan()).all_reduce(torch.ones(8))
 
 
+@pytest.mark.parametrize("behind", [True, False])
+def test_a_repeated_last_frame_is_no_difference_of_steps(behind: bool) -> None:
+    """Rank 1's last frame of step 5 arrives again, or rank 1 begins another exchange of step 5."""
+    links = loopback(2, timeout_s=10)
+    exchanges = [Exchange(link, Plan()) for link in links]
+    for link in links:
+        link.step = 5
+    with ThreadPoolExecutor(2) as pool:
+        list(pool.map(lambda exchange: exchange.all_reduce(torch.ones(100)), exchanges))
+        links[0].step = 6
+        number = exchanges[1]._sent.look(0)
+        frame = (
+            Framer(Plan().encoding, 100)
+            .encode(torch.ones(100), number if behind else number - 1, flags_of(5))
+            .frame
+        )
+        links[1].isend(0, frame)
+    found = overheard(links[0])
+    assert found == (Difference(((1, 5), (0, 6))) if behind else None)
+
+
 @pytest.mark.parametrize(("step", "is_heard"), [(6, False), (7, True), (4, True)])
 def test_a_peer_that_went_on_to_the_next_step_is_no_reason_for_a_failure(step: int, is_heard: bool) -> None:
     """Rank 0's link has failed while rank 1, which has all of this exchange, already sends the next one's."""
@@ -99,3 +123,30 @@ def test_a_peer_that_went_on_to_the_next_step_is_no_reason_for_a_failure(step: i
             pending.result(timeout=10)
     assert (found == Difference(((1, step), (0, 5)))) is is_heard
     assert found is None or is_heard
+
+
+def arrived(link: SocketLink) -> None:
+    """Wait until a frame has arrived from rank 1."""
+    deadline = time.monotonic() + 10
+    while not link._channels[1].peek(HEADER_NBYTES):
+        assert time.monotonic() < deadline
+        time.sleep(0.001)
+
+
+def test_a_wait_for_no_frame_ignores_a_repeated_last_frame_and_reports_a_new_one() -> None:
+    first, second = sockets(2, 10.0)
+    assert isinstance(first, SocketLink)
+    exchanges = [Exchange(link, Plan()) for link in (first, second)]
+    first.step = second.step = 5
+    with ThreadPoolExecutor(2) as pool:
+        list(pool.map(lambda exchange: exchange.all_reduce(torch.ones(100)), exchanges))
+    first.step = 6
+    framer, number = Framer(Plan().encoding, 100), exchanges[1]._sent.look(0)
+    second.isend(0, framer.encode(torch.ones(100), number - 1, flags_of(5)).frame).wait()
+    arrived(first)
+    first.check_steps()
+    first.irecv(1, torch.empty(1000, dtype=torch.uint8)).wait()
+    second.isend(0, framer.encode(torch.ones(100), number, flags_of(5)).frame).wait()
+    arrived(first)
+    with pytest.raises(OutOfStepError, match="ranks are at steps 5"):
+        first.check_steps()

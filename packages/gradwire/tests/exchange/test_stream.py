@@ -14,12 +14,12 @@ from gradwire.collectives.frame_order import AHEAD
 from gradwire.costs import ExchangeCost, Scales
 from gradwire.errors import FrameError
 from gradwire.exchange import Exchange
-from gradwire.exchange.frames import Buffers, Framer, Sequences
+from gradwire.exchange.frames import Buffers, Framer
 from gradwire.exchange.walk import CodecResources, FrameStream
 from gradwire.links import loopback
 from gradwire.links.base import Link, Receiving, Sending, Wrapper
 from gradwire.plan import SEGMENT_UNIT_NBYTES, Plan
-from gradwire.wire import HEADER_NBYTES
+from gradwire.wire import HEADER_NBYTES, Sequences
 
 COUNT = 8
 NBYTES = HEADER_NBYTES + 4 * COUNT

@@ -14,10 +14,10 @@ from gradwire.collectives.frame_order import Action, Do, frame_order
 from gradwire.collectives.step import Step
 from gradwire.errors import FrameError
 from gradwire.exchange.feedback import ErrorFeedback
-from gradwire.exchange.frames import Buffers, Framer, Sequences
+from gradwire.exchange.frames import Buffers, Framer
 from gradwire.exchange.walk import CodecResources, ScheduleRun
 from gradwire.links import Link, loopback
-from gradwire.wire import AVERAGE, HEADER_NBYTES
+from gradwire.wire import AVERAGE, HEADER_NBYTES, Sequences
 from support.faulty_link import Fault, FaultyLink
 from support.sums import bits
 

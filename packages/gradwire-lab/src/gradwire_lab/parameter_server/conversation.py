@@ -37,11 +37,11 @@ from gradwire.codecs import Codec, Identity
 from gradwire.costs import ExchangeCost
 from gradwire.errors import FrameError
 from gradwire.exchange.feedback import ErrorFeedback
-from gradwire.exchange.frames import Framer, Sequences, incoming_buffers
+from gradwire.exchange.frames import Framer, incoming_buffers
 from gradwire.exchange.walk import CodecResources, FrameStream
 from gradwire.links.base import Link, Receiving, Sending, Wrapper
 from gradwire.plan import FLOAT_NBYTES, Plan
-from gradwire.wire import HEADER_NBYTES
+from gradwire.wire import HEADER_NBYTES, Sequences
 
 EXACT = Identity()
 

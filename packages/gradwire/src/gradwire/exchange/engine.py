@@ -29,13 +29,12 @@ from gradwire.costs import ExchangeCost
 from gradwire.devices import CPU, device_of
 from gradwire.errors import ExchangeError, LinkError, LinkTimeoutError, SpecError
 from gradwire.exchange.feedback import ErrorFeedback
-from gradwire.exchange.frames import SEQUENCES
 from gradwire.exchange.views import SegmentCopies
 from gradwire.exchange.walk import CodecResources
 from gradwire.links.base import Link, Receiving
 from gradwire.links.channel import Channel, Operation
 from gradwire.links.sockets import SocketLink
-from gradwire.wire import AVERAGE, frame_of
+from gradwire.wire import AVERAGE, SEQUENCES, frame_of
 
 VARIABLE = "GRADWIRE_ENGINE"
 """The environment variable that selects the engine: ``native``, or ``python`` to compare them."""

@@ -19,7 +19,7 @@ from gradwire.errors import ExchangeError, FrameError, LinkError, PayloadError, 
 from gradwire.exchange.backend import NativeAllReduce, NativeReducer, in_words
 from gradwire.exchange.engine import EngineRun, NativeOrder, forget_engine, lend, native_order
 from gradwire.exchange.feedback import ErrorFeedback, FeedbackFactory, Residual, check_residual
-from gradwire.exchange.frames import Buffers, Framer, Sequences, Transport, incoming_buffers
+from gradwire.exchange.frames import Buffers, Framer, Transport, incoming_buffers
 from gradwire.exchange.norms import Norms, check_norms
 from gradwire.exchange.on_device import DeviceFeedback
 from gradwire.exchange.request import BucketRequest, Half
@@ -27,7 +27,7 @@ from gradwire.exchange.views import CodecPart, SegmentCopies
 from gradwire.exchange.walk import CodecResources, ScheduleRun
 from gradwire.links.base import Link
 from gradwire.plan import Plan
-from gradwire.wire import AVERAGE, OutOfStepError, flags_of
+from gradwire.wire import AVERAGE, OutOfStepError, Sequences, flags_of
 
 
 class Exchange:
@@ -67,6 +67,7 @@ class Exchange:
         self._incoming = incoming_buffers(link)
         self._native = NativeReducer(link)  # the agreed lengths are valid for all plans
         self._sent, self._received = Sequences(), Sequences()
+        link.count(self._received)
         self._adopt(plan)
         self._at_work = threading.Lock()
 

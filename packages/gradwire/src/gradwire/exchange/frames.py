@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import weakref
-from collections import defaultdict
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 
@@ -27,8 +26,6 @@ from gradwire.wire import (
     step_of,
 )
 
-SEQUENCES = 1 << 32
-"""The modulus of sequence numbers, which are 32-bit fields of the header."""
 _incoming = weakref.WeakKeyDictionary["Link", "Buffers"]()
 _CODEC_NAMES = {row.wire_id: row.name for row in TABLE}
 
@@ -64,27 +61,6 @@ class Outgoing:
     home: Buffers
     sequence: int
     floats_nbytes: int = 0
-
-
-class Sequences:
-    """The sequence numbers of frames in one direction, per peer."""
-
-    def __init__(self, first: int = 0) -> None:
-        self._next = defaultdict[int, int](lambda: first)
-
-    def take(self, peer: int) -> int:
-        """Return the next frame's sequence number for ``peer``, and increment it."""
-        number = self._next[peer]
-        self._next[peer] = (number + 1) % SEQUENCES
-        return number
-
-    def look(self, peer: int) -> int:
-        """Return the next frame's sequence number for ``peer``."""
-        return self._next[peer]
-
-    def resume(self, peer: int, number: int) -> None:
-        """Continue with ``number`` as the next frame's sequence number for ``peer``."""
-        self._next[peer] = number
 
 
 class Framer:
@@ -297,8 +273,11 @@ class Transport:
 
 def _difference_in(link: Link, receiving: Receiving, peer: int) -> Difference | None:
     try:
-        check_step(receiving.wait(0.0), link.step)
+        frame = receiving.wait(0.0)
+        check_step(frame, link.step)
     except OutOfStepError as error:
+        if link.is_repeated(peer, frame):
+            return None
         found = difference(link, error, peer)
         # A peer may have finished this exchange and started the next one when this rank's link fails.
         went_on = found is not None and found.places == ((peer, (link.step or 0) + 1), (link.rank, link.step))

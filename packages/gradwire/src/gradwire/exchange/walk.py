@@ -15,11 +15,11 @@ from gradwire.codecs.wrappers import Scaled
 from gradwire.collectives.frame_order import AHEAD, Action, Do, Segment
 from gradwire.costs import ExchangeCost, Scales
 from gradwire.exchange.feedback import ErrorFeedback
-from gradwire.exchange.frames import Buffers, Framer, Outgoing, Sequences, renumber
+from gradwire.exchange.frames import Buffers, Framer, Outgoing, renumber
 from gradwire.exchange.views import SegmentCopies
 from gradwire.gpu.table import STATUS_NBYTES
 from gradwire.links.base import Link, Receiving, Sending
-from gradwire.wire import AVERAGE, HEADER_NBYTES
+from gradwire.wire import AVERAGE, HEADER_NBYTES, Sequences
 
 # The stream of frames that one rank sends and receives, with its windows, buffers, sequences and costs.
 #

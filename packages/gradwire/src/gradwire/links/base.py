@@ -42,8 +42,11 @@ import time
 from abc import ABC, abstractmethod
 from dataclasses import dataclass, field
 from typing import Protocol
+from weakref import WeakSet
 
 import torch
+
+from gradwire.wire import Sequences, sequence_of
 
 OWN_END = "this rank has closed its link"
 """The error text of a wait that ends because its own link was closed."""
@@ -117,6 +120,21 @@ class Link(ABC):
         """
         raise NotImplementedError(f"{type(self).__name__} has no all-reduce of its own")
 
+    def count(self, received: Sequences) -> None:
+        """Let ``is_repeated`` use the numbers of the frames that an exchange receives over this link."""
+        self.__dict__.setdefault("_counted", WeakSet[Sequences]()).add(received)
+
+    def is_repeated(self, peer: int, frame: torch.Tensor) -> bool:
+        """Return whether ``frame`` has the number of the last frame from ``peer``, and not of a next one.
+
+        A rank's last frame is never repeated. Raises ``FrameError`` if the header is damaged.
+        """
+        number, counted = sequence_of(frame), list(self.__dict__.get("_counted", ()))
+        if number is None:
+            return False
+        had = any(each.has_had(peer, number) for each in counted)
+        return had and all(each.look(peer) != number for each in counted)
+
     @property
     def begins_all_reduces(self) -> bool:
         """Whether ``begin_all_reduce`` may be called: the transport has an all-reduce, and is connected."""
@@ -143,6 +161,11 @@ class Wrapper(Link):
     def leave(self, frame: torch.Tensor) -> None:
         """Send a last frame over the wrapped link and close it."""
         self._inner.leave(frame)
+
+    def count(self, received: Sequences) -> None:
+        """Let ``is_repeated`` of this link and of the wrapped one use an exchange's numbers."""
+        super().count(received)
+        self._inner.count(received)
 
     def keep_alive(self, timeout_s: float) -> None:
         """Report to all ranks that frames are still moving on this rank."""

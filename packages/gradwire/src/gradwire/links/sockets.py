@@ -144,7 +144,9 @@ class SocketLink(Link):
             with channel.turn:
                 head = channel.peek(PARTING_NBYTES)
             if len(head) >= HEADER_NBYTES and self.step is not None:
-                check_not_before(frame_of(head), self.step, channel.peer)
+                frame = frame_of(head)
+                if not self.is_repeated(channel.peer, frame):
+                    check_not_before(frame, self.step, channel.peer)
 
     def send_keepalives(self) -> None:
         """Send keepalives to all ranks."""
