@@ -6,9 +6,11 @@ Neither is written anew. A reader with a different name or number is entered in 
 
 from __future__ import annotations
 
+import json
 from collections import Counter
 from collections.abc import Iterator
 from contextlib import ExitStack
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -16,7 +18,10 @@ import torch
 import torch.distributed as dist
 from torch._C._distributed_c10d import HashStore
 
+from gradwire.autotune.survey import CHOICES
+from gradwire.fields import to_values
 from gradwire.machine import describe_machine
+from gradwire.sync.messages import pack
 from support import golden
 from support.readers import Reader, holders, small_readers
 
@@ -50,8 +55,15 @@ def readers(tmp_path_factory: pytest.TempPathFactory) -> Iterator[dict[str, Read
             name = f"{owner}.{name}" if owner[:1].isupper() else name
             count[name] += 1
             found[f"{name}#{count[name]}"] = reader
+        found["Trial.from_json#1"] = Reader(None, received)
         yield found
     dist.destroy_process_group()
+
+
+def received(trial: object) -> object:
+    """Return the decisions of a trial, which ranks exchanged as JSON before, from a record."""
+    found = CHOICES.read(pack(trial))
+    return SimpleNamespace(to_json=lambda: json.dumps(to_values(found)))
 
 
 @pytest.mark.parametrize("key", READ)

@@ -26,7 +26,6 @@ from gradwire.autotune.estimate import Estimate, Limit
 from gradwire.autotune.observed import Observed
 from gradwire.autotune.rules import SHARDS
 from gradwire.autotune.saved import State
-from gradwire.autotune.trial import Trial
 from gradwire.checkpoints import SUM, sealed
 from gradwire.costs import ExchangeCost, Scales
 from gradwire.doctor.finding import Card, Finding
@@ -133,8 +132,6 @@ def small_readers(folder: Path) -> Iterator[tuple[str, Reader]]:
         in_file(folder / "plan.json", json.loads((folder / "plan.json").read_text()), Plan.load),
     )
     yield "gradwire.autotune.decision.Decision.from_json", texts(DECISION.to_json(), Decision.from_json)
-    trial = Trial([DECISION, DECISION]).to_json()
-    yield "gradwire.autotune.trial.Trial.from_json", texts(trial, Trial.from_json)
     yield "gradwire.autotune.saved.State.from_json", texts(CHOICE.to_json(), State.from_json)
     place = folder / "auto.json"
     saved.save(str(place), "key", "terms", DECISION)

@@ -9,8 +9,11 @@ import pytest
 from gradwire import Plan
 from gradwire.autotune.decision import Decision
 from gradwire.autotune.settings import DEFAULT
+from gradwire.autotune.survey import CHOICES
 from gradwire.autotune.trial import Trial
-from gradwire.errors import SpecError
+from gradwire.errors import ExchangeError
+from gradwire.fields import to_values
+from gradwire.sync.messages import pack
 from support.told_line import TURN
 
 EXACT = Decision(Plan(), 1.0, 1.0, 0.1, "no compression", nbytes=4e6)
@@ -225,11 +228,11 @@ def test_compression_has_to_be_worth_its_noise() -> None:
     assert after(0.02, 0.0199, of=(RING, STAR)).best().plan == RING.plan, "nothing exact was tried"
 
 
-def test_a_trial_travels_as_json() -> None:
-    assert Trial.from_json(Trial((RING, STAR)).to_json()).decisions == (RING, STAR)
-    for text in ("", "{", "3", "null", "[3]", '[{"plan": 3}]'):
-        with pytest.raises(SpecError):
-            Trial.from_json(text)
+def test_the_decisions_of_a_trial_travel_as_a_record() -> None:
+    assert CHOICES.read(pack(to_values((RING, STAR)))) == (RING, STAR)
+    for values in ([], {}, "", 3, None, [3], [{"plan": 3}], [to_values(RING) | {"step_s": -1.0}]):
+        with pytest.raises(ExchangeError, match=r"the plans of a choice from rank 0.*; use the same version"):
+            CHOICES.read(pack(values))
 
 
 def test_the_plan_in_use_stays_unless_another_is_clearly_better() -> None:

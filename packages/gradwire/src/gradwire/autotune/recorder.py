@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 from time import perf_counter
@@ -16,11 +15,13 @@ from gradwire.autotune.settings import DEFAULT, Auto, AutoConfig
 from gradwire.autotune.step_times import StepTimes
 from gradwire.errors import DataError, GradwireError, SpecError, shown
 from gradwire.exchange import Exchange
+from gradwire.fields import of, optional, pair, text
 from gradwire.machine import cores, is_inside
+from gradwire.plan import Plan
 from gradwire.planner.calibration import SEGMENT_NBYTES, excerpt, measure_host, use_threads
 from gradwire.planner.loss import noise_scale
 from gradwire.planner.request import ASSUMED_LATENCY_S
-from gradwire.sync.group import broadcast
+from gradwire.sync.messages import Record, broadcast
 from gradwire.sync.observe import NULL_BUCKET, BetweenSteps, BucketObserver, StepCost, StepObserver
 from gradwire.timing.calibrate import codec_cost, rest_between_segments
 from gradwire.timing.line import Line
@@ -62,8 +63,8 @@ def estimator(
     return Estimator(observed, host, costs, noise_scale(observed.gradients), settings)
 
 
-_FAILED = "no estimate: "
-"""The prefix of an error message that rank 0 broadcasts instead of an estimate."""
+_ESTIMATE = Record(5, "an estimate", pair(optional(of(Estimate, plan=Plan.from_values)), text))
+"""The record of an estimate, or of the reason why there is none."""
 
 
 class Recorder(StepObserver):
@@ -168,18 +169,19 @@ class Recorder(StepObserver):
             return None
         began, timeout_s = self._clock(), sync.context.begin_timeout_s
 
-        def answer(exchange: Exchange) -> str:
-            codec, text = str(sync.context.plan.codec), ""
+        def answer(exchange: Exchange) -> tuple[Estimate | None, str]:
+            codec = str(sync.context.plan.codec)
+            own: tuple[Estimate | None, str] = None, ""
             found = observe(exchange, self.recorded, timeout_s, line, attached=codec)
             if exchange.link.rank == 0:
-                text = _answer(found, rate, hosts or found.world, self._config)
-            return broadcast(exchange, text, timeout_s)
+                own = _answer(found, rate, hosts or found.world, self._config)
+            return broadcast(exchange, _ESTIMATE, own, timeout_s)
 
-        text = sync.exchange_now("an estimate", answer)
+        estimate, failure = sync.exchange_now(_ESTIMATE.what, answer)
         self._times.leave_out(self._clock() - began)
-        if text.startswith(_FAILED):
-            raise DataError(text)
-        return Estimate.from_json(text)
+        if estimate is None:
+            raise DataError(f"no estimate: {failure}")
+        return estimate
 
 
 class ExcerptKeeper(BucketObserver):
@@ -213,8 +215,10 @@ def _line_of(rate: object, hosts: object) -> Line | None:
     return None if rate is None else line
 
 
-def _answer(seen: Observed, rate: str | float | None, hosts: int, config: AutoConfig) -> str:
-    """Return an estimate as JSON, or the error message if there is none.
+def _answer(
+    seen: Observed, rate: str | float | None, hosts: int, config: AutoConfig
+) -> tuple[Estimate | None, str]:
+    """Return an estimate, or the error message if there is none.
 
     In a different deployment, each rank has its own machine, unless all ranks run on a testbed's machine.
     """
@@ -227,6 +231,6 @@ def _answer(seen: Observed, rate: str | float | None, hosts: int, config: AutoCo
         settings, repeats = Auto(config=config), config.estimate_repeats
         most_hosts = max(hosts, seen.world)
         measured = estimator(seen, [seen.line], most_hosts, settings=settings, repeats=repeats)
-        return json.dumps(measured.at(place).values())
+        return measured.at(place), ""
     except GradwireError as error:
-        return f"{_FAILED}{error}"
+        return None, str(error)

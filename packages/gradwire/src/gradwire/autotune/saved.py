@@ -103,9 +103,14 @@ class State:
     @classmethod
     def from_json(cls, text: object) -> Self:
         """Read the output of ``to_json``. Raises ``StateError``."""
+        return _SOURCE.of_json(text, cls.from_values)
+
+    @classmethod
+    def from_values(cls, values: object) -> Self:
+        """Read the output of ``to_values``. Raises ``StateError``."""
         decided, specs = rows(pair(whole(), Decision.from_values)), rows(lambda spec: str(parse(spec)))
         kind = of(cls, decisions=lambda each: [*decided(each)], refused=lambda each: [*specs(each)])
-        return _SOURCE.of_json(text, kind)
+        return _SOURCE.read(values, kind)
 
 
 SCHEMA = "gradwire.auto/1"

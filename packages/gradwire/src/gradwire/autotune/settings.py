@@ -171,9 +171,7 @@ class AutoConfig:
         "sizes in bytes, repeats, seconds",
         "The sizes are for slow and fast links; sizes after one that takes 5 ms are skipped.",
     )
-    most_file_nbytes: int = _of(
-        1 << 24, "bytes", "No decision is this large, and ranks exchange lengths as float32."
-    )
+    most_file_nbytes: int = _of(1 << 24, "bytes", "No decision is this large.")
 
     # Estimates of a step with gradwire; estimates for an attached model use the defaults
     estimate_steps: int = _of(5, "steps", "The median of fewer steps isn't stable.")

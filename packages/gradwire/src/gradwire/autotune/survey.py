@@ -28,20 +28,36 @@ from gradwire.autotune.states import TunerEvent
 from gradwire.autotune.step_times import StepTime, StepTimes, slowest
 from gradwire.autotune.trial import Trial
 from gradwire.codecs import Codec
-from gradwire.errors import GradwireError
+from gradwire.errors import GradwireError, SpecError
 from gradwire.exchange import Exchange
+from gradwire.fields import flag, optional, pair
+from gradwire.fields import rows as rows_of
 from gradwire.plan import Plan
 from gradwire.planner.candidates import Workload
-from gradwire.sync.group import broadcast, gather, mean
+from gradwire.sync.group import gather, mean
+from gradwire.sync.messages import Record, broadcast
 from gradwire.sync.observe import BetweenSteps
 from gradwire.timing.line import Line
 
-_ANEW = "anew"
-"""Rank 0's answer if a new plan has to be chosen."""
 _CHOICE, _LOOK = "the choice of a plan", "step times and relative errors"
 """The names of exchanges in errors."""
-_RESUMED = "resumed "
-"""The prefix of a broadcast state, which distinguishes it from a decision."""
+
+# Rank 0's conclusions, as records.
+
+
+def _at_least_one(values: object) -> tuple[Decision, ...]:
+    found = rows_of(Decision.from_values)(values)
+    if not found:
+        raise SpecError("expected at least one decision, got none")
+    return found
+
+
+EARLIER = Record(
+    1, "the plan of an earlier run", pair(optional(State.from_values), optional(Decision.from_values))
+)
+CHOICES = Record(2, "the plans of a choice", _at_least_one)
+GENTLER = Record(3, "other codecs for some parameters", optional(Decision.from_values))
+LEANER = Record(4, "the answer whether a leaner codec suits", flag)
 
 
 @dataclass(frozen=True)
@@ -92,14 +108,11 @@ class Survey:
 
     def hear(self, sync: BetweenSteps, earlier: State | Decision | None) -> State | Decision | None:
         """Return, on all ranks, rank 0's state or decision of an earlier run; None if it has neither."""
-        text = "" if earlier is None else earlier.to_json()
-        text = _RESUMED + text if isinstance(earlier, State) else text
-        text = sync.exchange_now(
-            "the plan of an earlier run", lambda exchange: broadcast(exchange, text, self._timeout_s)
+        own = (earlier, None) if isinstance(earlier, State) else (None, earlier)
+        state, decision = sync.exchange_now(
+            EARLIER.what, lambda exchange: broadcast(exchange, EARLIER, own, self._timeout_s)
         )
-        if text.startswith(_RESUMED):
-            return State.from_json(text.removeprefix(_RESUMED))
-        return Decision.from_json(text) if text else None
+        return state or decision
 
     def prepare(self, exchange: Exchange, count: int, *, knows_plan: bool) -> None:
         """Measure links, codecs, and frames before the first step, unless rank 0 knows a plan already.
@@ -135,11 +148,11 @@ class Survey:
             self._costs.forget_sizes()
         rows = yield Together(_CHOICE, lambda exchange: self._gather_all(exchange, now))
         yield None
-        text = ""
+        own: tuple[Decision, ...] = ()
         if self._rank == 0:
-            text = (yield from self._decide(samples, rows, present)).to_json()
-        text = yield Together(_CHOICE, lambda exchange: broadcast(exchange, text, timeout_s))
-        return Trial.from_json(text, present, self._config)
+            own = yield from self._decide(samples, rows, present)
+        found = yield Together(_CHOICE, lambda exchange: broadcast(exchange, CHOICES, own, timeout_s))
+        return Trial(found, present, self._config)
 
     def _gather_all(self, exchange: Exchange, now: StepTime) -> list[list[float]]:
         """Return the rows of all ranks: the times of a step, relative errors, and links."""
@@ -147,7 +160,9 @@ class Survey:
         row = [now.compute_s, now.backward_s, now.exposed_s, *self._own_shares, *self._own_line]
         return gather(exchange, row, self._timeout_s)
 
-    def _decide(self, samples: Samples, rows: Sequence[Sequence[float]], present: Plan) -> Work[Trial]:
+    def _decide(
+        self, samples: Samples, rows: Sequence[Sequence[float]], present: Plan
+    ) -> Work[tuple[Decision, ...]]:
         """Choose rank 0's plan and its rivals from the rows of all ranks."""
         line = network.line_of([each[-network.LINE_FIELDS :] for each in rows])
         shares = [each[3 : -network.LINE_FIELDS] for each in rows]
@@ -155,11 +170,10 @@ class Survey:
         lost = yield from self._contract.finding_errors(shares, samples, codecs, may, present)
         now = slowest(rows)
         try:
-            found = yield from self._search(samples, line, now, lost, present)
+            return (yield from self._search(samples, line, now, lost, present))
         except GradwireError as error:
             reason = f"{present.codec} over {present.algorithm} {STAYS}: {error}"
-            found = (Decision(present, now.step_s, now.step_s, now.compute_s, reason),)
-        return Trial(found)
+            return (Decision(present, now.step_s, now.step_s, now.compute_s, reason),)
 
     def _search(
         self, samples: Samples, line: Line, now: StepTime, lost: Mapping[str, RelativeErrors], present: Plan
@@ -238,7 +252,7 @@ class Survey:
         own, timeout_s = self._contract.own_errors(samples, codecs), self._timeout_s
         rows = yield Together(_LOOK, lambda exchange: gather(exchange, own, timeout_s))
         yield None
-        text = ""
+        own_gentler: Decision | None = None
         if self._rank == 0:
             errors = self._contract.finding_errors(rows, samples, codecs, [present.algorithm], present)
             lost = (yield from errors)[present.algorithm]
@@ -246,9 +260,11 @@ class Survey:
                 gentler = lost.gentler(present.codec, names, self._contract.refused)
                 plan = replace(present, codecs=rules_for(gentler))
                 reason = in_words(plan.codec, gentler, lost.most) or f"{plan.codec} for all parameters again"
-                text = replace(decisions[-1][1], plan=plan, reason=reason).to_json()
-        text = yield Together(_LOOK, lambda exchange: broadcast(exchange, text, timeout_s))
-        return Decision.from_json(text) if text else None
+                own_gentler = replace(decisions[-1][1], plan=plan, reason=reason)
+        found: Decision | None = yield Together(
+            _LOOK, lambda exchange: broadcast(exchange, GENTLER, own_gentler, timeout_s)
+        )
+        return found
 
     def _leaner(
         self, samples: Samples, present: Plan, decisions: Sequence[tuple[int, Decision]]
@@ -267,12 +283,15 @@ class Survey:
         own, timeout_s = self._contract.own_errors(samples, codecs), self._timeout_s
         rows = yield Together(_LOOK, lambda exchange: gather(exchange, own, timeout_s))
         yield None
-        text = ""
+        is_leaner_suited = False
         if self._rank == 0:
             errors = self._contract.finding_errors(rows, samples, codecs, self._rules.algorithms, present)
             found = yield from errors
-            text = _ANEW if any(is_leaner(each, present, others) for each in found.values()) else ""
-        return bool((yield Together(_LOOK, lambda exchange: broadcast(exchange, text, timeout_s))))
+            is_leaner_suited = any(is_leaner(each, present, others) for each in found.values())
+        suits: bool = yield Together(
+            _LOOK, lambda exchange: broadcast(exchange, LEANER, is_leaner_suited, timeout_s)
+        )
+        return suits
 
     def _measured(self, samples: Samples, codecs: Sequence[Codec]) -> Work[None]:
         """Measure codecs' relative errors; yields at least once, because other ranks may know them."""

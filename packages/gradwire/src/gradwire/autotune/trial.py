@@ -6,24 +6,16 @@ fastest. The steps of a trial are training steps, so it costs only the extra tim
 
 from __future__ import annotations
 
-import json
 from collections.abc import Iterable, Sequence
 from dataclasses import replace
 from math import inf, isinf
 from statistics import fmean, median
-from typing import TYPE_CHECKING
 
 from gradwire.autotune.decision import Decision, best_of, same_way, stays
 from gradwire.autotune.settings import DEFAULT, AutoConfig
-from gradwire.fields import Source, rows, to_values
 from gradwire.plan import Plan
 from gradwire.planner.predict import UNCERTAINTY
 from gradwire.units import exact_size, format_duration
-
-if TYPE_CHECKING:
-    from typing_extensions import Self
-
-_SOURCE = Source("decisions", "run the same version of gradwire on all ranks")
 
 
 class Trial:
@@ -48,15 +40,6 @@ class Trial:
         self._left = self._affordable(range(len(decisions)), turns=2)  # indices of the next turns
         self._disagreements: list[float] = []
         self._before = present
-
-    def to_json(self) -> str:
-        """Return the decisions as a JSON list."""
-        return json.dumps(to_values(self.decisions))
-
-    @classmethod
-    def from_json(cls, text: str, present: Plan | None = None, config: AutoConfig = DEFAULT) -> Self:
-        """Read the output of ``to_json``. Raises ``SpecError``."""
-        return cls(_SOURCE.of_json(text, rows(Decision.from_values)), present, config)
 
     @property
     def present(self) -> Decision | None:

@@ -219,7 +219,7 @@ def _difference(name: str, values: Sequence[str]) -> str | None:
     return f"{name} is {', '.join(groups)}"
 
 
-# Exchanges between two steps: rows of numbers, a mean, or a string from rank 0.
+# Exchanges between two steps: rows of numbers, or a mean.
 
 
 def gather(exchange: Exchange, row: Sequence[float], timeout_s: float | None = None) -> list[list[float]]:
@@ -238,18 +238,6 @@ def mean(exchange: Exchange, values: torch.Tensor, timeout_s: float) -> None:
     """Average a 1-D float32 tensor in place, with the same bits on all ranks. Raises ``ExchangeError``."""
     if values.numel():
         Exchange(exchange.link, Plan()).all_reduce(values, timeout_s=timeout_s)
-
-
-def broadcast(exchange: Exchange, text: str, timeout_s: float) -> str:
-    """Return rank 0's string on all ranks. Raises ``ExchangeError``."""
-    own = text.encode() if exchange.link.rank == 0 else b""
-    length = int(gather(exchange, [len(own)], timeout_s)[0][0])
-    letters = torch.zeros(length, dtype=torch.float32, device="cpu")
-    if own:
-        letters.copy_(torch.frombuffer(bytearray(own), dtype=torch.uint8))
-    if length:
-        _sum(exchange, letters, timeout_s)
-    return bytes(letters.to(torch.uint8).tolist()).decode()
 
 
 def _sum(exchange: Exchange, values: torch.Tensor, timeout_s: float | None) -> None:

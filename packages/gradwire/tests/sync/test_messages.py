@@ -1,0 +1,156 @@
+from __future__ import annotations
+
+import math
+import struct
+from dataclasses import replace
+from typing import Any
+
+import pytest
+import torch
+
+from gradwire import Exchange, Link, Plan
+from gradwire.errors import ExchangeError
+from gradwire.fields import anything, keyed, real, rows, text, whole
+from gradwire.sync.group import gather, mean
+from gradwire.sync.messages import MOST_NBYTES, Record, broadcast, pack, unpack
+from support.ranks import run_ranks
+
+RECORD = Record(7, "a test's record", keyed(rows(anything)))
+VALUES = {
+    "texts": ["", "a plan, and a word in Greek: λόγος " * 40, "x" * 31, "x" * 32],
+    "numbers": [0, 1, 127, 128, -1, 1 << 62, -(1 << 63), 0.1, -0.0, math.inf, 5e-324],
+    "others": [None, True, False, [], {}, [[1], [2]] * 20, {str(each): each for each in range(20)}],
+}
+HEADER = 12
+
+
+@pytest.mark.parametrize("world", [1, 2, 3, 5])
+def test_every_rank_learns_all_rows_and_the_value_of_rank_0(world: int) -> None:
+    def talk(link: Link) -> tuple[list[list[float]], Any, Any]:
+        exchange = Exchange(link, Plan.of("fp8", algorithm="star"))
+        found = gather(exchange, [link.rank, 1 / (1 + link.rank), 1e30], 5.0)
+        own = VALUES if link.rank == 0 else {"a rank's own": ["which no rank receives"]}
+        return found, broadcast(exchange, RECORD, own, 5.0), broadcast(exchange, RECORD, {}, 5.0)
+
+    results = run_ranks(world, talk)
+    assert all(result == results[0] for result in results)
+    gathered, heard, nothing = results[0]
+    assert [row[0] for row in gathered] == list(range(world))
+    assert [row[1] for row in gathered] == pytest.approx([1 / (1 + rank) for rank in range(world)], rel=1e-7)
+    assert heard == {name: tuple(each) for name, each in VALUES.items()}
+    assert [type(each) for each in heard["numbers"]] == [type(each) for each in VALUES["numbers"]]
+    assert nothing == {}
+
+
+@pytest.mark.parametrize("world", [1, 2, 3])
+def test_every_rank_learns_the_mean(world: int) -> None:
+    def average(link: Link) -> list[float]:
+        exchange, values = Exchange(link, Plan.of("quantize:4")), torch.arange(5.0) * link.rank
+        mean(exchange, values, 5.0)
+        mean(exchange, torch.zeros(0), 5.0)
+        return values.tolist()
+
+    means = run_ranks(world, average)
+    assert means == [pytest.approx([i * (world - 1) / 2 for i in range(5)], rel=1e-6)] * world
+    assert means == [means[0]] * world, "the same bits"
+
+
+def test_a_rank_that_expects_another_record_refuses_it() -> None:
+    def talk(link: Link) -> object:
+        exchange = Exchange(link, Plan())
+        return broadcast(exchange, RECORD if link.rank == 0 else replace(RECORD, number=8), {}, 5.0)
+
+    reason = r"^a test's record from rank 0: expected a record of type 8, got 7; use the same version"
+    with pytest.raises(ExchangeError, match=reason):
+        run_ranks(2, talk)
+
+
+# The bytes: expected values are from the specification of MessagePack.
+
+
+@pytest.mark.parametrize(
+    ("value", "expected"),
+    [
+        (None, "c0"),
+        (False, "c2"),
+        (True, "c3"),
+        (0, "00"),
+        (127, "7f"),
+        (128, "d30000000000000080"),
+        (-1, "d3ffffffffffffffff"),
+        (1.5, "cb3ff8000000000000"),
+        (math.inf, "cb7ff0000000000000"),
+        ("", "a0"),
+        ("é", "a2c3a9"),
+        ("x" * 32, "db00000020" + "78" * 32),
+        ([], "90"),
+        ([1, [None]], "920191c0"),
+        ([0] * 16, "dd00000010" + "00" * 16),
+        ({}, "80"),
+        ({"a": 1, "b": [2]}, "82a16101a1629102"),
+        (
+            {chr(97 + each): 0 for each in range(16)},
+            "df00000010" + "".join(f"a1{97 + e:x}00" for e in range(16)),
+        ),
+    ],
+)
+def test_values_are_messagepack(value: object, expected: str) -> None:
+    assert pack(value).hex() == expected
+    assert unpack(bytes.fromhex(expected)) == value
+
+
+@pytest.mark.parametrize(
+    ("body", "reason"),
+    [
+        ("", "0 bytes instead of 1 at the end"),
+        ("c1", "the format 0xc1"),
+        ("0000", "1 bytes after the value"),
+        ("a261", "a length of 2 with 1 bytes left"),
+        ("cb3ff8", "2 bytes instead of 8"),
+        ("ddffffffff00", "a length of 4294967295 with 1 bytes left"),
+        ("a1ff", "a string that isn't UTF-8"),
+        ("82a16100a16100", "the name 'a', which is repeated"),
+        ("810000", "the name 0, which is repeated or not a string"),
+        ("91" * 100_000 + "c0", "more than 16 levels of nesting"),
+    ],
+)
+def test_a_damaged_body_is_an_error_in_one_sentence(body: str, reason: str) -> None:
+    expected = f"a test's record from rank 0: expected a record in MessagePack, got {reason}"
+    with pytest.raises(ExchangeError, match=expected) as caught:
+        RECORD.read(bytes.fromhex(body))
+    assert len(str(caught.value).splitlines()) == 1
+
+
+@pytest.mark.parametrize(
+    ("head", "reason"),
+    [
+        (struct.pack("<4sHHI", b"JSON", 1, 7, 9), "that starts with b'GRDR', got b'JSON'"),
+        (struct.pack("<4sHHI", b"GRDR", 2, 7, 9), "of version 1, got 2"),
+        (struct.pack("<4sHHI", b"GRDR", 1, 6, 9), "of type 7, got 6"),
+        (struct.pack("<4sHHI", b"GRDR", 1, 7, 0), f"of 1 to {MOST_NBYTES} bytes, got 0"),
+        (struct.pack("<4sHHI", b"GRDR", 1, 7, MOST_NBYTES + 1), f"bytes, got {MOST_NBYTES + 1}"),
+    ],
+)
+def test_a_header_of_something_else_is_an_error(head: bytes, reason: str) -> None:
+    with pytest.raises(ExchangeError, match=rf"{reason}; use the same version of gradwire on all ranks$"):
+        RECORD.open(head)
+    assert RECORD.pack({})[:HEADER] == struct.pack("<4sHHI", b"GRDR", 1, 7, 1)
+
+
+def test_damage_anywhere_is_the_same_type_of_error() -> None:
+    typed = Record(7, "a test's record", rows(keyed(text)))
+    counted = Record(7, "a test's record", keyed(rows(real(0.0))))
+    body = RECORD.pack(VALUES)[HEADER:]
+    damaged = [body[:end] for end in range(0, len(body), 7)]
+    damaged += [
+        body[:at] + bytes([body[at] ^ bit]) + body[at + 1 :] for at in range(200) for bit in (1, 64, 128)
+    ]
+    refused: list[str] = []
+    for each in damaged:
+        for record in (RECORD, typed, counted, Record(7, "a test's record", whole())):
+            try:
+                record.read(each)
+            except ExchangeError as error:
+                refused.append(str(error))
+    assert len(refused) > 3 * len(damaged), "other kinds refuse all of them"
+    assert all(len(each.splitlines()) == 1 for each in refused)
