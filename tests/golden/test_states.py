@@ -21,7 +21,6 @@ from torch._C._distributed_c10d import HashStore
 from gradwire.autotune.survey import CHOICES
 from gradwire.fields import to_values
 from gradwire.machine import describe_machine
-from gradwire.sync.messages import pack
 from support import golden
 from support.readers import Reader, holders, small_readers
 
@@ -62,7 +61,7 @@ def readers(tmp_path_factory: pytest.TempPathFactory) -> Iterator[dict[str, Read
 
 def received(trial: object) -> object:
     """Return the decisions of a trial, which ranks exchanged as JSON before, from a record."""
-    found = CHOICES.read(pack(trial))
+    found = CHOICES.read(json.dumps(trial).encode())
     return SimpleNamespace(to_json=lambda: json.dumps(to_values(found)))
 
 

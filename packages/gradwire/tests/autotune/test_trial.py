@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import json
 import math
 from collections.abc import Sequence
 from dataclasses import replace
@@ -13,7 +14,6 @@ from gradwire.autotune.survey import CHOICES
 from gradwire.autotune.trial import Trial
 from gradwire.errors import ExchangeError
 from gradwire.fields import to_values
-from gradwire.sync.messages import pack
 from support.told_line import TURN
 
 EXACT = Decision(Plan(), 1.0, 1.0, 0.1, "no compression", nbytes=4e6)
@@ -229,10 +229,10 @@ def test_compression_has_to_be_worth_its_noise() -> None:
 
 
 def test_the_decisions_of_a_trial_travel_as_a_record() -> None:
-    assert CHOICES.read(pack(to_values((RING, STAR)))) == (RING, STAR)
+    assert CHOICES.read(json.dumps(to_values((RING, STAR))).encode()) == (RING, STAR)
     for values in ([], {}, "", 3, None, [3], [{"plan": 3}], [to_values(RING) | {"step_s": -1.0}]):
         with pytest.raises(ExchangeError, match=r"the plans of a choice from rank 0.*; use the same version"):
-            CHOICES.read(pack(values))
+            CHOICES.read(json.dumps(values).encode())
 
 
 def test_the_plan_in_use_stays_unless_another_is_clearly_better() -> None:

@@ -12,7 +12,7 @@ from gradwire import Exchange, Link, Plan
 from gradwire.errors import ExchangeError
 from gradwire.fields import anything, keyed, real, rows, text, whole
 from gradwire.sync.group import gather, mean
-from gradwire.sync.messages import MOST_NBYTES, Record, broadcast, pack, unpack
+from gradwire.sync.messages import MOST_NBYTES, Record, broadcast
 from support.ranks import run_ranks
 
 RECORD = Record(7, "a test's record", keyed(rows(anything)))
@@ -65,60 +65,24 @@ def test_a_rank_that_expects_another_record_refuses_it() -> None:
         run_ranks(2, talk)
 
 
-# The bytes: expected values are from the specification of MessagePack.
-
-
-@pytest.mark.parametrize(
-    ("value", "expected"),
-    [
-        (None, "c0"),
-        (False, "c2"),
-        (True, "c3"),
-        (0, "00"),
-        (127, "7f"),
-        (128, "d30000000000000080"),
-        (-1, "d3ffffffffffffffff"),
-        (1.5, "cb3ff8000000000000"),
-        (math.inf, "cb7ff0000000000000"),
-        ("", "a0"),
-        ("é", "a2c3a9"),
-        ("x" * 32, "db00000020" + "78" * 32),
-        ([], "90"),
-        ([1, [None]], "920191c0"),
-        ([0] * 16, "dd00000010" + "00" * 16),
-        ({}, "80"),
-        ({"a": 1, "b": [2]}, "82a16101a1629102"),
-        (
-            {chr(97 + each): 0 for each in range(16)},
-            "df00000010" + "".join(f"a1{97 + e:x}00" for e in range(16)),
-        ),
-    ],
-)
-def test_values_are_messagepack(value: object, expected: str) -> None:
-    assert pack(value).hex() == expected
-    assert unpack(bytes.fromhex(expected)) == value
-
-
 @pytest.mark.parametrize(
     ("body", "reason"),
     [
-        ("", "0 bytes instead of 1 at the end"),
-        ("c1", "the format 0xc1"),
-        ("0000", "1 bytes after the value"),
-        ("a261", "a length of 2 with 1 bytes left"),
-        ("cb3ff8", "2 bytes instead of 8"),
-        ("ddffffffff00", "a length of 4294967295 with 1 bytes left"),
-        ("a1ff", "a string that isn't UTF-8"),
-        ("82a16100a16100", "the name 'a', which is repeated"),
-        ("810000", "the name 0, which is repeated or not a string"),
-        ("91" * 100_000 + "c0", "more than 16 levels of nesting"),
+        (b"", "expected JSON for a test's record from rank 0, got "),
+        (b"{} {}", "got invalid JSON: "),
+        (b'{"a": [1', "got invalid JSON: "),
+        (b"[" * 100_000, "got invalid JSON: "),
+        (b"\xff{}", "expected a record in UTF-8, got "),
+        (b"[]", "expected "),
+        (b'{"a": 1}', "expected "),
     ],
 )
-def test_a_damaged_body_is_an_error_in_one_sentence(body: str, reason: str) -> None:
-    expected = f"a test's record from rank 0: expected a record in MessagePack, got {reason}"
-    with pytest.raises(ExchangeError, match=expected) as caught:
-        RECORD.read(bytes.fromhex(body))
+def test_a_damaged_body_is_an_error_in_one_sentence(body: bytes, reason: str) -> None:
+    with pytest.raises(ExchangeError, match=reason) as caught:
+        RECORD.read(body)
+    assert str(caught.value).endswith("use the same version of gradwire on all ranks")
     assert len(str(caught.value).splitlines()) == 1
+    assert len(str(caught.value)) < 300
 
 
 @pytest.mark.parametrize(
@@ -134,7 +98,7 @@ def test_a_damaged_body_is_an_error_in_one_sentence(body: str, reason: str) -> N
 def test_a_header_of_something_else_is_an_error(head: bytes, reason: str) -> None:
     with pytest.raises(ExchangeError, match=rf"{reason}; use the same version of gradwire on all ranks$"):
         RECORD.open(head)
-    assert RECORD.pack({})[:HEADER] == struct.pack("<4sHHI", b"GRDR", 1, 7, 1)
+    assert RECORD.pack({})[:HEADER] == struct.pack("<4sHHI", b"GRDR", 1, 7, 2)
 
 
 def test_damage_anywhere_is_the_same_type_of_error() -> None:
