@@ -2,6 +2,7 @@
 
     python bench/choosing.py                              # as root, two minutes
     python bench/choosing.py --width 64 --rate 100mbit
+    python bench/choosing.py --rate 200mbit --delay 25ms --steps 220  # a wide-area network
 
 The ranks train on a testbed, once with ``attach(model)`` and once with ``fp8``, with which it begins. The
 second run shows how much the longest steps owe to the machine. Figures are ratios within one run, apart from
@@ -34,6 +35,7 @@ def main() -> None:
     )
     parser.add_argument("--hosts", type=int, default=4, help="hosts of the testbed (4)")
     parser.add_argument("--rate", default="1gbit", help="rate of their links (1gbit)")
+    parser.add_argument("--delay", default="0", help="one-way delay of every frame (0)")
     parser.add_argument("--steps", type=int, default=300, help="steps of each run (300)")
     parser.add_argument("--width", type=int, default=1400, help="width of the hidden layers (1400: 18 MB)")
     parser.add_argument("--batch", type=int, default=32, help="examples of each rank in a step (32)")
@@ -45,8 +47,10 @@ def main() -> None:
         return
     print(f"load of the machine: {os.getloadavg()[0]:.1f}")
     for plan in (AUTO, FIXED):
-        seen = measure(__file__, plan, words, words.rate, ("steps", "width", "batch"))
+        seen = measure(__file__, plan, words, words.rate, ("steps", "width", "batch"), words.delay)
         print(f"{plan}: {'; '.join(figures(seen))}", flush=True)
+        for step, reason in seen["decisions"][:1]:
+            print(f"  step {step}: {reason}")
         for line in seen["lines"]:
             print(f"  gradwire: {line}", flush=True)
 

@@ -21,14 +21,18 @@ from torch.nn.parallel import DistributedDataParallel
 from gradwire_lab.testbed.registry import KEPT_MEMORY
 
 
-def measure(script: str, plan: str, words: Namespace, rate: str, names: Sequence[str]) -> dict[str, Any]:
+def measure(
+    script: str, plan: str, words: Namespace, rate: str, names: Sequence[str], delay: str = "0"
+) -> dict[str, Any]:
     """Run a script's ``--worker`` on a testbed, with the options ``names``; return rank 0's measurements."""
     with TemporaryDirectory() as folder:
         path = Path(folder, "seen.json")
         options = [f"--{name}={getattr(words, name)}" for name in names]
         worker = [sys.executable, script, "--worker", plan, str(path), *options]
         bed = [sys.executable, "-m", "gradwire", "testbed", "run", "--hosts", str(words.hosts)]
-        subprocess.run([*bed, "--rate", rate, "--", *worker], check=True, env=os.environ | KEPT_MEMORY)
+        subprocess.run(
+            [*bed, "--rate", rate, "--delay", delay, "--", *worker], check=True, env=os.environ | KEPT_MEMORY
+        )
         seen: dict[str, Any] = json.loads(path.read_text(encoding="utf-8"))
         return seen
 
