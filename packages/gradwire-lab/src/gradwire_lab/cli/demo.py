@@ -32,10 +32,11 @@ MODEL = ["--data", "digits", "--model", "wide", "--batch", "32", "--lr", "0.01",
 
 The network takes most of a step's time.
 """
-LENGTH = ["--epochs", "2", "--max-steps", "80", "--evaluate-every", "8"]
+LENGTH = ["--epochs", "3", "--max-steps", "120", "--evaluate-every", "12"]
 """The length of a short run.
 
-Its loss still falls at the end, so that the time to equal loss is well defined.
+Its loss still falls at the end, so that the time to equal loss is well defined. ``attach`` chooses its plan
+in the first third, however busy the machine is.
 """
 ON_DDP = ["--compare", "ddp"]
 SLOW = "100mbit"
@@ -45,7 +46,7 @@ A step of DDP takes seconds there.
 """
 SLOW_PARTS = {
     "baselines": ["--runs", "ddp,bf16-hook", "--max-steps", "5", "--evaluate-every", "1"],
-    "attach": ["--runs", "attach:auto", "--epochs", "2", "--max-steps", "60", "--evaluate-every", "5"],
+    "attach": ["--runs", "attach:auto", "--epochs", "3", "--max-steps", "90", "--evaluate-every", "5"],
 }
 """The jobs on the slow network and their lengths.
 

@@ -22,6 +22,7 @@ from gradwire.plan import Plan
 from gradwire.units import check_link_rate
 from gradwire.version import how_to_install
 from gradwire_lab.job.batches import MODELS
+from gradwire_lab.job.choice import auto_within
 from gradwire_lab.job.data import DATASETS, SOURCES, Dataset
 
 # The runs that a job compares: a training method and a codec each, written ``pipe:quantize:8``.
@@ -233,7 +234,7 @@ class JobOptions:
 
     def plan_or_auto(self, run: Run) -> Plan | Auto:
         """Return the run's plan, or ``Auto`` if it chooses its own. Raises ``SpecError``."""
-        return Auto() if run.codec == AUTO else self.plan(run)
+        return auto_within(self.max_steps) if run.codec == AUTO else self.plan(run)
 
     def plan(self, run: Run) -> Plan:
         """Return the run's plan, or with ``auto`` its first plan. Raises ``SpecError``."""
@@ -247,9 +248,8 @@ class JobOptions:
         if run.method == "server":  # its gradient stays whole
             return replace(base, algorithm="star", pipeline=1, bucket_nbytes=None)
         pipeline = base.pipeline if run.method == "pipe" else 1
-        return replace(
-            base, pipeline=pipeline, exchange="sharded" if run.method == "sharded" else "all_reduce"
-        )
+        exchange = "sharded" if run.method == "sharded" else "all_reduce"
+        return replace(base, pipeline=pipeline, exchange=exchange)
 
     def steps_per_epoch(self, dataset: Dataset) -> int:
         """Return the number of complete global batches in an epoch."""
