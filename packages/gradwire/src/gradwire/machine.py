@@ -33,7 +33,7 @@ def describe_machine(**more: object) -> dict[str, object]:
     return {
         "system": f"{platform.system()} {platform.machine()}",
         "kernel": platform.release(),
-        "processor": _processor(),
+        "processor": processor(),
         "cores": cores(),
         **more,
     }
@@ -55,11 +55,12 @@ def machine_id() -> str:
         identity = Path("/etc/machine-id").read_text(encoding="ascii").strip()
     except OSError:
         identity = platform.node()
-    facts = "/".join(("gradwire", identity, platform.machine(), _processor(), str(os.cpu_count())))
+    facts = "/".join(("gradwire", identity, platform.machine(), processor(), str(os.cpu_count())))
     return hashlib.sha256(facts.encode()).hexdigest()[:16]
 
 
-def _processor() -> str:
+def processor() -> str:
+    """Return the name of the processor's model."""
     try:
         lines = Path("/proc/cpuinfo").read_text(encoding="utf-8").splitlines()
     except OSError:

@@ -9,6 +9,7 @@ import pytest
 
 from gradwire import Auto, Link, Plan
 from gradwire.autotune import costs, samples, survey
+from gradwire.autotune.pacing import Work
 from gradwire.autotune.saved import State
 from gradwire.codecs import Codec, Identity, parse
 from gradwire.errors import ExchangeError
@@ -213,11 +214,12 @@ def test_many_values_that_come_to_have_another_codec_are_a_reason_to_choose_anew
     """From the second sample on, all ranks lose most of one matrix to the codec that was chosen."""
     measured = list[int]()
 
-    def told(link: Link, *_: object) -> tuple[float, ...]:
-        measured.append(link.rank)
+    def told(_hosts: object, rank: int, *_: object) -> Work[tuple[float, ...]]:
+        measured.append(rank)
         return SLOW
+        yield None
 
-    monkeypatch.setattr(costs, "own_line", told)
+    monkeypatch.setattr(costs, "measuring_line", told)
 
     def run(link: Link) -> Run:
         one = Run(link, Auto(codecs=["errbound:2^-4", "bf16"]))

@@ -92,7 +92,6 @@ def test_changed_thresholds_are_terms_of_a_saved_decision() -> None:
         ({"warm_up_steps": 1}, "expected a whole number of at least 2 for warm_up_steps, got 1"),
         ({"stay_share": "much"}, "expected a number above 0 for stay_share, got 'much'"),
         ({"stay_share": float("nan")}, "got nan"),
-        ({"line_effort": 3}, "expected sizes, repeats, and seconds for line_effort, got 3"),
     ],
 )
 def test_invalid_thresholds_are_refused(wrong: dict[str, Any], reason: str) -> None:

@@ -1,16 +1,23 @@
 from __future__ import annotations
 
+import threading
+from dataclasses import replace
+
 import pytest
 import torch
 
+from gradwire import Auto, Link
 from gradwire.autotune import costs
 from gradwire.autotune.costs import Costs, typical
 from gradwire.codecs import Codec, parse
 from gradwire.errors import LinkError
 from gradwire.machine import cores
-from gradwire.timing import calibrate
+from gradwire.timing import calibrate, pairs
 from gradwire.timing.environment import CodecCost
 from gradwire.timing.line import HostCost, Line
+from support.piloted import Run
+from support.ranks import run_ranks
+from support.told_line import WARM_UP, tell_line
 
 LINE = Line(1e-4, 1e7)
 CODECS = [parse("bf16"), parse("quantize:8")]
@@ -85,3 +92,53 @@ def test_a_host_without_a_local_network_has_cores_alone(monkeypatch: pytest.Monk
 def test_codecs_are_measured_with_a_part_of_a_large_gradient() -> None:
     assert torch.equal(typical(VALUES), VALUES)
     assert typical(torch.zeros(1 << 22)).numel() < 1 << 22
+
+
+def test_the_slowest_kind_of_host_counts(measured: list[str]) -> None:
+    codecs = [parse("identity"), parse("ecsq:0.5,sum=0.35")]
+    own, other = Costs(2), Costs(8)
+    assert own.row(codecs) == [0.0] * len(own.row(codecs)), "nothing is timed"
+    before = own.environment(LINE, codecs, VALUES)
+    other.environment(LINE, codecs, VALUES)
+    slow = [3 * each for each in other.row(codecs)[:-2]]
+    crowded = [*slow, 4.0, 8.0]
+    own.take_slowest(codecs, [own.row(codecs), [0.0] * len(crowded), crowded])
+    after = own.environment(LINE, codecs, VALUES)
+    for codec in codecs:
+        (was,), (now,) = (each.cost(str(codec)).points for each in (before, after))
+        assert now.nbytes == was.nbytes
+        assert now.encode_s >= was.encode_s
+    finished = after.cost("ecsq:0.5,sum=0.35").finished
+    assert finished is not None
+    assert finished.encode_s == max(slow[11], own.row(codecs)[11])
+    assert (after.host.cores, after.host.ranks_per_machine) == (4, 8), "half a core for each rank"
+    assert measured == ["identity", "ecsq:0.5,sum=0.35", "host"] * 2, "nothing is timed twice"
+
+
+def test_a_slower_host_among_others_changes_the_plan_of_all(monkeypatch: pytest.MonkeyPatch) -> None:
+    """One host encodes a thousand times as slowly; rank 0, on a fast one, takes this into account."""
+    tell_line(monkeypatch)
+
+    def plans(slow: int | None) -> list[str]:
+        def told(codec: Codec, *others: object) -> CodecCost:
+            cost = calibrate.codec_cost(codec, *others)  # type: ignore[arg-type]
+            each_s = 1e-9 if codec.EXACT or here.rank != slow else 1e-3
+            points = tuple(
+                replace(each, encode_s=each_s, decode_s=each_s, decode_add_s=each_s) for each in cost.points
+            )
+            return replace(cost, points=points, finished=None, call_s=1e-6)
+
+        def run(link: Link) -> str:
+            here.rank = link.rank
+            one = Run(link, Auto(codecs=["fp8"]))
+            for number in range(1, WARM_UP + 3):
+                one.step(number)
+            return str(one.exchange.plan.codec)
+
+        monkeypatch.setattr(costs, "codec_cost", told)
+        monkeypatch.setattr(pairs, "processor", lambda: f"model {here.rank}")
+        return run_ranks(3, run)
+
+    here = threading.local()
+    assert plans(None) == ["fp8"] * 3
+    assert plans(2) == ["identity"] * 3

@@ -11,7 +11,7 @@ from faults.case import CHANGED, TRIED, Case
 from faults.wire import Wire, frame_act
 from gradwire.autotune import costs
 from gradwire.autotune.autotuner import Autotuner
-from gradwire.autotune.pacing import Together, Work
+from gradwire.autotune.pacing import Together, Work, at_once
 from gradwire.autotune.step_times import StepTime, StepTimes
 from gradwire.autotune.survey import Survey
 from gradwire.autotune.trial import Trial
@@ -27,6 +27,7 @@ _SHORTER = {
     "most_trials": 3,
 }
 """Windows and waits of a choice, so that a short run has two."""
+_LINKS = "a measurement of the network"
 _SLOWER = StepTime(compute_s=0.03, backward_s=0.015, exposed_s=0.3)
 
 
@@ -37,15 +38,16 @@ def script() -> None:
     machine. A process has one run, so that nothing is undone.
     """
     told = pytest.MonkeyPatch()
-    measure = costs.own_line
+    measure = costs.measuring_line
     tell_line(told)
     configure(told, **_SHORTER)
 
-    def own_line(link: Link, *config: Any) -> tuple[float, ...]:
-        measure(link, *config)
+    def measuring_line(*how: Any) -> Work[tuple[float, ...]]:
+        yield None
+        yield Together(_LINKS, lambda exchange: at_once(measure(*how), exchange))
         return SLOW
 
-    told.setattr(costs, "own_line", own_line)
+    told.setattr(costs, "measuring_line", measuring_line)
     told.setattr(Autotuner, "prepare", lambda *_: None)  # the first choice measures lines, too
     begin, add = Autotuner.begin, StepTimes._add
     latest = 0
@@ -73,13 +75,14 @@ def strike(case: Case) -> None:
             link.arm(act, case.frame)
 
     if case.row.part == "probe":
-        measure = costs.own_line
+        measure = costs.measuring_line
 
-        def own_line(link: Link, *config: Any) -> tuple[float, ...]:
-            arm(link)
-            return measure(link, *config)
+        def measuring_line(*how: Any) -> Work[tuple[float, ...]]:
+            yield None
+            yield Together(_LINKS, lambda exchange: arm(exchange.link))
+            return (yield from measure(*how))
 
-        vars(costs)["own_line"] = own_line
+        vars(costs)["measuring_line"] = measuring_line
     else:
         choose = Survey.choose
 

@@ -5,7 +5,6 @@ from __future__ import annotations
 import copy
 from collections.abc import Callable
 from typing import Any
-from unittest.mock import patch
 
 import pytest
 import torch
@@ -13,11 +12,10 @@ import torch.distributed as dist
 from torch.distributed.tensor import DTensor
 
 import gradwire
-from gradwire.autotune import costs as network
 from gradwire.codecs import DEFAULT_CODEC
 from gradwire.errors import AttachError
 from support.sharded import Case, loss_of, make_model, shard
-from support.told_line import WARM_UP, unpaced
+from support.told_line import WARM_UP, telling, unpaced
 
 RunProcesses = Callable[..., list[Any]]
 STEPS = WARM_UP + 3
@@ -45,7 +43,7 @@ def choose(path: str) -> dict[str, Any]:
         models.append(make_model())
         shard(models[-1], Case())
         optimizers.append(torch.optim.SGD(models[-1].parameters(), lr=0.1, momentum=0.9))
-    with patch.object(network, "own_line", lambda *_: SLOW):
+    with telling(SLOW):
         with gradwire.attach_fsdp(models[0], gradwire.Auto(**vars(settings) | {"path": path})) as attached:
             first = attached.plan
             train(models[0], optimizers[0], range(STEPS))

@@ -9,7 +9,6 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from functools import partial
 from typing import Any
-from unittest.mock import patch
 
 import torch
 import torch.distributed as dist
@@ -17,11 +16,10 @@ from torch import nn
 from torch.nn.parallel import DistributedDataParallel
 
 import gradwire
-from gradwire.autotune import costs as network
 from gradwire.errors import GradwireError
 from situations.by_hand import PipeByHand
 from situations.models import sgd
-from support.told_line import unpaced
+from support.told_line import telling, unpaced
 
 STEPS = 8
 """``auto`` decides before the sixth step; the last ones use the plan that it has chosen."""
@@ -195,7 +193,7 @@ Situation = Callable[[Job], None]
 
 def play_all(situation: Situation, doors: list[str]) -> dict[str, Outcome]:
     """Run one situation through these doors, one after the other, on this rank."""
-    with unpaced(), patch.object(network, "own_line", lambda *_: _SLOW), warnings.catch_warnings():
+    with unpaced(), telling(_SLOW), warnings.catch_warnings():
         warnings.simplefilter("ignore")  # of torch about options that it is going to rename
         logging.getLogger("gradwire").setLevel(logging.ERROR)
         return {name: _play(situation, DOORS[name]) for name in doors}

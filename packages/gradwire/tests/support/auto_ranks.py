@@ -4,15 +4,13 @@ from __future__ import annotations
 
 import copy
 from typing import Any
-from unittest.mock import patch
 
 import torch
 from torch.nn.parallel import DistributedDataParallel
 
 import gradwire
-from gradwire.autotune import costs as network
 from support.ddp_ranks import SMALL_BUCKETS, loss_of, make_model, weights
-from support.told_line import WARM_UP, unpaced
+from support.told_line import WARM_UP, telling, unpaced
 
 STEPS = WARM_UP + 3
 
@@ -44,7 +42,7 @@ def halved() -> dict[str, Any]:
     with unpaced():
         settings = gradwire.Auto(codecs=["quantize:8"])
     slow = (1e-4, 1e5, 0.0, 1.0)  # so that it compresses
-    with unpaced(), patch.object(network, "own_line", lambda *_: slow):
+    with unpaced(), telling(slow):
         return _halved(settings)
 
 

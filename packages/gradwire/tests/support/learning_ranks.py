@@ -5,15 +5,13 @@ from __future__ import annotations
 import warnings
 from contextlib import ExitStack
 from dataclasses import dataclass
-from unittest.mock import patch
 
 import torch.distributed as dist
 from torch.nn.parallel import DistributedDataParallel
 
 import gradwire
-from gradwire.autotune import costs as network
 from support.small_tasks import SMALL_TASKS
-from support.told_line import SLOW, unpaced
+from support.told_line import SLOW, telling, unpaced
 
 DDP = "DDP"
 """In the place of a plan: torch's own all-reduce."""
@@ -41,7 +39,7 @@ def learn(name: str, optimizer: str, scale: float, plan: gradwire.Plan | str | N
     with warnings.catch_warnings(record=True), ExitStack() as told_line:
         if plan is None:
             told_line.enter_context(unpaced())
-            told_line.enter_context(patch.object(network, "own_line", lambda *_: SLOW))
+            told_line.enter_context(telling(SLOW))
         attached = None if plan == DDP else gradwire.attach(ddp, plan)
         warnings.simplefilter("always")
         updates = task.optimizer(optimizer, model, scale)

@@ -5,11 +5,10 @@ from typing import Any
 
 import pytest
 
-from gradwire.autotune.settings import DEFAULT
 from gradwire.errors import SpecError
 from gradwire.links import Port, ThrottledLink, loopback
 from gradwire.timing.line import Point, fit
-from gradwire.timing.line_rate import IN_TRAINING_TRIPS, QUICK, Effort, measure, without_trip
+from gradwire.timing.line_rate import QUICK, Effort, measure, without_trip
 from support.distant import distant
 from support.noise import likely, undisturbed
 
@@ -50,7 +49,7 @@ def test_a_distant_link_has_its_rate_and_not_that_of_a_window_that_opens(
     run_ranks: RunRanks, latency_s: float
 ) -> None:
     rate = 25e6
-    effort = Effort(*DEFAULT.line_effort, trips=IN_TRAINING_TRIPS)
+    effort = Effort((1, 1 << 16, 1 << 17, 1 << 19), 2, 0.001, trips=2)
 
     def attempt() -> None:
         links = distant(rate, latency_s)

@@ -2,15 +2,12 @@
 
 from __future__ import annotations
 
-import threading
-import time
 from itertools import pairwise
 
 import pytest
 
-from gradwire.links import Link
 from gradwire.timing import pairs
-from gradwire.timing.pairs import hosts_of, matchings
+from gradwire.timing.pairs import HostMap, directions, map_hosts, matchings
 from support.ranks import run_ranks
 
 
@@ -44,39 +41,42 @@ def test_no_host_takes_part_in_two_measurements_at_once(hosts: str) -> None:
     assert len(groups) <= 6
 
 
-def test_ranks_of_shared_hosts_wait_for_their_turn(monkeypatch: pytest.MonkeyPatch) -> None:
-    hosts = [b"a", b"a", b"b", b"b"]
-    monkeypatch.setattr(pairs, "hosts_of", lambda _: hosts)
-    busy, crowded, lock = list[bytes](), list[bytes](), threading.Lock()
-
-    def measure_for_a_while(link: Link) -> list[int]:
-        found = []
-        for peer in pairs.peers_in_turn(link):
-            found.append(peer)
-            if link.rank < peer:
-                both = {hosts[link.rank], hosts[peer]}
-                with lock:
-                    crowded.extend(both & {*busy})
-                    busy.extend(both)
-                time.sleep(0.05)
-                with lock:
-                    for host in both:
-                        busy.remove(host)
-        return found
-
-    assert run_ranks(4, measure_for_a_while) == [[1, 3], [0, 2], [3, 1], [2, 0]]
-    assert crowded == []
+@pytest.mark.parametrize("hosts", ["ab", "abc", "abcd", "aabb", "abab", "aaaabbbb", "aaa", "aab"])
+def test_no_host_sends_or_receives_twice_at_once(hosts: str) -> None:
+    alone, both = directions(hosts)
+    places = range(len(hosts)) if len({*hosts}) == 1 else hosts
+    for group in alone:
+        busy = [place for pair in group for place in {places[rank] for rank in pair}]
+        assert len(busy) == len({*busy})
+    for group in both:
+        for end in (0, 1):
+            busy = [places[pair[end]] for pair in group]
+            assert len(busy) == len({*busy})
+    every = [pair for group in both for pair in group]
+    assert len(every) == len({*every})
+    assert all(second == (first + 1) % len(hosts) for first, second in every), "as a ring sends"
+    assert {pair for group in alone for pair in group} <= {*every}
+    between = {(i, (i + 1) % len(hosts)) for i in range(len(hosts)) if hosts[i] != hosts[i - len(hosts) + 1]}
+    assert between <= {*every}, "all links between hosts are measured"
 
 
 def test_all_ranks_know_who_shares_a_host(monkeypatch: pytest.MonkeyPatch) -> None:
-    assert len({*map(tuple, run_ranks(3, hosts_of))}) == 1
-    assert len({*run_ranks(3, hosts_of)[0]}) == 1
+    here = run_ranks(3, map_hosts)
+    assert here[0] == here[1] == here[2]
+    assert len({*here[0].hosts}) == 1
+    assert here[0].firsts() == (0,)
+    assert not here[0].is_shared
+    assert here[0].ranks_per_machine(1) == 3
     machines = iter("aba")
-
-    def on_one_of_two(link: Link) -> list[bytes]:
-        return hosts_of(link)
-
     monkeypatch.setattr(pairs, "machine_id", lambda: next(machines))
-    seen = run_ranks(3, on_one_of_two)
+    seen = run_ranks(3, map_hosts)
     assert seen[0] == seen[1] == seen[2]
-    assert len({*seen[0]}) == 2
+    assert len({*seen[0].hosts}) == 2
+    assert seen[0].is_shared
+
+
+def test_one_rank_of_each_kind_of_host_is_the_first() -> None:
+    hosts, fast = tuple(b"aabbccd"[i : i + 1] for i in range(7)), (b"fast",) * 2
+    known = HostMap(hosts, hosts, (*fast, *fast, b"slow", b"slow", b"fast"))
+    assert known.firsts() == (0, 4, 6), "the last host has one rank, and so more cores for it"
+    assert [known.ranks_per_machine(rank) for rank in range(7)] == [2] * 6 + [1]

@@ -10,18 +10,20 @@ from typing import Any
 
 import torch
 
-from gradwire.autotune.costs import LINE_FIELDS, line_of, own_line
+from gradwire.autotune.costs import LINE_FIELDS, line_of, measuring_line
+from gradwire.autotune.pacing import at_once
 from gradwire.autotune.rules import BUCKETS, SHARDS, CandidateRules
 from gradwire.autotune.settings import DEFAULT
 from gradwire.autotune.step_times import StepTime, StepTimes
 from gradwire.checkpoints import check_summed, summed
-from gradwire.errors import DataError
+from gradwire.errors import DataError, ExchangeError, LinkError
 from gradwire.exchange import Exchange
 from gradwire.fields import Source, of, one_of, optional, real, rows, tensor_of, to_values
 from gradwire.files import Content, write_files
 from gradwire.machine import machine_id
 from gradwire.sync.group import gather
 from gradwire.timing.line import Line
+from gradwire.timing.pairs import map_hosts
 from gradwire.units import counted, format_duration, format_size
 
 FORMS = {"DDP": BUCKETS, "FSDP2": SHARDS}
@@ -160,7 +162,7 @@ def observe(
     median, scatter = steps.times.median, steps.times.disagreement
     row = [*astuple(median), scatter, *_machine()]
     if line is None:
-        row += own_line(exchange.link)
+        row += _own_line(exchange)
     rows, last = gather(exchange, row, timeout_s), None
     if line is None:
         line, last = line_of([each[-LINE_FIELDS:] for each in rows]), -LINE_FIELDS
@@ -180,6 +182,15 @@ def observe(
         scatter=max(each[3] for each in rows),
         **asdict(slowest(rows)),
     )
+
+
+def _own_line(exchange: Exchange) -> tuple[float, ...]:
+    link = exchange.link
+    try:
+        hosts = map_hosts(link)
+    except LinkError as error:
+        raise ExchangeError(f"the hosts of the ranks are not known: {error}") from error
+    return at_once(measuring_line(hosts, link.rank, DEFAULT.attaching_piece_s), exchange)
 
 
 def slowest(rows: Sequence[Sequence[float]]) -> StepTime:

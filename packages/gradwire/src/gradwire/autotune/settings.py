@@ -166,10 +166,21 @@ class AutoConfig:
     cost_repeats: int = _of(3, "repeats", "This many distinguish codecs; attaching takes longer with more.")
     longest_rest_s: float = _of(0.001, "seconds", "Before each call, a core's cache cools; attaching waits.")
     timed_count: int = _of(1 << 16, "floats", "A codec's time for each of more floats is the same.")
-    line_effort: tuple[tuple[int, ...], int, float] = _of(
-        ((1, 1 << 16, 1 << 17, 1 << 19), 2, 0.001),
-        "sizes in bytes, repeats, seconds",
-        "The sizes are for slow and fast links; sizes after one that takes 5 ms are skipped.",
+    line_pieces: int = _of(
+        8, "pieces of work", "The first ones find the round trip, and the size of a train that takes a piece."
+    )
+    duplex_pieces: int = _of(3, "pieces of work", "The size is known, and a median has three values.")
+    piece_s: float = _of(
+        0.001, "seconds", "A shorter train of messages may pass at once, in a rate limiter's burst."
+    )
+    longest_piece_s: float = _of(0.02, "seconds", "A longer train of messages is no more precise.")
+    attaching_piece_s: float = _of(
+        0.005, "seconds", "While a run attaches, no step waits for a longer train."
+    )
+    attaching_gather_s: float = _of(
+        0.02,
+        "seconds",
+        "If ranks take longer to exchange a number, links are measured later, a little in each step.",
     )
     most_file_nbytes: int = _of(1 << 24, "bytes", "No decision is this large.")
 
@@ -190,12 +201,10 @@ class AutoConfig:
         for each in fields(self):
             value, expected, least = getattr(self, each.name), type(each.default), each.metadata["least"]
             is_number = isinstance(value, int | float) and not isinstance(value, bool)
-            kind, fits = "sizes, repeats, and seconds", isinstance(value, tuple) and len(value) == 3
+            kind, fits = "a number above 0", is_number and value > 0
             if expected is int:
                 kind = f"a whole number of at least {least}"
                 fits = is_number and isinstance(value, int) and value >= least
-            elif expected is float:
-                kind, fits = "a number above 0", is_number and value > 0
             if not fits:
                 raise SpecError(
                     f"expected {kind} for {each.name}, got {shown(value)}; omit {each.name} to use "

@@ -6,6 +6,7 @@ from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, replace
 from math import inf
+from time import perf_counter
 
 from gradwire.autotune import costs as network
 from gradwire.autotune.contract import (
@@ -19,7 +20,7 @@ from gradwire.autotune.contract import (
 )
 from gradwire.autotune.costs import Costs, typical
 from gradwire.autotune.decision import STAYS, Decision, deciding
-from gradwire.autotune.pacing import Together, Work
+from gradwire.autotune.pacing import Together, Work, at_once
 from gradwire.autotune.rules import CandidateRules
 from gradwire.autotune.samples import Samples
 from gradwire.autotune.saved import State
@@ -28,7 +29,7 @@ from gradwire.autotune.states import TunerEvent
 from gradwire.autotune.step_times import StepTime, StepTimes, slowest
 from gradwire.autotune.trial import Trial
 from gradwire.codecs import Codec
-from gradwire.errors import GradwireError, SpecError
+from gradwire.errors import ExchangeError, GradwireError, LinkError, SpecError
 from gradwire.exchange import Exchange
 from gradwire.fields import flag, optional, pair
 from gradwire.fields import rows as rows_of
@@ -38,6 +39,7 @@ from gradwire.sync.group import gather, mean
 from gradwire.sync.messages import Record, broadcast
 from gradwire.sync.observe import BetweenSteps
 from gradwire.timing.line import Line
+from gradwire.timing.pairs import HostMap, map_hosts
 
 _CHOICE, _LOOK = "the choice of a plan", "step times and relative errors"
 """The names of exchanges in errors."""
@@ -93,7 +95,8 @@ class Survey:
     ) -> None:
         self._settings, self._config, self._rules, self._contract = settings, settings.config, rules, contract
         self._rank, self._world, self._timeout_s = rank, world, timeout_s
-        self._costs = Costs(world, settings.config)
+        self._hosts: HostMap | None = None
+        self._costs = Costs(1, settings.config)
         self._own_shares: list[float] = []  # of the sampled parameters, until gradients may change
         self._shares_of: list[str] = []
         self._own_line: tuple[float, ...] = ()  # until step times change
@@ -115,18 +118,49 @@ class Survey:
         return state or decision
 
     def prepare(self, exchange: Exchange, count: int, *, knows_plan: bool) -> None:
-        """Measure links, codecs, and frames before the first step, unless rank 0 knows a plan already.
+        """Measure codecs, frames, and near links before the first step, unless rank 0 knows a plan already.
 
-        All ranks call it. ``count`` is the number of values in the model's gradient.
+        All ranks call it. Codecs and frames are measured by one rank on each kind of host. ``count`` is the
+        number of values in the model's gradient.
         """
-        if gather(exchange, [float(knows_plan)], self._timeout_s)[0][0]:
-            return
-        self._own_line = network.own_line(exchange.link, self._config)
-        if exchange.link.rank == 0:
-            line = network.line_of([self._own_line])
-            with suppress(GradwireError):  # the choice tries again, and has a place for the reason
-                self._costs.prepare(line, self._settings.candidates, count)
+        self._take_hosts(self._map_hosts(exchange))
+        took_s = list[float]()
+        for _ in range(self._config.cost_repeats):
+            began = perf_counter()
+            if gather(exchange, [float(knows_plan)], self._timeout_s)[0][0]:
+                return
+            took_s.append(perf_counter() - began)
+        trips_s = gather(exchange, [min(took_s)], self._timeout_s)
+        if max(row[0] for row in trips_s) <= self._config.attaching_gather_s:
+            self._own_line = at_once(self._measuring_line(self._config.attaching_piece_s), exchange)
+        with suppress(GradwireError):  # the choice tries again, and has a place for the reason
+            if self._is_first:
+                self._costs.prepare(self._line, self._settings.candidates, count)
         gather(exchange, [0.0], self._timeout_s)  # no rank begins its first step before the others
+
+    def _map_hosts(self, exchange: Exchange) -> HostMap:
+        try:
+            return map_hosts(exchange.link)
+        except LinkError as error:
+            raise ExchangeError(f"the hosts of the ranks are not known: {error}") from error
+
+    def _take_hosts(self, hosts: HostMap) -> None:
+        self._hosts = hosts
+        self._costs = Costs(hosts.ranks_per_machine(self._rank), self._config)
+
+    @property
+    def _is_first(self) -> bool:
+        """Whether this rank is the first on its kind of host, and measures codecs and frames."""
+        return self._hosts is not None and self._rank in self._hosts.firsts()
+
+    @property
+    def _line(self) -> Line | None:
+        """The link that this rank has measured, if any."""
+        return Line(*self._own_line) if any(self._own_line) else None
+
+    def _measuring_line(self, budget_s: float) -> Work[tuple[float, ...]]:
+        assert self._hosts is not None
+        return network.measuring_line(self._hosts, self._rank, budget_s, self._config)
 
     def choose(self, samples: Samples | None, now: StepTime, present: Plan) -> Work[Trial | None]:
         """Choose a plan and its rivals, the same on all ranks; None if a rank has no finite sample yet."""
@@ -139,6 +173,13 @@ class Survey:
         rows = yield Together(_CHOICE, gather_usable)
         if not all(row[0] for row in rows) or samples is None:
             return None
+        if self._hosts is None:  # the plan of an earlier run was known
+            yield None
+            self._take_hosts((yield Together(_CHOICE, self._map_hosts)))
+        if not self._own_line:
+            config = self._config
+            share_s = min(config.paced_share * now.step_s, config.longest_piece_s)
+            self._own_line = yield from self._measuring_line(max(share_s, config.piece_s))
         yield None
         if not self._own_shares or self._shares_of != samples.names:  # the same condition on all ranks
             yield from self._average_norms(samples)
@@ -146,6 +187,10 @@ class Survey:
             self._shares_of = samples.names
             self._own_shares = self._contract.own_errors(samples, self._settings.candidates)
             self._costs.forget_sizes()
+        if self._is_first:
+            with suppress(GradwireError):  # rank 0 tries again
+                values = typical(samples.flat, self._config)
+                yield from self._costs.timing(self._line, self._settings.candidates, values)
         rows = yield Together(_CHOICE, lambda exchange: self._gather_all(exchange, now))
         yield None
         own: tuple[Decision, ...] = ()
@@ -156,16 +201,18 @@ class Survey:
 
     def _gather_all(self, exchange: Exchange, now: StepTime) -> list[list[float]]:
         """Return the rows of all ranks: the times of a step, relative errors, and links."""
-        self._own_line = self._own_line or network.own_line(exchange.link, self._config)
-        row = [now.compute_s, now.backward_s, now.exposed_s, *self._own_shares, *self._own_line]
-        return gather(exchange, row, self._timeout_s)
+        costs = self._costs.row(self._settings.candidates)
+        times = now.compute_s, now.backward_s, now.exposed_s
+        return gather(exchange, [*times, *self._own_shares, *costs, *self._own_line], self._timeout_s)
 
     def _decide(
         self, samples: Samples, rows: Sequence[Sequence[float]], present: Plan
     ) -> Work[tuple[Decision, ...]]:
         """Choose rank 0's plan and its rivals from the rows of all ranks."""
         line = network.line_of([each[-network.LINE_FIELDS :] for each in rows])
-        shares = [each[3 : -network.LINE_FIELDS] for each in rows]
+        ends = 3 + len(self._own_shares), -network.LINE_FIELDS
+        shares = [each[3 : ends[0]] for each in rows]
+        self._costs.take_slowest(self._settings.candidates, [each[ends[0] : ends[1]] for each in rows])
         codecs, may = self._settings.candidates, self._rules.algorithms
         lost = yield from self._contract.finding_errors(shares, samples, codecs, may, present)
         now = slowest(rows)

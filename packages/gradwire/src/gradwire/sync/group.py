@@ -221,6 +221,9 @@ def _difference(name: str, values: Sequence[str]) -> str | None:
 
 # Exchanges between two steps: rows of numbers, or a mean.
 
+_SMALL = Plan(algorithm="pairwise")
+"""The plan of small exchanges: they take two latencies between any number of ranks."""
+
 
 def gather(exchange: Exchange, row: Sequence[float], timeout_s: float | None = None) -> list[list[float]]:
     """Return the rows of all ranks, in rank order, as float32. All ranks pass rows of the same length.
@@ -245,4 +248,4 @@ def _sum(exchange: Exchange, values: torch.Tensor, timeout_s: float | None) -> N
 
     It is exact, because at most one term of each value is not 0.
     """
-    Exchange(exchange.link, Plan()).all_reduce(values, average=False, timeout_s=timeout_s)
+    Exchange(exchange.link, _SMALL).all_reduce(values, average=False, timeout_s=timeout_s)

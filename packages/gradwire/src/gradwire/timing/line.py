@@ -101,7 +101,7 @@ def both_ends(sender: EndCost, receiver: EndCost, cores: int, ranks_per_machine:
 SCHEMA = "gradwire.line-rate/1"
 _LINE = Source("a link", "measure the link with 'gradwire line-rate'")
 
-_BURST_SHOWS_NBYTES = (1 << 19, 1 << 22)
+BURST_SHOWS_NBYTES = (1 << 19, 1 << 22)
 """The range of message sizes in which a burst of about 100 kB is distinguishable from timing noise."""
 
 
@@ -225,7 +225,7 @@ def fit(points: Sequence[Point]) -> Line:
     large = [point for point in ordered if 16 * point.nbytes >= largest]
     rate = _second(point.nbytes_per_s for point in large)
     duplex_share = min(1.0, _second(point.duplex_nbytes_per_s for point in large) / rate)
-    low, high = _BURST_SHOWS_NBYTES
+    low, high = BURST_SHOWS_NBYTES
     early = [
         point.nbytes - (point.time_s - latency_s) * rate for point in ordered if low <= point.nbytes <= high
     ]

@@ -140,8 +140,6 @@ A limiter needs at most as long as the streams took."""
 
 STREAM_TRIPS = 8
 """The duration of a stream in round trips, if that is longer than its time."""
-IN_TRAINING_TRIPS = 2
-"""The same while training waits: enough for TCP to open its window, and four times fewer bytes."""
 _LEAST_WINDOWED_NBYTES = 1 << 12
 """The smallest message for which TCP's window can limit the rate, and not the time for each message."""
 _DISTANT_S = 2e-3

@@ -1,4 +1,4 @@
-"""The pairs of ranks between which links are measured, and which of them at the same time.
+"""The hosts of a job's ranks, and which links between them are measured at the same time.
 
 Pairs that share a host also share its uplink: measured at the same time, each would get a part of its rate.
 """
@@ -7,10 +7,11 @@ from __future__ import annotations
 
 import hashlib
 import os
-from collections.abc import Hashable, Iterator, Sequence
+from collections.abc import Hashable, Sequence
+from dataclasses import dataclass
 
 from gradwire.links.base import Link
-from gradwire.machine import is_inside, machine_id
+from gradwire.machine import cores, is_inside, machine_id, processor
 from gradwire.wire import frame_memory, frame_of
 
 Pair = tuple[int, int]
@@ -18,38 +19,57 @@ _NAME_NBYTES = 16
 _NETWORK = "/proc/self/ns/net"
 
 
-def hosts_of(link: Link) -> list[bytes]:
-    """Return names of the ranks' hosts, equal on ranks that share one; all ranks call it.
+@dataclass(frozen=True)
+class HostMap:
+    """The host, the machine, and the kind of processor of each rank; equal on all ranks.
 
-    On a testbed, where all hosts share a machine, hosts are network namespaces. Raises ``LinkError``.
+    On a testbed, all hosts share a machine. Elsewhere, each host is one.
     """
-    name = machine_id() + (os.readlink(_NETWORK) if is_inside() else "")
-    return _from_all(link, hashlib.sha256(name.encode()).digest()[:_NAME_NBYTES])
+
+    hosts: tuple[bytes, ...]
+    machines: tuple[bytes, ...]
+    processors: tuple[bytes, ...]
+
+    @property
+    def is_shared(self) -> bool:
+        """Whether some ranks share a host, and others don't."""
+        return len({*self.hosts}) not in (1, len(self.hosts))
+
+    def ranks_per_machine(self, rank: int) -> int:
+        """Return the number of ranks on the machine of ``rank``."""
+        return self.machines.count(self.machines[rank])
+
+    def firsts(self) -> tuple[int, ...]:
+        """Return the first rank of each kind of host: one processor, and one number of ranks per host."""
+        kinds = [
+            (processor, self.hosts.count(host))
+            for processor, host in zip(self.processors, self.hosts, strict=True)
+        ]
+        return tuple(kinds.index(each) for each in dict.fromkeys(kinds))
 
 
-def peers_in_turn(link: Link) -> Iterator[int]:
-    """Yield the peers to which this rank measures its link, when it is their turn; all ranks call it.
-
-    If ranks share hosts, it waits for all ranks between groups, so that no host takes part in two
-    measurements. Raises ``LinkError``.
-    """
-    hosts = hosts_of(link)
-    must_wait = len({*hosts}) not in (1, link.world)
-    for number, group in enumerate(matchings(hosts)):
-        if number and must_wait:
-            _from_all(link, bytes(1))
-        yield from (low + high - link.rank for low, high in group if link.rank in (low, high))
+def map_hosts(link: Link) -> HostMap:
+    """Return the hosts of all ranks; all ranks call it. Raises ``LinkError``."""
+    machine = machine_id()
+    own = machine + (os.readlink(_NETWORK) if is_inside() else ""), machine, f"{processor()}/{cores()}"
+    names = from_all(link, b"".join(map(_digest, own)))
+    places = range(0, len(own) * _NAME_NBYTES, _NAME_NBYTES)
+    return HostMap(*(tuple(each[at : at + _NAME_NBYTES] for each in names) for at in places))
 
 
-def _from_all(link: Link, name: bytes) -> list[bytes]:
-    """Return the names of all ranks, which have the same length; this rank's is ``name``."""
+def _digest(name: str) -> bytes:
+    return hashlib.sha256(name.encode()).digest()[:_NAME_NBYTES]
+
+
+def from_all(link: Link, message: bytes) -> list[bytes]:
+    """Return the messages of all ranks, which have the same length. Raises ``LinkError``."""
     others = [rank for rank in range(link.world) if rank != link.rank]
-    receivings = {rank: link.irecv(rank, frame_memory(len(name))) for rank in others}
-    message = frame_of(name)
-    for sending in [link.isend(rank, message) for rank in others]:
+    receivings = {rank: link.irecv(rank, frame_memory(len(message))) for rank in others}
+    frame = frame_of(message)
+    for sending in [link.isend(rank, frame) for rank in others]:
         sending.wait()
     heard = {rank: receiving.wait().numpy().tobytes() for rank, receiving in receivings.items()}
-    return [heard.get(rank, name) for rank in range(link.world)]
+    return [heard.get(rank, message) for rank in range(link.world)]
 
 
 def matchings(hosts: Sequence[Hashable]) -> list[list[Pair]]:
@@ -80,3 +100,35 @@ def matchings(hosts: Sequence[Hashable]) -> list[list[Pair]]:
         else:
             groups.append([(low, high)])
     return groups
+
+
+def directions(hosts: Sequence[Hashable]) -> tuple[list[list[Pair]], list[list[Pair]]]:
+    """Return the directions of a ring that are measured alone, and both ways at once; each in groups.
+
+    Frames travel from the first rank of a direction to the second. In a group of the first kind, each host
+    sends or receives; in one of the second kind, it may do both.
+
+    Examples
+    --------
+    >>> directions("abc")
+    ([[(0, 1)], [(1, 2)], [(2, 0)]], [[(0, 1), (1, 2), (2, 0)]])
+    """
+    world, pairs = len(hosts), matchings(hosts)
+    alone = [[each if each[1] == each[0] + 1 else each[::-1] for each in group] for group in pairs]
+    places = range(world) if len({*hosts}) == 1 else hosts
+    every = [direction for group in alone for direction in group] + ([(1, 0)] if world == 2 else [])
+    both = list[list[Pair]]()
+    for first, second in sorted(every):
+        group = next(
+            (
+                group
+                for group in both
+                if all(places[first] != places[a] and places[second] != places[b] for a, b in group)
+            ),
+            None,
+        )
+        if group is None:
+            both.append([(first, second)])
+        else:
+            group.append((first, second))
+    return alone, both

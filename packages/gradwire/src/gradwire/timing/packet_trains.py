@@ -1,0 +1,253 @@
+"""Measure links in pieces, with trains of messages that the receiver times as they arrive.
+
+A training run can't wait for long streams. A train takes a share of a step, and its receiver's times
+include no round trip. A receiver that is late sees several messages at once, and never sees one too early. So
+the time of a message is the slope of the lower convex hull of arrivals, where it is constant for the most
+messages. There, messages have passed neither at once, in the burst of a rate limiter, nor after a full TCP
+window.
+
+Sources: Dovrolis, Ramanathan, and Moore, "Packet-Dispersion Techniques and a Capacity-Estimation
+Methodology", IEEE/ACM Transactions on Networking, 2004, for trains; Moon, Skelly, and Towsley, "Estimation
+and Removal of Clock Skew from Network Delay Measurements", INFOCOM 1999, for the hull.
+"""
+
+from __future__ import annotations
+
+import struct
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from itertools import pairwise
+from statistics import median
+
+import torch
+
+from gradwire.links.base import Link, Receiving, Sending
+from gradwire.timing.line import BURST_SHOWS_NBYTES, Line
+from gradwire.wire import frame_memory, frame_of
+
+MESSAGES = 32
+"""The messages of a train, enough for a hull."""
+_FIRST_NBYTES, _LEAST_NBYTES, _MOST_NBYTES = 1 << 16, 1 << 14, 1 << 23
+"""The sizes of trains: of the first one, the least, and the most."""
+_GROWTH, _SHRINKING = 8, 2
+"""The largest ratios of the sizes of two trains in succession."""
+DISTANT_S = 2e-3
+"""The shortest round trip between distant hosts; in shorter ones, a window opens before a train ends."""
+_PINGS, _PINGS_S = 3, 0.03
+"""The number of round trips in a piece, and the seconds after which no further one begins."""
+_COUNTED = 4
+"""Only trains that are at most this many times smaller than the largest one count."""
+_LATE_RATIO = 3
+"""If the receiver is late for all of a train, messages seem to arrive at least this many times too fast."""
+_MOMENT_S = 1e-7
+_ORDER = struct.Struct("<qqd")
+"""The size of a message, the number of messages, and the round trip in seconds."""
+_REPORT = struct.Struct("<d")
+"""The seconds in which a message of a train arrives."""
+_END = -1
+
+
+@dataclass(frozen=True)
+class Train:
+    """A measured train.
+
+    Attributes
+    ----------
+    nbytes, nbytes_per_s
+        Its size and rate.
+    took_s
+        The seconds that it took; between distant hosts, without gaps.
+    early_nbytes
+        The bytes that arrived earlier than at its rate.
+    """
+
+    nbytes: int
+    nbytes_per_s: float
+    took_s: float
+    early_nbytes: float
+
+
+@dataclass
+class Direction:
+    """One direction of a link, from this rank to ``peer``, and its measurements so far.
+
+    Attributes
+    ----------
+    trips_s
+        The seconds of the round trips.
+    alone, both
+        The trains that were sent while nothing else was, and while this rank received trains, too.
+    nbytes
+        The size of the next train.
+    """
+
+    peer: int
+    trips_s: list[float] = field(default_factory=list)
+    alone: list[Train] = field(default_factory=list)
+    both: list[Train] = field(default_factory=list)
+    nbytes: int = _FIRST_NBYTES
+
+    @property
+    def trip_s(self) -> float:
+        """The lower quartile of the round trips, because a busy machine delays some; 0 before the first."""
+        return sorted(self.trips_s)[(len(self.trips_s) - 1) // 4] if self.trips_s else 0.0
+
+    @property
+    def is_distant(self) -> bool:
+        """Whether the hosts are so far apart that TCP's window may limit a train."""
+        return self.trip_s >= DISTANT_S
+
+    def send(self, link: Link, budget_s: float) -> None:
+        """Send trains for about ``budget_s`` seconds, at least one, while the peer calls ``answer``.
+
+        The first call between distant hosts only measures the round trip.
+        """
+        until, is_first = time.perf_counter() + budget_s, not self.trips_s
+        if is_first or not self.is_distant:
+            began = time.perf_counter()
+            for _ in range(_PINGS):
+                self._ping(link)
+                if time.perf_counter() - began > _PINGS_S:
+                    break
+        if not (is_first and self.is_distant):
+            self._send_until(link, until, budget_s)
+        self._order(link, 0, _END).wait()
+
+    def _send_until(self, link: Link, until: float, budget_s: float) -> None:
+        is_time_left = True
+        while is_time_left:
+            began = time.perf_counter()
+            self.alone.append(self._start(link)())
+            self.nbytes = self._next_nbytes(budget_s / max(self.alone[-1].took_s, _MOMENT_S))
+            now = time.perf_counter()
+            is_time_left = now + (now - began) < until
+
+    def send_and_answer(self, link: Link, source: int | None) -> None:
+        """Send one train, while answering those of ``source``, if any."""
+        finish, sendings = self._start(link), list[Sending]()
+        sendings.append(self._order(link, 0, _END))
+        if source is not None:
+            sendings += _answer(link, source)[1]
+        self.both.append(finish())
+        for each in sendings:
+            each.wait()
+
+    def _next_nbytes(self, ratio: float) -> int:
+        """Return the size of the next train, if the latest should have taken ``ratio`` times as long."""
+        least = _FIRST_NBYTES if self.is_distant else _LEAST_NBYTES  # so that TCP's window opens
+        wanted = self.nbytes * min(max(ratio, 1 / _SHRINKING), _GROWTH)
+        return round(min(max(wanted, least), _MOST_NBYTES))
+
+    def _ping(self, link: Link) -> None:
+        began = time.perf_counter()
+        sending, receiving = self._order(link, 0, 0), link.irecv(self.peer, frame_memory(_REPORT.size))
+        sending.wait()
+        receiving.wait()
+        self.trips_s.append(time.perf_counter() - began)
+
+    def _order(self, link: Link, nbytes: int, count: int) -> Sending:
+        return link.isend(self.peer, frame_of(_ORDER.pack(nbytes, count, self.trip_s)))
+
+    def _start(self, link: Link) -> Callable[[], Train]:
+        """Start to send a train, and return the function that waits for its end and returns it."""
+        began, nbytes = time.perf_counter(), -(-self.nbytes // MESSAGES)
+        memory = frame_memory(nbytes).fill_(1)
+        sendings = [self._order(link, nbytes, MESSAGES)]
+        sendings += [link.isend(self.peer, memory) for _ in range(MESSAGES)]
+
+        def finish() -> Train:
+            reporting = link.irecv(self.peer, frame_memory(_REPORT.size))
+            for each in sendings:
+                each.wait()
+            (message_s,) = _REPORT.unpack(_bytes_of(reporting))
+            took_s = time.perf_counter() - began - min(self.trips_s, default=0.0)
+            total, rate = nbytes * MESSAGES, nbytes / max(message_s, _MOMENT_S)
+            if rate * took_s > _LATE_RATIO * total:
+                rate = total / took_s
+            lasts_s = total / rate if self.is_distant else took_s
+            return Train(total, rate, lasts_s, total - took_s * rate)
+
+        return finish
+
+    @property
+    def line(self) -> Line | None:
+        """The line fitted to the trains; None without any."""
+        if not self.alone:
+            return None
+        rate = _rate(self.alone)
+        duplex_share = _rate(self.both) / rate if self.both else 1.0
+        low, high = BURST_SHOWS_NBYTES
+        early = [each.early_nbytes for each in self.alone if low <= each.nbytes <= high]
+        burst_nbytes = max(0.0, median(early)) if early else 0.0
+        return Line(self.trip_s / 2, rate, burst_nbytes, min(1.0, duplex_share))
+
+
+def _rate(trains: Sequence[Train]) -> float:
+    """Return the median rate of the trains that are not much smaller than the largest one."""
+    largest = max(each.nbytes for each in trains)
+    return median(each.nbytes_per_s for each in trains if _COUNTED * each.nbytes >= largest)
+
+
+def answer(link: Link, source: int) -> int:
+    """Time the trains of ``source``, and report their times to it, until it sends no more.
+
+    Return the size of the latest train.
+    """
+    latest_nbytes, reports = _answer(link, source)
+    for each in reports:
+        each.wait()
+    return latest_nbytes
+
+
+def _answer(link: Link, source: int) -> tuple[int, list[Sending]]:
+    """Return the size of the latest train, and the reports that are being sent."""
+    latest_nbytes, reports = 0, list[Sending]()
+    while True:
+        nbytes, count, trip_s = _ORDER.unpack(_bytes_of(link.irecv(source, frame_memory(_ORDER.size))))
+        if count == _END:
+            return latest_nbytes, reports
+        latest_nbytes = nbytes * count
+        memory, arrived = frame_memory(nbytes), list[float]()
+        for receiving in [link.irecv(source, memory) for _ in range(count)]:
+            receiving.wait()
+            arrived.append(time.perf_counter())
+        reports.append(link.isend(source, frame_of(_REPORT.pack(message_s_of(arrived, trip_s)))))
+
+
+def message_s_of(arrived: Sequence[float], trip_s: float = 0.0) -> float:
+    """Return the seconds of a message, from the times at which a train's messages were received.
+
+    If ``trip_s`` is the round trip between distant hosts, only the longest part without a gap counts.
+
+    Examples
+    --------
+    >>> message_s_of([0.0, 0.1, 0.2, 1.2, 2.2, 3.2, 9.0, 9.0, 9.0])  # a burst, and a late receiver
+    1.0
+    """
+    if trip_s >= DISTANT_S:
+        late = [place for place, span_s in enumerate(_spans(arrived), 1) if span_s > trip_s / 2]
+        begin, end = max(pairwise([0, *late, len(arrived)]), key=lambda part: part[1] - part[0])
+        arrived = arrived[begin:end] if end - begin > 1 else arrived
+    hull = list[tuple[int, float]]()
+    for point in enumerate(arrived):
+        while len(hull) > 1 and _slope(hull[-2], hull[-1]) >= _slope(hull[-2], point) - _MOMENT_S:
+            hull.pop()
+        hull.append(point)
+    if len(hull) < 2:
+        return 0.0
+    first, last = max(pairwise(hull), key=lambda edge: edge[1][0] - edge[0][0])
+    return _slope(first, last)
+
+
+def _spans(times: Sequence[float]) -> list[float]:
+    return [later - earlier for earlier, later in pairwise(times)]
+
+
+def _slope(first: tuple[int, float], second: tuple[int, float]) -> float:
+    return (second[1] - first[1]) / (second[0] - first[0])
+
+
+def _bytes_of(receiving: Receiving) -> bytes:
+    message: torch.Tensor = receiving.wait()
+    return bytes(message.numpy().tobytes())
