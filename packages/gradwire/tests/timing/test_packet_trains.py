@@ -13,7 +13,7 @@ import torch
 from gradwire.links import Link, Port, Receiving, Sending, ThrottledLink, loopback
 from gradwire.links.base import Wrapper
 from gradwire.timing.line import Line
-from gradwire.timing.packet_trains import Direction, answer, message_s_of
+from gradwire.timing.packet_trains import Direction, Train, answer, message_s_of
 from gradwire.wire import frame_memory
 from support.distant import distant
 from support.noise import likely, undisturbed
@@ -137,3 +137,11 @@ def test_a_message_takes_what_most_of_a_train_shows() -> None:
     assert message_s_of(window, trip_s=120.0) == pytest.approx(1.0), (
         "a full window is sent after a round trip"
     )
+
+
+@pytest.mark.parametrize(("late", "rate"), [([True, False, True], 20e6), ([True, True, True], 5e6)])
+def test_a_late_receiver_s_trains_count_only_if_there_are_no_others(late: list[bool], rate: float) -> None:
+    own = Direction(1, [0.1])
+    own.alone = [Train(1 << 20, 5e6 if each else 20e6, 0.1, 0.0, each) for each in late]
+    own.alone.append(Train(1 << 16, 1e6, 0.1, 0.0))
+    assert _line(own).nbytes_per_s == rate

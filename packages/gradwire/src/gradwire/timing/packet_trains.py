@@ -60,12 +60,15 @@ class Train:
         The seconds that it took; between distant hosts, without gaps.
     early_nbytes
         The bytes that arrived earlier than at its rate.
+    is_late
+        Whether the receiver was late for all of it, so that its rate is a lower bound.
     """
 
     nbytes: int
     nbytes_per_s: float
     took_s: float
     early_nbytes: float
+    is_late: bool = False
 
 
 @dataclass
@@ -163,10 +166,10 @@ class Direction:
             (message_s,) = _REPORT.unpack(_bytes_of(reporting))
             took_s = time.perf_counter() - began - min(self.trips_s, default=0.0)
             total, rate = nbytes * MESSAGES, nbytes / max(message_s, _MOMENT_S)
-            if rate * took_s > _LATE_RATIO * total:
-                rate = total / took_s
+            is_late = rate * took_s > _LATE_RATIO * total
+            rate = total / took_s if is_late else rate
             lasts_s = total / rate if self.is_distant else took_s
-            return Train(total, rate, lasts_s, total - took_s * rate)
+            return Train(total, rate, lasts_s, total - took_s * rate, is_late)
 
         return finish
 
@@ -184,9 +187,14 @@ class Direction:
 
 
 def _rate(trains: Sequence[Train]) -> float:
-    """Return the median rate of the trains that are not much smaller than the largest one."""
+    """Return the median rate of the trains that are not much smaller than the largest one.
+
+    Trains for which the receiver was late count only if there are no others.
+    """
     largest = max(each.nbytes for each in trains)
-    return median(each.nbytes_per_s for each in trains if _COUNTED * each.nbytes >= largest)
+    counted = [each for each in trains if _COUNTED * each.nbytes >= largest]
+    timely = [each for each in counted if not each.is_late]
+    return median(each.nbytes_per_s for each in timely or counted)
 
 
 def answer(link: Link, source: int) -> int:
