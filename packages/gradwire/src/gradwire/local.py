@@ -149,7 +149,7 @@ class DSync(WorkerMethod):
     ``w[t] = w[t-1] - lr * mean(g[t])``, where ``g[t]`` was computed at ``w[t-1]``. A step takes
     ``l_up + l_comp + l_comm`` (Pipe-SGD, equation 2) with one bucket. If the plan's ``bucket_nbytes`` divides
     the gradient into several buckets, a communication thread exchanges finished buckets while backward
-    computes the others. Every step exchanges gradients (``sync.context.EVERY_STEP``).
+    computes the others.
 
     Parameters
     ----------

@@ -309,41 +309,32 @@ def test_an_observer_that_breaks_ends_the_step_on_all_ranks(where: str, run_exch
     assert second[0] == f"rank 1: Watching.{where} failed in step {1 + (where == 'end')}: KeyError('{where}')"
 
 
-class Twice:
-    """A reduction inside a host of two ranks with equal gradients."""
+@pytest.mark.parametrize("period", [2, 3])
+def test_a_front_end_may_exchange_the_change_of_its_weights_every_few_steps(
+    period: int, run_exchanges: Ranks
+) -> None:
+    def body(exchange: Exchange) -> tuple[list[list[float]], int, int]:
+        made = sync_over(exchange)
+        sync = GradientSync(made.context, made.layouts, made.feedback)
+        weights, anchor, seen = torch.zeros(4), torch.zeros(4), []
+        for step in range(1, 2 * period + 1):
+            sync.begin()
+            weights += 1.0 + exchange.link.rank
+            if step % period == 0:
+                change = weights - anchor
+                sync.start(GradientBucket(0, change))
+                cost = sync.finish()
+                anchor = anchor + change
+                weights = anchor.clone()
+                seen.append(weights.tolist())
+            else:
+                cost = sync.finish()
+                assert cost.exchange.wire_nbytes == 0
+        found = seen, sync.step, cost.exchange.raw_nbytes
+        sync.close()
+        return found
 
-    def reduce(self, tensor: torch.Tensor) -> torch.Tensor:
-        return tensor[:2] * 2
-
-    def gather(self, share: torch.Tensor, tensor: torch.Tensor) -> None:
-        tensor.view(2, 2).copy_(share)
-
-
-class EverySecond:
-    """Exchanges in every second step."""
-
-    def is_due(self, step: int) -> bool:
-        return step % 2 == 0
-
-
-def test_a_host_reduces_before_the_exchange_and_gathers_after_it() -> None:
-    made = sync_over(opened(Plan()))
-    sync = GradientSync(made.context, made.layouts, made.feedback, host=Twice())
-    sync.begin()
-    bucket = GradientBucket(0, torch.tensor([1.0, 2.0, 1.0, 2.0]))
-    sync.start(bucket)
-    sync.finish()
-    assert bucket.tensor.tolist() == [2.0, 4.0, 2.0, 4.0]
-    sync.close()
-
-
-def test_a_step_that_is_not_due_exchanges_nothing() -> None:
-    made = sync_over(opened(Plan()))
-    sync = GradientSync(made.context, made.layouts, made.feedback, cadence=EverySecond())
-    routes = []
-    for _ in range(4):
-        sync.begin()
-        routes.append(sync.start(GradientBucket(0, FLOATS.clone())).route)
-        sync.finish()
-    assert routes == [Route.BYPASS, Route.THREAD] * 2
-    sync.close()
+    each = [[1.5 * period * number] * 4 for number in (1, 2)]
+    found = run_exchanges(2, body)
+    assert [rank[:2] for rank in found] == [(each, 2 * period)] * 2
+    assert all(rank[2] > 0 for rank in found)

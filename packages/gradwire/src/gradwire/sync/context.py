@@ -6,7 +6,6 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Protocol
 
-import torch
 import torch.distributed as dist
 
 from gradwire.costs import ExchangeCost
@@ -40,48 +39,6 @@ class SyncOptions:
     timeout_s: float = 30.0
     begin_timeout_s: float | None = None
     strict: bool = False
-
-
-class HostReduction(Protocol):
-    """A reduction inside a host, before the exchange between hosts."""
-
-    def reduce(self, tensor: torch.Tensor) -> torch.Tensor:
-        """Return this rank's share of a bucket's sum over the host. The exchange averages it in place."""
-
-    def gather(self, share: torch.Tensor, tensor: torch.Tensor) -> None:
-        """Fill the bucket with the averaged shares of all ranks of the host."""
-
-
-class _OneRankPerHost:
-    """No reduction inside the host: each rank exchanges its whole bucket."""
-
-    def reduce(self, tensor: torch.Tensor) -> torch.Tensor:
-        """Return the bucket itself."""
-        return tensor
-
-    def gather(self, share: torch.Tensor, tensor: torch.Tensor) -> None:
-        """Do nothing: the share is the bucket."""
-
-
-NO_HOST_REDUCTION: HostReduction = _OneRankPerHost()
-
-
-class Cadence(Protocol):
-    """The schedule of steps that exchange gradients, the same on all ranks."""
-
-    def is_due(self, step: int) -> bool:
-        """Return whether this step, counted from 1, exchanges gradients."""
-
-
-class _EveryStep:
-    """The cadence of synchronous training: every step exchanges gradients."""
-
-    def is_due(self, step: int) -> bool:  # noqa: ARG002
-        """Return True."""
-        return True
-
-
-EVERY_STEP: Cadence = _EveryStep()
 
 
 class LinkUser(Protocol):

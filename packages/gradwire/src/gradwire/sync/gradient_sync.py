@@ -20,10 +20,6 @@ from gradwire.errors import AttachError, ExchangeError, GradwireError
 from gradwire.exchange import Exchange
 from gradwire.plan import Plan
 from gradwire.sync.context import (
-    EVERY_STEP,
-    NO_HOST_REDUCTION,
-    Cadence,
-    HostReduction,
     SyncContext,
     SyncOptions,
 )
@@ -56,10 +52,6 @@ class GradientSync:
         This rank's residuals.
     observers
         Observers of steps and buckets, called in this order after the meter of encoding errors.
-    host
-        The reduction inside a host, before each exchange.
-    cadence
-        The schedule of steps that exchange gradients.
 
     Attributes
     ----------
@@ -73,20 +65,16 @@ class GradientSync:
         layouts: Layouts,
         feedback: Residuals,
         observers: Sequence[StepObserver] = (),
-        host: HostReduction = NO_HOST_REDUCTION,
-        cadence: Cadence = EVERY_STEP,
     ) -> None:
         self.context, self.layouts, self.feedback = context, layouts, feedback
         self.meter = EncodingErrorMeter(context, layouts.names)
         self._observers: tuple[StepObserver, ...] = (self.meter, *observers)
-        self._host, self._cadence = host, cadence
         self._lanes = Lanes(context)
         self._lanes.follow(context.plan)
         self._pending = deque[Work]()  # work that ``finish`` waits for, oldest first
         self._counted = StepCost(0)  # by ``count``, in the current step
         self._active: int | None = None
         self._is_in_step = self._has_begun = self._may_start_native = False
-        self._is_due = True
         context.link.step = context.step
         begin_watching(context, self._observers)
 
@@ -144,7 +132,6 @@ class GradientSync:
         if all(each.is_done() for each in self._pending):  # else the thread is still at an earlier step
             context.link.step = context.steps_before + step
         self._active, self._has_begun, self._counted = active, active is not None, StepCost(0)
-        self._is_due = self._cadence.is_due(context.steps_before + step)
         plans = [plan for each in self._observers if (plan := self._observed(each.begin, step, self))]
         assert len(plans) <= 1, "one observer chooses plans"
         for plan in plans:  # nothing is on the network now
@@ -168,10 +155,7 @@ class GradientSync:
                 context.ledger.bypassed(reason, f"bucket {bucket.index}", bucket.tensor.nbytes)
             work.bypass()
             self._watch(work)
-        elif not self._is_due:
-            work.leave()
         else:
-            work.host, work.share = self._host, self._host.reduce(bucket.tensor)
             self._watch(work)
             if not self._started_native(work):
                 self._start_on_thread(work, bucket)

@@ -18,7 +18,7 @@ from gradwire.exchange import Exchange
 from gradwire.exchange.backend import NativeAllReduce
 from gradwire.exchange.on_device import divide
 from gradwire.exchange.request import BucketRequest
-from gradwire.sync.context import NO_HOST_REDUCTION, HostReduction, SyncContext
+from gradwire.sync.context import SyncContext
 from gradwire.sync.error_feedback import NO_FEEDBACK, BucketFeedback
 from gradwire.sync.ledger.lost import Layout
 from gradwire.sync.thread import Work, longest_s
@@ -110,8 +110,6 @@ class BucketWork(Work):
         The number of ranks to average over; None for all.
     feedback, observers
         The error feedback, and the observers on the communication thread.
-    host, share
-        The reduction inside the host, and its result, which is exchanged: by default, the bucket.
     """
 
     def __init__(
@@ -130,8 +128,6 @@ class BucketWork(Work):
         self.active: int | None = None
         self.feedback: BucketFeedback = NO_FEEDBACK
         self.observers: list[BucketObserver] = [*bucket.observers]
-        self.host: HostReduction = NO_HOST_REDUCTION
-        self.share = bucket.tensor
         self._staged = bucket.staged
         self._native: NativeAllReduce | None = None
         self._bypass: dist.Work | None = None
@@ -147,7 +143,7 @@ class BucketWork(Work):
         """Choose the communication thread's route, and start copying the bucket to the encoding device."""
         self.route = Route.THREAD
         if self._staged is None:
-            self._staged = Staged(self.share, staging=Staging(self.context.plan.encodes_on_device))
+            self._staged = Staged(self.tensor, staging=Staging(self.context.plan.encodes_on_device))
 
     def start_native(self) -> bool:
         """Start the native all-reduce if the transport supports it, and return whether it did.
@@ -156,7 +152,7 @@ class BucketWork(Work):
         ``ExchangeError``.
         """
         request = replace(self.request, norms=None, timeout_s=self.context.begin_timeout_s)
-        self._native = self.context.exchange.start(self.share, request)
+        self._native = self.context.exchange.start(self.tensor, request)
         if self._native is None:
             return False
         self.route = Route.NATIVE
@@ -180,14 +176,6 @@ class BucketWork(Work):
         else:
             self._result.set_result(None)
 
-    def leave(self) -> None:
-        """Complete the work without an exchange, because this step exchanges nothing.
-
-        The bucket is unchanged.
-        """
-        self.route, self.name = Route.BYPASS, None
-        self._finish_now()
-
     def run(self, exchange: Exchange) -> None:
         """Average the bucket, on the communication thread."""
         assert self._staged is not None
@@ -197,7 +185,6 @@ class BucketWork(Work):
             self.exchange_values(exchange, values)
         self.cost.device_nbytes += staged.crossing_nbytes
         staged.store()
-        self.host.gather(self.share, self.tensor)
         if self._wants_future:  # else only ``wait`` is called, by a thread that orders the streams itself
             staged.stream.complete(self._future, self.tensor)
 
@@ -215,7 +202,7 @@ class BucketWork(Work):
         cost.nonfinite = min(cost.nonfinite, 1)
         if self.active is not None:
             divide(values, self.active)
-        self.feedback.note(values, self.share.dtype)
+        self.feedback.note(values, self.tensor.dtype)
         self.cost = cost
 
     def wait(self) -> ExchangeCost:
@@ -256,7 +243,6 @@ class BucketWork(Work):
             self.context.annotate(error, f"while backward averaged {self.what}")
             self._give_up(error, error.__cause__)
         else:
-            self.host.gather(self.share, self.tensor)
             self._finish_now()
 
     def _wait_for_bypass(self, work: dist.Work) -> None:
