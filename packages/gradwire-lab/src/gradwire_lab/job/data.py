@@ -24,10 +24,11 @@ from gradwire.errors import DataError
 from gradwire.files import cache_folder
 from gradwire.version import how_to_install
 
+_READABLE, _WRITABLE = "check the path and its permissions", "check permissions and free space"
+
 # scikit-learn's handwritten digits: 1797 real scans of 8x8 pixels, installed with the package.
 
-SHUFFLE_SEED = 0
-TEST_SHARE = 0.2
+SHUFFLE_SEED, TEST_SHARE = 0, 0.2
 
 
 def read_digits() -> tuple[torch.Tensor, torch.Tensor, torch.Tensor, torch.Tensor]:
@@ -97,7 +98,7 @@ def _read(path: Path, dimensions: int) -> torch.Tensor:
     except (EOFError, zlib.error, gzip.BadGzipFile) as error:
         _refuse(path, f"expected a complete gzip file ({error})")
     except OSError as error:
-        raise DataError(f"cannot read {path}: {error.strerror or error}") from error
+        raise DataError(f"cannot read {path}: {error.strerror or error}; {_READABLE}") from error
 
 
 def _parse(path: Path, file: BinaryIO | gzip.GzipFile, dimensions: int) -> torch.Tensor:
@@ -135,7 +136,7 @@ def md5_of(path: Path) -> str:
                 digest.update(block)
             return digest.hexdigest()
     except OSError as error:
-        raise DataError(f"cannot read {path}: {error.strerror or error}") from error
+        raise DataError(f"cannot read {path}: {error.strerror or error}; {_READABLE}") from error
 
 
 # The files of MNIST and Fashion-MNIST: from a folder that the user passes, else from the cache.
@@ -356,7 +357,7 @@ def fetch(url: str, md5: str, target: Path, timeout_s: float = 30.0) -> None:
         target.parent.mkdir(parents=True, exist_ok=True)
         handle, name = tempfile.mkstemp(prefix=f".{target.name}.", dir=target.parent)
     except OSError as error:
-        raise DataError(f"cannot write to {target.parent}: {error.strerror or error}") from error
+        raise DataError(f"cannot write to {target.parent}: {error.strerror or error}; {_WRITABLE}") from error
     try:
         with os.fdopen(handle, "wb") as file:
             received = _copy(url, file.write, timeout_s)
@@ -365,7 +366,7 @@ def fetch(url: str, md5: str, target: Path, timeout_s: float = 30.0) -> None:
             raise DataError(f"expected MD5 {md5} from {url}, got {found} for {received} bytes; try again")
         os.replace(name, target)
     except OSError as error:  # from the disk; network errors are already DataError
-        raise DataError(f"cannot write {target}: {error.strerror or error}") from error
+        raise DataError(f"cannot write {target}: {error.strerror or error}; {_WRITABLE}") from error
     finally:
         Path(name).unlink(missing_ok=True)
 

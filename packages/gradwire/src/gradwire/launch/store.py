@@ -90,6 +90,7 @@ atexit.register(_wake)
 os.register_at_fork(after_in_child=_calls.clear)
 
 
+_ADVICE = "check that the store's process runs and that its host is reachable"
 _PATIENCE_S = 1.0
 """The minimum timeout of a call, even of one that starts just before its deadline."""
 _FIRST_PAUSE_S, _LONGEST_PAUSE_S = 0.001, 0.05
@@ -155,13 +156,13 @@ class TimedStore:
             self._answers = False
             raise StoreTimeoutError(
                 f"{self._doing}: {self._place} does not answer (asked for {key!r}, waited {patience_s:.3g} "
-                "s); check that the store's process runs and that its host is reachable"
+                f"s); {_ADVICE}"
             ) from error
         except RuntimeError as error:
             self._answers = False
             reason = str(error).partition("\n")[0].partition(". ")[0]
             raise StoreError(
-                f"{self._doing}: {self._place} cannot be reached (asked for {key!r}: {reason})"
+                f"{self._doing}: {self._place} cannot be reached (asked for {key!r}: {reason}); {_ADVICE}"
             ) from error
 
 

@@ -48,7 +48,10 @@ def layers_of(model: nn.Module, replica: nn.Module, blocks: Sequence[str] = ()) 
     readers = dict(replica.named_modules(remove_duplicate=False))
     unknown = next((name for name in blocks if name not in modules), None)
     if unknown is not None:
-        raise SpecError(f"blocks: expected names of the model's modules, got {unknown!r}")
+        raise SpecError(
+            f"blocks: expected names of the model's modules, got {unknown!r}; pass names of "
+            "model.named_modules()"
+        )
     layers: dict[str, Layer] = {}
     homes: dict[nn.Parameter, Layer] = {}
     for name, module in modules.items():

@@ -171,7 +171,10 @@ def _replicate(model: nn.Module, device: DeviceLike | None) -> tuple[nn.Module, 
             "device with more memory, or a smaller model (the master weights are unchanged)"
         ) from error
     except (RuntimeError, AssertionError, NotImplementedError) as error:
-        raise SpecError(f"the replica cannot be moved to the device {shown(device)}: {error}") from error
+        raise SpecError(
+            f"the replica cannot be moved to the device {shown(device)}: {error}; choose a device that "
+            "PyTorch supports on this machine"
+        ) from error
     return replica, device_of(next(replica.parameters()))
 
 

@@ -37,7 +37,9 @@ def run_script(command: Sequence[str], entry: Entry, passed_on: Collection[int] 
                 preexec_fn=_end_with_parent,
             )
         except OSError as error:
-            raise JobError(f"{command[0]} cannot be started: {error.strerror or error}") from error
+            raise JobError(
+                f"{command[0]} cannot be started: {error.strerror or error}; pass a program for this machine"
+            ) from error
         group.begin(process.pid)
         try:
             code = process.wait()
