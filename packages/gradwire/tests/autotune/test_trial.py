@@ -4,6 +4,7 @@ import json
 import math
 from collections.abc import Sequence
 from dataclasses import replace
+from typing import Any
 
 import pytest
 
@@ -230,7 +231,8 @@ def test_compression_has_to_be_worth_its_noise() -> None:
 
 def test_the_decisions_of_a_trial_travel_as_a_record() -> None:
     assert CHOICES.read(json.dumps(to_values((RING, STAR))).encode()) == (RING, STAR)
-    for values in ([], {}, "", 3, None, [3], [{"plan": 3}], [to_values(RING) | {"step_s": -1.0}]):
+    wrong: list[Any] = [[], {}, "", 3, None, [3], [{"plan": 3}], [to_values(RING) | {"step_s": -1.0}]]
+    for values in wrong:
         with pytest.raises(ExchangeError, match=r"the plans of a choice from rank 0.*; use the same version"):
             CHOICES.read(json.dumps(values).encode())
 

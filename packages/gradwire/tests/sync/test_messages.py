@@ -16,7 +16,7 @@ from gradwire.sync.messages import MOST_NBYTES, Record, broadcast
 from support.ranks import run_ranks
 
 RECORD = Record(7, "a test's record", keyed(rows(anything)))
-VALUES = {
+VALUES: dict[str, list[Any]] = {
     "texts": ["", "a plan, and a word in Greek: λόγος " * 40, "x" * 31, "x" * 32],
     "numbers": [0, 1, 127, 128, -1, 1 << 62, -(1 << 63), 0.1, -0.0, math.inf, 5e-324],
     "others": [None, True, False, [], {}, [[1], [2]] * 20, {str(each): each for each in range(20)}],

@@ -18,6 +18,7 @@ from gradwire.errors import ExchangeError, shown
 from gradwire.exchange import Exchange
 from gradwire.fields import Kind, Source, to_values
 from gradwire.plan import FLOAT_NBYTES, Plan
+from gradwire.wire import memory_of
 
 T_co = TypeVar("T_co", covariant=True)
 VERSION = 1
@@ -64,10 +65,10 @@ class Record(Generic[T_co]):
             ("of type", self.number, number),
         ):
             if got != expected:
-                raise ExchangeError(f"{self._expected} {name} {expected}, got {got}; {_ADVICE}")
+                raise ExchangeError(f"{self._expected} {name} {expected!r}, got {got!r}; {_ADVICE}")
         if not 0 < nbytes <= MOST_NBYTES:
             raise ExchangeError(f"{self._expected} of 1 to {MOST_NBYTES} bytes, got {nbytes}; {_ADVICE}")
-        return nbytes
+        return int(nbytes)
 
     def read(self, body: bytes) -> T_co:
         """Return the validated value in a body. Raises ``ExchangeError``."""
@@ -92,7 +93,7 @@ def broadcast(exchange: Exchange, record: Record[T_co], value: object, timeout_s
 def _send(exchange: Exchange, data: bytes, nbytes: int, timeout_s: float) -> bytes:
     """Return rank 0's ``data`` of ``nbytes`` bytes on all ranks; the other ranks pass nothing."""
     words = torch.zeros(-(-nbytes // FLOAT_NBYTES), dtype=torch.float32, device="cpu")
-    memory = memoryview(words.view(torch.uint8).numpy())
+    memory = memory_of(words.view(torch.uint8))
     memory[: len(data)] = data
     Exchange(exchange.link, _PLAN).broadcast(words, timeout_s=timeout_s)
     return bytes(memory[:nbytes])
