@@ -9,7 +9,7 @@ from torch import nn
 from gradwire.errors import SpecError
 from gradwire.pipe.correction import CORRECTIONS, Correction, check_correction, check_forward
 from gradwire.sync.checkpoint import InFlight
-from gradwire.sync.flat import FlatGradients
+from gradwire.sync.flat import Bucket, FlatGradients
 
 
 def test_the_default_comes_first_and_others_are_refused() -> None:
@@ -27,7 +27,8 @@ def test_the_papers_pipeline_computes_at_the_masters_and_keeps_nothing() -> None
     assert not stale.CORRECTS
     gradients = FlatGradients(model.parameters())
     gradients.buffer.fill_(1)
-    stale.note(gradients, [{"lr": 0.1}], {0})
+    stale.copy(gradients, Bucket(0, 8, range(2)))
+    stale.note([{"lr": 0.1}], {0})
     stale.resume([InFlight(gradients.buffer, [{"lr": 0.1}], gradients.buffer, (0,), (0,))])
     stale.keep(1)
     assert stale.own() == []

@@ -140,6 +140,61 @@ def test_a_pipeline_ends_with_the_weights_of_one_lane(run_processes: RunProcesse
         assert torch.equal(found, one)
 
 
+def pipe_over_unused(lanes: int) -> torch.Tensor:
+    """Train a pipeline in which each parameter is used by one rank in some steps, and by none in others."""
+    torch.manual_seed(3)
+    layers = torch.nn.ModuleList(torch.nn.Linear(40, 50) for _ in range(4))
+    plan = Plan(algorithm="star", pipeline=2, bucket_nbytes=8200, lanes=lanes)
+    trained = PipeSGD(layers, torch.optim.SGD(layers.parameters(), lr=0.05, momentum=0.9), plan)
+    rank = dist.get_rank()
+
+    def loss(step: int) -> torch.Tensor:
+        return layers[(rank + step) % 3](torch.full((2, 40), 0.1 + step)).square().mean()  # type: ignore[no-any-return]
+
+    for step in range(12):
+        trained.step(partial(loss, step))
+    trained.drain()
+    trained.close()
+    return torch.cat([each.detach().flatten() for each in layers.parameters()])
+
+
+def test_ranks_agree_on_unused_parameters_after_all_lanes(run_processes: RunProcesses) -> None:
+    wanted = run_processes(2, pipe_over_unused, 1)[0]
+    for lanes in (2, 3):
+        for found in run_processes(2, pipe_over_unused, lanes):
+            assert torch.equal(found, wanted)
+
+
+def die_in_backward(lanes: int, dead: int) -> tuple[str, float, int]:
+    """Let one rank end in backward with buckets in flight; return another rank's error, time, and threads."""
+    model = make_model()
+    plan = Plan(parse("fp8"), pipeline=2, bucket_nbytes=1 << 13, lanes=lanes)
+    trained = PipeSGD(model, torch.optim.SGD(model.parameters(), lr=0.05), plan, timeout_s=20.0)
+
+    def train(steps: int) -> None:
+        for step in range(steps):
+            trained.step(partial(loss_of, model, step))
+
+    train(4)
+    if dist.get_rank() == dead:
+        first = next(model.parameters())  # its gradient is the last one
+        first.register_hook(lambda _: os._exit(1))  # type: ignore[no-untyped-call]
+    began = time.monotonic()
+    with pytest.raises(ExchangeError) as caught:
+        train(4)
+    took_s = time.monotonic() - began
+    trained.abort()
+    return str(caught.value), took_s, threads()
+
+
+@pytest.mark.parametrize("lanes", [1, 3])
+def test_a_peer_that_dies_in_backward_ends_a_pipeline(run_processes: RunProcesses, lanes: int) -> None:
+    for sentence, took_s, left in run_processes(3, die_in_backward, lanes, 2, absent=(2,))[:2]:
+        assert "has closed its link" in sentence
+        assert took_s < 15.0, "nobody waits for a timeout"
+        assert left == 0
+
+
 def test_a_link_without_a_group_has_one_lane() -> None:
     links = loopback(2)
     lanes = Lanes(SyncContext(Exchange(links[0], Plan())))

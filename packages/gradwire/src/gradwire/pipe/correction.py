@@ -16,7 +16,7 @@ from torch.nn import Parameter
 from gradwire.errors import SpecError, StateError
 from gradwire.exchange.feedback import is_finite
 from gradwire.sync.checkpoint import InFlight
-from gradwire.sync.flat import FlatGradients
+from gradwire.sync.flat import Bucket, FlatGradients
 from gradwire.sync.used_parameters import clip, in_force
 
 CORRECTIONS = ("eager", "none")
@@ -36,10 +36,11 @@ class Correction:
         """Return a context manager in which the model has the weights to compute at."""
         return nullcontext()
 
-    def note(
-        self, gradients: FlatGradients, scheduled: list[dict[str, Any]], absent: Collection[int] = ()
-    ) -> None:
-        """Record this rank's local gradient before its exchange, and the learning rates of its step.
+    def copy(self, gradients: FlatGradients, bucket: Bucket) -> None:
+        """Copy a bucket of this rank's local gradient before its exchange."""
+
+    def note(self, scheduled: list[dict[str, Any]], absent: Collection[int] = ()) -> None:
+        """Record the local gradient whose buckets have been copied, with the learning rates of its step.
 
         ``absent`` has the numbers of the parameters without a gradient.
         """
@@ -269,6 +270,7 @@ class Eager(Correction):
         self._optimizer, self._max_norm = optimizer, max_norm
         self._free = [FlatGradients(parameters, with_frozen=True) for _ in range(pipeline - 1)]
         self._own: deque[_Own] = deque()
+        self._copied: FlatGradients | None = None  # by ``copy``, until ``note``
         self._virtual = VirtualWeights(parameters, optimizer)
 
     @contextmanager
@@ -281,15 +283,19 @@ class Eager(Correction):
         with self._virtual.ahead(self._replay):
             yield
 
-    def note(
-        self, gradients: FlatGradients, scheduled: list[dict[str, Any]], absent: Collection[int] = ()
-    ) -> None:
-        """Copy the gradient, because the exchange averages it in place."""
-        if not self._free:
-            self.keep(len(self._own) - 1)  # its average is applied before the next step computes
-        own = self._free.pop()
-        own.flat.copy_(gradients.flat)
-        self._own.append(_Own(own, scheduled, absent))
+    def copy(self, gradients: FlatGradients, bucket: Bucket) -> None:
+        """Copy a bucket, because its exchange averages it in place."""
+        if self._copied is None:
+            if not self._free:
+                self.keep(len(self._own) - 1)  # its average is applied before the next step computes
+            self._copied = self._free.pop()
+        bucket.view(self._copied.flat).copy_(bucket.view(gradients.flat))
+
+    def note(self, scheduled: list[dict[str, Any]], absent: Collection[int] = ()) -> None:
+        """Record the gradient whose buckets have been copied."""
+        assert self._copied is not None, "all buckets are copied first"
+        self._own.append(_Own(self._copied, scheduled, absent))
+        self._copied = None
 
     def keep(self, count: int) -> None:
         """Drop all but the newest ``count`` local gradients, and reuse their buffers."""

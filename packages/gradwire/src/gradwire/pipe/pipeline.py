@@ -16,13 +16,14 @@ from gradwire.costs import ExchangeCost
 from gradwire.devices import on_host
 from gradwire.errors import StateError
 from gradwire.pipe.correction import Correction, Eager
+from gradwire.sync.backward_overlap import BackwardOverlap
 from gradwire.sync.checkpoint import InFlight
-from gradwire.sync.flat import FlatGradients
-from gradwire.sync.flat_buckets import Alone, FlatBuckets, UsedParameters
+from gradwire.sync.flat import Bucket, FlatGradients
+from gradwire.sync.flat_buckets import FlatBuckets
 from gradwire.sync.gradient_sync import GradientSync
 from gradwire.sync.ledger.counts import StepRecord
 from gradwire.sync.trained import Trained
-from gradwire.sync.used_parameters import Reach, backward, clip, in_force, scheduled
+from gradwire.sync.used_parameters import Reach, clip, in_force, scheduled
 from gradwire.sync.work import BucketWork
 
 
@@ -51,8 +52,9 @@ class Pipeline:
     K buffers are used in turn: backward writes into one, the exchange averages it in place, and the optimizer
     reads it K steps later, just before backward reuses it. Eager updates copy K - 1 local gradients, the
     weights, and the optimizer's state; the paper's pipeline copies nothing. Between steps every ``.grad`` is
-    None, because its buffer is in flight. If the plan divides the gradient into buckets, the buckets are sent
-    one after the other, once backward has ended, because the pipeline hides their exchange already.
+    None, because its buffer is in flight. If the plan divides the gradient into buckets, each is sent as soon
+    as backward has computed it (equation 6), behind the buckets of earlier steps; otherwise the gradient is
+    sent after backward (equation 5).
 
     ``buckets_of`` returns the buckets of a gradient in the layout that all K buffers share.
     """
@@ -77,7 +79,7 @@ class Pipeline:
         if treatment.correction != "none" and self._size > 1:  # with one step, gradients aren't stale
             self._correction = Eager(parameters, optimizer, self._size, treatment.max_norm)
         self._free[0].detach()
-        self._buckets = buckets_of(self._free[0])
+        self._overlap = BackwardOverlap(sync, buckets_of(self._free[0]))
 
     def __len__(self) -> int:
         return len(self._under_way)
@@ -97,22 +99,25 @@ class Pipeline:
 
         ``alone`` says that the gradient is applied before the next step, so it needs no correction.
         """
-        gradients = self._free[0]
+        gradients, correction_s = self._free[0], 0.0
+
+        def copy(bucket: Bucket) -> None:
+            nonlocal correction_s
+            if not alone:
+                began = perf_counter()
+                self._correction.copy(gradients, bucket)
+                correction_s += perf_counter() - began
+
         started = perf_counter()
-        with self._correction.ahead():
-            correction_s = perf_counter() - started
-            loss = backward(compute_loss, gradients)
-        used = Reach(gradients)
+        with self._overlap.guarded():
+            with self._correction.ahead():
+                correction_s += perf_counter() - started
+                loss = self._overlap.backward(compute_loss, gradients, copy)
+            works, used = self._overlap.start_rest()
         gradients.detach()  # a zero_grad of the caller must not change a buffer in flight
         values = scheduled(self._optimizer)
         if not alone:
-            started = perf_counter()
-            self._correction.note(gradients, values, used.own)
-            correction_s += perf_counter() - started
-        observers = [*(Alone() for _ in self._buckets.cut[1:]), UsedParameters(used)]
-        works = [
-            self._buckets.start(gradients, number, observer) for number, observer in enumerate(observers)
-        ]
+            self._correction.note(values, used.own)
         self._under_way.append(_UnderWay(self._free.popleft(), works, values, used))
         return loss, correction_s
 

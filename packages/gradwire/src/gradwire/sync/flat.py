@@ -219,6 +219,10 @@ class FlatGradients:
         """Return whether the ``.grad`` of parameter ``index`` is its view."""
         return self.parameters[index].grad is self._views[index]
 
+    def version(self, index: int) -> int:
+        """Return a number that increases when backward, or a hook, writes the gradient of a parameter."""
+        return self._views[index]._version
+
     @property
     def counts(self) -> list[int]:
         """The number of floats of each parameter in the buffer."""

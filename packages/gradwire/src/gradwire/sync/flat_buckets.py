@@ -16,6 +16,7 @@ from gradwire.sync.gradient_sync import GradientSync
 from gradwire.sync.ledger.lost import Layout
 from gradwire.sync.ledger.sinks import profiled
 from gradwire.sync.observe import BucketObserver
+from gradwire.sync.thread import Work
 from gradwire.sync.used_parameters import Reach
 from gradwire.sync.work import BucketWork, GradientBucket
 
@@ -30,13 +31,19 @@ class Alone(BucketObserver):
 
 
 class UsedParameters(Alone):
-    """An observer of a step's last bucket, after which the ranks agree on the unused parameters."""
+    """An observer of a step's last bucket, after which the ranks agree on the unused parameters.
 
-    def __init__(self, used: Reach) -> None:
-        self._used = used
+    The agreement reads the whole average, so it waits for the step's ``others``, which may be on other lanes.
+    """
+
+    def __init__(self, used: Reach, others: Sequence[Work] = ()) -> None:
+        self._used, self._others = used, others
 
     def after(self, values: torch.Tensor, exchange: Exchange) -> ExchangeCost:  # noqa: ARG002
         """Run the agreement and return its cost."""
+        for each in self._others:
+            each.settle()
+        exchange.transport.check()  # another lane may have failed
         return self._used.agree(exchange)
 
 
