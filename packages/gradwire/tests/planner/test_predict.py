@@ -79,6 +79,18 @@ def test_in_a_pipeline_the_slower_of_two_decides(environment: Make, pipeline: in
     assert found.step_s == pytest.approx(max(compute_s, exchange_s))
 
 
+@pytest.mark.parametrize("compute_s", [0.0, 0.01, 5.0])
+def test_buckets_in_a_pipeline_are_equation_6_with_the_whole_backward_pass(
+    environment: Make, compute_s: float
+) -> None:
+    place, plan = environment(), Plan(segment_nbytes=1 << 20, pipeline=2, bucket_nbytes=1 << 20)
+    counts = [COUNT % (1 << 18), *[1 << 18] * (COUNT >> 18)]
+    exchange_s = sum(replay("ring", 4, count, 1 << 20, "identity", place).total_s for count in counts)
+    found = predict(place, plan, forward_s=compute_s / 4, backward_s=compute_s * 3 / 4)
+    assert found.buckets == len(counts)
+    assert found.step_s == pytest.approx(max(compute_s, exchange_s))
+
+
 def test_on_shared_cores_hidden_work_takes_its_time_from_computation(environment: Make) -> None:
     plan = Plan(parse("quantize:8"), segment_nbytes=1 << 20, pipeline=2)
     host = HostCost(send_s=1e-3, receive_s=1e-3, cores=2)

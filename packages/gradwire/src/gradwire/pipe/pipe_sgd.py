@@ -44,8 +44,9 @@ class PipeSGD(WorkerMethod):
     collectives. Between two calls, all ranks' weights have the same bits.
 
     Step t waits for the averaged gradient of step t-K, updates ``w[t] = w[t-1] - lr * mean(g[t-K])``,
-    computes ``g[t]``, and passes it to the communication thread. Gradients of steps <= 0 are zero: the first
-    K steps make no update at all, so momentum and weight decay don't act there either. A step takes
+    computes ``g[t]``, and passes it to the communication thread: after backward, or with the plan's
+    ``bucket_nbytes`` each bucket as soon as backward has computed it. Gradients of steps <= 0 are zero: the
+    first K steps make no update at all, so momentum and weight decay don't act there either. A step takes
     ``max(l_up + l_comp, l_comm)`` from K = 2 on (equation 4). A gradient is applied with the learning rate
     (and momentum or betas) of the step that computed it, so that K = 1 has the results of D-Sync under every
     schedule, bit for bit after a drain.

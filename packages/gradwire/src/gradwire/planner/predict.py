@@ -6,8 +6,9 @@ its part ``exposed_s`` doesn't overlap computation and adds to the step.
 - One step at a time (``pipeline`` 1): buckets are sent one after the other, each once its gradients are
   ready; a single bucket overlaps nothing (Pipe-SGD, equation 2).
 - Pipelined (``pipeline`` from 2 up): the exchange of all buckets runs during the computation of the next
-  step, and the slower of the two determines the step (Pipe-SGD, equation 4). Computation includes the local
-  update of an eager pipeline, which is the default.
+  step, and the slower of the two determines the step (Pipe-SGD, equation 4). With one bucket, this is
+  equation 5; with several, equation 6 with the whole backward pass. Computation includes the local update of
+  an eager pipeline, which is the default.
 - Sharded (``exchange`` "sharded"): the gradient's reduce half, an all-reduce of norms, and the broadcast
   half of the weight deltas follow one another, and each rank computes its share of the update.
 - If ranks share the cores of one machine, overlapped work takes cores from computation: the step takes at
