@@ -17,7 +17,7 @@ from gradwire_lab.experiments.hosts.ranks import Ranks
 from gradwire_lab.experiments.papers.pipe_sgd import trainer
 from gradwire_lab.experiments.papers.pipe_sgd.tasks import TASKS, RankWork
 from gradwire_lab.experiments.papers.pipe_sgd.trainer import RankTrainer, measure
-from gradwire_lab.experiments.papers.pipe_sgd.ways import WAYS
+from gradwire_lab.experiments.papers.pipe_sgd.ways import IN_SEGMENTS, WAYS
 
 OPTIONS: dict[str, Any] = {
     "steps": 6,
@@ -56,13 +56,17 @@ def test_each_kind_has_its_figures(alone: Kept, monkeypatch: pytest.MonkeyPatch)
         {"kind": "train", "run": "Pipe-SGD", **CELL},
         {"kind": "time", "run": "K = 3", **CELL},
         {"kind": "line", "codec": "quantize:8", **CELL},
+        {"kind": "time", "run": "K = 2 in segments", **CELL},
     ]
     measure(alone, cells, "mnist-mlp", OPTIONS)
-    plain, trained, timed, line = alone.rows
+    plain, trained, timed, line, in_segments = alone.rows
     assert plain["nbytes"] == 4 * (64 * 500 + 500 + 500 * 500 + 500 + 500 * 10 + 10)
     assert len(plain["steps_s"]) == len(timed["steps_s"]) == 3
     assert 0 < trained["accuracy"] <= 1
     assert len(line["exchange_s"]) >= 5
+    assert 0 < plain["rest_s"] < max(plain["steps_s"])
+    assert "segments" not in timed
+    assert in_segments["segments"] == 4, "two of them are the largest weights"
 
 
 def test_windows_that_a_hypervisor_took_do_not_count(alone: Kept, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -97,10 +101,12 @@ def weights(run: str) -> list[torch.Tensor]:
 
 def test_ways_train_alike() -> None:
     found = {run: weights(run) for run in ("D-Sync", "PS-Sync", "D-Sync+Q", "Pipe-SGD", "K = 2", "K = 1")}
+    found |= {IN_SEGMENTS: weights(IN_SEGMENTS)}
     for one, other in found.values():
         assert torch.equal(one, other), "replicas are the same"
     assert torch.equal(found["D-Sync"][0], found["K = 1"][0])
     assert torch.equal(found["Pipe-SGD"][0], found["K = 2"][0])
+    assert torch.equal(found[IN_SEGMENTS][0], found["K = 2"][0])
     torch.testing.assert_close(found["PS-Sync"][0], found["D-Sync"][0])
     assert not torch.equal(found["D-Sync+Q"][0], found["D-Sync"][0])
     assert not torch.equal(found["Pipe-SGD"][0], found["D-Sync"][0])

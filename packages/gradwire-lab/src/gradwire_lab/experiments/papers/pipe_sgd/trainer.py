@@ -15,11 +15,12 @@ from gradwire.codecs import parse
 from gradwire.local import DSync
 from gradwire.machine import cores, stolen_s
 from gradwire.pipe.pipe_sgd import PipeSGD
-from gradwire.plan import Plan
+from gradwire.plan import Plan, bucket_members
 from gradwire_lab.experiments.experiment import Cell
 from gradwire_lab.experiments.hosts.ranks import Ranks, undisturbed
 from gradwire_lab.experiments.papers.pipe_sgd.tasks import TASKS, OptionValues, RankTask, RankWork
 from gradwire_lab.experiments.papers.pipe_sgd.ways import (
+    BUCKET_NBYTES,
     LINE,
     MODEL,
     PLAIN,
@@ -89,7 +90,7 @@ class RankTrainer:
     def __init__(self, host: _Host, task: RankTask) -> None:
         self._task, way, link = task, host.way, host.ranks.link
         algorithm = "star" if way.has_server else "ring"
-        plan = Plan(parse(way.codec), algorithm, SEGMENT_NBYTES, pipeline=way.pipeline)
+        plan = Plan(parse(way.codec), algorithm, SEGMENT_NBYTES, way.pipeline, way.bucket_nbytes)
         model, optimizer = task.model, task.optimizer
         self._server: Server | None = None
         self._worker: Worker | DSync | PipeSGD
@@ -138,10 +139,12 @@ def _train(host: _Host) -> Mapping[str, Any]:
 
 def _time(host: _Host) -> Mapping[str, Any]:
     """Time steps in consecutive windows, so that a pipeline stays full."""
-    trainee = RankTrainer(host, host.task())
+    task, bucket_nbytes = host.task(), host.way.bucket_nbytes
+    trainee = RankTrainer(host, task)
     found = _windows(host, trainee.step, SETTLED + host.way.pipeline)
     trainee.close()
-    return {"steps_s": found}
+    segments = {} if bucket_nbytes is None else {"segments": len(_segments(task, bucket_nbytes))}
+    return {"steps_s": found, **segments}
 
 
 def _plain(host: _Host) -> Mapping[str, Any]:
@@ -154,7 +157,33 @@ def _plain(host: _Host) -> Mapping[str, Any]:
         task.optimizer.step()
 
     nbytes = sum(each.nbytes for each in task.model.parameters())
-    return {"steps_s": _windows(host, step, SETTLED), "nbytes": nbytes}
+    found = {"steps_s": _windows(host, step, SETTLED), "nbytes": nbytes}
+    return {**found, "rest_s": _rest_s(host, task)}
+
+
+def _segments(task: RankTask, bucket_nbytes: int) -> list[range]:
+    """Return the segments as ranges of parameter numbers."""
+    return bucket_members([each.numel() for each in task.model.parameters()], bucket_nbytes)
+
+
+def _rest_s(host: _Host, task: RankTask) -> float:
+    """Return the slowest rank's seconds of backward after the first segment is complete."""
+    parameters, ready = list(task.model.parameters()), list[float]()
+    first = _segments(task, BUCKET_NBYTES)[0]
+    hooks = [
+        parameters[index].register_post_accumulate_grad_hook(  # type: ignore[no-untyped-call]
+            lambda _: ready.append(time.perf_counter())
+        )
+        for index in first
+    ]
+    rest = []
+    for number in range(REPEATS):
+        task.loss(number).backward()  # type: ignore[no-untyped-call]
+        rest.append(time.perf_counter() - ready[-1])
+    for hook in hooks:
+        hook.remove()
+    task.optimizer.zero_grad()
+    return max(host.ranks.gather(median(rest)))
 
 
 def _windows(host: _Host, step: Callable[[int], None], settled: int) -> list[float]:

@@ -26,15 +26,23 @@ They are: steps alone; exchanges alone; alpha, beta, gamma, and S; timed steps; 
 """
 EXACT, TRUNCATED, QUANTIZED = "identity", "truncate:16", "quantize:8"
 UNLIMITED = "unlimited"
+IN_SEGMENTS = "K = 2 in segments"
+"""The name of a pipeline whose segments leave during backward."""
+BUCKET_NBYTES = 1 << 16
+"""The size of its segments: the two largest weights of MNIST-MLP have a segment each."""
 
 
 class TrainingMethod(NamedTuple):
-    """A training method: its codec, K, its correction, and whether it has a server instead of a ring."""
+    """A training method: its codec, K, its correction, and whether it has a server instead of a ring.
+
+    ``bucket_nbytes`` is the plan's: with buckets, segments of a gradient leave during backward.
+    """
 
     codec: str = EXACT
     pipeline: int = 1
     correction: str = "none"
     has_server: bool = False
+    bucket_nbytes: int | None = None
 
 
 CODECS = {"": EXACT, "+T": TRUNCATED, "+Q": QUANTIZED}
@@ -45,6 +53,7 @@ WAYS = {
     **{f"Pipe-SGD{suffix}": TrainingMethod(codec, 2) for suffix, codec in CODECS.items()},
     **{f"eager Pipe-SGD{suffix}": TrainingMethod(codec, 2, "eager") for suffix, codec in CODECS.items()},
     **{f"K = {pipeline}": TrainingMethod(pipeline=pipeline) for pipeline in (1, 2, 3, 4)},
+    IN_SEGMENTS: TrainingMethod(pipeline=2, bucket_nbytes=BUCKET_NBYTES),
 }
 """The methods by the paper's names.
 
@@ -60,13 +69,15 @@ def cells_on_lines(
     codecs: Sequence[str],
     *,
     with_model: bool = False,
+    timed: Collection[str] = (),
     **more: Sequence[object],
 ) -> list[Cell]:
     """Return cells grouped by network: a plain step, training runs, and each link's timed steps.
 
     ``runs`` has names of ``WAYS``. ``ratios`` of communication to computation define the links, which are
     measured with the ``codecs``. If ``with_model`` is true, alpha, beta, gamma, and S are also measured on
-    each link. ``more`` has additional names of training runs and timed steps, with their values.
+    each link. ``timed`` has methods whose steps are timed without a training run. ``more`` has additional
+    names of training runs and timed steps, with their values.
     """
     groups = [[run for run in runs if WAYS[run].has_server == has_server] for has_server in (False, True)]
     found: list[Cell] = [{"kind": PLAIN, "data": data}]
@@ -76,7 +87,7 @@ def cells_on_lines(
         line = {"data": data, "ratio": ratio}
         found += cells_of({"kind": LINE, **line}, codec=codecs)
         found += [{"kind": MODEL, **line}] if with_model else []
-        for group in groups:
+        for group in (*groups, [*timed]):
             found += cells_of({"kind": TIME, **line}, **more, run=group)
     return found
 
