@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field, fields
+from dataclasses import dataclass, field, fields, replace
 from operator import sub
 from typing import Any
 
@@ -127,6 +127,11 @@ class ExchangeCost:
 
     def __sub__(self, earlier: ExchangeCost) -> ExchangeCost:
         return ExchangeCost(*map(sub, self._amounts(), earlier._amounts()), scales=self.scales)
+
+    def slowed(self, factor: float) -> ExchangeCost:
+        """Return this cost with its seconds multiplied by ``factor``, except for the seconds of cores."""
+        names = ("encode_s", "decode_s", "handling_s", "wait_s")
+        return replace(self, **{name: factor * getattr(self, name) for name in names})
 
     def towards(self, other: ExchangeCost, share: float) -> ExchangeCost:
         """Return the linear interpolation between this cost (``share`` 0) and ``other`` (``share`` 1)."""

@@ -5,14 +5,12 @@ from collections.abc import Callable
 from dataclasses import replace
 
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
 
 from gradwire.codecs import parse
 from gradwire.plan import Plan
 from gradwire.planner.candidates import LOCAL_UPDATES, Workload
 from gradwire.planner.exchange_times import Family
-from gradwire.planner.predict import Prediction, Predictor, beyond_backward_s
+from gradwire.planner.predict import Prediction, Predictor
 from gradwire.timing.environment import Environment
 from gradwire.timing.line import HostCost
 from gradwire.timing.replay import replay
@@ -107,30 +105,3 @@ def test_no_step_is_below_its_bound(environment: Make, plan: Plan, shared: int) 
     host = HostCost(send_s=1e-4, receive_s=1e-4, cores=2, ranks_per_machine=shared)
     predictor = Predictor(Workload.of_count(COUNT, 0.01, 0.02), 4, Family(environment(host=host)))
     assert predictor.least_s(plan) <= predictor.predict(plan).step_s * (1 + 1e-12)
-
-
-def test_exchanges_hide_behind_backward_as_far_as_it_goes() -> None:
-    """Backward runs 10 s. The first bucket travels from 2 to 5, the second waits for it and ends at 8.
-
-    The last is ready with backward and cannot hide.
-    """
-    assert beyond_backward_s([2, 4, 10], [3, 3, 2], backward_s=10) == 2
-
-
-def test_a_slow_exchange_queues_up() -> None:
-    assert beyond_backward_s([1, 2, 3], [10, 10, 10], backward_s=3) == 28
-
-
-def test_exchanges_that_end_before_backward_cost_nothing() -> None:
-    assert beyond_backward_s([1], [1], backward_s=5) == 0
-    assert beyond_backward_s([], [], backward_s=5) == 0
-
-
-@given(st.lists(st.tuples(st.floats(0, 1e3), st.floats(0, 1e3)), min_size=1, max_size=20))
-def test_what_backward_hides_lies_between_all_and_none(parts: list[tuple[float, float]]) -> None:
-    ready_s = sorted(each for each, _ in parts)
-    exchange_s = [each for _, each in parts]
-    exposed_s = beyond_backward_s(ready_s, exchange_s, backward_s=ready_s[-1])
-    rounding_s = 1e-9
-    assert exchange_s[-1] - rounding_s <= exposed_s <= sum(exchange_s) + rounding_s
-    assert exposed_s + ready_s[-1] >= sum(exchange_s) - rounding_s

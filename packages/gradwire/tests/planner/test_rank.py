@@ -8,11 +8,12 @@ from dataclasses import replace
 import pytest
 
 from gradwire.codecs import Identity, parse
-from gradwire.planner.candidates import Space, Workload, candidates
+from gradwire.planner.candidates import Space, Workload, candidates, in_lanes, lanes_in
 from gradwire.planner.exchange_times import Family
 from gradwire.planner.predict import UNCERTAINTY, Predictor, rank
 from gradwire.planner.request import PlanRequest
 from gradwire.timing.environment import Environment
+from gradwire.timing.line import HostCost
 from support.planner_costs import make_request
 
 Make = Callable[..., Environment]
@@ -42,14 +43,16 @@ def test_the_choice_is_among_the_fastest_of_all_plans(rate: float, environment: 
     """The oracle predicts every plan, of which the search leaves most out."""
     place, request = environment(rate), ask()
     predictor = Predictor(request.workload, 3, Family(place))
-    space = Space(tuple(map(parse, LOSSY)), ("ring", "star"))
-    every = [predictor.predict(plan) for plan in candidates(space, request.workload, 3)]
+    space = Space(tuple(map(parse, LOSSY)), ("ring", "star"), lanes=lanes_in(place))
+    plans = [*candidates(space, request.workload, 3)]
+    every = [predictor.predict(plan) for plan in plans]
+    lanes = [predictor.predict(each) for plan in plans for each in in_lanes(plan, space, request.workload)]
     found, fastest_s = rank(request, place, 3), min(each.step_s for each in every)
-    assert found.considered == len(every)
-    assert found.prediction in every
+    assert found.considered == len(every) + sum(each.plan.lanes > 1 for each in found.ranking)
+    assert found.prediction in [*every, *lanes]
     assert found.prediction.step_s * (1 - found.uncertainty) <= fastest_s
-    assert found.ranking[0].step_s == fastest_s
-    plain = min(each.step_s for each in every if isinstance(each.plan.codec, Identity))
+    assert found.ranking[0].step_s == min(each.step_s for each in [*every, *lanes])
+    plain = min(each.step_s for each in [*every, *lanes] if isinstance(each.plan.codec, Identity))
     assert found.uncompressed.step_s == plain
 
 
@@ -69,6 +72,28 @@ def test_a_family_is_asked_instead_of_computing_again(environment: Make) -> None
     assert rank(request, place, 3, family=family) == rank(request, place, 3)
     times = family.among(3)
     assert times is family.among(3)
+
+
+@pytest.mark.parametrize(
+    ("latency_s", "host", "lanes"),
+    [(0.025, HostCost(cores=1), 16), (1e-4, HostCost(cores=5), 4), (1e-4, HostCost(cores=1), 1)],
+)
+def test_cores_limit_the_lanes_unless_the_link_is_distant(
+    latency_s: float, host: HostCost, lanes: int, environment: Make
+) -> None:
+    place = environment(latency_s=latency_s, host=host)
+    assert max(lanes_in(place)) == lanes
+    assert lanes_in(place, 2) == (1, 2)[:lanes]
+
+
+def test_distant_hosts_get_lanes_and_near_ones_only_for_a_gain(environment: Make) -> None:
+    request = make_request(Workload((1 << 18,) * 16, backward_s=0.05), LOSSY, algorithms=["ring"])
+    place = environment(25e6, 0.025)
+    found, one = rank(request, place, 2), rank(replace(request, most_lanes=1), place, 2)
+    assert found.plan.lanes > 1
+    assert one.plan.lanes == 1
+    assert found.prediction.step_s < 0.92 * one.prediction.step_s
+    assert rank(request, environment(), 2).plan.lanes == 1, "the link is the limit"
 
 
 def test_of_one_encoding_and_identity_only_their_plans_are_ranked(environment: Make) -> None:

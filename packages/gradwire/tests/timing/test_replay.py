@@ -180,6 +180,29 @@ def test_the_bytes_are_those_of_the_card(algorithm: str) -> None:
         assert busiest == pytest.approx(TABLE[algorithm].nbytes(world, NBYTES), rel=1e-9)
 
 
+@pytest.mark.parametrize("lanes", [2, 4, 16])
+def test_lanes_share_the_line_and_wait_for_the_latency_together(lanes: int) -> None:
+    """Two ranks: each half of a bucket leaves, and waits for the latency, twice."""
+    found = replay("ring", 2, COUNT, BIG_SEGMENT, "free", environment(latency_s=0.05), lanes=lanes)
+    assert found.total_s == pytest.approx(2 * (0.05 + lanes * NBYTES / 2 / 1e8), rel=0.07)
+    assert len(found.ranks) == 2 * lanes
+    assert sum(rank.wire_nbytes for rank in found.ranks) == pytest.approx(2 * lanes * NBYTES)
+
+
+@pytest.mark.parametrize(
+    ("cores", "threads", "times"), [(1, 1, 8), (2, 1, 4), (8, 1, 1), (8, 4, 4), (8, 8, 4)]
+)
+def test_lanes_encode_at_once_on_as_many_cores_as_their_codecs_leave(
+    cores: int, threads: int, times: int
+) -> None:
+    cost = CodecCost("c", (CodecPoint(1, 4.0, 1e-8, 0.0, 0.0),))
+    place = environment(rate=math.inf, latency_s=0.0, cost=cost, host=HostCost(cores=cores), threads=threads)
+    encode_s = COUNT // 2 * 1e-8
+    one, eight = (replay("ring", 2, COUNT, BIG_SEGMENT, "c", place, lanes=lanes) for lanes in (1, 8))
+    assert one.total_s == pytest.approx(2 * encode_s)
+    assert eight.total_s == pytest.approx(times * 2 * encode_s)
+
+
 def test_the_halves_are_replayed_alone() -> None:
     both = [
         replay("ring", 4, COUNT, BIG_SEGMENT, "free", environment(), half).total_s

@@ -28,7 +28,7 @@ _WHERE = (
     *("hosts", "line", "elsewhere", "rate", "latency", "group_size", "core_rate", "shared_machine"),
 )
 _WHICH = (
-    *("codecs", "largest_error", "algorithms", "pipelines"),
+    *("codecs", "largest_error", "algorithms", "pipelines", "most_lanes"),
     *("objective", "scale", "nic", "sharded_lr"),
 )
 _READ: MappingProxyType[str, Callable[[Any], Any]] = MappingProxyType(

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Collection, Iterator, Sequence
-from dataclasses import dataclass
+from collections.abc import Collection, Iterable, Iterator, Sequence
+from dataclasses import dataclass, replace
 from itertools import accumulate, product
 from typing import Any
 
@@ -17,12 +17,14 @@ from gradwire.fields import Source, real
 from gradwire.plan import (
     EXCHANGES,
     FLOAT_NBYTES,
+    MAX_LANES,
     SCALES,
     SEGMENT_UNIT_NBYTES,
     Plan,
     bucket_members,
     frame_nbytes,
 )
+from gradwire.timing.environment import Environment
 from gradwire.wire import MAX_FRAME_NBYTES
 
 # The workload that determines the time of a step: sizes of gradients, seconds of computation.
@@ -145,6 +147,21 @@ tune to the star, which loads a single rank.
 SEGMENTS_NBYTES = (1 << 18, 1 << 20, 1 << 22)
 BUCKETS_NBYTES = (1 << 20, 1 << 22, 1 << 24, 1 << 26)
 MOST_BUCKETS = 64
+LANES = (1, 2, 4, 8, 16)
+_DISTANT_S = 1e-3
+"""The latency from which lanes gain more than their cores: a bucket then waits much longer than it works."""
+
+
+def lanes_in(environment: Environment, most: int = MAX_LANES) -> tuple[int, ...]:
+    """Return the numbers of lanes to try, up to ``most``.
+
+    On a link with a small latency, more lanes than a rank has cores would only wait for cores.
+    """
+    host = environment.host
+    own_cores = host.cores // max(1, host.ranks_per_machine)
+    is_distant = any(each.latency_s >= _DISTANT_S for each in environment.lines or (environment.line,))
+    limit = most if is_distant else max(1, min(most, own_cores))
+    return tuple(each for each in LANES if each <= limit)
 
 
 @dataclass(frozen=True)
@@ -167,6 +184,8 @@ class Space:
         backward's time and of the number of buckets.
     refused
         Pairs of a codec and an algorithm that aren't tried together.
+    lanes
+        Numbers of lanes, for plans with several buckets (``in_lanes``).
     """
 
     codecs: tuple[Codec, ...]
@@ -177,10 +196,11 @@ class Space:
     exchanges: tuple[str, ...] = EXCHANGES[:1]
     whole: bool = True
     refused: Collection[tuple[Codec, str]] = frozenset()
+    lanes: tuple[int, ...] = (1,)
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "codecs", tuple(dict.fromkeys((Identity(), *self.codecs))))
-        for name in ("algorithms", "pipelines", "segments_nbytes", "exchanges"):
+        for name in ("algorithms", "pipelines", "segments_nbytes", "exchanges", "lanes"):
             values = tuple(dict.fromkeys(getattr(self, name)))
             if not values:
                 raise SpecError(f"expected one or more {name.partition('_')[0]} to choose from, got none")
@@ -195,6 +215,8 @@ class Space:
             Plan(segment_nbytes=segment_nbytes)
         for exchange in self.exchanges:
             Plan(exchange=exchange)
+        for lanes in self.lanes:
+            Plan(lanes=lanes)
 
 
 def offered(
@@ -231,7 +253,7 @@ def coded(encoding: Codec) -> dict[str, Any]:
 
 
 def candidates(space: Space, workload: Workload, world: int) -> Iterator[Plan]:
-    """Yield the candidate plans for ``world`` ranks, in order of preference among equally fast plans.
+    """Yield the candidate plans of one lane for ``world`` ranks, in order of preference among equals.
 
     The transport divides a native all-reduce itself, so only one segment size is tried with it.
     """
@@ -286,3 +308,38 @@ def _segments(space: Space, count: int, chunks: int) -> Iterator[int]:
         yield segment_nbytes
         if segment_nbytes >= chunk_nbytes:
             return
+
+
+# Plans with several lanes, which are predicted only for the fastest plans with one lane.
+
+_PAIRS_IN_LANES = 2
+"""The number of pairs of codec and algorithm with several lanes; more would take seconds to predict."""
+
+
+def in_lanes(plan: Plan, space: Space, workload: Workload) -> list[Plan]:
+    """Return the plans of ``space`` that differ from ``plan`` by more lanes, up to the number of buckets."""
+    if plan.is_sharded or plan.algorithm == backend.NAME:
+        return []
+    buckets = len(workload.parts(plan.bucket_nbytes))
+    numbers = dict.fromkeys(min(each, buckets) for each in space.lanes)
+    return [replace(plan, lanes=each) for each in numbers if each > plan.lanes]
+
+
+def fastest_in_lanes(
+    space: Space, workload: Workload, plans: Iterable[Plan], by_time: Iterable[Plan]
+) -> list[Plan]:
+    """Return the candidates with several lanes, for the fastest pairs of codec and algorithm with one lane.
+
+    ``plans`` are all candidates with one lane, and ``by_time`` some of them, the fastest first. All sizes of
+    buckets are returned, each with the pair's best segments.
+    """
+    best = dict[tuple[Codec, str], Plan]()
+    for plan in by_time:
+        if len(best) < _PAIRS_IN_LANES:
+            best.setdefault((plan.encoding, plan.algorithm), plan)
+    chosen = dict[tuple[Codec, str, int | None], Plan]()
+    for plan in plans:
+        pair = plan.encoding, plan.algorithm
+        if pair in best and plan.segment_nbytes <= best[pair].segment_nbytes:
+            chosen[plan.encoding, plan.algorithm, plan.bucket_nbytes] = plan
+    return [each for plan in chosen.values() for each in in_lanes(plan, space, workload)]

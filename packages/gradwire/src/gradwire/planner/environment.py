@@ -97,7 +97,13 @@ def measure(request: PlanRequest, show: Show = quiet) -> Environment:
     line, host = request.found_line, _host(request)
     costs = _measured_costs(request, show) if request.costs is None else request.costs
     environment = Environment(
-        line, costs, host, groups=_groups(request), core_nbytes_per_s=request.core_nbytes_per_s, noise=noise
+        line,
+        costs,
+        host,
+        groups=_groups(request),
+        core_nbytes_per_s=request.core_nbytes_per_s,
+        noise=noise,
+        threads=threads_of(request.hosts, shared=is_shared(request.shared_machine)),
     )
     for spec in (*map(str, request.encodings), *(() if request.sharded_lr is None else (WEIGHTS,))):
         environment.cost(spec)

@@ -33,7 +33,8 @@ class BucketPlan:
     """The plan of one bucket's exchange, without pipeline and bucket size.
 
     ``codec`` is the spec of the plan's encoding. ``half`` is the parameter of ``timing.replay.replay``; only
-    a ring has separate halves.
+    a ring has separate halves. ``lanes`` is the number of equal buckets that are exchanged at once; the
+    seconds of a cost are then those of all these buckets together, divided by their number.
     """
 
     algorithm: str
@@ -41,6 +42,7 @@ class BucketPlan:
     codec: str
     residual: bool = False
     half: str = "schedule"
+    lanes: int = 1
 
     @classmethod
     def of(cls, plan: Plan) -> BucketPlan:
@@ -48,14 +50,15 @@ class BucketPlan:
 
         Raises ``SpecError`` if the plan has several codecs or encodes on a device, which isn't measured.
         """
-        plan.for_one_codec("the planner")
+        replace(plan, lanes=1).for_one_codec("the planner")
         if plan.encodes_on_device:
             raise SpecError(
                 "expected a plan that encodes on the host, got one that encodes on a device, for which the "
                 "planner has no costs; use encode_on='host'"
             )
         half = "reduce" if plan.is_sharded else "schedule"
-        return cls(plan.algorithm, plan.segment_nbytes, str(plan.encoding), plan.keeps_residual, half)
+        spec, residual = str(plan.encoding), plan.keeps_residual
+        return cls(plan.algorithm, plan.segment_nbytes, spec, residual, half, plan.lanes)
 
 
 # An environment, converted to a different number of ranks.
@@ -127,6 +130,8 @@ def least(plan: BucketPlan, world: int, count: int, environment: Environment) ->
       exact. In each half, ``p - 1`` frames carry every segment. The rank with the most work has at least the
       average of it.
     - All of this work runs on the cores of the machines.
+
+    Lanes share links and cores. Each lane's thread does the work of its own bucket.
     """
     environment = as_seen_by(plan.algorithm, environment)
     chunks, cost = collectives.get(plan.algorithm).chunks(world), environment.cost(plan.codec)
@@ -139,17 +144,18 @@ def least(plan: BucketPlan, world: int, count: int, environment: Environment) ->
     wire_nbytes = raw_nbytes / FLOAT_NBYTES * _cheapest(cost, "nbytes")
     carried_nbytes = raw_nbytes / FLOAT_NBYTES * _cheapest(cost, "carried_nbytes")
     wire_s = min(
-        line.latency_s + max(0.0, carried_nbytes - line.burst_nbytes) / line.nbytes_per_s
+        line.latency_s + max(0.0, plan.lanes * carried_nbytes - line.burst_nbytes) / line.nbytes_per_s
         for line in environment.lines or (environment.line,)
     )
     cores_s = work.work_s * world / cores(world, environment)
-    return replace(
+    found = replace(
         work,
-        wait_s=max(0.0, wire_s - work.work_s, cores_s - work.work_s),
+        wait_s=max(0.0, wire_s - work.work_s, plan.lanes * cores_s - work.work_s),
         raw_nbytes=raw_nbytes,
         wire_nbytes=wire_nbytes,
         cores_s=cores_s if environment.host.ranks_per_machine > 1 else 0.0,
     )
+    return found.slowed(1 / plan.lanes)
 
 
 def _average_work(
@@ -282,19 +288,34 @@ class ExchangeTimes:
     def _replayed_or_extended(self, plan: BucketPlan, count: int) -> ExchangeCost:
         for _ in self.replays(plan, count):
             pass
+        most = self._most_lanes(plan)
+        if plan.lanes > most:
+            return self._with_more_lanes(plan, count, most)
         short, *longer = (self._replays[plan, each] for each in self._replayed_counts(plan, count))
         if not longer:
             return short
         fewer, more = self._replayed_counts(plan, count)
         return short.towards(longer[0], (count - fewer) / (more - fewer))
 
+    def _most_lanes(self, plan: BucketPlan) -> int:
+        """Return the largest number of lanes that is replayed, a power of two, and at least 2."""
+        frames = 2 * (self.world - 1) * collectives.get(plan.algorithm).chunks(self.world)
+        return max(2, 1 << (self._effort.frames // max(1, 2 * frames)).bit_length() >> 1)
+
+    def _with_more_lanes(self, plan: BucketPlan, count: int, most: int) -> ExchangeCost:
+        """Extend the cost of ``most`` lanes: each additional lane takes as long as one of these."""
+        fewer, more = (self.terms(replace(plan, lanes=lanes), count) for lanes in (most // 2, most))
+        each_s = max(0.0, (more.total_s * most - fewer.total_s * (most // 2)) / (most - most // 2))
+        seconds = (more.total_s * most + (plan.lanes - most) * each_s) / plan.lanes
+        return more.slowed(seconds / more.total_s if more.total_s else 1.0)
+
     def _replayed_counts(self, plan: BucketPlan, count: int) -> tuple[int, ...]:
         """Return ``count``, or the numbers of floats of two shorter buckets from which it is extended."""
         chunks = collectives.get(plan.algorithm).chunks(self.world)
         whole = chunks * plan.segment_nbytes // FLOAT_NBYTES  # one segment in each chunk
-        frames = 2 * (self.world - 1) * chunks
+        frames = 2 * (self.world - 1) * chunks * plan.lanes
         most = self._effort.frames
-        fewer = max(self._effort.segments, most // (3 * frames))
+        fewer = max(self._effort.segments if plan.lanes == 1 else 1, most // (3 * frames))
         if frames * count / whole <= max(most, 3 * fewer * frames):
             return (count,)
         return fewer * whole, 2 * fewer * whole
@@ -304,22 +325,26 @@ class ExchangeTimes:
         if self.world > REPLAYED_WORLD:
             yield from self._family.among(REPLAYED_WORLD).replays(plan, count)
             return
+        most = self._most_lanes(plan)
+        if plan.lanes > most:
+            for lanes in (most // 2, most):
+                yield from self.replays(replace(plan, lanes=lanes), count)
+            return
         for each in self._replayed_counts(plan, count):
             if (plan, each) not in self._replays:
                 self._replays[plan, each] = yield from self._replay(plan, each)
 
     def _replay(self, plan: BucketPlan, count: int) -> Generator[None, None, ExchangeCost]:
         environment = self._with_residuals(plan.codec) if plan.residual else self.environment
-        done = yield from replaying(
-            plan.algorithm, self.world, count, plan.segment_nbytes, plan.codec, environment, plan.half
-        )
+        how = plan.algorithm, self.world, count, plan.segment_nbytes, plan.codec, environment, plan.half
+        done = yield from replaying(*how, plan.lanes)
         busiest = max(done.ranks, key=lambda rank: rank.wire_nbytes)
         return replace(
-            done.last,
+            done.last.slowed(1 / plan.lanes),
             raw_nbytes=busiest.raw_nbytes,
             wire_nbytes=busiest.wire_nbytes,
             frames=busiest.frames,
-            cores_s=self._cores_s(done) if environment.host.ranks_per_machine > 1 else 0.0,
+            cores_s=self._cores_s(done) / plan.lanes if environment.host.ranks_per_machine > 1 else 0.0,
         )
 
     def _cores_s(self, done: Replay) -> float:
@@ -332,10 +357,14 @@ class ExchangeTimes:
         fewer = self._family.among(REPLAYED_WORLD)
         scale = fewer.terms(plan, count).total_s / fewer.walk_s(plan, count)
         terms = self.least(plan, count)
-        return replace(terms, wait_s=max(0.0, scale * self.walk_s(plan, count) - terms.work_s))
+        seconds = scale * self.walk_s(plan, count)
+        return replace(terms, wait_s=max(0.0, seconds - terms.work_s))
 
     def walk_s(self, plan: BucketPlan, count: int) -> float:
-        """Return the seconds of a schedule whose steps run one after the other, without pipelining."""
+        """Return the seconds of a schedule whose steps run one after the other, without pipelining.
+
+        With lanes, it is the bucket's part of the seconds of all of them, which share links and cores.
+        """
         environment = as_seen_by(plan.algorithm, self.environment)
         host = environment.host
         cost = environment.cost(plan.codec)
@@ -343,6 +372,8 @@ class ExchangeTimes:
         lines = [environment.line_of(rank) for rank in range(self.world)]
         rates = np.array([min(line.nbytes_per_s, _FASTEST_NBYTES_PER_S) for line in lines])
         handling_s = host.send_s + host.receive_s + 2 * cost.call_s
+        per_rank = environment.usable_cores(plan.lanes) // max(1, host.ranks_per_machine)
+        at_once = max(1, min(plan.lanes, per_rank))
         sizes = environment.groups or (self.world,)
         uplink = min(environment.core_nbytes_per_s, _FASTEST_NBYTES_PER_S)
         done = simulate(
@@ -354,11 +385,11 @@ class ExchangeTimes:
                 np.repeat(np.arange(len(sizes)), sizes),
                 np.full(len(sizes), uplink),
             ),
-            FLOAT_NBYTES * count,
+            FLOAT_NBYTES * count * plan.lanes,
             ratio=min(cost.ratio(self.world), 1e6),
-            reduce_s_per_nbyte=(typical.encode_s + typical.decode_add_s) / FLOAT_NBYTES,
+            reduce_s_per_nbyte=(typical.encode_s + typical.decode_add_s) / FLOAT_NBYTES / at_once,
         )
-        return max(done.total_s, math.ulp(1.0))
+        return max(done.total_s, math.ulp(1.0)) / plan.lanes
 
 
 def _at_least(terms: ExchangeCost, bound: ExchangeCost) -> ExchangeCost:

@@ -34,7 +34,8 @@ def name_plan(plan: Plan) -> str:
     """Return a plan in a few words."""
     pipeline = f", pipeline {plan.pipeline}" if plan.pipeline > 1 else ""
     sharded = ", sharded" if plan.is_sharded else ""
-    return f"{name_coding(plan.encoding)} over {plan.algorithm}{pipeline}{sharded}"
+    lanes = f", {plan.lanes} lanes" if plan.lanes > 1 else ""
+    return f"{name_coding(plan.encoding)} over {plan.algorithm}{pipeline}{lanes}{sharded}"
 
 
 def name_coding(encoding: Codec) -> str:

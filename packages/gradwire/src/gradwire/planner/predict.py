@@ -3,8 +3,8 @@
 A step computes for ``compute_s`` (forward, backward, update). The gradient's exchange takes ``exchange_s``;
 its part ``exposed_s`` doesn't overlap computation and adds to the step.
 
-- One step at a time (``pipeline`` 1): buckets are sent one after the other, each once its gradients are
-  ready; a single bucket overlaps nothing (Pipe-SGD, equation 2).
+- One step at a time (``pipeline`` 1): buckets are sent one after the other, or in several lanes, each once
+  its gradients are ready; a single bucket overlaps nothing (Pipe-SGD, equation 2).
 - Pipelined (``pipeline`` from 2 up): the exchange of all buckets runs during the computation of the next
   step, and the slower of the two determines the step (Pipe-SGD, equation 4). With one bucket, this is
   equation 5; with several, equation 6 with the whole backward pass. Computation includes the local update of
@@ -19,22 +19,25 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
-from functools import lru_cache
+from functools import lru_cache, partial
+from itertools import product
 
 from gradwire.codecs import Codec, Identity
 from gradwire.costs import ExchangeCost
 from gradwire.fields import to_values
 from gradwire.plan import Plan
-from gradwire.planner.candidates import Part, Space, Workload, candidates
+from gradwire.planner.candidates import Part, Space, Workload, candidates, fastest_in_lanes, lanes_in
 from gradwire.planner.encodings import WEIGHTS, CodecCandidate, admit
 from gradwire.planner.exchange_times import BucketPlan, Family
 from gradwire.planner.loss import Extra, StepsToLoss
+from gradwire.planner.overlap import StepExchanges, end_in_turn_s, numbers_at_once
 from gradwire.planner.request import PlanRequest
 from gradwire.timing.environment import Environment
 
 _NOTHING = Extra()
 _EXACT = str(Identity())
 _AGREEMENT_NBYTES = Plan().segment_nbytes
+_Find = Callable[[BucketPlan, int], ExchangeCost]
 _FEW_SIZES = 3
 """The number of bucket sizes above which times are interpolated between round sizes, to avoid replays."""
 
@@ -132,38 +135,37 @@ class Predictor:
         """
         parts = self._parts(plan.bucket_nbytes)
         find = self._times.terms if _has_few_sizes(parts) else self._times.between
-        return self._prediction(plan, parts, self._costs(plan, parts, find))
+        return self._prediction(plan, parts, find)
 
     def replays(self, plan: Plan) -> Iterator[None]:
         """Replay what ``predict`` needs, in pieces of about a millisecond."""
         parts, bucket_plan = self._parts(plan.bucket_nbytes), self._bucket_plan(plan)
-        for count in dict.fromkeys(part.count for part in parts):
+        numbers = numbers_at_once(min(plan.lanes, len(parts)))
+        for count, lanes in product(dict.fromkeys(part.count for part in parts), numbers):
             sizes = (count,) if _has_few_sizes(parts) else self._times.grid_counts(count)
             for size in sizes:
-                yield from self._times.replays(bucket_plan, size)
+                yield from self._times.replays(replace(bucket_plan, lanes=lanes), size)
                 yield
 
     def least_s(self, plan: Plan) -> float:
         """Return a lower bound on ``Prediction.to_loss_s``, without a replay."""
         parts = self._parts(plan.bucket_nbytes)
-        return self._prediction(plan, parts, self._costs(plan, parts, self._times.least)).to_loss_s
+        return self._prediction(plan, parts, self._times.least, is_bound=True).to_loss_s
 
     def exchange_s(self, plan: Plan, count: int) -> float:
         """Return the seconds of one exchange of ``count`` floats without other buckets."""
         return self._times.terms(self._bucket_plan(plan), count).total_s
 
-    def _bucket_plan(self, plan: Plan) -> BucketPlan:
-        found = BucketPlan.of(plan)
+    def _bucket_plan(self, plan: Plan, lanes: int = 1) -> BucketPlan:
+        found = replace(BucketPlan.of(plan), lanes=lanes)
         return found if self._half is None else replace(found, half=self._half)
 
-    def _costs(
-        self, plan: Plan, parts: list[Part], find: Callable[[BucketPlan, int], ExchangeCost]
-    ) -> list[ExchangeCost]:
+    def _costs(self, plan: Plan, parts: list[Part], find: _Find) -> list[ExchangeCost]:
         """Return the cost of each bucket's exchange.
 
         If the plan is sharded, the last cost includes the weight deltas.
         """
-        bucket_plan = self._bucket_plan(plan)
+        bucket_plan = self._bucket_plan(plan, min(plan.lanes, len(parts)))
         costs = [find(bucket_plan, part.count) for part in parts]
         if plan.is_sharded:
             weights = BucketPlan(plan.algorithm, plan.segment_nbytes, WEIGHTS, half="broadcast")
@@ -172,12 +174,23 @@ class Predictor:
             costs[-1] += replace(agreement, raw_nbytes=0) + find(weights, self.workload.count)
         return costs
 
-    def _prediction(self, plan: Plan, parts: list[Part], costs: list[ExchangeCost]) -> Prediction:
+    def _prediction(
+        self, plan: Plan, parts: list[Part], find: _Find, *, is_bound: bool = False
+    ) -> Prediction:
+        costs, ready_s = self._costs(plan, parts, find), [part.ready_s for part in parts]
         total = sum(costs, ExchangeCost())
+        if min(plan.lanes, len(parts)) == 1:
+            end_s = end_in_turn_s(ready_s, [cost.total_s for cost in costs])
+        elif is_bound:
+            end_s = self._exchanges(plan, parts, find).least_end_s(ready_s)
+        else:
+            exchanges = self._exchanges(plan, parts, find)
+            end_s, together_s = exchanges.end_s(ready_s), exchanges.end_s([0.0] * len(parts))
+            total = total.slowed(together_s / total.total_s if total.total_s else 1.0)
         return Prediction(
             plan=plan,
             compute_s=self._compute_s(plan),
-            exposed_s=min(self._exposed_s(plan, parts, costs, total), total.total_s),
+            exposed_s=min(self._exposed_s(plan, end_s, total), total.total_s),
             cost=total,
             buckets=len(parts),
             extra=_NOTHING if self._to_loss is None else self._to_loss.extra(plan, self.world),
@@ -186,15 +199,18 @@ class Predictor:
     def _compute_s(self, plan: Plan) -> float:
         return self.workload.compute_with_s(plan.pipeline, self.world if plan.is_sharded else 1)
 
-    def _exposed_s(
-        self, plan: Plan, parts: list[Part], costs: list[ExchangeCost], total: ExchangeCost
-    ) -> float:
+    def _exchanges(self, plan: Plan, parts: list[Part], find: _Find) -> StepExchanges:
+        def seconds(count: int, number: int) -> float:
+            return number * find(self._bucket_plan(plan, number), count).total_s
+
+        return StepExchanges([part.count for part in parts], min(plan.lanes, len(parts)), seconds)
+
+    def _exposed_s(self, plan: Plan, end_s: float, total: ExchangeCost) -> float:
         compute_s = self._compute_s(plan)
         if plan.pipeline > 1:
             exposed_s = max(0.0, total.total_s - compute_s)
         else:
-            ready_s, exchange_s = [part.ready_s for part in parts], [cost.total_s for cost in costs]
-            exposed_s = beyond_backward_s(ready_s, exchange_s, self.workload.backward_s)
+            exposed_s = max(0.0, end_s - self.workload.backward_s)
         return max(exposed_s, self._taken_s(compute_s, total))
 
     def _taken_s(self, compute_s: float, total: ExchangeCost) -> float:
@@ -208,18 +224,6 @@ class Predictor:
 
 def _has_few_sizes(parts: Sequence[Part]) -> bool:
     return len({part.count for part in parts}) <= _FEW_SIZES
-
-
-def beyond_backward_s(ready_s: Iterable[float], exchange_s: Iterable[float], backward_s: float) -> float:
-    """Return the seconds for which a step's exchanges continue after its backward pass.
-
-    Exchanges run one after the other, each as soon as its bucket is ready and the previous one is done, and
-    don't slow down backward. ``ready_s`` is measured from the start of backward.
-    """
-    end_s = 0.0
-    for ready, takes in zip(ready_s, exchange_s, strict=True):
-        end_s = max(end_s, ready) + takes
-    return max(0.0, end_s - backward_s)
 
 
 # Select the plan with the shortest time to a loss, or the simplest plan that ties with it.
@@ -266,14 +270,17 @@ def choose(predictor: Predictor, space: Space, uncertainty: float = UNCERTAINTY)
     fastest plan without compression by more than ``uncertainty``, even if it needs one standard deviation
     more extra steps than predicted. Among the remaining plans, times within ``UNCERTAINTY`` tie, because
     errors of a codec's measured cost affect all its plans equally. Ties are broken in this order: no
-    compression, the shorter pipeline (a longer one changes training), the earlier algorithm of ``space``, the
-    earlier codec, all-reduce before sharded, fewer buckets, larger segments (which have fewer frames), and
-    the shorter time.
+    compression, the shorter pipeline (a longer one changes training), fewer lanes, the earlier algorithm of
+    ``space``, the earlier codec, all-reduce before sharded, fewer buckets, larger segments (which have fewer
+    frames), and the shorter time.
     """
     plans = list(candidates(space, predictor.workload, predictor.world))
+    own = partial(fastest_in_lanes, space, predictor.workload, plans)
     exact = _search(predictor, [plan for plan in plans if is_exact(plan)], uncertainty)
-    lossy = [plan for plan in plans if not is_exact(plan)]
-    every = exact + _search(predictor, lossy, uncertainty, _fastest_s(exact))
+    exact += map(predictor.predict, own(each.plan for each in sorted(exact, key=_time_s)))
+    lossy = _search(predictor, [plan for plan in plans if not is_exact(plan)], uncertainty, _fastest_s(exact))
+    lossy += map(predictor.predict, own(each.plan for each in sorted(lossy, key=_time_s)))
+    every = exact + lossy
     worth_s = _fastest_s(exact) * (1 - uncertainty)
     worthwhile = [
         each for each in every if is_exact(each.plan) or each.to_loss_s + each.to_loss_deviation_s < worth_s
@@ -282,7 +289,7 @@ def choose(predictor: Predictor, space: Space, uncertainty: float = UNCERTAINTY)
         _simplest(worthwhile, space),
         min(exact, key=_time_s),
         tuple(sorted(every, key=_time_s)),
-        len(plans),
+        len(plans) + sum(each.plan.lanes > 1 for each in every),
         uncertainty,
     )
 
@@ -313,6 +320,7 @@ def _preference(prediction: Prediction, space: Space) -> tuple[float, ...]:
     return (
         not is_exact(plan),
         plan.pipeline,
+        plan.lanes,
         space.algorithms.index(plan.algorithm),
         space.codecs.index(plan.encoding),
         space.exchanges.index(plan.exchange),
@@ -353,15 +361,15 @@ def rank(
         The environment, with the costs of all encodings (``planner.environment.measure``).
     hosts
         The number of hosts, from 2 up; it may differ from the request's number.
-    encodings
-        The candidate encodings, besides identity; None for the request's encodings.
-    family
-        A cache of exchange times in the environment; None for a new one.
+    encodings, family
+        The candidate encodings besides identity, and a cache of exchange times; None for the request's
+        encodings, and for a new cache.
     """
     offered = request.encodings if encodings is None else encodings
     codecs = tuple(admit(offered, environment.codecs, hosts, request.largest_error))
     admitted = tuple(each.codec for each in codecs if each.admitted)
-    space = Space(admitted, request.all_algorithms, request.pipelines, exchanges=request.exchanges)
+    own = {"exchanges": request.exchanges, "lanes": lanes_in(environment, request.most_lanes)}
+    space = Space(admitted, request.all_algorithms, request.pipelines, **own)
     noise = environment.noise
     to_loss = None if noise is None else StepsToLoss(environment.codecs, noise)
     times = Family(environment) if family is None else family
@@ -374,20 +382,12 @@ def rank(
 
 
 # The uncertainty of predictions: ``UNCERTAINTY``, or more if repeated calibrations disagree.
-
 MOST = 0.9
-"""The largest uncertainty.
-
-Even noisy measurements allow some comparison.
-"""
+"""The largest uncertainty: even noisy measurements allow some comparison."""
 
 
 def uncertainty_of(ranking: Ranking, environment: Environment) -> float:
-    """Return the relative error of the step predicted for the chosen or the best uncompressed plan.
-
-    The larger of the two errors is returned. The costs of codecs and frames are only as precise as the
-    agreement of repeated measurements.
-    """
+    """Return the larger relative error of the steps predicted for the chosen and the best uncompressed plan."""
     noise = max(_noise(each, environment) for each in (ranking.prediction, ranking.uncompressed))
     return min(MOST, max(UNCERTAINTY, noise))
 

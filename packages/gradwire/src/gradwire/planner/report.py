@@ -32,6 +32,7 @@ _LOSS_LEGEND = (
     "other runs; to loss: the step times 1 + extra, and its standard deviation."
 )
 _SIZES_LEGEND = " seg, bkt: the largest segment and bucket. wire: sent by the busiest host."
+_LANES_LEGEND = " L: lanes, the number of buckets exchanged at once."
 _SCALING_LEGEND = "Adds: the throughput added per host since the last row. Every host keeps its batch size."
 Report = list[str | Table]
 """The arguments of ``tables.show``."""
@@ -76,6 +77,7 @@ def ranking(choice: Choice, top: int) -> Report:
     )
     rows = [_row(each, each is choice.prediction, scale, by_loss) for each in shown]
     legend = _STEP_LEGEND + (_LOSS_LEGEND if by_loss else _TERMS_LEGEND) + _SIZES_LEGEND
+    legend += _LANES_LEGEND if any(each.plan.lanes > 1 for each in shown) else ""
     more = len(choice.ranking) - len(shown)
     pruned = choice.ranked.considered - len(choice.ranking)
     note = f"{legend} {_compute(choice, shown)}"
@@ -149,7 +151,8 @@ def _row(prediction: Prediction, is_chosen: bool, scale: float, by_loss: bool) -
 
 
 def _training(plan: Plan) -> str:
-    return " sharded" if plan.is_sharded else f" K={plan.pipeline}" if plan.pipeline > 1 else ""
+    lanes = f" L={plan.lanes}" if plan.lanes > 1 else ""
+    return " sharded" if plan.is_sharded else f" K={plan.pipeline}" if plan.pipeline > 1 else lanes
 
 
 def _refused(choice: Choice) -> list[str]:

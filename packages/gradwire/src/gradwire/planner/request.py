@@ -17,9 +17,9 @@ from typing import TYPE_CHECKING, Any, Literal, NoReturn
 from gradwire import collectives
 from gradwire import fields as kinds
 from gradwire.codecs import FREE_OF_SCALE, Codec, codec_of
-from gradwire.codecs.spec import is_real
+from gradwire.codecs.spec import check_count, is_real
 from gradwire.errors import SpecError, TensorError, shown
-from gradwire.plan import EXCHANGES, FLOAT_NBYTES, MOST_HOSTS, SEGMENT_UNIT_NBYTES
+from gradwire.plan import EXCHANGES, FLOAT_NBYTES, MAX_LANES, MOST_HOSTS, SEGMENT_UNIT_NBYTES
 from gradwire.planner.candidates import ALGORITHMS, Space, Workload, no_model, offered
 from gradwire.timing.environment import CodecCost, CodecPoint
 from gradwire.timing.line import HostCost, Line, LineRate
@@ -83,8 +83,7 @@ class PlanRequest:
         The link between two hosts: a ``Line``, or a ``LineRate`` or its file from ``gradwire line-rate --json
         FILE``. ``elsewhere`` says whether the file may be from another machine.
     rate, latency
-        The link's rate and latency, instead of ``line``: ``"10gbit"`` or bytes per second, ``"50us"`` or
-        seconds.
+        The link's rate (``"10gbit"`` or bytes per second) and latency (``"50us"`` or seconds), or ``line``.
     group_size, core_rate
         The number of neighbouring hosts in a group, and the rate of the uplink that a group shares.
     shared_machine
@@ -95,20 +94,20 @@ class PlanRequest:
     largest_error
         The largest allowed absolute error of an element of the gradients' sum over all hosts.
     pipelines
-        The numbers of steps in flight. ``(1, 2)`` also offers Pipe-SGD, which computes before the previous
-        step's average has arrived. This is faster, but gradients are stale.
+        The numbers of steps in flight. ``(1, 2)`` also offers Pipe-SGD: faster, with stale gradients.
+    most_lanes
+        The largest number of lanes. On links with a small latency, a rank's cores limit it, too.
     objective
         The time to minimize: the step, or the time to a loss, which is the step times 1 + the share of extra
         steps due to the codec's noise and staleness. None: the loss if there are gradients and ``costs`` is
         None, otherwise the step.
     scale, nic, sharded_lr
-        Further candidates: ``"auto"`` adds scales for codecs that support them; ``nic`` adds encoding in NICs
-        with this codec, as a plan's ``offload``; ``sharded_lr`` adds ``gradwire.sharded.Sharded``, with the
-        learning rate of an optimizer like Adam, on which the sizes of weight deltas depend.
+        Further candidates: scales (``"auto"``) for codecs that support them; encoding in NICs with the codec
+        ``nic``; ``gradwire.sharded.Sharded`` at this learning rate, which determines its weight deltas.
     most_hosts
-        The number of hosts up to which the choice predicts the scaling; 0 for no scaling.
+        The number of hosts up to which scaling is predicted; 0 for none.
     host, costs
-        The cost of frames, and the costs of encodings (``Plan.encoding``) by their specs; None measures them.
+        The costs of frames, and of encodings (``Plan.encoding``) by their specs; None measures them.
     """
 
     model: int | ModelSizes | str = _option(
@@ -138,6 +137,7 @@ class PlanRequest:
     pipelines: tuple[int, ...] = _option(
         "--pipeline K", "steps in flight, for Pipe-SGD (default: 1, no Pipe-SGD)", "steps", (1,), type=int
     )
+    most_lanes: int = _option("--lanes K", "most buckets at once (default: 16)", "lanes", MAX_LANES, type=int)
     objective: Objective | None = _option(
         "--objective WHAT",
         "minimize the time of a 'step', or to a 'loss' (default with --gradients)",
@@ -232,6 +232,7 @@ class PlanRequest:
                 "gradwire.record_gradients, or choose the objective 'step'"
             )
         Space(self.encodings, self.all_algorithms, self.pipelines, exchanges=self.exchanges)
+        check_count("most_lanes", self.most_lanes, 1, MAX_LANES)
         if self.largest_error is not None and not is_real(self.largest_error, 0.0, _LARGEST):
             raise SpecError(
                 "expected a number of at least 0 for the largest error, in units of the summed gradients, "
@@ -333,10 +334,7 @@ def _listed(name: str, value: object) -> tuple[Any, ...]:
 
 
 def _check_gradients(gradients: object, count: int | str) -> None:
-    """Raise ``TensorError`` unless gradients are tensors that are long enough to measure codecs on.
-
-    With few values, the cost of a call would outweigh the cost of the values.
-    """
+    """Raise ``TensorError`` unless gradients are tensors whose values cost more than a call of a codec."""
     if gradients is None or isinstance(gradients, Path):
         return
     if not isinstance(gradients, Sequence) or isinstance(gradients, str):

@@ -12,6 +12,7 @@ from typing import Any
 from gradwire.codecs import Identity
 from gradwire.collectives import backend
 from gradwire.errors import SpecError
+from gradwire.fields import LATER
 from gradwire.timing.line import HostCost, Line
 from gradwire.wire import HEADER_NBYTES
 
@@ -120,7 +121,7 @@ class Environment:
     of consecutive ranks whose traffic with other groups shares a core link of ``core_nbytes_per_s`` in each
     direction; empty for a flat network. ``codecs`` has a cost for every codec, by its spec. ``noise`` is the
     gradients' noise scale, with which plans are compared by their time to a loss. With None, they are
-    compared by their step times.
+    compared by their step times. ``threads`` is the number of threads with which the codecs were measured.
     """
 
     line: Line
@@ -131,6 +132,7 @@ class Environment:
     core_nbytes_per_s: float = math.inf
     header_nbytes: int = field(default=HEADER_NBYTES)
     noise: float | None = None
+    threads: int = field(default=1, metadata=LATER)
 
     def cost(self, codec: str) -> CodecCost:
         """Return the costs of the codec with this spec. Raises ``SpecError`` if they weren't measured."""
@@ -140,6 +142,15 @@ class Environment:
                 f"the costs of {codec} were not measured (measured: {known}); measure this codec, too"
             )
         return self.codecs[codec]
+
+    def usable_cores(self, lanes: int) -> int:
+        """Return the number of cores of a machine that can work for different lanes at once.
+
+        A codec of a single lane uses several cores if it was measured with several threads. More lanes gain
+        no time on these cores.
+        """
+        cores = self.host.cores
+        return cores if lanes == 1 else min(cores, max(2, cores // self.threads))
 
     def line_of(self, rank: int) -> Line:
         """Return the link of one rank."""

@@ -10,6 +10,7 @@ posted receives. The costs of a frame are in an ``Environment``:
 - Streams over one link or core link share it fairly (``streams``). Bytes that have passed a link arrive after
   the latency.
 - An idle link passes a burst at once, like the token bucket of a rate limiter.
+- Lanes exchange one bucket each, all at once. Each lane has its own thread on every rank and its own streams.
 
 With free codecs and frames, one frame per chunk, and no burst, a ring equals its closed form. For other
 algorithms, the replay differs from the closed form because an exchange overlaps neighbouring segments, and
@@ -34,7 +35,10 @@ from gradwire.timing.streams import Cores, ReplayPort, ReplayStream, Streams
 
 @dataclass
 class Replay:
-    """The result of a replay: the ranks' costs, and the time of the busiest link's bytes at its rate."""
+    """The result of a replay: the ranks' costs, and the time of the busiest link's bytes at its rate.
+
+    With several lanes, ``ranks`` has all ranks' costs of the first lane, then those of the next one.
+    """
 
     ranks: list[ExchangeCost]
     line_busy_s: float
@@ -58,14 +62,16 @@ def replay(
     codec: str,
     environment: Environment,
     half: str = "schedule",
+    lanes: int = 1,
 ) -> Replay:
     """Return the replay of an exchange of ``count`` float32 values between ``world`` ranks.
 
     ``algorithm`` and ``segment_nbytes`` are as in a plan, ``codec`` is the spec of a codec whose costs
     ``environment`` has, and ``half`` is ``schedule`` for the all-reduce, or ``reduce`` or ``broadcast``.
+    With ``lanes``, as many equal buckets are exchanged at once, and the result has the costs of each lane.
     Raises ``SpecError`` if the algorithm is unknown, or if the codec has no costs.
     """
-    pieces = replaying(algorithm, world, count, segment_nbytes, codec, environment, half)
+    pieces = replaying(algorithm, world, count, segment_nbytes, codec, environment, half, lanes)
     while True:
         try:
             next(pieces)
@@ -82,6 +88,7 @@ def replaying(
     codec: str,
     environment: Environment,
     half: str = "schedule",
+    lanes: int = 1,
 ) -> Generator[None, None, Replay]:
     """Compute what ``replay`` returns, in pieces of about a millisecond."""
     chosen = collectives.get(algorithm)
@@ -92,7 +99,7 @@ def replaying(
         yield
     first_terms = world if half == "broadcast" else 1
     environment = as_seen_by(algorithm, environment)
-    return (yield from _Machinery(orders, environment.cost(codec), environment, first_terms).run())
+    return (yield from _Machinery(orders, environment.cost(codec), environment, first_terms, lanes).run())
 
 
 @dataclass(slots=True, eq=False)
@@ -114,12 +121,13 @@ class _Frame:
 
 @dataclass(slots=True, eq=False)
 class _Rank:
-    """The state of one rank's thread.
+    """The state of one rank's thread of one lane.
 
     ``waits_for`` is the frame that must leave or arrive first.
     """
 
     number: int
+    lane: int
     actions: list[Action]
     cores: Cores
     frames: list[_Frame] = field(default_factory=list)
@@ -141,7 +149,12 @@ class _Machinery:
     """The event loop of a replay, with its ranks, cores, and streams; events run in order of time."""
 
     def __init__(
-        self, orders: list[list[Action]], cost: CodecCost, environment: Environment, first_terms: int
+        self,
+        orders: list[list[Action]],
+        cost: CodecCost,
+        environment: Environment,
+        first_terms: int,
+        lanes: int,
     ) -> None:
         world = len(orders)
         host = environment.host
@@ -149,11 +162,16 @@ class _Machinery:
         self._cost_of = cache(partial(cost.of, world=world))  # called for every frame
         self._first_terms = first_terms
         per_machine = max(1, host.ranks_per_machine)
-        machines = [Cores(min(host.cores, 2 * per_machine)) for _ in range(-(-world // per_machine))]
-        self._ranks = [
-            _Rank(number, actions, machines[number // per_machine]) for number, actions in enumerate(orders)
-        ]
-        _join(self._ranks)
+        usable = min(environment.usable_cores(lanes), (1 + lanes) * per_machine)
+        machines = [Cores(usable) for _ in range(-(-world // per_machine))]
+        self._ranks = []
+        for lane in range(lanes):
+            ranks = [
+                _Rank(number, lane, actions, machines[number // per_machine])
+                for number, actions in enumerate(orders)
+            ]
+            _join(ranks)
+            self._ranks += ranks
         self._network = _Network([_both_ways(actions) for actions in orders], environment)
         self._streams = Streams[_Frame](self._schedule)
         self._events: list[tuple[float, int, _Rank | _Frame | ReplayStream, int]] = []
@@ -327,7 +345,7 @@ class _Network:
         self._group = [number for number, size in enumerate(sizes) for _ in range(size)]
         self._up = [ReplayPort(environment.core_nbytes_per_s) for _ in sizes]
         self._down = [ReplayPort(environment.core_nbytes_per_s) for _ in sizes]
-        self._streams: dict[tuple[int, int], ReplayStream] = {}
+        self._streams: dict[tuple[int, int, int], ReplayStream] = {}
 
     def latency_s(self, frame: _Frame) -> float:
         """Return the latency between two ranks, the higher latency of their links."""
@@ -335,15 +353,16 @@ class _Network:
         return max(self._latency_s[frame.sender.number], self._latency_s[frame.receiver.number])
 
     def stream(self, frame: _Frame) -> ReplayStream:
-        """Return the stream between two ranks, over their links and the core links between them."""
+        """Return a lane's stream between two ranks, over their links and the core links between them."""
         assert frame.receiver is not None
         sender, receiver = frame.sender.number, frame.receiver.number
-        if (sender, receiver) not in self._streams:
+        key = sender, receiver, frame.sender.lane
+        if key not in self._streams:
             ports = [self._out[sender], self._in[receiver]]
             if self._group[sender] != self._group[receiver]:
                 ports += [self._up[self._group[sender]], self._down[self._group[receiver]]]
-            self._streams[sender, receiver] = ReplayStream(ports)
-        return self._streams[sender, receiver]
+            self._streams[key] = ReplayStream(ports)
+        return self._streams[key]
 
     @property
     def busiest_s(self) -> float:

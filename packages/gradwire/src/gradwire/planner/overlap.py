@@ -1,0 +1,110 @@
+"""The end of a step's exchanges, which begin during its backward pass.
+
+With one lane, buckets are exchanged one after the other. With K lanes, bucket i uses lane i modulo K, and as
+many buckets as there are lanes are exchanged at once. They share links and cores: an exchange takes longer,
+the more of them run. It proceeds at the pace of as many equal buckets, which a replay determines.
+"""
+
+from __future__ import annotations
+
+from bisect import bisect_left
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass
+from functools import lru_cache
+
+Durations = Callable[[int], float]
+"""The seconds of a bucket's exchange, by the number of exchanges at once."""
+_DONE = 1e-9
+"""The share of an exchange that remains only because of rounding."""
+
+
+def numbers_at_once(lanes: int) -> tuple[int, ...]:
+    """Return the numbers of exchanges at once that are replayed: powers of two, and ``lanes``.
+
+    Examples
+    --------
+    >>> numbers_at_once(1), numbers_at_once(5), numbers_at_once(8)
+    ((1,), (1, 2, 4, 5), (1, 2, 4, 8))
+    """
+    powers = (1 << power for power in range(lanes.bit_length()))
+    return (*(each for each in powers if each < lanes), lanes)
+
+
+def end_in_turn_s(ready_s: Iterable[float], exchange_s: Iterable[float]) -> float:
+    """Return the end of exchanges that run one after the other, each as soon as its bucket is ready.
+
+    They don't slow down backward. All times are measured from the start of backward.
+    """
+    end_s = 0.0
+    for ready, takes in zip(ready_s, exchange_s, strict=True):
+        end_s = max(end_s, ready) + takes
+    return end_s
+
+
+def end_in_lanes_s(ready_s: Sequence[float], exchange_s: Sequence[Durations], lanes: int) -> float:
+    """Return the end of exchanges in lanes, each as soon as its bucket is ready and its lane is idle.
+
+    They don't slow down backward. All times are measured from the start of backward.
+    """
+    now, following = 0.0, list(range(min(lanes, len(ready_s))))
+    running: dict[int, float] = {}  # the bucket of a lane, and the share of its exchange that is left
+    while running or any(each < len(ready_s) for each in following):
+        for lane, bucket in enumerate(following):
+            is_idle = lane not in {each % lanes for each in running}
+            if is_idle and bucket < len(ready_s) and ready_s[bucket] <= now:
+                running[bucket] = 1.0
+                following[lane] += lanes
+        busy = {each % lanes for each in running}
+        coming = [
+            ready_s[each] for lane, each in enumerate(following) if lane not in busy and each < len(ready_s)
+        ]
+        until_s = min(coming, default=float("inf"))
+        takes_s = {each: exchange_s[each](len(running)) for each in running}
+        ends_s = min((now + left * takes_s[each] for each, left in running.items()), default=until_s)
+        passes_s, now = max(0.0, min(until_s, ends_s) - now), min(until_s, ends_s)
+        for each, left in [*running.items()]:
+            running[each] = left - passes_s / takes_s[each] if takes_s[each] else 0.0
+            if running[each] <= _DONE:
+                del running[each]
+    return now
+
+
+@dataclass(frozen=True)
+class StepExchanges:
+    """A step's exchanges in lanes: the sizes of its buckets in floats, the lanes, and the seconds.
+
+    ``seconds(count, number)`` is the time of ``number`` exchanges of ``count`` floats at once, for the
+    ``numbers_at_once``; between them, it is interpolated.
+    """
+
+    counts: Sequence[int]
+    lanes: int
+    seconds: Callable[[int, int], float]
+
+    def end_s(self, ready_s: Sequence[float]) -> float:
+        """Return the end of the last exchange. All times are measured from the start of backward."""
+        durations = {count: self._durations(count) for count in dict.fromkeys(self.counts)}
+        return end_in_lanes_s(ready_s, [durations[count] for count in self.counts], self.lanes)
+
+    def least_end_s(self, ready_s: Sequence[float]) -> float:
+        """Return a lower bound for ``end_s``, without a simulation of the lanes."""
+        last_s = max(
+            ready + self.seconds(count, 1) for ready, count in zip(ready_s, self.counts, strict=True)
+        )
+        together_s = sum(self.seconds(count, self.lanes) for count in self.counts) / self.lanes
+        return max(last_s, min(ready_s) + together_s)
+
+    def _durations(self, count: int) -> Durations:
+        numbers = numbers_at_once(self.lanes)
+
+        @lru_cache(None)
+        def duration(number: int) -> float:
+            place = bisect_left(numbers, number)
+            above = numbers[place]
+            if above == number:
+                return self.seconds(count, above)
+            below = numbers[place - 1]
+            share = (number - below) / (above - below)
+            return (1 - share) * self.seconds(count, below) + share * self.seconds(count, above)
+
+        return duration
