@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import math
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -55,6 +56,19 @@ def test_a_fast_line_wants_no_compression() -> None:
     decision = chosen(1e12, present="identity")
     assert decision.plan.codec == Identity()
     assert decision.step_s == decision.uncompressed_s == pytest.approx(decision.compute_s, rel=0.1)
+
+
+def test_distant_ranks_exchange_several_buckets_at_once() -> None:
+    workload = Workload((1 << 18,) * 16, forward_s=0.01, backward_s=0.02)
+    place = replace(environment(2.5e7), line=Line(0.025, 2.5e7))
+    how = place, workload, 2, lost(LOST, 2), Plan.of("fp8", residual=False), None
+    best, *rivals = decide(*how, (1, 2, 4, 8, 16))
+    assert best.plan.lanes > 1
+    assert "lanes" in best.in_short
+    one = decide(*how)[0]
+    assert one.plan.lanes == 1
+    assert best.step_s < 0.5 * one.step_s
+    assert all(each.plan != best.plan for each in rivals)
 
 
 def test_a_slow_line_wants_the_codec_whose_bytes_outweigh_its_noise() -> None:

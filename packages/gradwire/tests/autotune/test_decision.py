@@ -2,6 +2,7 @@ from __future__ import annotations
 
 import json
 import math
+from dataclasses import replace
 
 import pytest
 
@@ -60,6 +61,15 @@ def test_of_plans_that_are_as_fast_and_as_lean_one_with_less_noise_is_better(
     others = [told(1.0, fewer * 100.0, 0.01), told(slower, 100.0, noise * 0.01)]
     assert best_of(others) == others[number]
     assert best_of(others[::-1]) == others[number]
+
+
+def test_of_equally_fast_plans_the_one_with_fewer_lanes_is_better() -> None:
+    plans = [replace(Plan.of("fp8"), lanes=lanes) for lanes in (8, 1, 2)]
+    times_s = (1.0, 1.2, 1.04)
+    options = [Decision(each, s, 2.0, 0.5, "", nbytes=1.0) for each, s in zip(plans, times_s, strict=True)]
+    assert best_of(options).plan.lanes == 2
+    assert best_of(options, same=0.25).plan.lanes == 1
+    assert best_of(options, same=0.01).plan.lanes == 8
 
 
 def test_little_noise_does_not_count_and_the_best_of_those_with_less_noise_stays() -> None:

@@ -35,6 +35,17 @@ def test_what_was_saved_comes_back_for_its_key_alone(tmp_path: Path) -> None:
         assert saved.load(place, other, TERMS) is None
 
 
+def test_a_plan_with_lanes_comes_back_and_one_lane_is_left_out(tmp_path: Path) -> None:
+    place = tmp_path / "auto.json"
+    for lanes in (1, 4):
+        decision = replace(DECISION, plan=replace(PLAN, lanes=lanes))
+        saved.save(str(place), KEY, TERMS, decision)
+        assert saved.load(str(place), KEY, TERMS) == decision
+        assert ("lanes" in json.loads(place.read_text())["decision"]["plan"]) == (lanes > 1)
+        lane = saved.refusal(decision, SETTINGS, replace(BUCKETS, has_lanes=False), [])
+        assert ("expected one lane" in lane) == (lanes > 1)
+
+
 @pytest.mark.parametrize(
     "text", ["", "{", "[]", '{"schema": "gradwire.auto/1"}', '{"schema": "gradwire.auto/9"}']
 )

@@ -27,10 +27,11 @@ SHAPES = [[(10, (count - BIAS) // 10), (BIAS,)] for count in COUNTS]
 class Run:
     """One rank's run: a loop like that of ``GradientSync``, with a line of which a test decides."""
 
-    def __init__(self, link: Link, settings: Auto) -> None:
+    def __init__(self, link: Link, settings: Auto, group: Any = None) -> None:
         self.exchange = Exchange(link, settings.first_plan)
-        self.context = SyncContext(self.exchange, SyncOptions(begin_timeout_s=10.0))
+        self.context = SyncContext(self.exchange, SyncOptions(begin_timeout_s=10.0), group=group)
         self.now, self.exposed_s = 0.0, 0.1
+        self.no_lanes = ""  # the reason, if lanes can't be connected
         self.small = self.faint = self.weak = self.even = False
         self.lit, self.buckets = slice(None), slice(None)
         self.exposed_by: dict[str, float] = {}
@@ -52,6 +53,9 @@ class Run:
     def exchange_now(self, what: str, call: Callable[[Exchange], T]) -> T:
         assert what
         return call(self.exchange)
+
+    def connect_lanes(self, number: int) -> str:
+        return self.no_lanes if number > 1 else ""
 
     @property
     def state(self) -> State:

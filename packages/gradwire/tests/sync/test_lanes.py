@@ -16,10 +16,11 @@ from torch.nn.parallel import DistributedDataParallel
 
 import gradwire
 from gradwire import PipeSGD, Plan, parse
-from gradwire.errors import ExchangeError, LossyError
+from gradwire.errors import AttachError, ExchangeError, LossyError
 from gradwire.exchange import Exchange
 from gradwire.links import loopback
 from gradwire.sync.context import SyncContext
+from gradwire.sync.group import connect
 from gradwire.sync.lanes import Lanes
 from support.ddp_ranks import SMALL_BUCKETS, loss_of, make_model, weights
 
@@ -77,6 +78,37 @@ def follow_then_train() -> tuple[int, torch.Tensor]:
 def test_a_later_plan_may_have_more_lanes_or_fewer(run_processes: RunProcesses) -> None:
     (most, gradient), (_, other) = run_processes(2, follow_then_train)
     assert most == 3
+    assert torch.equal(gradient, other)
+
+
+def extend_in_vain(failing: int) -> tuple[list[str], int, torch.Tensor]:
+    """Let one rank fail to connect a lane between two steps; return reasons, lanes, and a gradient."""
+    model = DistributedDataParallel(make_model(), **SMALL_BUCKETS)
+    attached = gradwire.attach(model, Plan(parse("fp8"), lanes=2), timeout_s=3.0)
+    loss_of(model, 0).backward()  # type: ignore[no-untyped-call]
+    sync = attached._sync
+    with pytest.MonkeyPatch.context() as patched:
+        if dist.get_rank() == failing:
+            patched.setattr("gradwire.sync.lanes.connect", refuse)
+        reasons = [sync.connect_lanes(lanes) for lanes in (2, 4)]
+    lanes = len(sync._lanes._contexts)
+    reasons.append(sync.connect_lanes(3))
+    model.zero_grad()
+    loss_of(model, 1).backward()  # type: ignore[no-untyped-call]
+    attached.close()
+    return reasons, lanes, torch.cat([p.grad.flatten() for p in model.parameters() if p.grad is not None])
+
+
+def refuse(*given: Any, **named: Any) -> None:
+    connect(*given, **named).close()
+    raise AttachError("the connection is gone")
+
+
+def test_if_a_rank_cannot_connect_a_lane_all_ranks_keep_their_plan(run_processes: RunProcesses) -> None:
+    (own, lanes, gradient), (others, its_lanes, other) = run_processes(2, extend_in_vain, 0)
+    assert own == ["", "the connection is gone", ""]
+    assert others == ["", "rank 0 could not connect lane 2", ""]
+    assert lanes == its_lanes == 2
     assert torch.equal(gradient, other)
 
 

@@ -88,7 +88,7 @@ class Autotuner(PlanChooser):
         """Start a run on the ranks of ``context``."""
         self._rank, self._world = rank, world = context.rank, context.world
         self._hosts = context.link.hosts
-        settings, rules = self._settings, self._rules.over(context.link)
+        settings, rules = self._settings, self._rules.over(context.link, has_group=context.group is not None)
         key = saved.fingerprint([*self._shapes.values()], world, rules.name)
         self._rules, self._saved = rules, Saved(settings, rules, self._names, key, tells=rank == 0)
         self._contract = Contract(settings.max_lost_norm, world, config=self._config)
@@ -132,6 +132,8 @@ class Autotuner(PlanChooser):
             self._make(event or TunerEvent.CHOICE_IS_NEXT)
             event = None
         self._steps = self._step
+        if self._chosen is not None and (why := sync.connect_lanes(self._chosen.lanes)):
+            self._keep(sync.context.plan, why)
         self._sample_for_look()
         self._times.leave_out(self._clock() - began)
         return self._chosen
@@ -290,6 +292,12 @@ class Autotuner(PlanChooser):
         self._tell(decision, why)
         self._saved.save(decision if self._trial.present is None else self._trial.decisions[0])
         self._chosen = decision.plan
+
+    def _keep(self, present: Plan, why: str) -> None:
+        """Keep the present plan and its lanes, because the next plan's lanes can't be connected."""
+        self._trial, self._state, self._survey.most_lanes = Trial(()), TunerState.HOLD, present.lanes
+        reason = f"{present.codec} over {present.algorithm} {STAYS}: {why}"
+        self._take(replace(self.decisions.pop()[1], plan=present, reason=reason))
 
     def _tell(self, decision: Decision, why: str) -> None:
         told = replace(decision, reason=why + decision.reason)

@@ -71,7 +71,8 @@ class Costs:
                 self._codecs[name] = cost_on_other_gradients(self._codecs[name], codec, {1: values})
                 self._outdated.discard(name)
                 yield None
-        return Environment(line, {name: self._codecs[name] for name in map(str, every)}, self._frames())
+        found = {name: self._codecs[name] for name in map(str, every)}
+        return Environment(line, found, self._frames(), threads=torch.get_num_threads())
 
     def timing(self, line: Line | None, codecs: Iterable[Codec], values: torch.Tensor) -> Work[None]:
         """Time the codecs that weren't timed on about as many values, and frames, in a piece each.

@@ -62,9 +62,10 @@ class Decision:
 
     @property
     def in_short(self) -> str:
-        """The codec and the algorithm, and whether some parameters have other codecs."""
+        """The codec and the algorithm, lanes, and whether some parameters have other codecs."""
         others = " and others" if self.plan.codecs else ""
-        return f"{self.plan.codec}{others} over {self.plan.algorithm}"
+        lanes = f" in {self.plan.lanes} lanes" if self.plan.lanes > 1 else ""
+        return f"{self.plan.codec}{others} over {self.plan.algorithm}{lanes}"
 
     def in_words(self, hosts: int) -> str:
         """Return a short line for users about the plan between this number of hosts."""
@@ -95,11 +96,11 @@ class Decision:
 
 
 def same_way(plan: Plan, present: Plan) -> bool:
-    """Return whether two plans have the same codec, algorithm, and segment size.
+    """Return whether two plans have the same codec, algorithm, segment size, and lanes.
 
     The codecs of single parameters are not compared.
     """
-    ways = [(each.codec, each.algorithm, each.segment_nbytes) for each in (plan, present)]
+    ways = [(each.codec, each.algorithm, each.segment_nbytes, each.lanes) for each in (plan, present)]
     return ways[0] == ways[1]
 
 
@@ -118,7 +119,8 @@ def best_of(
     """Return the decision with the shortest time to a loss, or an equally fast one with fewer bytes.
 
     Among decisions whose times differ by at most the share ``same``, it has the smallest product of time and
-    bytes. If other such decisions send as few bytes and add less noise, it is the best of them.
+    bytes. If other such decisions send as few bytes and add less noise, it is the best of them. Of decisions
+    that differ only in lanes, it is the one with the fewest.
     """
     every = list(decisions)
     least_s = min(each.to_loss_s for each in every)
@@ -127,7 +129,12 @@ def best_of(
     most = min(config.less_noise_share * best.extra, best.extra - config.least_saved_share)
     as_lean = (each for each in as_fast if each.nbytes <= (1 + config.stay_share) * best.nbytes)
     less_noise = [each for each in as_lean if each.extra <= most]
-    return _leanest(less_noise) if less_noise else best
+    best = _leanest(less_noise) if less_noise else best
+    lanes = best.plan.lanes
+    fewer = (
+        each for each in as_fast if each.plan.lanes < lanes and replace(each.plan, lanes=lanes) == best.plan
+    )
+    return min(fewer, key=lambda it: it.plan.lanes, default=best)
 
 
 def _leanest(decisions: Sequence[Decision]) -> Decision:
@@ -198,6 +205,7 @@ def decide(
     lost: Mapping[str, RelativeErrors],
     present: Plan,
     half: str | None = None,
+    lanes: tuple[int, ...] = (1,),
 ) -> tuple[Decision, ...]:
     """Return the best decision first, then its rivals with a different algorithm or different codecs.
 
@@ -217,8 +225,10 @@ def decide(
         The candidates' relative errors by algorithm, in order of preference; their limits are the same.
     half
         See ``CandidateRules``.
+    lanes
+        The candidate numbers of lanes.
     """
-    return at_once(deciding(environment, workload, world, lost, present, half))
+    return at_once(deciding(environment, workload, world, lost, present, half, lanes))
 
 
 def deciding(
@@ -228,6 +238,7 @@ def deciding(
     lost: Mapping[str, RelativeErrors],
     present: Plan,
     half: str | None = None,
+    lanes: tuple[int, ...] = (1,),
 ) -> Work[tuple[Decision, ...]]:
     """Find what ``decide`` returns, in pieces of a few milliseconds."""
     limits = next(iter(lost.values()))
@@ -249,6 +260,7 @@ def deciding(
         buckets_nbytes=(FLOAT_NBYTES,),
         whole=False,
         refused=set(product(suited, lost)) - mixtures.keys(),
+        lanes=lanes,
     )
     slack = UNCERTAINTY + max((each.slack for each in mixtures.values()), default=0.0)
 
@@ -314,7 +326,7 @@ def _rivals(
     others = [
         each for each in closer if not each.plan.codec.EXACT and each.plan.codec.name != best.plan.codec.name
     ]
-    ways: dict[tuple[str, bool, bool], Decision] = {}
+    ways: dict[tuple[object, ...], Decision] = {}
     for each in (best, *close):
         ways.setdefault(_way(each), each)
     found = [best]
@@ -336,9 +348,9 @@ def _frames(each: Decision, world: int) -> tuple[object, ...]:
     return way, each.plan.codec, each.plan.segment_nbytes, each.step_s, each.nbytes
 
 
-def _way(each: Decision) -> tuple[str, bool, bool]:
-    """Return the least predictable parts of a plan: its algorithm, compression, and other codecs."""
-    return each.plan.algorithm, each.plan.codec.EXACT, bool(each.plan.codecs)
+def _way(each: Decision) -> tuple[object, ...]:
+    """Return the least predictable parts of a plan: algorithm, compression, other codecs, and lanes."""
+    return each.plan.algorithm, each.plan.codec.EXACT, bool(each.plan.codecs), each.plan.lanes > 1
 
 
 def _reason(

@@ -31,6 +31,8 @@ class CandidateRules:
         Whether each parameter begins a new block, if its codec has blocks.
     pipeline
         The number of steps in flight.
+    has_lanes
+        Whether several buckets may be exchanged at once.
     """
 
     name: str
@@ -40,23 +42,24 @@ class CandidateRules:
     has_exceptions: bool = True
     places: bool = True
     pipeline: int = 1
+    has_lanes: bool = False
 
     @property
     def overlaps(self) -> bool:
         """Whether buckets are exchanged while backward computes the next ones."""
         return not self.whole and self.half is None
 
-    def over(self, link: Link) -> CandidateRules:
-        """Return the rules without the algorithms that ``link`` cannot run."""
+    def over(self, link: Link, *, has_group: bool = True) -> CandidateRules:
+        """Return the rules without the algorithms that ``link`` cannot run, or lanes without a group."""
         may = (each for each in self.algorithms if each != backend.NAME or link.HAS_ALL_REDUCE)
-        return replace(self, algorithms=tuple(may))
+        return replace(self, algorithms=tuple(may), has_lanes=self.has_lanes and has_group)
 
     def most_excepted(self, config: AutoConfig) -> float:
         """Return the largest share of the values that may have a codec other than the plan's."""
         return config.most_excepted_share if self.has_exceptions else 0.0
 
 
-BUCKETS = CandidateRules("buckets")
+BUCKETS = CandidateRules("buckets", has_lanes=True)
 """The rules for DDP: each bucket is exchanged as soon as its gradients are computed."""
 SHARDS = CandidateRules("shards", half="reduce", algorithms=("ring",), has_exceptions=False, places=False)
 """The rules for FSDP: each module's gradients are reduced separately, with one codec; backward waits."""

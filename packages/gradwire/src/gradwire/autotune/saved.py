@@ -28,7 +28,7 @@ if TYPE_CHECKING:
 
 # The check of a saved decision against the user's present settings, which take precedence.
 
-_CHOSEN = ("codec", "codecs", "algorithm", "segment_nbytes")
+_CHOSEN = ("codec", "codecs", "algorithm", "segment_nbytes", "lanes")
 """The fields of a plan that a run chooses; the other fields are the same in all its plans."""
 
 
@@ -45,6 +45,8 @@ def refusal(decision: Decision, settings: Auto, rules: CandidateRules, names: It
         return f"expected only the codecs {', '.join(map(str, candidates))}, got {other}"
     if plan.algorithm not in rules.algorithms:
         return f"expected one of the algorithms {', '.join(rules.algorithms)}, got {plan.algorithm}"
+    if plan.lanes > 1 and not rules.has_lanes:
+        return f"expected one lane, got {plan.lanes}"
     if plan.rules and not rules.has_exceptions:
         return "expected one codec for all parameters, got several codecs"
     common = replace(settings.first_plan, pipeline=rules.pipeline)

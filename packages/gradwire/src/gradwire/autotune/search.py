@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from gradwire.autotune.pacing import Work
 from gradwire.autotune.settings import AutoConfig
 from gradwire.plan import Plan
-from gradwire.planner.candidates import Space, candidates
+from gradwire.planner.candidates import Space, candidates, in_lanes
 from gradwire.planner.predict import Prediction, Predictor, is_exact
 
 
@@ -37,8 +37,8 @@ def searching(
 
     Without compression, all algorithms are predicted; with each codec, the ``most_algorithms`` with the
     smallest lower bounds, unless they are slower by more than ``slack``. They have the medium segment size.
-    The plans with the smallest values of ``wanted`` are predicted with the other sizes, too. The ``present``
-    codec and algorithm are always predicted.
+    The plans with the smallest values of ``wanted`` are predicted with the other sizes, and with more lanes,
+    too. The ``present`` codec and algorithm are always predicted.
     """
     groups = dict[tuple[str, str], list[Plan]]()
     for count, plan in enumerate(candidates(space, predictor.workload, predictor.world)):
@@ -68,7 +68,10 @@ def searching(
     best = [each for each in sorted(every, key=wanted) if each is not fastest]
     for each in (fastest, *best[: config.most_resized]):
         group = groups[str(each.plan.encoding), each.plan.algorithm]
-        for plan in (other for other in group if other != each.plan):
+        for plan in (
+            *(other for other in group if other != each.plan),
+            *in_lanes(each.plan, space, predictor.workload),
+        ):
             found = yield from predicting(predictor, plan)
             every.append(found)
     exact = [each for each in every if is_exact(each.plan)]

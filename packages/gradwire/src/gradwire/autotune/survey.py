@@ -33,8 +33,8 @@ from gradwire.errors import ExchangeError, GradwireError, LinkError, SpecError
 from gradwire.exchange import Exchange
 from gradwire.fields import flag, optional, pair
 from gradwire.fields import rows as rows_of
-from gradwire.plan import Plan
-from gradwire.planner.candidates import Workload
+from gradwire.plan import MAX_LANES, Plan
+from gradwire.planner.candidates import Workload, lanes_in
 from gradwire.sync.group import gather, mean
 from gradwire.sync.messages import Record, broadcast
 from gradwire.sync.observe import BetweenSteps
@@ -100,6 +100,7 @@ class Survey:
         self._own_shares: list[float] = []  # of the sampled parameters, until gradients may change
         self._shares_of: list[str] = []
         self._own_line: tuple[float, ...] = ()  # until step times change
+        self.most_lanes = MAX_LANES if rules.has_lanes else 1
 
     def forget_line(self) -> None:
         """Discard the measurement of the links, so that the next choice measures them again."""
@@ -234,7 +235,9 @@ class Survey:
         involved = dict.fromkeys(codec for each in lost.values() for codec in each.involved(present))
         values = typical(samples.flat, self._config)
         environment = yield from self._costs.measuring(line, involved, values)
-        return (yield from deciding(environment, workload, self._world, lost, present, self._rules.half))
+        lanes = lanes_in(environment, self.most_lanes)
+        how = environment, workload, self._world, lost, present, self._rules.half, lanes
+        return (yield from deciding(*how))
 
     def time_turn(self, sync: BetweenSteps, times: StepTimes) -> tuple[float, float]:
         """Return the step time of the slowest rank in the latest turn, and the scatter of its steps."""

@@ -387,7 +387,7 @@ MOST = 0.9
 
 
 def uncertainty_of(ranking: Ranking, environment: Environment) -> float:
-    """Return the larger relative error of the steps predicted for the chosen and the best uncompressed plan."""
+    """Return the larger relative error of the steps with the chosen and the best uncompressed plan."""
     noise = max(_noise(each, environment) for each in (ranking.prediction, ranking.uncompressed))
     return min(MOST, max(UNCERTAINTY, noise))
 

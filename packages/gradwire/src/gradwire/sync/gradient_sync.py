@@ -284,6 +284,10 @@ class GradientSync:
         work.wait()
         return work.value
 
+    def connect_lanes(self, number: int) -> str:
+        """Connect up to this number of lanes, or return why a rank can't (``Lanes.extend``)."""
+        return self._lanes.extend(number, self.exchange_now)
+
     def follow(self, plan: Plan) -> None:
         """Switch to a different plan; all ranks call this while no exchange is running."""
         try:

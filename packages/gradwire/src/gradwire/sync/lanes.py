@@ -7,12 +7,18 @@ frames, so that the exchange is the same as with one lane.
 
 from __future__ import annotations
 
+from collections.abc import Callable
+from functools import partial
+
 from gradwire.errors import AttachError, ExchangeError
 from gradwire.exchange import Exchange
 from gradwire.plan import Plan
 from gradwire.sync.context import SyncContext
-from gradwire.sync.group import AFTER_AGREEING, connect
+from gradwire.sync.group import AFTER_AGREEING, connect, gather
 from gradwire.sync.thread import CallWork, CommunicationThread, Work
+
+ExchangeNow = Callable[[str, Callable[[Exchange], list[list[float]]]], list[list[float]]]
+"""The type of ``BetweenSteps.exchange_now`` for rows of all ranks."""
 
 
 class Lanes:
@@ -26,21 +32,46 @@ class Lanes:
         self._contexts = [context]
         self._threads: dict[int, CommunicationThread] = {}
 
+    def extend(self, number: int, exchange_now: ExchangeNow) -> str:
+        """Connect up to this number of lanes before a plan needs them; return why that failed, if it did.
+
+        All ranks call this while no exchange is running, and all or none of them return a reason: after each
+        lane, they compare results with ``exchange_now``. After a failure, they close the new lanes, and the
+        plan in use stays. Raises ``ExchangeError`` if they can't compare results.
+        """
+        first, before = self._contexts[0], len(self._contexts)
+        why, wait_s = "", 2 * first.timeout_s  # other ranks may still be waiting for this one's connection
+        for lane in range(before, number):
+            try:
+                self._connect(first.plan, number)
+            except (AttachError, ExchangeError) as error:
+                why = str(error)
+            row = [float(bool(why))]
+            rows = exchange_now("the lanes", partial(gather, row=row, timeout_s=wait_s))
+            failed = [rank for rank, row in enumerate(rows) if row[0]]
+            if failed:
+                for context in self._contexts[before:]:
+                    context.exchange.close()
+                del self._contexts[before:]
+                first.siblings = first.siblings if before > 1 else []
+                return why or f"rank {failed[0]} could not connect lane {lane}"
+        return ""
+
     def follow(self, plan: Plan) -> None:
         """Switch all lanes to a plan, and connect the lanes that it needs.
 
         All ranks call this while no exchange is running. Raises ``AttachError``, and ``ExchangeError`` for a
         link without a process group, which has only one lane.
         """
-        for context in self._contexts:
-            context.exchange.follow(plan)
         try:
             while len(self._contexts) < plan.lanes:
-                self._connect(plan)
+                self._connect(plan, plan.lanes)
         except BaseException:
             for context in self._contexts[1:]:
                 context.exchange.close()
             raise
+        for context in self._contexts:
+            context.exchange.follow(plan)
 
     def of(self, index: int) -> SyncContext:
         """Return the context of the lane for a bucket of this number in the step."""
@@ -79,12 +110,12 @@ class Lanes:
             self._threads[number] = CommunicationThread(self._contexts[number], number)
         return self._threads[number]
 
-    def _connect(self, plan: Plan) -> None:
+    def _connect(self, plan: Plan, number: int) -> None:
         first = self._contexts[0]
         if first.group is None:
             raise ExchangeError(
                 f"rank {first.rank}: expected a plan with lanes=1 for a link without a process group, got "
-                f"lanes={plan.lanes}; use lanes=1"
+                f"lanes={number}; use lanes=1"
             )
         link = connect(first.group, first.timeout_s, AttachError, f"; {AFTER_AGREEING}", tos=plan.tos)
         lane = SyncContext(

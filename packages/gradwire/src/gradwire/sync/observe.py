@@ -55,6 +55,12 @@ class BetweenSteps(Protocol):
     def exchange_now(self, what: str, call: Callable[[Exchange], T]) -> T:
         """Run ``call`` on the communication thread and return its value; all ranks make the same call."""
 
+    def connect_lanes(self, number: int) -> str:
+        """Connect up to this number of lanes; return why that failed, or an empty string.
+
+        All ranks make the same call, and either all or none of them return a reason.
+        """
+
 
 class StepObserver:
     """An observer of one model's steps, on the training thread, which does nothing by default."""
