@@ -130,8 +130,13 @@ class ExchangeCost:
 
     def slowed(self, factor: float) -> ExchangeCost:
         """Return this cost with its seconds multiplied by ``factor``, except for the seconds of cores."""
-        names = ("encode_s", "decode_s", "handling_s", "wait_s")
-        return replace(self, **{name: factor * getattr(self, name) for name in names})
+        return replace(
+            self,
+            encode_s=factor * self.encode_s,
+            decode_s=factor * self.decode_s,
+            handling_s=factor * self.handling_s,
+            wait_s=factor * self.wait_s,
+        )
 
     def towards(self, other: ExchangeCost, share: float) -> ExchangeCost:
         """Return the linear interpolation between this cost (``share`` 0) and ``other`` (``share`` 1)."""

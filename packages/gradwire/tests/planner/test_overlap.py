@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from gradwire.planner.overlap import StepExchanges, end_in_lanes_s, end_in_turn_s, numbers_at_once
+from gradwire.planner.overlap import Durations, StepExchanges, end_in_lanes_s, end_in_turn_s, numbers_at_once
 
 PARTS = st.lists(st.tuples(st.floats(0, 1e3), st.floats(0.01, 1e3)), min_size=1, max_size=20)
 ROUNDING_S = 1e-6
@@ -15,6 +15,10 @@ ROUNDING_S = 1e-6
 def pairs(number: int) -> float:
     """Return the seconds of an exchange alone, and of two at once."""
     return {1: 2.0, 2: 3.0}[number]
+
+
+def always(seconds: float) -> Durations:
+    return lambda _number: seconds
 
 
 def test_exchanges_hide_behind_backward_as_far_as_it_goes() -> None:
@@ -51,14 +55,14 @@ def test_an_exchange_slows_down_while_another_one_runs() -> None:
 
 
 def test_a_bucket_waits_for_its_own_lane_even_if_another_one_is_idle() -> None:
-    durations = [lambda _, takes=takes: takes for takes in (10.0, 1.0, 1.0)]
+    durations = [*map(always, (10.0, 1.0, 1.0))]
     assert end_in_lanes_s([0.0, 0.0, 0.0], durations, 2) == pytest.approx(11.0)
 
 
 @given(PARTS)
 def test_one_lane_is_the_exchanges_in_turn(parts: list[tuple[float, float]]) -> None:
     ready_s, exchange_s = sorted(each for each, _ in parts), [each for _, each in parts]
-    durations = [lambda _, takes=takes: takes for takes in exchange_s]
+    durations = [*map(always, exchange_s)]
     wanted = end_in_turn_s(ready_s, exchange_s)
     assert end_in_lanes_s(ready_s, durations, 1) == pytest.approx(wanted, rel=1e-6)
 
@@ -74,7 +78,7 @@ def test_no_step_ends_before_its_bound(parts: list[tuple[float, float]], lanes: 
 
 
 def test_between_replayed_numbers_durations_are_interpolated() -> None:
-    asked = []
+    asked = list[int]()
 
     def seconds(count: int, number: int) -> float:
         asked.append(number)

@@ -368,8 +368,9 @@ def rank(
     offered = request.encodings if encodings is None else encodings
     codecs = tuple(admit(offered, environment.codecs, hosts, request.largest_error))
     admitted = tuple(each.codec for each in codecs if each.admitted)
-    own = {"exchanges": request.exchanges, "lanes": lanes_in(environment, request.most_lanes)}
-    space = Space(admitted, request.all_algorithms, request.pipelines, **own)
+    lanes = lanes_in(environment, request.most_lanes)
+    algorithms, exchanges = request.all_algorithms, request.exchanges
+    space = Space(admitted, algorithms, request.pipelines, exchanges=exchanges, lanes=lanes)
     noise = environment.noise
     to_loss = None if noise is None else StepsToLoss(environment.codecs, noise)
     times = Family(environment) if family is None else family
