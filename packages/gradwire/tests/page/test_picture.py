@@ -53,6 +53,27 @@ def test_the_picture_is_an_element_without_addresses_sizes_or_rules_for_others()
     assert used <= {*page.ids}
 
 
+def test_its_letters_are_text_and_parts_without_effect_are_left_out() -> None:
+    made = draw(PICTURE)
+    page = Page(made)
+    assert {"1.0", "2.0", "3.0"} <= {*re.split(r"\s*\n\s*", page.text)}
+    assert "font-family" in page.attributes[0][1]
+    assert made.count("font-family") == 1
+    assert not re.search(r"<g>|<g/>|\n |\d\.\d{3}", made)
+    assert {*page.ids} == {*re.findall(r'(?:href="|url\()#([^")]*)', made)}
+
+
+def test_a_log_scale_s_powers_and_bold_texts_keep_their_look() -> None:
+    def paint(drawn: Figure) -> None:
+        axes = drawn.subplots()
+        axes.loglog([1, 1e4], [1, 1e4])
+        axes.set_title("bold & <b>", fontweight="bold")
+
+    made = draw(replace(PICTURE, paint=paint))
+    assert re.search(r"<tspan[^>]*>1<", made)
+    assert re.search(r'font(-weight)?: (bold|700)[^"]*"[^>]*>bold &amp; &lt;b&gt;<', made)
+
+
 def test_its_colours_are_the_page_s() -> None:
     made = draw(PICTURE)
     assert {*re.findall(r"var\(--([\w-]+)\)", made)} >= {"ink", "rule", "published", "series-0"}
@@ -61,7 +82,7 @@ def test_its_colours_are_the_page_s() -> None:
 
 def test_the_same_picture_has_the_same_bytes_whatever_the_reader_s_settings() -> None:
     first = draw(PICTURE)
-    with matplotlib.rc_context({"svg.hashsalt": None, "font.size": 20, "svg.fonttype": "none"}):
+    with matplotlib.rc_context({"svg.hashsalt": None, "font.size": 20, "svg.fonttype": "path"}):
         assert draw(PICTURE) == first
         assert matplotlib.rcParams["font.size"] == 20
     assert draw(replace(PICTURE, height_in=3.0)) != first

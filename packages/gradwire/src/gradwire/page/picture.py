@@ -37,9 +37,12 @@ SERIES: Mapping[str, str] = MappingProxyType(
     {f"series-{number}": colour for number, colour in enumerate((*CURVES, GREY))}
 )
 """The colours of curves, by their names in the page's style."""
+FONTS = ("DejaVu Sans", "Verdana", "sans-serif")
+"""The fonts of a picture's text, the widest first."""
 SETTINGS: Any = {
     "svg.hashsalt": "gradwire",  # makes the names of parts reproducible
-    "svg.fonttype": "path",
+    "svg.fonttype": "none",  # a path for each letter would be nine tenths of a picture's bytes
+    "font.sans-serif": [FONTS[0]],  # part of matplotlib; few fonts are wider, so that labels fit in others
     "font.size": 9,
     **dict.fromkeys(("text.color", "xtick.color", "ytick.color", "axes.labelcolor"), COLOURS["ink"]),
     "axes.edgecolor": COLOURS["rule"],
@@ -92,19 +95,49 @@ def draw(picture: Picture, *, narrow: bool = False) -> str:
 
 
 def _inline(svg: str, name: str, view: str) -> str:
-    """Return an SVG file as an element of a page, without style rules, metadata, and size."""
+    """Return an SVG file as an element of a page, without style rules, metadata, size, and unused parts."""
     svg = svg[svg.index("<svg") :]
     for part in ("<!--.*?-->", "<metadata>.*?</metadata>", r"<style[^>]*>.*?</style>", r"<defs>\s*</defs>"):
         svg = re.sub(rf"\s*{part}", "", svg, flags=re.DOTALL)
     viewed = re.search(r'viewBox="[^"]*"', svg)
-    svg = _numbered(svg)
-    svg = svg.replace("xlink:href=", "href=")
+    svg = _shortened(_numbered(svg).replace("xlink:href=", "href="))
     svg = re.sub(r'(\bid="|\bhref="#|url\(#)', rf"\g<1>{name}-{view}-", svg)
     for colour, stand_in in (*COLOURS.items(), *SERIES.items()):
         svg = svg.replace(stand_in, f"var(--{colour})")
     inside = svg[svg.index(">") + 1 :].strip()
-    seen = viewed[0] if viewed else ""
+    seen = f'{viewed[0] if viewed else ""} font-family="{", ".join(FONTS)}" fill="var(--ink)"'
     return f'<svg class="{view}" {seen} role="img" aria-labelledby="{name}-caption">{inside}\n'
+
+
+_FAMILIES = re.compile(r"(font: [^;\"]*?px) [^;\"]*|font-family: [^;\"]*;? ?")
+_DEFAULTS = re.compile(rf"(fill: {COLOURS['ink']}|stroke-linejoin: miter)(; |(?=\"))")
+_EMPTY = re.compile(r' style=""| transform="rotate\(-?0 [^"]*"|<g/>')
+_DECIMALS = re.compile(r"(\.\d\d)\d+")
+_LENGTHS = re.compile(r' (?:d|x|y|width|height)="[^"]*|translate\([^)]*')
+
+
+def _shortened(svg: str) -> str:
+    """Return an SVG with two decimals, and without indents, unused ids, empty groups, and default styles."""
+    used = {*re.findall(r'(?:href="|url\()#([^")]*)', svg)}
+    svg = re.sub(r' id="([^"]*)"', lambda found: found[0] if found[1] in used else "", svg)
+    svg = _FAMILIES.sub(lambda found: f"{found[1]} {', '.join(FONTS)}" if found[1] else "", svg)
+    svg = _EMPTY.sub("", _DEFAULTS.sub("", svg).replace('; "', '"'))
+    svg = re.sub(r'(?<= d=")[^"]*', lambda found: re.sub(r"\s*([A-Za-z]|$)\s*", r"\1", found[0]), svg)
+    svg = _LENGTHS.sub(lambda found: _DECIMALS.sub(r"\1", found[0]), svg)
+    return re.sub(r"\n\s*", "\n", _without_plain_groups(svg))
+
+
+def _without_plain_groups(svg: str) -> str:
+    """Return an SVG without the tags of groups that have no attributes."""
+    kept = list[bool]()
+
+    def tag(found: re.Match[str]) -> str:
+        if found[0] != "</g>":
+            kept.append(found[0] != "<g>")
+            return found[0] if kept[-1] else ""
+        return found[0] if kept.pop() else ""
+
+    return re.sub(r"<g(?: [^>]*)?>|</g>", tag, svg)
 
 
 def _numbered(svg: str) -> str:
