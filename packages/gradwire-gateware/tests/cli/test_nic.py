@@ -41,7 +41,7 @@ def test_options_become_settings() -> None:
         ),
         (["--codec", "inceptionn:2^-10", "--tos", "0"], "gradwire: expected a type of service from 0x04"),
         (["--codec", "inceptionn:2^-10", "--drop", "2"], "gradwire: expected a share of frames to drop"),
-        ([], "gradwire nic: got no --codec; see"),
+        ([], "gradwire nic: expected --codec, got none; see"),
     ],
 )
 def test_a_mistake_is_one_sentence(

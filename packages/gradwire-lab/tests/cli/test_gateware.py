@@ -63,7 +63,7 @@ def test_a_report_is_shown_and_recorded(
     [
         ([], "expected an action, got none; pass one of export, report"),
         (["import"], "got 'import' (did you mean 'report'?)"),
-        (["export", "--verilog", "x.v"], "gateware export: got no --block; see"),
+        (["export", "--verilog", "x.v"], "gateware export: expected --block, got none; see"),
         (["export", "--block", "fifo", "--verilog", "x.v"], "got 'fifo'; see"),
         (
             ["export", "--block", "skid-buffer", "--width", "128", "--verilog", "x.v"],

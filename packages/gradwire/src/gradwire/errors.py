@@ -172,8 +172,9 @@ def suggestion(word: str, known: Iterable[str]) -> str:
     --------
     >>> suggestion("trane", ["plan", "train"])
     " (did you mean 'train'?)"
-    >>> suggestion("xyz", ["plan", "train"])
-    ''
+    >>> suggestion("xyz", ["plan", "train"]), suggestion("--port", ["--host"])
+    ('', '')
     """
-    near = difflib.get_close_matches(word.lower(), list(known), n=1)
-    return f" (did you mean {near[0]!r}?)" if near else ""
+    plain = {name.lstrip("-"): name for name in known}  # the dashes alone would make options near
+    near = difflib.get_close_matches(word.lower().lstrip("-"), plain, n=1)
+    return f" (did you mean {plain[near[0]]!r}?)" if near else ""

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import re
 import shlex
 import sys
 from collections.abc import Callable, Mapping, Sequence
@@ -91,7 +92,7 @@ class Parser(argparse.ArgumentParser):
 
     def error(self, message: str) -> NoReturn:
         """Print one line on standard error and exit."""
-        message = message.replace("the following arguments are required: ", "got no ")
+        message = re.sub(r"the following arguments are required: (.*)", r"expected \1, got none", message)
         note = current_call().note()
         sys.stderr.write(f"{self.prog}: {one_line(message)}{note}; see {self.prog} --help\n")
         raise SystemExit(EXIT_MISTAKE)
