@@ -71,12 +71,31 @@ def _run(arguments: Sequence[str]) -> int:
             raise SpecError(f"expected {option} from 0 to {LONGEST_S:g} seconds, got {limit_s:g}")
     if options.out is not None:
         check_folder_new("--out", options.out, [RECORD], options.overwrite)
+    _check_launcher(command)
     check_command(command, inherited_environment()["PATH"], Path.cwd())
     bed = Testbed(topology, nic=_nic(options.nic))
     done = _perform(bed, command, options.out, options.timeout_s, options.grace)
     if done.failure is not None:
         sys.stderr.write(f"gradwire: {done.failure}\n")
     return done.exit_code
+
+
+LAUNCHER = "torchrun"
+OF_SEVERAL_HOSTS = ("--nnodes", "--rdzv-endpoint", "--rdzv_endpoint", "--master-addr", "--master_addr")
+"""The options with which the launcher joins the processes of several hosts to one job."""
+
+
+def _check_launcher(command: Sequence[str]) -> None:
+    """Raise ``SpecError`` if the command starts a launcher that would start a separate job on each host."""
+    launcher = next((place for place, word in enumerate(command) if Path(word).name == LAUNCHER), None)
+    if launcher is None or any(word.partition("=")[0] in OF_SEVERAL_HOSTS for word in command):
+        return
+    script = next((place for place, word in enumerate(command) if word.endswith(".py")), len(command))
+    right = [*command[:launcher], "python", *(command[script:] or ["train.py"])]
+    raise SpecError(
+        f"expected a command for one rank on each host, got {LAUNCHER}, which would start a separate job on "
+        f"each; omit it, because the testbed sets its variables: {shlex.join(right)}"
+    )
 
 
 def _perform(
