@@ -62,7 +62,7 @@ def test_a_change_in_any_package_changes_the_commit(tmp_path: Path, monkeypatch:
     assert commit.__wrapped__() == f"{clean}+changed"
 
 
-@pytest.mark.parametrize("extra", ["train", "papers", "gateware", "mpi", "lightning", "huggingface"])
+@pytest.mark.parametrize("extra", ["train", "papers", "gateware", "mpi", "lightning", "huggingface", "plots"])
 def test_an_extra_that_is_named_exists(extra: str) -> None:
     package = EXTRAS.get(extra, "gradwire")
     path = ROOT / "packages" / package / "pyproject.toml"

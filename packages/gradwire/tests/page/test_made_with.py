@@ -3,10 +3,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-import pytest
-
 from gradwire.page import Report
-from gradwire.page import report as module
 from gradwire.page.report import options_in_words, render_all
 from support.pages import Page
 
@@ -33,12 +30,6 @@ def test_each_machine_and_version_has_a_table() -> None:
 def test_a_kind_of_record_without_a_commit_says_nothing_of_it() -> None:
     fields = {name: FIELDS[name] for name in ("machine", "versions")}
     assert "commit" not in made_with(("a", fields)).text
-
-
-def test_how_to_get_plots_is_told_where_there_are_none(monkeypatch: pytest.MonkeyPatch) -> None:
-    assert "matplotlib" not in made_with(("a", FIELDS)).text
-    monkeypatch.setattr(module, "can_draw", lambda: False)
-    assert "install matplotlib: run pip install" in made_with(("a", FIELDS)).text
 
 
 def test_options_are_a_sentence() -> None:

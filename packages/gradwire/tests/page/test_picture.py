@@ -113,6 +113,8 @@ def test_its_caption_is_its_name_and_without_matplotlib_it_is_left_out(
     assert html.index("The verdict") < html.index("<section")
     monkeypatch.setattr(module, "can_draw", lambda: False)
     assert "<figure" not in made()
+    bare = Page(made(replace(PICTURE, name="hero"))).text
+    assert re.search(r"has no plots.*pip install '\./packages/gradwire\[plots\]'", bare)
 
 
 def test_a_page_has_each_picture_for_wide_windows_and_for_phones_and_shows_one_of_them() -> None:

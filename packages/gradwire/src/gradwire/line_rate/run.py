@@ -60,7 +60,7 @@ class Outputs:
         if self.plot_file is not None:
             check_writable("--plot", self.plot_file, overwrite)
             if importlib.util.find_spec("matplotlib") is None:
-                raise JobError(f"--plot needs matplotlib, which isn't installed; {how_to_install('train')}")
+                raise JobError(f"--plot needs matplotlib, which isn't installed; {how_to_install('plots')}")
             if self.json_file is not None and self.json_file.resolve() == self.plot_file.resolve():
                 raise JobError(
                     f"expected two files for --json and --plot, got {self.json_file} twice; change one"

@@ -158,7 +158,12 @@ def render_all(
     """Return the HTML file of a report on several records, given as pairs of a name and its fields."""
     origin = Section("Machine and versions", [*made_with(records), *notes])
     sections = [each for each in (*report.sections, origin) if each.parts]
-    return _template("report.html.j2").render(report=report, sections=sections, can_draw=can_draw())
+    without = "" if can_draw() else WITHOUT_PLOTS.format(remedy=how_to_install("plots"))
+    return _template("report.html.j2").render(report=report, sections=sections, without_plots=without)
+
+
+WITHOUT_PLOTS = "The page has no plots, because matplotlib isn't installed; {remedy}, and repeat the command."
+"""The note in place of a page's main picture."""
 
 
 def in_notebook(title: str, *parts: str | Table | Mapping[str, Any]) -> str:
@@ -210,8 +215,6 @@ def made_with(records: Sequence[tuple[str, Mapping[str, Any]]]) -> list[Part]:
     for group in groups.values():
         caption = f"Record{'s' * (len(group) > 1)} of {', '.join(name for name, _ in group)}"
         parts.append((caption, Table(columns, _origin(group[0][1]))))
-    if parts and not can_draw():
-        parts.append(Note(f"For plots, install matplotlib: {how_to_install('train')}."))
     return parts
 
 
