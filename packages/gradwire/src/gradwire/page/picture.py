@@ -40,6 +40,7 @@ SERIES: Mapping[str, str] = MappingProxyType(
 FONTS = ("DejaVu Sans", "Verdana", "sans-serif")
 """The fonts of a picture's text, the widest first."""
 SETTINGS: Any = {
+    "axes.formatter.useoffset": False,  # the offset would be over the legend
     "svg.hashsalt": "gradwire",  # makes the names of parts reproducible
     "svg.fonttype": "none",  # a path for each letter would be nine tenths of a picture's bytes
     "font.sans-serif": [FONTS[0]],  # part of matplotlib; few fonts are wider, so that labels fit in others
