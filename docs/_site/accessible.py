@@ -27,11 +27,21 @@ MENDED = (
 """The patterns in a page's HTML and their replacements; a page that is already fixed stays unchanged."""
 
 
+CELL = re.compile(r"<td>(?=<p>(.*?)</td>)", re.DOTALL)
+PROSE = 30
+"""The length of a cell's text, in characters, from which its column needs the width of prose on a phone."""
+
+
 def mended(html: str) -> str:
     """Return a page's HTML with all fixes."""
     for found, becomes in MENDED:
         html = re.sub(found, becomes, html)
-    return html
+    return CELL.sub(lambda found: '<td class="prose">' if is_prose(found[1]) else found[0], html)
+
+
+def is_prose(content: str) -> bool:
+    """Return whether the text of a cell, given as HTML, is long."""
+    return len(re.sub(r"<[^>]*>", "", content)) >= PROSE
 
 
 def mend(app: Any, error: Exception | None) -> None:
