@@ -22,13 +22,17 @@ std::size_t max_nbytes(std::size_t n, const Params& params) {
   return (n + block_of(params) - 1) / block_of(params) * bfp_block_nbytes(params.a, block_of(params));
 }
 
+void encode_range(const Target& target, const float* x, std::size_t, std::size_t begin, std::size_t end,
+                  const Params& params, std::uint8_t* payload) {
+  target.bfp->encode(x, end - begin, params.a, block_of(params), payload + max_nbytes(begin, params));
+}
+
 std::size_t encode(const Target& target, const float* x, std::size_t n, std::uint8_t* out, const Params& params,
                    int threads) {
   const int parts = count_parts(n, threads);
   run_parts(parts, [&](int index) {
     const Part part = part_of(n, parts, index, block_of(params));
-    target.bfp->encode(x + part.begin, part.end - part.begin, params.a, block_of(params),
-                       out + max_nbytes(part.begin, params));
+    encode_range(target, x + part.begin, n, part.begin, part.end, params, out);
   });
   return max_nbytes(n, params);
 }
@@ -45,7 +49,8 @@ void decode_range(const Target& target, const std::uint8_t* payload, std::size_t
   target.bfp->decode(payload + max_nbytes(begin, params), end - begin, params.a, block_of(params), out, add);
 }
 
-constexpr Ranges kRanges = {.find_fault = find_fault, .granule = granule, .decode = decode_range};
+constexpr Ranges kRanges = {
+    .find_fault = find_fault, .granule = granule, .decode = decode_range, .encode = encode_range};
 
 }  // namespace
 

@@ -20,6 +20,12 @@ using Decode = void (*CastKernels::*)(const std::uint8_t*, std::size_t, float*, 
 std::size_t max_nbytes(std::size_t n, const Params&) { return 2 * n; }
 
 template <Encode kKernel>
+void encode_range(const Target& target, const float* x, std::size_t, std::size_t begin, std::size_t end, const Params&,
+                  std::uint8_t* payload) {
+  (target.cast->*kKernel)(x, end - begin, payload + 2 * begin);
+}
+
+template <Encode kKernel>
 std::size_t encode(const Target& target, const float* x, std::size_t n, std::uint8_t* out, const Params&,
                    int threads) {
   const int parts = count_parts(n, threads);
@@ -42,8 +48,14 @@ void decode_range(const Target& target, const std::uint8_t* payload, std::size_t
   (target.cast->*kKernel)(payload + 2 * begin, end - begin, out, add);
 }
 
-template <Decode kKernel>
-constexpr Ranges kRanges = {.find_fault = find_fault, .granule = granule, .decode = decode_range<kKernel>};
+template <Encode kEncode, Decode kDecode>
+constexpr Ranges kRanges = {.find_fault = find_fault,
+                            .granule = granule,
+                            .decode = decode_range<kDecode>,
+                            .encode = encode_range<kEncode>};
+
+constexpr const Ranges& kFp16Ranges = kRanges<&CastKernels::to_fp16, &CastKernels::from_fp16>;
+constexpr const Ranges& kBf16Ranges = kRanges<&CastKernels::to_bf16, &CastKernels::from_bf16>;
 
 }  // namespace
 
@@ -52,8 +64,8 @@ const Format kFp16Format = {
     .name = "fp16",
     .max_nbytes = max_nbytes,
     .encode = encode<&CastKernels::to_fp16>,
-    .decode = decode_ranges<kRanges<&CastKernels::from_fp16>>,
-    .ranges = &kRanges<&CastKernels::from_fp16>,
+    .decode = decode_ranges<kFp16Ranges>,
+    .ranges = &kFp16Ranges,
 };
 
 extern const Format kBf16Format;
@@ -61,8 +73,8 @@ const Format kBf16Format = {
     .name = "bf16",
     .max_nbytes = max_nbytes,
     .encode = encode<&CastKernels::to_bf16>,
-    .decode = decode_ranges<kRanges<&CastKernels::from_bf16>>,
-    .ranges = &kRanges<&CastKernels::from_bf16>,
+    .decode = decode_ranges<kBf16Ranges>,
+    .ranges = &kBf16Ranges,
 };
 
 }  // namespace gradwire

@@ -9,6 +9,7 @@
 // blocks: the high bytes of the scales, the codes of kernels/ecsq.h (pairs), the low bytes of the escapes, their high
 // bytes, and the feet, if any. All is little-endian. Blocks of values whose smallest foot would be subnormal have no feet.
 #include <algorithm>
+#include <atomic>
 #include <cmath>
 #include <cstring>
 #include <memory>
@@ -109,6 +110,30 @@ struct Beside {
   std::size_t feet = 0;
 };
 
+// A section's values without entropy coding.
+struct Quantised {
+  std::size_t n;
+  const std::uint8_t* codes;
+  const std::uint16_t* scales;
+  const std::uint16_t* escapes;
+  const std::uint8_t* feet;
+};
+
+void write_values(const Target& target, const Quantised& section, float* out, const Params& params, bool add) {
+  const std::size_t block = block_of(params);
+  const std::uint16_t* escapes = section.escapes;
+  const std::uint8_t* feet = section.feet;
+  for (std::size_t at = 0; at < section.n; at += block) {
+    const std::uint16_t word = section.scales[at / block];
+    const float scale = value_of_scale(word);
+    const std::size_t count = std::min(block, section.n - at);
+    // No q reaches 2^16: below this scale no product leaves the range of floats, which the scalar kernel keeps.
+    const EcsqKernels& kernels = scale < 0x1p112F ? *target.ecsq : kEcsqScalar;
+    escapes += kernels.from_codes(section.codes + at / 2, escapes, count, scale, out + at, add);
+    if (has_feet(params, word)) feet += kernels.add_feet(section.codes + at / 2, feet, count, scale, out + at);
+  }
+}
+
 // Fills scales and codes; returns what there is beside them. Passes over a block that find it in the cache, after the
 // first.
 Beside quantise(const Target& target, const float* x, std::size_t n, const Params& params, const Workspace& own) {
@@ -157,15 +182,41 @@ std::size_t encode_section(const Target& target, const float* x, std::size_t n, 
   return static_cast<std::size_t>(at - out);
 }
 
-std::size_t encode(const Target& target, const float* x, std::size_t n, std::uint8_t* out, const Params& params,
-                   int threads) {
+// Encodes, and calls done(section, workspace) for the number of each section that is encoded.
+template <typename Done>
+std::size_t encode_sections(const Target& target, const float* x, std::size_t n, std::uint8_t* out, const Params& params,
+                            int threads, const Done& done) {
   const Sections sections{n, kSection};
   const auto hire = [&] {
     return [&, own = Workspace(std::min(n, kSection), params)](std::size_t i, std::uint8_t* at) {
-      return encode_section(target, x + sections.first(i), sections.elements(i), params, at, own);
+      const std::size_t nbytes = encode_section(target, x + sections.first(i), sections.elements(i), params, at, own);
+      done(i, own);
+      return nbytes;
     };
   };
   return write_sections(sections, section_max_nbytes(kSection, params), threads, out, hire);
+}
+
+std::size_t encode(const Target& target, const float* x, std::size_t n, std::uint8_t* out, const Params& params,
+                   int threads) {
+  return encode_sections(target, x, n, out, params, threads, [](std::size_t, const Workspace&) {});
+}
+
+// Values come from the codes at hand: entropy coding, the larger part of decoding, loses nothing.
+std::size_t encode_finished(const Target& target, float* x, std::size_t n, std::uint8_t* out, const Params& params,
+                            float divisor, bool& finite, int threads) {
+  const Sections sections{n, kSection};
+  std::atomic<bool> all{true};
+  const auto adopt = [&](std::size_t i, const Workspace& own) {
+    float* const to = x + sections.first(i);
+    const std::size_t count = sections.elements(i);
+    const Quantised section{count, own.codes.get(), own.scales.get(), own.escapes.get(), own.feet.get()};
+    write_values(target, section, to, params, false);
+    if (!target.norms->finish(to, count, divisor)) all.store(false, std::memory_order_relaxed);
+  };
+  const std::size_t nbytes = encode_sections(target, x, n, out, params, threads, adopt);
+  finite = all.load(std::memory_order_relaxed);
+  return nbytes;
 }
 
 // The parts of a section, read before anything is written.
@@ -178,6 +229,8 @@ struct Section {
   std::unique_ptr<std::uint16_t[]> scales;
   std::unique_ptr<std::uint16_t[]> escapes;
   std::unique_ptr<std::uint8_t[]> feet;
+
+  Quantised quantised() const { return {n, codes, scales.get(), escapes.get(), feet.get()}; }
 
   Block plane(Plane index, std::uint8_t* symbols, std::size_t count, Symbols kind = Symbols::kBytes) const {
     return {planes[index], static_cast<std::size_t>(planes[index + 1] - planes[index]), symbols, count, kind};
@@ -272,23 +325,10 @@ const char* read_opened(const Target& target, const Params& params, Section* sec
   return nullptr;
 }
 
-void write_values(const Target& target, const Section& section, float* out, const Params& params, bool add) {
-  const std::size_t block = block_of(params);
-  const std::uint16_t* escapes = section.escapes.get();
-  const std::uint8_t* feet = section.feet.get();
-  for (std::size_t at = 0; at < section.n; at += block) {
-    const std::uint16_t word = section.scales[at / block];
-    const float scale = value_of_scale(word);
-    const std::size_t count = std::min(block, section.n - at);
-    // No q reaches 2^16: below this scale no product leaves the range of floats, which the scalar kernel keeps.
-    const EcsqKernels& kernels = scale < 0x1p112F ? *target.ecsq : kEcsqScalar;
-    escapes += kernels.from_codes(section.codes + at / 2, escapes, count, scale, out + at, add);
-    if (has_feet(params, word)) feet += kernels.add_feet(section.codes + at / 2, feet, count, scale, out + at);
-  }
-}
-
-const char* decode(const Target& target, const std::uint8_t* payload, std::size_t nbytes, float* out, std::size_t n,
-                   const Params& params, bool add, int threads) {
+// Decodes, and calls done(out, n) for each section that has its values.
+template <typename Done>
+const char* decode_sections(const Target& target, const std::uint8_t* payload, std::size_t nbytes, float* out,
+                            std::size_t n, const Params& params, bool add, int threads, const Done& done) {
   const Sections sections{n, kSection};
   const auto codes = scratch<std::uint8_t>(codes_nbytes(n));
   std::vector<Section> read(sections.count());
@@ -303,15 +343,41 @@ const char* decode(const Target& target, const std::uint8_t* payload, std::size_
   };
   if (const char* reason = read_groups<2>(sections, threads, payload, nbytes, read_some)) return reason;
   const auto write = [&](std::size_t i) {
-    write_values(target, read[i], out + sections.first(i), params, add);
+    float* const to = out + sections.first(i);
+    write_values(target, read[i].quantised(), to, params, add);
+    done(to, read[i].n);
   };
   for_each_section(sections, threads, [&] { return write; });
   return nullptr;
 }
 
+const char* decode(const Target& target, const std::uint8_t* payload, std::size_t nbytes, float* out, std::size_t n,
+                   const Params& params, bool add, int threads) {
+  return decode_sections(target, payload, nbytes, out, n, params, add, threads, [](float*, std::size_t) {});
+}
+
+const char* decode_finished(const Target& target, const std::uint8_t* payload, std::size_t nbytes, float* out,
+                            std::size_t n, const Params& params, float divisor, bool& finite, int threads) {
+  std::atomic<bool> all{true};
+  const auto divide = [&](float* x, std::size_t count) {
+    if (!target.norms->finish(x, count, divisor)) all.store(false, std::memory_order_relaxed);
+  };
+  const char* const fault = decode_sections(target, payload, nbytes, out, n, params, false, threads, divide);
+  finite = all.load(std::memory_order_relaxed);
+  return fault;
+}
+
+constexpr Finishing kFinishing = {.encode = encode_finished, .decode = decode_finished};
+
 }  // namespace
 
 extern const Format kEcsqFormat;
-const Format kEcsqFormat = {.name = "ecsq", .max_nbytes = max_nbytes, .encode = encode, .decode = decode};
+const Format kEcsqFormat = {
+    .name = "ecsq",
+    .max_nbytes = max_nbytes,
+    .encode = encode,
+    .decode = decode,
+    .finishing = &kFinishing,
+};
 
 }  // namespace gradwire

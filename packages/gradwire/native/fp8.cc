@@ -63,14 +63,18 @@ void decode_part(const Target& target, const std::uint8_t* exponents, const std:
   }
 }
 
+void encode_range(const Target& target, const float* x, std::size_t n, std::size_t begin, std::size_t end,
+                  const Params& params, std::uint8_t* payload) {
+  encode_part(target, x, end - begin, params, payload + exponents_nbytes(begin, params),
+              payload + exponents_nbytes(n, params) + begin);
+}
+
 std::size_t encode(const Target& target, const float* x, std::size_t n, std::uint8_t* out, const Params& params,
                    int threads) {
-  std::uint8_t* const codes = out + exponents_nbytes(n, params);
   const int parts = count_parts(n, threads);
   run_parts(parts, [&](int index) {
     const Part part = part_of(n, parts, index, block_of(params));
-    encode_part(target, x + part.begin, part.end - part.begin, params, out + exponents_nbytes(part.begin, params),
-                codes + part.begin);
+    encode_range(target, x + part.begin, n, part.begin, part.end, params, out);
   });
   return max_nbytes(n, params);
 }
@@ -95,7 +99,8 @@ void decode_range(const Target& target, const std::uint8_t* payload, std::size_t
               end - begin, params, out, add);
 }
 
-constexpr Ranges kRanges = {.find_fault = find_fault, .granule = granule, .decode = decode_range};
+constexpr Ranges kRanges = {
+    .find_fault = find_fault, .granule = granule, .decode = decode_range, .encode = encode_range};
 
 }  // namespace
 

@@ -2,6 +2,7 @@
 #include "gradwire/losses.h"
 
 #include <atomic>
+#include <numeric>
 #include <vector>
 
 #include "gradwire/parallel.h"
@@ -97,6 +98,10 @@ Loss lose(const Target& target, const Payload& payload, float* x, float* lost, s
 const char* decode_finished(const Target& target, const Payload& payload, float* x, std::size_t n, float divisor,
                             bool& finite, int threads) {
   const Ranges* const ranges = payload.format.ranges;
+  if (payload.format.finishing != nullptr) {
+    return payload.format.finishing->decode(target, payload.data, payload.nbytes, x, n, payload.params, divisor, finite,
+                                            threads);
+  }
   if (ranges == nullptr) {
     const char* const fault =
         payload.format.decode(target, payload.data, payload.nbytes, x, n, payload.params, false, threads);
@@ -110,6 +115,28 @@ const char* decode_finished(const Target& target, const Payload& payload, float*
     return [&](std::size_t begin, std::size_t end) {
       ranges->decode(target, payload.data, n, begin, end, payload.params, x + begin, false);
       if (!target.norms->finish(x + begin, end - begin, divisor)) all.store(false, std::memory_order_relaxed);
+    };
+  });
+  finite = all.load(std::memory_order_relaxed);
+  return nullptr;
+}
+
+bool relays(const Format& format) { return format.ranges != nullptr && format.ranges->encode != nullptr; }
+
+const char* relay(const Target& target, const Relay& relay, float* x, std::size_t n, bool& finite, int threads) {
+  const Payload& from = relay.received;
+  const Ranges& ranges = *from.format.ranges;
+  const char* const fault = ranges.find_fault(target, from.data, from.nbytes, n, from.params, threads);
+  if (fault != nullptr) return fault;
+  const std::size_t granule = std::lcm(ranges.granule(from.params), ranges.granule(relay.params));
+  std::atomic<bool> all{true};
+  for_each_tile(n, tile_of(granule), count_parts(n, threads), [&](int) {
+    return [&](std::size_t begin, std::size_t end) {
+      ranges.decode(target, from.data, n, begin, end, from.params, x + begin, true);
+      ranges.encode(target, x + begin, n, begin, end, relay.params, relay.out);
+      if (!relay.adopts) return;
+      ranges.decode(target, relay.out, n, begin, end, from.params, x + begin, false);
+      if (!target.norms->finish(x + begin, end - begin, relay.divisor)) all.store(false, std::memory_order_relaxed);
     };
   });
   finite = all.load(std::memory_order_relaxed);

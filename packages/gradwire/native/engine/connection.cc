@@ -33,17 +33,17 @@ Connection::Connection(int descriptor, const Byte* length, std::size_t filled, i
   std::copy_n(length, filled_, length_.begin());
 }
 
-std::uint64_t Connection::send(const Byte* frame, std::size_t nbytes, Activity& activity) {
-  queue(nbytes, frame, nbytes, activity);
+std::uint64_t Connection::send(const FrameParts& frame, Activity& activity) {
+  queue(frame.nbytes(), frame, activity);
   return queued_;
 }
 
 void Connection::send_keepalive(Activity& activity) {
-  if (outgoing_.empty() && !send_fault_) queue(kKeepalive, nullptr, 0, activity);
+  if (outgoing_.empty() && !send_fault_) queue(kKeepalive, {nullptr, 0}, activity);
 }
 
-void Connection::queue(std::uint64_t length, const Byte* frame, std::size_t nbytes, Activity& activity) {
-  Outgoing each{{}, frame, nbytes, 0};
+void Connection::queue(std::uint64_t length, const FrameParts& frame, Activity& activity) {
+  Outgoing each{{}, frame, 0};
   store_word(each.length.data(), length);
   outgoing_.push_back(each);
   ++queued_;
@@ -61,14 +61,12 @@ Incoming Connection::take_frame() {
 
 void Connection::push(Activity& activity) {
   while (is_sending()) {
-    std::array<iovec, 2 * kMostAtOnce> parts{};
+    std::array<iovec, 3 * kMostAtOnce> parts{};
     std::size_t count = 0;
     for (std::size_t i = 0; i < std::min(outgoing_.size(), kMostAtOnce); ++i) {
-      Outgoing& each = outgoing_[i];
-      const std::size_t of_length = std::min(each.sent, kLengthNbytes);
-      const std::size_t of_frame = each.sent - of_length;
-      if (of_length < kLengthNbytes) parts[count++] = {each.length.data() + of_length, kLengthNbytes - of_length};
-      if (of_frame < each.nbytes) parts[count++] = {const_cast<Byte*>(each.frame) + of_frame, each.nbytes - of_frame};
+      outgoing_[i].for_each_part([&](const Byte* data, std::size_t nbytes) {
+        parts[count++] = {const_cast<Byte*>(data), nbytes};
+      });
     }
     msghdr message{};
     message.msg_iov = parts.data();
@@ -82,11 +80,11 @@ void Connection::push(Activity& activity) {
     auto left = static_cast<std::size_t>(result);
     while (left > 0) {
       Outgoing& each = outgoing_.front();
-      const std::size_t taken = std::min(left, kLengthNbytes + each.nbytes - each.sent);
-      if (each.frame != nullptr) activity.moved_s = now_s();
+      const std::size_t taken = std::min(left, each.left());
+      if (each.frame.head != nullptr) activity.moved_s = now_s();
       each.sent += taken;
       left -= taken;
-      if (each.sent < kLengthNbytes + each.nbytes) break;
+      if (each.left() > 0) break;
       outgoing_.pop_front();
       ++sent_;
     }
@@ -157,9 +155,8 @@ std::vector<Byte> Connection::length() const {
 std::vector<std::vector<Byte>> Connection::unsent() const {
   std::vector<std::vector<Byte>> rest;
   for (const Outgoing& each : outgoing_) {
-    std::vector<Byte> bytes(each.length.begin(), each.length.end());
-    if (each.frame != nullptr) bytes.insert(bytes.end(), each.frame, each.frame + each.nbytes);
-    rest.emplace_back(bytes.begin() + static_cast<std::ptrdiff_t>(each.sent), bytes.end());
+    std::vector<Byte>& bytes = rest.emplace_back();
+    each.for_each_part([&](const Byte* data, std::size_t nbytes) { bytes.insert(bytes.end(), data, data + nbytes); });
   }
   return rest;
 }

@@ -3,6 +3,7 @@
 // A frame is sent after its length, 8 bytes. A length of all ones, without a frame, is a keepalive.
 #pragma once
 
+#include <algorithm>
 #include <array>
 #include <cstddef>
 #include <cstdint>
@@ -39,6 +40,16 @@ struct Fault {
   explicit operator bool() const { return kind != Kind::none; }
 };
 
+// A frame in one or two parts of memory.
+struct FrameParts {
+  const Byte* head;  // null for a keepalive
+  std::size_t head_nbytes;
+  const Byte* body = nullptr;
+  std::size_t body_nbytes = 0;
+
+  std::size_t nbytes() const { return head_nbytes + body_nbytes; }
+};
+
 // A posted receive.
 struct Incoming {
   Byte* buffer;
@@ -56,7 +67,7 @@ class Connection {
   const Fault& receive_fault() const { return receive_fault_; }
 
   // Starts to send a frame, which must not change until `has_sent` returns true for the ticket.
-  std::uint64_t send(const Byte* frame, std::size_t nbytes, Activity& activity);
+  std::uint64_t send(const FrameParts& frame, Activity& activity);
   bool has_sent(std::uint64_t ticket) const { return sent_ >= ticket; }
   bool is_sending() const { return !outgoing_.empty() && !send_fault_; }
   void send_keepalive(Activity& activity);
@@ -86,12 +97,26 @@ class Connection {
  private:
   struct Outgoing {
     std::array<Byte, kLengthNbytes> length;
-    const Byte* frame;  // null for a keepalive
-    std::size_t nbytes;
+    FrameParts frame;
     std::size_t sent;  // of the length and the frame
+
+    std::size_t left() const { return kLengthNbytes + frame.nbytes() - sent; }
+    // Calls work(data, nbytes) for each part that is left.
+    template <typename Work>
+    void for_each_part(const Work& work) const {
+      std::size_t before = 0;
+      const auto part = [&](const Byte* data, std::size_t nbytes) {
+        const std::size_t skipped = std::clamp(sent, before, before + nbytes) - before;
+        if (skipped < nbytes) work(data + skipped, nbytes - skipped);
+        before += nbytes;
+      };
+      part(length.data(), length.size());
+      part(frame.head, frame.head_nbytes);
+      part(frame.body, frame.body_nbytes);
+    }
   };
 
-  void queue(std::uint64_t length, const Byte* frame, std::size_t nbytes, Activity& activity);
+  void queue(std::uint64_t length, const FrameParts& frame, Activity& activity);
   Incoming& first_open();
   void go_on(Activity& activity);
   void wake_at(std::size_t nbytes);

@@ -33,7 +33,8 @@ bool agree(std::uint16_t got, std::uint16_t expected) {
 
 }  // namespace
 
-std::size_t seal(const Target& target, Byte* frame, std::size_t payload_nbytes, const Header& header) {
+void write_header(const Target& target, Byte* frame, const Byte* payload, std::size_t payload_nbytes,
+                  const Header& header) {
   std::memcpy(frame, kMagic, sizeof(kMagic));
   frame[kVersionAt] = kVersion;
   frame[kCodecAt] = header.codec_id;
@@ -42,8 +43,12 @@ std::size_t seal(const Target& target, Byte* frame, std::size_t payload_nbytes, 
   store_word(frame + kNbytesAt, static_cast<std::uint32_t>(payload_nbytes));
   store_word(frame + kSequenceAt, header.sequence);
   store_word(frame + kFingerprintAt, header.fingerprint);
-  store_word(frame + kPayloadChecksumAt, target.crc32c(frame + kHeaderNbytes, payload_nbytes, 0));
+  store_word(frame + kPayloadChecksumAt, target.crc32c(payload, payload_nbytes, 0));
   sign(target, frame);
+}
+
+std::size_t seal(const Target& target, Byte* frame, std::size_t payload_nbytes, const Header& header) {
+  write_header(target, frame, frame + kHeaderNbytes, payload_nbytes, header);
   return kHeaderNbytes + payload_nbytes;
 }
 

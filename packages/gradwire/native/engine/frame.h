@@ -20,6 +20,10 @@ struct Header {
   std::uint32_t sequence;
 };
 
+// Writes the header of a payload, which may lie elsewhere.
+void write_header(const Target& target, Byte* frame, const Byte* payload, std::size_t payload_nbytes,
+                  const Header& header);
+
 // Writes the header before a payload, which is already in its place, and returns the size of the frame.
 std::size_t seal(const Target& target, Byte* frame, std::size_t payload_nbytes, const Header& header);
 

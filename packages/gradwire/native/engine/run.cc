@@ -1,17 +1,14 @@
 #include "run.h"
 
-#include <poll.h>
-
 #include <algorithm>
-#include <cerrno>
+#include <bit>
 #include <cmath>
-#include <cstring>
-#include <limits>
-#include <optional>
 
 #include "gradwire/float_environment.h"
 #include "gradwire/losses.h"
 #include "gradwire/target.h"
+#include "outgoing.h"
+#include "stopwatch.h"
 
 namespace gradwire::engine {
 
@@ -19,46 +16,16 @@ namespace {
 
 // The largest number of receives posted early, and of frames in flight, as frame_order.AHEAD.
 constexpr std::size_t kAhead = 4;
-// The number of keepalives per timeout, as links/base.SIGNS.
-constexpr double kSigns = 4.0;
-constexpr double kMoment = 0.001;
-constexpr double kLongestSleep = 3600.0;
-// The longest time for which a thread that has to notice interrupts doesn't look for them.
-constexpr double kInterruptible = 0.2;
+// The largest number of frames that are encoded before their turn; a ring needs one more than are in flight.
+constexpr std::size_t kMostReady = 2 * kAhead;
 
 struct Failed {};  // thrown once the outcome says why
 
-using Order = std::pair<std::int64_t, std::int64_t>;
-constexpr Order kLast{std::numeric_limits<std::int64_t>::max(), 0};
-
-Order order_of(const Action& action) { return {action.step, action.place}; }
-
-// Adds the seconds of its lifetime to a sum.
-class Stopwatch {
- public:
-  explicit Stopwatch(double& total) : total_(total), began_(now_s()) {}
-  ~Stopwatch() { total_ += now_s() - began_; }
-  Stopwatch(const Stopwatch&) = delete;
-  Stopwatch& operator=(const Stopwatch&) = delete;
-
- private:
-  double& total_;
-  double began_;
-};
-
-// A sealed frame, and the pool of its memory.
-struct Frame {
-  Byte* memory = nullptr;
-  std::size_t nbytes = 0;
-  Pool* home = nullptr;
-  std::uint32_t sequence = 0;
-};
-
-struct InFlight {
-  std::size_t action;
-  Frame frame;
-  std::uint64_t ticket;
-};
+// Returns whether payloads are the floats as they lie in memory.
+bool is_plain(const Codec& codec) {
+  const bool keeps_all = codec.format == find_format("pack") && codec.params.a == 32 && codec.of_sums.a == 32;
+  return std::endian::native == std::endian::little && keeps_all && codec.exact;
+}
 
 }  // namespace
 
@@ -70,11 +37,13 @@ class Run {
       : request_(request),
         peers_(peers),
         activity_(activity),
-        is_interrupted_(is_interrupted),
+        waiter_(peers, activity, request.timeout_s, is_interrupted),
         outcome_(outcome),
         target_(current_target()),
         incoming_(engine.incoming_),
         outgoing_(engine.outgoing_of(kHeaderNbytes + most_nbytes(request.segment_count))),
+        is_plain_(is_plain(request.codec)),
+        encoding_after_(next_encodings(request.actions, request.count, request.segments)),
         kept_(request.segments),
         brought_(request.segments) {
     std::int64_t largest = -1;
@@ -91,8 +60,9 @@ class Run {
       if (action.receives()) {
         take_in(action, i);
       } else {
-        const Frame frame = action.what == Do::forward ? forwarded(action) : encoded(action);
+        const Frame frame = action.what == Do::forward ? forwarded(action) : encoded(action, i);
         send(i, frame);
+        if (frame.is_finished) continue;
         const Stopwatch watch(outcome_.decode_s);
         finish_sent(action, i, frame);
       }
@@ -136,17 +106,87 @@ class Run {
     posted_up_to_ = order_of(action);
   }
 
-  Frame encoded(const Action& action) {
+  Frame encoded(const Action& action, std::size_t index) {
     const Stopwatch watch(outcome_.encode_s);
-    const Codec& codec = request_.codec;
-    const bool is_sum = action.what == Do::publish;
-    Frame frame{outgoing_.take(), 0, &outgoing_, peer_of(action).next_sent++};
-    const std::size_t nbytes =
-        codec.format->encode(target_, values_of(action), action.count(), frame.memory + kHeaderNbytes,
-                             is_sum ? codec.of_sums : codec.params, request_.threads);
-    frame.nbytes = seal(target_, frame.memory, nbytes, header_of(action, frame.sequence));
-    if (is_sum && action.keep != 0) kept_of(action) = frame;
+    const std::uint32_t sequence = peer_of(action).next_sent++;
+    Frame frame = take_ready(index);
+    if (frame.memory == nullptr) {
+      frame = {outgoing_.take(), 0, &outgoing_, sequence};
+      if (is_plain_ && action.keep == 0) return with_values(action, frame);
+      frame.nbytes = seal(target_, frame.memory, encode_payload(action, frame), header_of(action, sequence));
+    } else if (sequence != frame.sequence) {
+      renumber(target_, frame.memory, sequence);
+      frame.sequence = sequence;
+    }
+    if (action.what == Do::publish && action.keep != 0) kept_of(action) = frame;
     return frame;
+  }
+
+  Frame with_values(const Action& action, Frame frame) {
+    frame.nbytes = kHeaderNbytes;
+    frame.values = values_of(action);
+    frame.count = action.count();
+    frame.is_finished = true;
+    const FrameParts parts = frame.parts();
+    write_header(target_, frame.memory, parts.body, parts.body_nbytes, header_of(action, frame.sequence));
+    return frame;
+  }
+
+  // Encodes a segment, and adopts finished sums at once if the format gains by it; returns the size of the payload.
+  std::size_t encode_payload(const Action& action, Frame& frame) {
+    const Format& format = *request_.codec.format;
+    Byte* const out = frame.memory + kHeaderNbytes;
+    const Params& params = params_of(action);
+    if (!is_adopted(action) || format.finishing == nullptr) {
+      return format.encode(target_, values_of(action), action.count(), out, params, request_.threads);
+    }
+    bool finite = true;
+    const std::size_t nbytes = format.finishing->encode(target_, values_of(action), action.count(), out, params,
+                                                        request_.ranks, finite, request_.threads);
+    frame.is_finished = true;
+    finished(action, finite);
+    return nbytes;
+  }
+
+  // Returns whether an action replaces its segment with decoded values that no measurement compares.
+  bool is_adopted(const Action& action) const {
+    return action.what == Do::publish && !request_.codec.exact && !request_.errors.are_measured();
+  }
+
+  const Params& params_of(const Action& action) const {
+    return action.what == Do::publish ? request_.codec.of_sums : request_.codec.params;
+  }
+
+  // Returns the frame of an action that was encoded before its turn; without memory if there is none.
+  Frame take_ready(std::size_t index) {
+    const auto found = ready_.find(index);
+    if (found == ready_.end()) return {};
+    const Frame frame = found->second;
+    ready_.erase(found);
+    return frame;
+  }
+
+  // Returns whether the sum of a segment, to which a frame is added, is to be encoded at once, while the cache holds it.
+  bool is_relayed(std::size_t index) const {
+    return encoding_after_[index] != kNone && ready_.size() < kMostReady && relays(*request_.codec.format);
+  }
+
+  // Adds a payload to a segment, and encodes the sum for a later action; returns false for an invalid payload.
+  bool relay_payload(const Action& action, std::size_t index, const Payload& payload) {
+    const std::size_t later = encoding_after_[index];
+    const Action& sending = request_.actions[later];
+    const bool adopts = is_adopted(sending);
+    const Params& params = params_of(sending);
+    Frame frame{outgoing_.take(), 0, &outgoing_, peer_of(sending).next_sent};
+    const Relay chosen{payload, params, frame.memory + kHeaderNbytes, adopts, request_.ranks};
+    bool finite = true;
+    if (relay(target_, chosen, values_of(action), action.count(), finite, request_.threads) != nullptr) return false;
+    const std::size_t nbytes = request_.codec.format->max_nbytes(action.count(), params);
+    frame.nbytes = seal(target_, frame.memory, nbytes, header_of(sending, frame.sequence));
+    frame.is_finished = adopts;
+    ready_.emplace(later, frame);
+    if (adopts) finished(action, finite);
+    return true;
   }
 
   Frame forwarded(const Action& action) {
@@ -168,13 +208,23 @@ class Run {
     const Action& action = request_.actions[index];
     outcome_.frames += 1;
     outcome_.raw_nbytes += 4 * action.count();
-    outcome_.wire_nbytes += frame.nbytes;
-    in_flight_.push_back({index, frame, peer_of(action).connection.send(frame.memory, frame.nbytes, activity_)});
+    const FrameParts parts = frame.parts();
+    outcome_.wire_nbytes += parts.nbytes();
+    in_flight_.push_back({index, frame, peer_of(action).connection.send(parts, activity_)});
+  }
+
+  // Waits until no send carries the values of a segment that are about to change.
+  void await_values(const Action& action) {
+    await_leaving([&](const InFlight& each) { return each.frame.values == values_of(action) && each.frame.count > 0; });
   }
 
   // Waits until no send uses the frame; first posts the receives that such a wait requires.
   void await_leaving(const Frame& frame) {
-    const auto uses = [&](const InFlight& each) { return each.frame.memory == frame.memory; };
+    await_leaving([&](const InFlight& each) { return each.frame.memory == frame.memory; });
+  }
+
+  template <typename Uses>
+  void await_leaving(const Uses& uses) {
     while (std::any_of(in_flight_.begin(), in_flight_.end(), uses)) {
       while (posted_up_to_ < order_of(request_.actions[in_flight_.front().action])) post();
       retire();
@@ -188,6 +238,10 @@ class Run {
     const Action& action = request_.actions[oldest.action];
     Connection& own = peer_of(action).connection;
     wait(own, oldest.action, [&] { return own.has_sent(oldest.ticket); }, [&]() -> const Fault& { return own.send_fault(); });
+    if (oldest.frame.values != nullptr && action.what == Do::publish) {
+      const Stopwatch watch(outcome_.decode_s);
+      finish_exact(action);
+    }
     if (action.keep == 0) oldest.frame.home->give(oldest.frame.memory);
   }
 
@@ -198,6 +252,7 @@ class Run {
     const Incoming came = own.take_frame();
     posted_.pop_front();
     post();
+    await_values(action);
     const std::uint32_t sequence = peer.next_received++;
     const Stopwatch watch(outcome_.decode_s);
     std::size_t nbytes = 0;
@@ -205,7 +260,9 @@ class Run {
       refuse(Status::frame_refused, index, came);
     }
     const Payload payload = payload_of(came.buffer, nbytes);
-    if (action.what == Do::add) {
+    if (action.what == Do::add && is_relayed(index)) {
+      if (!relay_payload(action, index, payload)) refuse(Status::payload_refused, index, came);
+    } else if (action.what == Do::add) {
       if (payload.format.decode(target_, payload.data, payload.nbytes, values_of(action), action.count(), payload.params,
                                 true, request_.threads) != nullptr) {
         refuse(Status::payload_refused, index, came);
@@ -237,8 +294,7 @@ class Run {
       if (!exact && request_.errors.are_measured() && !measure(action, payload, false)) fail(Status::payload_refused, index);
     } else if (action.what == Do::publish) {
       if (exact) {
-        outcome_.finite &= finish(target_, values_of(action), action.count(), request_.ranks, request_.threads);
-        take_back(action);
+        finish_exact(action);
       } else if (!request_.errors.are_measured()) {
         if (!adopt_received(action, payload)) fail(Status::payload_refused, index);
       } else {
@@ -254,9 +310,18 @@ class Run {
     const char* const fault =
         decode_finished(target_, payload, values_of(action), action.count(), request_.ranks, finite, request_.threads);
     if (fault != nullptr) return false;
+    finished(action, finite);
+    return true;
+  }
+
+  void finish_exact(const Action& action) {
+    finished(action, finish(target_, values_of(action), action.count(), request_.ranks, request_.threads));
+  }
+
+  // Takes note of a segment with its final values.
+  void finished(const Action& action, bool finite) {
     outcome_.finite &= finite;
     take_back(action);
-    return true;
   }
 
   bool measure(const Action& action, const Payload& payload, bool adopts) {
@@ -286,77 +351,23 @@ class Run {
   void wait(Connection& own, std::size_t action, const IsDone& is_done, const FaultOf& fault_of) {
     if (is_done()) return;
     const Stopwatch watch(outcome_.wait_s);
-    const double began = now_s();
-    for (;;) {
-      send_due_keepalives();
-      own.push(activity_);
-      own.pull(false, activity_);
-      if (is_done()) return;
-      if (fault_of()) {
-        outcome_.fault = fault_of();
-        fail(Status::link_failed, action);
-      }
-      if (!sleep(own, began, is_done)) fail(Status::timed_out, action);
-      if (was_interrupted_) fail(Status::interrupted, action);
-    }
-  }
-
-  void send_due_keepalives() {
-    const double now = now_s();
-    if (activity_.sent_s >= activity_.moved_s || now - activity_.sent_s <= request_.timeout_s / kSigns) return;
-    activity_.sent_s = now;
-    for (Peer& peer : peers_) {
-      if (peer.connection.hears()) peer.connection.pull(true, activity_);  // so that keepalives don't accumulate
-      peer.connection.send_keepalive(activity_);
-    }
-  }
-
-  // Moves frames on the other connections, then sleeps until a frame can move; returns false after the timeout.
-  template <typename IsDone>
-  bool sleep(Connection& own, double began, const IsDone& is_done) {
-    const double now = now_s();
-    const double timeout_s = request_.timeout_s;
-    const bool listening = now - began > timeout_s / kSigns;
-    awaited_.clear();
-    for (Peer& peer : peers_) {
-      Connection& each = peer.connection;
-      const bool is_own = &each == &own;
-      if (!is_own) {
-        if (!(each.is_receiving() || each.is_sending() || listening)) continue;
-        each.push(activity_);
-      }
-      if (listening || !is_own) each.pull(listening, activity_);
-      const bool reads = each.is_receiving() || (listening && each.hears());
-      const int events = (reads ? POLLIN : 0) | (each.is_sending() ? POLLOUT : 0);
-      if (events != 0 || is_own) awaited_.push_back({each.descriptor(), static_cast<short>(events), 0});
-    }
-    const double left_s = std::max({began, activity_.moved_s, activity_.heard_s}) + timeout_s - now;
-    if (left_s <= 0) return false;
-    if (is_done()) return true;
-    double most_s = std::min({left_s, timeout_s / kSigns + kMoment, kLongestSleep});
-    if (is_interrupted_) most_s = std::min(most_s, kInterruptible);
-    const timespec limit{static_cast<time_t>(most_s), static_cast<long>(1e9 * (most_s - std::floor(most_s)))};
-    ::ppoll(awaited_.data(), awaited_.size(), &limit, nullptr);
-    look_for_interrupts();
-    return true;
-  }
-
-  void look_for_interrupts() {
-    const double now = now_s();
-    if (!is_interrupted_ || now - looked_s_ < kInterruptible) return;
-    looked_s_ = now;
-    was_interrupted_ = is_interrupted_();
+    const Status status = waiter_.wait(own, is_done, fault_of);
+    if (status == Status::link_failed) outcome_.fault = fault_of();
+    if (status != Status::done) fail(status, action);
   }
 
   const Request& request_;
   std::vector<Peer>& peers_;
   std::vector<Peer*> peer_of_rank_;
   Activity& activity_;
-  const std::function<bool()>& is_interrupted_;
+  Waiter waiter_;
   Outcome& outcome_;
   const Target& target_;
   Pool& incoming_;
   Pool& outgoing_;
+  bool is_plain_;
+  std::vector<std::size_t> encoding_after_;  // by action
+  std::map<std::size_t, Frame> ready_;       // by action
   std::vector<Frame> kept_;    // by segment
   std::vector<bool> brought_;  // by segment
   std::deque<std::size_t> posted_;
@@ -364,9 +375,6 @@ class Run {
   Order posted_up_to_{std::numeric_limits<std::int64_t>::max(), 0};
   std::deque<InFlight> in_flight_;
   std::vector<float> decoded_;
-  std::vector<pollfd> awaited_;
-  bool was_interrupted_ = false;
-  double looked_s_ = now_s();
 };
 
 Pool& Engine::outgoing_of(std::size_t nbytes) { return outgoing_.try_emplace(nbytes, nbytes).first->second; }

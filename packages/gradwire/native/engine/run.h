@@ -10,33 +10,16 @@
 #include <map>
 #include <vector>
 
+#include "actions.h"
 #include "connection.h"
 #include "errors.h"
 #include "frame.h"
 #include "parameters.h"
 #include "pool.h"
+#include "waiter.h"
 #include "gradwire/format.h"
 
 namespace gradwire::engine {
-
-// The operations of gradwire/collectives/frame_order.py, in its order.
-enum class Do : std::int64_t { send_partial, publish, forward, add, store };
-
-// A rank's operation on one frame, as a row of 64-bit integers.
-struct Action {
-  Do what;
-  std::int64_t peer;
-  std::int64_t start;
-  std::int64_t stop;
-  std::int64_t keep;
-  std::int64_t step;
-  std::int64_t place;
-  std::int64_t segment;  // the index of the distinct segment
-
-  bool receives() const { return what == Do::add || what == Do::store; }
-  std::size_t count() const { return static_cast<std::size_t>(stop - start); }
-};
-static_assert(sizeof(Action) == 8 * sizeof(std::int64_t));
 
 struct Codec {
   const Format* format;
@@ -45,13 +28,6 @@ struct Codec {
   std::uint8_t id;
   std::uint32_t fingerprint;
   bool exact;
-};
-
-struct Peer {
-  std::int64_t rank;
-  Connection connection;
-  std::uint32_t next_sent;      // the sequence numbers of the next frames
-  std::uint32_t next_received;
 };
 
 struct Request {
@@ -68,8 +44,6 @@ struct Request {
   double timeout_s;
   int threads;
 };
-
-enum class Status { done, frame_refused, payload_refused, link_failed, timed_out, interrupted };
 
 // The result, and the costs as in gradwire/costs.py.
 struct Outcome {

@@ -4,6 +4,7 @@
 #include <sys/socket.h>
 #include <unistd.h>
 
+#include <algorithm>
 #include <array>
 #include <cstring>
 #include <string>
@@ -12,6 +13,7 @@
 
 #include "check.h"
 #include "engine/run.h"
+#include "gradwire/losses.h"
 #include "inputs.h"
 #include "kernels/bits.h"
 
@@ -45,9 +47,11 @@ class Sockets {
   std::array<int, 2> ends_{};
 };
 
+std::array<std::int64_t, 5> borders_of(std::int64_t n) { return {0, n / 4, n / 2, n / 2 + n / 8, n}; }
+
 // A ring of two ranks, in two segments a chunk.
 std::vector<Action> schedule(std::int64_t rank, std::int64_t n) {
-  const std::array<std::int64_t, 5> borders = {0, n / 4, n / 2, n / 2 + n / 8, n};
+  const std::array<std::int64_t, 5> borders = borders_of(n);
   std::vector<Action> actions;
   const auto add = [&](Do what, std::int64_t chunk, std::int64_t step) {
     for (std::int64_t i = 0; i < 2; ++i) {
@@ -74,7 +78,8 @@ struct Rank {
     request.values = values.data();
     request.segment_count = chunk.size();
     request.segments = 4;
-    request.codec = {chosen.format, chosen.params, chosen.params, kCodecId, kFingerprint, false};
+    const bool is_exact = chosen.format == find_format("pack") && chosen.params.a == 32;
+    request.codec = {chosen.format, chosen.params, chosen.params, kCodecId, kFingerprint, is_exact};
     request.flags = 1;
     request.ranks = 2.0F;
     if (measures) request.errors = {keeps ? lost.data() : nullptr, borders.data(), 2, sums.data()};
@@ -100,11 +105,35 @@ struct Rank {
   engine::Request request{};
 };
 
+// The averages of two ranks, segment by segment with the scalar kernels.
+Buffer<float> averages(const Case& chosen, const Buffer<float>& one, const Buffer<float>& other) {
+  const Target& target = *available_targets()[0];
+  const Format& format = *chosen.format;
+  const std::array<std::int64_t, 5> borders = borders_of(static_cast<std::int64_t>(one.size()));
+  Buffer<float> all(one);
+  for (std::size_t i = 0; i < 4; ++i) {
+    const std::int64_t start = borders[i];
+    const auto count = static_cast<std::size_t>(borders[i + 1] - start);
+    float* const sums = all.data() + start;
+    const float* const partial = (i < 2 ? one : other).data() + start;
+    const float* const own = (i < 2 ? other : one).data() + start;
+    Buffer<std::uint8_t> payload(format.max_nbytes(count, chosen.params), 0);
+    std::copy_n(own, count, sums);
+    std::size_t nbytes = format.encode(target, partial, count, payload.data(), chosen.params, 1);
+    format.decode(target, payload.data(), nbytes, sums, count, chosen.params, true, 1);
+    nbytes = format.encode(target, sums, count, payload.data(), chosen.params, 1);
+    format.decode(target, payload.data(), nbytes, sums, count, chosen.params, false, 1);
+    finish(target, sums, count, 2.0F, 1);
+  }
+  return all;
+}
+
 void exchange(const Case& chosen, Random& random, std::size_t n) {
   const bool measures = random.one_in(2);
   const bool keeps = random.one_in(2);
   Rank one(chosen, 0, random_chunk(random, n), measures, keeps);
   Rank other(chosen, 1, random_chunk(random, n), measures, keeps);
+  const Buffer<float> expected = averages(chosen, one.values, other.values);
   const Sockets sockets;
   Outcome outcomes[2];
   std::thread beside([&] { outcomes[1] = other.run(1, sockets[1]); });
@@ -115,6 +144,9 @@ void exchange(const Case& chosen, Random& random, std::size_t n) {
   }
   if (!one.values.same_bits(other.values)) {
     throw Failure(std::string("ranks differ after an exchange with ") + chosen.format->name);
+  }
+  if (!one.values.same_bits(expected)) {
+    throw Failure(std::string("the averages differ from the scalar ones with ") + chosen.format->name);
   }
 }
 

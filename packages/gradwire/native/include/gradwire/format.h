@@ -34,6 +34,20 @@ struct Ranges {
   // Decodes values [begin, end) of n, of a payload without a fault, to out[0 .. end - begin).
   void (*decode)(const Target& target, const std::uint8_t* payload, std::size_t n, std::size_t begin, std::size_t end,
                  const Params& params, float* out, bool add);
+  // Encodes values [begin, end) of n, from x[0 .. end - begin), to their place in a payload of max_nbytes(n) bytes. Null
+  // where a value's place or meaning depends on other ranges.
+  void (*encode)(const Target& target, const float* x, std::size_t n, std::size_t begin, std::size_t end,
+                 const Params& params, std::uint8_t* payload) = nullptr;
+};
+
+// The functions that finish sums: values are divided while the cache holds them. `finite` says whether all quotients are.
+struct Finishing {
+  // As `encode`; x becomes what `decode` returns for the payload, divided.
+  std::size_t (*encode)(const Target& target, float* x, std::size_t n, std::uint8_t* out, const Params& params,
+                        float divisor, bool& finite, int threads);
+  // As `decode`, divided.
+  const char* (*decode)(const Target& target, const std::uint8_t* payload, std::size_t nbytes, float* out, std::size_t n,
+                        const Params& params, float divisor, bool& finite, int threads);
 };
 
 struct Format {
@@ -43,7 +57,8 @@ struct Format {
                         const Params& params, int threads);
   const char* (*decode)(const Target& target, const std::uint8_t* payload, std::size_t nbytes, float* out,
                         std::size_t n, const Params& params, bool add, int threads);
-  const Ranges* ranges = nullptr;  // where there are such
+  const Ranges* ranges = nullptr;        // where there are such
+  const Finishing* finishing = nullptr;  // where it takes less than decoding a payload and dividing
 };
 
 // Null when no format has this name.

@@ -42,6 +42,22 @@ Loss lose(const Target& target, const Payload& payload, float* x, float* lost, s
 const char* decode_finished(const Target& target, const Payload& payload, float* x, std::size_t n, float divisor,
                             bool& finite, int threads);
 
+// A received payload, whose values are added to a segment, and the payload of the sums.
+struct Relay {
+  Payload received;
+  Params params;       // of the encoding of the sums, in the same format
+  std::uint8_t* out;   // max_nbytes bytes
+  bool adopts;         // whether the segment becomes the decoded sums, divided
+  float divisor;
+};
+
+// Returns whether `relay` serves a format.
+bool relays(const Format& format);
+
+// Adds a payload to x and encodes the sums, tile by tile; the payload of the sums is that of Format::encode. Returns what
+// is wrong with the received payload, and whether all adopted values are finite.
+const char* relay(const Target& target, const Relay& relay, float* x, std::size_t n, bool& finite, int threads);
+
 // Divides x; returns whether all quotients are finite.
 bool finish(const Target& target, float* x, std::size_t n, float divisor, int threads);
 

@@ -37,9 +37,9 @@ class Exchange:
     bucket on a device is encoded and decoded there (``on_device``), on the current stream, and is complete
     when a method returns. An exchange serves one thread at a time and refuses a second one.
 
-    A failure closes the link, which notifies the peers, and leaves the bucket partly summed, segment by
-    segment: every frame was added as a whole or not at all. All later calls raise an error with the first
-    reason, as they do after ``close``.
+    A failure closes the link, which notifies the peers, and leaves the bucket partly summed and averaged,
+    segment by segment: every frame was added as a whole or not at all. All later calls raise an error with
+    the first reason, as they do after ``close``.
 
     Parameters
     ----------
