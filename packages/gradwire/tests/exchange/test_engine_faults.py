@@ -23,6 +23,7 @@ from gradwire.plan import Plan
 from gradwire.wire import HEADER_NBYTES, PARTING, Header, frame_memory, memory_of, parting_frame, seal_frame
 from support.every_codec import SPECS
 from support.in_python import InPython
+from support.meshes import sockets
 
 RunRanks = Callable[..., list[Any]]
 NATIVE = [spec for spec in SPECS if isinstance(parse(spec), NativeCodec)]
@@ -206,6 +207,48 @@ def test_other_threads_keep_off_a_link_in_a_run() -> None:
         received, frames = received[8 + nbytes :], frames + 1
     assert frames >= 1
     theirs.close()
+
+
+def test_an_interrupt_before_the_run_leaves_the_link_usable(monkeypatch: pytest.MonkeyPatch) -> None:
+    first, second = sockets(2, 30.0)
+    exchanges = [Exchange(each, PLAN) for each in (first, second)]
+
+    def interrupted(*_: object) -> None:
+        raise KeyboardInterrupt
+
+    with monkeypatch.context() as patch:
+        patch.setattr("gradwire.exchange.exchange.EngineRun", interrupted)
+        with pytest.raises(KeyboardInterrupt):
+            exchanges[0].all_reduce(torch.ones(COUNT))
+    buckets = [torch.ones(COUNT), 3 * torch.ones(COUNT)]
+    other = threading.Thread(target=exchanges[1].all_reduce, args=(buckets[1],))
+    other.start()
+    exchanges[0].all_reduce(buckets[0])
+    other.join(30.0)
+    assert torch.equal(buckets[0], 2 * torch.ones(COUNT))
+    assert torch.equal(buckets[0], buckets[1])
+
+
+@pytest.mark.parametrize(
+    "position", ["gradwire.exchange.engine.run", "gradwire.links.channel.Channel.restore"]
+)
+def test_an_interrupt_beside_the_run_closes_every_connection(
+    position: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    pairs = [socket.socketpair() for _ in range(2)]
+    for ours, _ in pairs:
+        ours.setblocking(False)
+    link = SocketLink(0, {rank: ours for rank, (ours, _) in enumerate(pairs, 1)}, 0.2)
+
+    def interrupted(*_: object, **__: object) -> None:
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(position, interrupted)
+    with pytest.raises(KeyboardInterrupt):
+        Exchange(link, PLAN).all_reduce(torch.ones(COUNT))
+    assert [ours.fileno() for ours, _ in pairs] == [-1, -1]
+    for _, theirs in pairs:
+        theirs.close()
 
 
 def test_a_thread_in_a_run_does_not_abort_the_end_of_the_process() -> None:

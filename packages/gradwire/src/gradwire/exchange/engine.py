@@ -99,6 +99,12 @@ def lend(link: Link, codec: Codec, tensor: torch.Tensor) -> list[tuple[Channel, 
     return link.lend()
 
 
+def reclaim(link: Link) -> None:
+    """Return lent connections to the link, after an interrupt."""
+    if isinstance(link, SocketLink):
+        link.reclaim()
+
+
 def _is_native(name: str) -> bool:
     if name not in ("native", "python"):
         raise SpecError(f"{VARIABLE}: expected native or python, got {name!r}")
@@ -129,7 +135,10 @@ class EngineRun:
             self._feedback.begin(self._tensor)
             result = self._run()
         finally:
-            self._give_back(result)
+            try:
+                self._give_back(result)
+            finally:
+                reclaim(self._link)
         self._feedback.ran(self._order.finished, self._order.encoded, result.finite, result.lost_finite)
         if result.status != Status.DONE:
             self._raise(result)
@@ -171,8 +180,6 @@ class EngineRun:
         """Return the connections to the link, which continues where the engine stopped."""
         resources, link = self._resources, self._link
         if result is None:  # the engine didn't start
-            for channel, _ in self._connections:
-                channel.reclaim()
             return
         activity = link.activity
         activity.moved_at, activity.heard_at, activity.sent_at = result.times

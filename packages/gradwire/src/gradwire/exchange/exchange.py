@@ -17,7 +17,7 @@ from gradwire.costs import ExchangeCost
 from gradwire.devices import CPU, Staged, device_of, on_host
 from gradwire.errors import ExchangeError, FrameError, LinkError, PayloadError, SpecError
 from gradwire.exchange.backend import NativeAllReduce, NativeReducer, in_words
-from gradwire.exchange.engine import EngineRun, NativeOrder, forget_engine, lend, native_order
+from gradwire.exchange.engine import EngineRun, NativeOrder, forget_engine, lend, native_order, reclaim
 from gradwire.exchange.feedback import ErrorFeedback, FeedbackFactory, Residual, check_residual
 from gradwire.exchange.frames import Buffers, Framer, Transport, incoming_buffers
 from gradwire.exchange.norms import Norms, check_norms
@@ -244,10 +244,14 @@ class Exchange:
             reducer = self._reducer if request.half is Half.ALL_REDUCE else None
             if reducer is not None and reducer.takes(codec, tensor.numel()):
                 return self._sum_by_transport(reducer, tensor, feedback, resources, copies)
-            run = self._scheduled(resources, tensor, request.half, feedback, copies)
+            run = None
             try:
+                run = self._scheduled(resources, tensor, request.half, feedback, copies)
                 accounting = run.run()
             except BaseException as error:
+                reclaim(self.link)
+                if run is None:  # nothing was sent
+                    raise
                 self._fail(self._describe(request.half, run, error), error)
                 raise
             accounting.nonfinite = int(not feedback.finite)

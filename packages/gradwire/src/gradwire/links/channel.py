@@ -156,9 +156,10 @@ class Channel:
         return NativeState(self.fd, bytes(self._length[: self._filled]), self._low_water)
 
     def reclaim(self) -> None:
-        """End native code's use of the socket, which it has left as it was."""
+        """End native code's use of the socket, if any, which it has left as it was."""
         with self.turn:
-            self._end_use()
+            if self._is_lent:
+                self._end_use()
 
     def restore(self, link: Mover, end: End, memory: Callable[[], torch.Tensor]) -> list[Operation]:
         """End native code's use of the socket, and return the receives that it had posted, in order.

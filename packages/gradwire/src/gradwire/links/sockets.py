@@ -200,6 +200,11 @@ class SocketLink(Link):
                 return None
             return [(each, each.lend()) for each in channels]
 
+    def reclaim(self) -> None:
+        """End the use of connections that ``lend`` has returned, after an interrupt."""
+        for each in self._channels.values():
+            each.reclaim()
+
     def forget(self) -> None:
         """Close this process's copies of the sockets after a fork.
 
