@@ -24,7 +24,6 @@ import torch
 import torch.distributed as dist
 from torch._C._distributed_c10d import FileStore
 
-from gradwire.codecs import parse
 from gradwire.exchange import Exchange
 from gradwire.exchange.engine import VARIABLE
 from gradwire.links import ProcessGroupLink
@@ -91,7 +90,7 @@ def measure(rank: int, folder: str, repeats: int) -> None:
 
 def exchange_of(link: ProcessGroupLink, spec: str, engine: str) -> Callable[[torch.Tensor], object]:
     """Return an all-reduce of a bucket with a codec, by one of the engines."""
-    exchange = Exchange(link, Plan(parse(spec), "ring"))
+    exchange = Exchange(link, Plan.of(spec, algorithm="ring"))
 
     def run(bucket: torch.Tensor) -> object:
         os.environ[VARIABLE] = engine
