@@ -21,7 +21,7 @@ import torch
 from torch import nn
 
 from gradwire.pipe.correction import Eager
-from gradwire.sync.flat import FlatGradients
+from gradwire.sync.flat import Bucket, FlatGradients
 from gradwire.sync.used_parameters import scheduled
 
 OPTIMIZERS: dict[str, Callable[[list[nn.Parameter]], torch.optim.Optimizer]] = {
@@ -58,13 +58,15 @@ def measure(
     gradients.buffer.normal_(std=1e-3)
     eager = Eager(parameters, optimizer, 2, math.inf)
     values = scheduled(optimizer)
+    whole = Bucket(0, gradients.buffer.numel(), range(LAYERS))
 
     def step() -> None:
         gradients.attach()
         optimizer.step()
 
     def local_update() -> None:
-        eager.note(gradients, values)
+        eager.copy(gradients, whole)
+        eager.note(values)
         with eager.ahead():
             pass
 

@@ -63,9 +63,9 @@ def main() -> None:
         for model, optimizer, plan in zip(models[2:], made[2:], (whole, cut), strict=False)
     ]
     names = [f"{each}, {count}" for each in ("K = 2", "K = 1") for count in ("one bucket", "buckets")]
+    methods: list[gradwire.PipeSGD | DSync] = [*pipes, *syncs]
     blocks = {
-        name: steps_of(model, method)
-        for name, model, method in zip(names, models, [*pipes, *syncs], strict=False)
+        name: steps_of(model, method) for name, model, method in zip(names, models, methods, strict=False)
     }
     blocks["no exchange"] = lambda: block(lambda: alone(models[4], made[4], x), options.steps)
     times: dict[str, list[float]] = {name: [] for name in blocks}

@@ -156,8 +156,8 @@ def test_failures_have_the_same_error(fault: str, step: int | None, native_runs:
         theirs.close()
     (*expected, sums), (*errors, values) = found
     assert errors == expected
-    for python, native in zip(sums.split(SEGMENT), values.split(SEGMENT), strict=True):
-        assert torch.equal(native, python) or torch.equal(native, finished(python))
+    for walked, own in zip(torch.split(sums, SEGMENT), torch.split(values, SEGMENT), strict=True):
+        assert torch.equal(own, walked) or torch.equal(own, finished(walked))
     assert native_runs == [0]
     assert PARTING not in {parse(spec).wire_id for spec in SPECS}
 

@@ -134,7 +134,7 @@ def test_lossy_codecs_leave_all_ranks_with_the_same_bits(
 
 def test_the_exchange_begins_while_backward_computes(run_exchanges: Ranks) -> None:
     def body(exchange: Exchange) -> list[bool]:
-        seen, overlapped = Seen(exchange), []
+        seen, overlapped = Seen(exchange), list[bool]()
 
         class Slow(torch.autograd.Function):
             @staticmethod

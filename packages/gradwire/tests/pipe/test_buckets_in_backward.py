@@ -5,6 +5,7 @@ from __future__ import annotations
 import copy
 from collections import deque
 from collections.abc import Callable
+from functools import partial
 from threading import Event
 from typing import Any
 
@@ -73,7 +74,7 @@ def trained(
         with pipe_sgd(model, made, exchange, plan.pipeline, **options) as method:
             for step in range(STEPS):
                 between(model, step)
-                method.step(lambda step=step: loss(model, step, rank))
+                method.step(partial(loss, model, step, rank))
                 rows.append(weights(model))
         return torch.stack([*rows, weights(model)])
 
@@ -301,7 +302,7 @@ def test_a_bucket_leaves_in_backward_while_averages_of_the_step_before_arrive(
                 assert gates[step + 1].wait(20)
             return run(*given)
 
-        method.exchange.run = held_run  # type: ignore[method-assign]
+        method.exchange.run = held_run  # type: ignore[method-assign,assignment]
 
         def at_the_first_layer(step: int) -> None:
             mine = started.get(method._under_way._overlap._buckets, [])
@@ -310,12 +311,12 @@ def test_a_bucket_leaves_in_backward_while_averages_of_the_step_before_arrive(
 
         def loss(step: int) -> torch.Tensor:
             first: torch.Tensor = model[0](batch(step, 0))
-            middle: Any = Meet.apply(first, lambda: at_the_first_layer(step))
+            middle: Any = Meet.apply(first, lambda: at_the_first_layer(step))  # type: ignore[no-untyped-call]
             return model[1](middle).square().mean()  # type: ignore[no-any-return]
 
         with method:
             for step in range(STEPS):
-                method.step(lambda step=step: loss(step))
+                method.step(partial(loss, step))
             gates[STEPS].set()
         return seen
 
@@ -341,10 +342,12 @@ def test_ranks_whose_gradients_are_ready_in_different_orders_exchange_in_one(run
 
         with pipe_sgd(model, torch.optim.SGD(model.parameters(), lr=0.1), exchange) as method:
             run = method.exchange.run
-            method.exchange.run = lambda values, request: (
-                counts.append(values.numel()),
-                run(values, request),
-            )[1]  # type: ignore[method-assign,func-returns-value]
+
+            def counted(values: torch.Tensor, request: Any) -> Any:
+                counts.append(values.numel())
+                return run(values, request)
+
+            method.exchange.run = counted  # type: ignore[method-assign,assignment]
             for _ in range(3):
                 method.step(compute_loss)
         return counts, weights(model)
@@ -370,7 +373,7 @@ def test_a_run_resumes_from_gradients_in_flight_bit_for_bit(
                 for each, state in zip((method, model, optimizer), states[rank], strict=True):
                     each.load_state_dict(state)  # type: ignore[attr-defined]
             for step in steps:
-                method.step(lambda step=step: mean_square(model, step, rank))
+                method.step(partial(mean_square, model, step, rank))
             state = method.state_dict()
             saved = copy.deepcopy((state, model.state_dict(), optimizer.state_dict()))
         return saved, weights(model)
@@ -388,7 +391,7 @@ def test_more_gradients_than_before_are_refused_once_their_bucket_has_left(run_e
         model, rank = Tied(), exchange.link.rank
         method = pipe_sgd(model, torch.optim.SGD(model.parameters(), lr=0.1), exchange)
         for step in range(2):
-            method.step(lambda step=step: mean_square(model, step, rank))
+            method.step(partial(mean_square, model, step, rank))
         with pytest.raises(TensorError) as caught, method:
             method.step(lambda: in_pieces(model, 2, rank))
         return str(caught.value)

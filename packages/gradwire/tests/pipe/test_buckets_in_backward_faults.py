@@ -47,7 +47,7 @@ class Meet(torch.autograd.Function):
 
 def loss_of(model: nn.Sequential, in_backward: Callable[[], None]) -> torch.Tensor:
     """Return a loss whose backward calls a function after the last layer's gradients, of two buckets."""
-    middle: Any = Meet.apply(model[1](model[0](torch.ones(3, 5))), in_backward)
+    middle: Any = Meet.apply(model[1](model[0](torch.ones(3, 5))), in_backward)  # type: ignore[no-untyped-call]
     return model[2](middle).square().mean()  # type: ignore[no-any-return]
 
 
@@ -124,7 +124,7 @@ def test_a_written_parameter_in_an_eager_step_ends_all_ranks(
 
         def write() -> None:
             with torch.no_grad():
-                model[0].bias.add_(1)
+                next(model[0].parameters()).add_(1)
 
         method = started(model, exchange, 2, "eager")
         with pytest.raises(StateError, match="expected unchanged parameters"), method:

@@ -53,8 +53,8 @@ def telling(line: tuple[float, ...] = SLOW) -> AbstractContextManager[object]:
 
 def _told(line: tuple[float, ...]) -> Work[tuple[float, ...]]:
     """Return the line as work without a piece."""
+    yield from ()
     return line
-    yield None
 
 
 def unpaced() -> AbstractContextManager[object]:

@@ -313,10 +313,10 @@ def test_an_observer_that_breaks_ends_the_step_on_all_ranks(where: str, run_exch
 def test_a_front_end_may_exchange_the_change_of_its_weights_every_few_steps(
     period: int, run_exchanges: Ranks
 ) -> None:
-    def body(exchange: Exchange) -> tuple[list[list[float]], int, int]:
+    def body(exchange: Exchange) -> tuple[list[list[float]], int, float]:
         made = sync_over(exchange)
         sync = GradientSync(made.context, made.layouts, made.feedback)
-        weights, anchor, seen = torch.zeros(4), torch.zeros(4), []
+        weights, anchor, seen = torch.zeros(4), torch.zeros(4), list[list[float]]()
         for step in range(1, 2 * period + 1):
             sync.begin()
             weights += 1.0 + exchange.link.rank

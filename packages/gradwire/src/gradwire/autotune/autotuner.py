@@ -132,8 +132,7 @@ class Autotuner(PlanChooser):
             self._make(event or TunerEvent.CHOICE_IS_NEXT)
             event = None
         self._steps = self._step
-        if self._chosen is not None and (why := sync.connect_lanes(self._chosen.lanes)):
-            self._keep(sync.context.plan, why)
+        self._connect_lanes(sync)
         self._sample_for_look()
         self._times.leave_out(self._clock() - began)
         return self._chosen
@@ -263,6 +262,11 @@ class Autotuner(PlanChooser):
 
     def _paced(self, work: Work[T], now: StepTime) -> PacedWork[T]:
         return PacedWork(work, self._step, now.step_s, self._timeout_s, self._clock, self._config)
+
+    def _connect_lanes(self, sync: BetweenSteps) -> None:
+        """Connect the lanes of the chosen plan, or keep the present plan."""
+        if self._chosen is not None and (why := sync.connect_lanes(self._chosen.lanes)):
+            self._keep(sync.context.plan, why)
 
     def _choice_is_next(self) -> bool:
         is_next = self._state is TunerState.PROBE and self._step + 1 == self._decide_at

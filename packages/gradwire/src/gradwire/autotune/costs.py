@@ -149,7 +149,8 @@ def _seconds_of(cost: CodecCost) -> list[float]:
 
 def _with_seconds(cost: CodecCost, seconds: Sequence[float]) -> CodecCost:
     def timed(point: CodecPoint, times_s: Sequence[float]) -> CodecPoint:
-        return replace(point, **dict(zip(_TIMES, times_s, strict=True)))
+        encode_s, decode_s, decode_add_s = times_s
+        return replace(point, encode_s=encode_s, decode_s=decode_s, decode_add_s=decode_add_s)
 
     partial, finished = seconds[1 : 1 + len(_TIMES)], seconds[1 + len(_TIMES) :]
     points = tuple(timed(each, partial) for each in cost.points)

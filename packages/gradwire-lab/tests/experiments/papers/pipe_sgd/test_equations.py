@@ -71,13 +71,13 @@ def test_equation_6_adds_latencies_and_synchronisations() -> None:
     assert failed(rows(rest=0.0, at_3_segments=5.0)) == [SIX, f"{SIX} with the whole backward pass"]
     assert failed(rows(at_1_segments=1.0)) == [SIX, f"{SIX} with the whole backward pass"], "no latencies"
     assert failed(rows(beta=2.0))[1:] == [SIX, f"{SIX} with the whole backward pass"]
-    quick = failed(rows(**{"at_0.3_segments": 0.7}))
+    quick = failed(rows(None, **{"at_0.3_segments": 0.7}))
     assert quick == [f"{SIX} with the whole backward pass", "a step with segments over one without"]
 
 
 def test_a_step_with_the_whole_backward_pass_is_explained() -> None:
     assert verdicts(rows(), Verdict.EXPLAINED) == [SIX]
-    assert failed(rows(**{"at_0.3_segments": 1.8})) == [SIX, f"{SIX} with the whole backward pass"]
+    assert failed(rows(None, **{"at_0.3_segments": 1.8})) == [SIX, f"{SIX} with the whole backward pass"]
 
 
 def test_what_cannot_be_run_says_why() -> None:

@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from statistics import fmean, median
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from gradwire_lab.closed_forms.formulas import (
     AlphaBetaGamma,
@@ -198,13 +198,14 @@ def _segments(measured: MeasuredWays) -> Iterator[Claim]:
         return
     whole_s = measured.plain_s
     first_s = whole_s - row_of(measured.rows, kind=PLAIN)["rest_s"]
+    expected: list[Callable[[Any], float]] = [
+        lambda row: equation_s(measured, row["ratio"], row["segments"], first_s),
+        lambda row: equation_s(measured, row["ratio"], row["segments"], whole_s),
+        lambda row: measured.step_s("K = 2", row["ratio"]),
+    ]
     figures = [
-        {f"line of {row['ratio']:g}": median(row["steps_s"]) / over(row) for row in timed}
-        for over in (
-            lambda row: equation_s(measured, row["ratio"], row["segments"], first_s),
-            lambda row: equation_s(measured, row["ratio"], row["segments"], whole_s),
-            lambda row: measured.step_s("K = 2", row["ratio"]),
-        )
+        {f"line of {row['ratio']:g}": median(row["steps_s"]) / seconds(row) for row in timed}
+        for seconds in expected
     ]
     found = [replace(each, figures=own, of_each=True) for each, own in zip(bare, figures, strict=True)]
     rest = Explanation(WHOLE_BACKWARD, Bound(1 - WITHIN, (1 + WITHIN) * whole_s / first_s))

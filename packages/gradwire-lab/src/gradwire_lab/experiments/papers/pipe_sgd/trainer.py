@@ -183,7 +183,8 @@ def _rest_s(host: _Host, task: RankTask) -> float:
     for hook in hooks:
         hook.remove()
     task.optimizer.zero_grad()
-    return max(host.ranks.gather(median(rest)))
+    slowest_s: float = max(host.ranks.gather(median(rest)))
+    return slowest_s
 
 
 def _windows(host: _Host, step: Callable[[int], None], settled: int) -> list[float]:
