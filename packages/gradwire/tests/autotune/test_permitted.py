@@ -42,7 +42,7 @@ def test_the_present_settings_come_first(settings: Auto, why: str) -> None:
 @pytest.mark.parametrize(
     ("change", "why"),
     [
-        ({"residual": True}, "apart from codec, codecs, algorithm, segment_nbytes, got"),
+        ({"residual": True}, "apart from codec, codecs, algorithm, segment_nbytes, lanes, got"),
         ({"pipeline": 2}, "apart from"),
         ({"bucket_nbytes": 4096}, "apart from"),
         ({"algorithm": "butterfly"}, "expected one of the algorithms ring, tree, got butterfly"),
