@@ -29,9 +29,10 @@ class BackwardOverlap:
     with the gradient 0.
 
     A parameter may receive several gradients in one pass, for example from reentrant checkpoints, and a
-    callback may change a gradient later. The first pass counts them, and starts its buckets after backward.
-    Later passes await the largest number of gradients that any pass has counted. A gradient that exceeds this
-    number is an error if its bucket was already started. The ranks need not agree on these numbers.
+    callback may change a gradient later. The first pass that uses the parameter counts them, and its bucket
+    starts after backward. Later passes await the largest number of gradients that any pass has counted. A
+    gradient that exceeds this number is an error if its bucket was already started. The ranks need not agree
+    on these numbers.
 
     The hooks that detect gradients exist only during backward. Therefore they run after the user's hooks,
     whose changes are exchanged, and a backward pass within ``compute_loss`` (an accumulation over smaller
@@ -43,7 +44,7 @@ class BackwardOverlap:
         self._bucket_of = {
             index: number for number, bucket in enumerate(self._cut) for index in bucket.parameters
         }
-        self._awaited: dict[int, int] = {}  # by parameter; the default is ``_AT_THE_END``
+        self._awaited: dict[int, int] = {}  # by parameter; 0 for one that no pass has used
         self._works: list[BucketWork] = []
         self._has_given_up = False
 
@@ -131,7 +132,7 @@ class BackwardOverlap:
         self._gradients.collect_one(index)
         self._arrived[index] += 1
         self._versions[index] = self._gradients.version(index)
-        if self._arrived[index] >= self._awaited.get(index, _AT_THE_END):
+        if self._arrived[index] >= (self._awaited.get(index) or _AT_THE_END):
             self._missing[self._bucket_of[index]].discard(index)
             while len(self._works) < len(self._cut) and not self._missing[len(self._works)]:
                 self._start_next()
@@ -156,7 +157,7 @@ class BackwardOverlap:
             if has_changed and number < len(self._works):
                 raise TensorError(self._too_late(index, "its gradient changed"))
             arrived = _AT_THE_END if has_changed and self._arrived[index] else self._arrived[index]
-            awaited[index] = max(1, arrived, self._awaited.get(index, 1))
+            awaited[index] = max(arrived, self._awaited.get(index, 0))
         self._awaited = awaited
 
     def _has_changed(self, index: int) -> bool:
