@@ -153,6 +153,23 @@ def test_a_dead_peer_ends_all_lanes(run_processes: RunProcesses) -> None:
         assert left == 0
 
 
+def train_with_a_late_rank(lanes: int) -> None:
+    """Let rank 1 begin a step later than ``timeout_s``, but earlier than ``begin_timeout_s``."""
+    model = DistributedDataParallel(make_model(), **SMALL_BUCKETS)
+    plan = Plan(parse("fp8"), lanes=lanes)
+    attached = gradwire.attach(model, plan, timeout_s=1.0, begin_timeout_s=30.0)
+    for step in range(4):
+        if step == 2 and dist.get_rank() == 1:
+            time.sleep(2.5)
+        loss_of(model, step).backward()  # type: ignore[no-untyped-call]
+    attached.close()
+
+
+@pytest.mark.parametrize("lanes", [1, 3])
+def test_a_rank_may_begin_a_step_late_whatever_the_lane(run_processes: RunProcesses, lanes: int) -> None:
+    run_processes(2, train_with_a_late_rank, lanes)
+
+
 def pipe(lanes: int) -> torch.Tensor:
     """Train a pipeline with several buckets."""
     model = make_model()

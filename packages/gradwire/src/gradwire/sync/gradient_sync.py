@@ -75,6 +75,7 @@ class GradientSync:
         self._counted = StepCost(0)  # by ``count``, in the current step
         self._active: int | None = None
         self._is_in_step = self._has_begun = self._may_start_native = False
+        self._begun_lanes = set[SyncContext]()  # whose thread has a bucket of this step
         context.link.step = context.step
         begin_watching(context, self._observers)
 
@@ -132,6 +133,7 @@ class GradientSync:
         if all(each.is_done() for each in self._pending):  # else the thread is still at an earlier step
             context.link.step = context.steps_before + step
         self._active, self._has_begun, self._counted = active, active is not None, StepCost(0)
+        self._begun_lanes.clear()
         plans = [plan for each in self._observers if (plan := self._observed(each.begin, step, self))]
         assert len(plans) <= 1, "one observer chooses plans"
         for plan in plans:  # nothing is on the network now
@@ -148,8 +150,8 @@ class GradientSync:
         context.check()
         lane = self._lanes.of(bucket.index)
         work = BucketWork(lane, bucket, context.steps_done + 1, self.meter.count)
-        work.active, work.timeout_s = self._active, self._next_timeout_s()
         reason = why_bypassed(bucket.tensor)
+        work.active, work.timeout_s = self._active, self._next_timeout_s(lane, is_bypassed=reason is not None)
         if reason is not None:
             if context.ledger is not None:
                 context.ledger.bypassed(reason, f"bucket {bucket.index}", bucket.tensor.nbytes)
@@ -331,13 +333,16 @@ class GradientSync:
         context.is_closed = context.is_closed or context.exchange.transport.failure is None
         self._lanes.close(max((work.nbytes // 4 for work in self._pending), default=0))
 
-    def _next_timeout_s(self) -> float:
+    def _next_timeout_s(self, lane: SyncContext, *, is_bypassed: bool) -> float:
         """Return the limit of the next bucket's waits for a peer, in seconds.
 
         A step's first bucket cannot be averaged before all ranks have begun the step, and a rank may evaluate
-        or save alone before that. Its average shows that all ranks have begun.
+        or save alone before that. Its average shows that all ranks have begun. Buckets on other lanes and
+        routes may run before that, but the waits for bypassed buckets follow all earlier ones.
         """
-        return self.context.timeout_s if self._has_begun else self.context.begin_timeout_s
+        if self._has_begun and (is_bypassed or self._active is not None or lane in self._begun_lanes):
+            return self.context.timeout_s
+        return self.context.begin_timeout_s
 
     def _watch(self, work: BucketWork) -> None:
         found = [self._observed(each.bucket, work) for each in self._observers]
@@ -357,6 +362,7 @@ class GradientSync:
 
     def _start_on_thread(self, work: BucketWork, bucket: GradientBucket) -> None:
         self._may_start_native = False
+        self._begun_lanes.add(work.context)
         plan, layout, views, feedback = self.plan, bucket.layout, bucket.request.views, bucket.feedback
         if layout is not None and views is None and plan.places_parameters:
             views = self.layouts.views(layout, plan, self.context.world)
