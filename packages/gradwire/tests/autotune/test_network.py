@@ -1,11 +1,20 @@
 from __future__ import annotations
 
+import struct
+import time
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+
 from gradwire import Exchange, Link, Plan
 from gradwire.autotune.costs import LINE_FIELDS, line_of, measuring_line
 from gradwire.autotune.pacing import Together, at_once
 from gradwire.autotune.settings import DEFAULT
 from gradwire.errors import ExchangeError
+from gradwire.timing.packet_trains import MESSAGES
 from gradwire.timing.pairs import HostMap, map_hosts
+from gradwire.wire import frame_of
 from support.ranks import run_ranks
 
 BUDGET_S = 0.001
@@ -13,6 +22,20 @@ BUDGET_S = 0.001
 
 def _line(link: Link) -> tuple[float, ...]:
     return at_once(measuring_line(_alone(link.world), link.rank, BUDGET_S), Exchange(link, Plan()))
+
+
+def _line_in_steps(link: Link, hosts: HostMap, late_s: float, between: Callable[[int], None]) -> Any:
+    """Run a piece after each call of ``between``, as a training run does in each step."""
+    exchange, value, number = Exchange(link, Plan()), None, 0
+    work = measuring_line(hosts, link.rank, BUDGET_S, late_s=late_s)
+    while True:
+        try:
+            piece = work.send(value)
+        except StopIteration as done:
+            return done.value
+        assert piece is not None
+        between(number)
+        value, number = piece.call(exchange), number + 1
 
 
 def _alone(world: int) -> HostMap:
@@ -70,3 +93,36 @@ def test_a_peer_that_is_gone_is_an_error_of_the_exchange() -> None:
     failure, _ = run_ranks(2, run, errors="return")
     assert isinstance(failure, ExchangeError)
     assert str(failure).startswith("a measurement of the network failed: rank 0 ")
+
+
+@pytest.mark.parametrize("hosts", [_alone(3), HostMap(*[(b"a", b"a", b"b")] * 3)])
+@pytest.mark.parametrize("late_s", [0.5, 30.0])
+def test_a_rank_may_be_late_for_a_piece_but_not_longer_than_for_a_step(hosts: HostMap, late_s: float) -> None:
+    """A rank may evaluate between two pieces, for longer than the link's timeout."""
+
+    def run(link: Link) -> Any:
+        def between(number: int) -> None:
+            if link.rank == 1 and number in (0, 3, 12):
+                time.sleep(1.5)
+
+        return _line_in_steps(link, hosts, late_s, between)
+
+    found = run_ranks(3, run, timeout_s=0.5, errors="return")
+    if late_s > 1:
+        assert any(any(row) for row in found)
+    else:
+        assert all(isinstance(each, ExchangeError) for each in found)
+
+
+def test_a_peer_that_stops_within_a_piece_is_an_error_after_the_links_timeout() -> None:
+    def run(link: Link) -> float:
+        began = time.perf_counter()
+        if link.rank == 0:
+            link.isend(1, frame_of(struct.pack("<qqd", 1 << 10, MESSAGES, 0.0))).wait()
+            time.sleep(3.0)
+        else:
+            with pytest.raises(ExchangeError, match="rank 1 receiving from rank 0"):
+                _line_in_steps(link, _alone(2), 30.0, lambda _: None)
+        return time.perf_counter() - began
+
+    assert run_ranks(2, run, timeout_s=0.5)[1] < 2.5

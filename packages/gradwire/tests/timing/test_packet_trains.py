@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import math
+import struct
 import time
 from collections.abc import Callable
 from random import Random
@@ -10,15 +12,17 @@ from typing import Any
 import pytest
 import torch
 
+from gradwire.errors import LinkError
 from gradwire.links import Link, Port, Receiving, Sending, ThrottledLink, loopback
 from gradwire.links.base import Wrapper
 from gradwire.timing.line import Line
-from gradwire.timing.packet_trains import Direction, Train, answer, message_s_of
-from gradwire.wire import frame_memory
+from gradwire.timing.packet_trains import MESSAGES, Direction, Train, answer, message_s_of
+from gradwire.wire import frame_memory, frame_of
 from support.distant import distant
 from support.noise import likely, undisturbed
 
 RunRanks = Callable[..., list[Any]]
+ADVICE = "; use the same version of gradwire on all ranks$"
 PIECES, DUPLEX_PIECES, BUDGET_S = 8, 3, 0.02
 
 
@@ -145,3 +149,51 @@ def test_a_late_receiver_s_trains_count_only_if_there_are_no_others(late: list[b
     own.alone = [Train(1 << 20, 5e6 if each else 20e6, 0.1, 0.0, each) for each in late]
     own.alone.append(Train(1 << 16, 1e6, 0.1, 0.0))
     assert _line(own).nbytes_per_s == rate
+
+
+@pytest.mark.parametrize(
+    "order",
+    [
+        (-5, MESSAGES, 0.0),
+        (1 << 50, MESSAGES, 0.0),
+        (8, 1 << 60, 0.0),
+        (8, -7, 0.0),
+        (8, MESSAGES, math.nan),
+        (8, MESSAGES, -math.inf),
+    ],
+)
+def test_a_damaged_order_is_an_error_in_one_sentence(
+    order: tuple[int, int, float], run_ranks: RunRanks
+) -> None:
+    def run(link: Link) -> None:
+        if link.rank == 0:
+            link.isend(1, frame_of(struct.pack("<qqd", *order))).wait()
+        else:
+            with pytest.raises(LinkError, match=ADVICE) as caught:
+                answer(link, 0)
+            assert len(str(caught.value).splitlines()) == 1
+            assert str(caught.value).startswith("expected a ")
+
+    run_ranks(2, run)
+
+
+@pytest.mark.parametrize("trip_s", [None, 0.05])
+@pytest.mark.parametrize(
+    "report", [struct.pack("<d", each) for each in (math.nan, math.inf, -1.0, 1e300)] + [bytes(5)]
+)
+def test_a_damaged_report_is_an_error_in_one_sentence(
+    report: bytes, trip_s: float | None, run_ranks: RunRanks
+) -> None:
+    def run(link: Link) -> None:
+        if link.rank == 1:
+            own = Direction(0, [] if trip_s is None else [trip_s])
+            with pytest.raises(LinkError, match=ADVICE) as caught:
+                own.send_and_answer(link, None)
+            assert str(caught.value).startswith("expected a ")
+            return
+        nbytes, count, _ = struct.unpack("<qqd", link.irecv(1, frame_memory(24)).wait().numpy().tobytes())
+        for _ in range(count):
+            link.irecv(1, frame_memory(nbytes)).wait()
+        link.isend(1, frame_of(report)).wait()
+
+    run_ranks(2, run)

@@ -175,14 +175,21 @@ _LINKS = "a measurement of the network"
 """The name of a piece in errors."""
 
 
-def measuring_line(hosts: HostMap, rank: int, budget_s: float, config: AutoConfig = DEFAULT) -> Work[LineRow]:
+def measuring_line(
+    hosts: HostMap,
+    rank: int,
+    budget_s: float,
+    config: AutoConfig = DEFAULT,
+    late_s: float | None = None,
+) -> Work[LineRow]:
     """Return the ``Line`` from this rank to the next one in a ring, as a row; all 0 if it isn't measured.
 
     All ranks call it. It has only pieces in which all ranks take part, each of about ``budget_s``, or of a
-    round trip if that is longer.
+    round trip if that is longer. ``late_s`` limits the wait for other ranks to begin a piece; by default, the
+    link's timeout does.
     """
     alone, both = directions(hosts.hosts)
-    own, answered_nbytes = Direction((rank + 1) % len(hosts.hosts)), 0
+    own, answered_nbytes = Direction((rank + 1) % len(hosts.hosts), late_s=late_s), 0
 
     def piece(exchange: Exchange, group: Sequence[tuple[int, int]], *, begins: bool, is_duplex: bool) -> None:
         nonlocal answered_nbytes
@@ -191,14 +198,14 @@ def measuring_line(hosts: HostMap, rank: int, budget_s: float, config: AutoConfi
         sends = any(first == rank for first, _ in group)
         try:
             if begins and hosts.is_shared:
-                from_all(link, bytes(1))  # no host takes part in two measurements
+                from_all(link, bytes(1), late_s)  # no host takes part in two measurements
             if sends and is_duplex:
                 own.nbytes = own.nbytes if own.alone else answered_nbytes or own.nbytes
                 own.send_and_answer(link, sources[0] if sources else None)
             elif sends:
                 own.send(link, budget_s)
             elif sources:
-                answered_nbytes = answer(link, sources[0])
+                answered_nbytes = answer(link, sources[0], late_s)
         except LinkError as error:
             raise ExchangeError(f"{_LINKS} failed: {error}") from error
 

@@ -161,7 +161,7 @@ class Survey:
 
     def _measuring_line(self, budget_s: float) -> Work[tuple[float, ...]]:
         assert self._hosts is not None
-        return network.measuring_line(self._hosts, self._rank, budget_s, self._config)
+        return network.measuring_line(self._hosts, self._rank, budget_s, self._config, self._timeout_s)
 
     def choose(self, samples: Samples | None, now: StepTime, present: Plan) -> Work[Trial | None]:
         """Choose a plan and its rivals, the same on all ranks; None if a rank has no finite sample yet."""

@@ -19,9 +19,10 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from itertools import pairwise
 from statistics import median
+from typing import Any
 
-import torch
-
+from gradwire.errors import LinkError
+from gradwire.fields import Source, real, whole
 from gradwire.links.base import Link, Receiving, Sending
 from gradwire.timing.line import BURST_SHOWS_NBYTES, Line
 from gradwire.wire import frame_memory, frame_of
@@ -83,6 +84,8 @@ class Direction:
         The trains that were sent while nothing else was, and while this rank received trains, too.
     nbytes
         The size of the next train.
+    late_s
+        The limit for waits in a piece until the peer has answered, in seconds; None for the link's timeout.
     """
 
     peer: int
@@ -90,6 +93,8 @@ class Direction:
     alone: list[Train] = field(default_factory=list)
     both: list[Train] = field(default_factory=list)
     nbytes: int = _FIRST_NBYTES
+    late_s: float | None = None
+    _limit_s: float | None = field(default=None, init=False)
 
     @property
     def trip_s(self) -> float:
@@ -106,6 +111,7 @@ class Direction:
 
         The first call between distant hosts only measures the round trip.
         """
+        self._limit_s = self.late_s
         until, is_first = time.perf_counter() + budget_s, not self.trips_s
         if is_first or not self.is_distant:
             began = time.perf_counter()
@@ -128,10 +134,11 @@ class Direction:
 
     def send_and_answer(self, link: Link, source: int | None) -> None:
         """Send one train, while answering those of ``source``, if any."""
+        self._limit_s = self.late_s
         finish, sendings = self._start(link), list[Sending]()
         sendings.append(self._order(link, 0, _END))
         if source is not None:
-            sendings += _answer(link, source)[1]
+            sendings += _answer(link, source, self.late_s)[1]
         self.both.append(finish())
         for each in sendings:
             each.wait()
@@ -145,8 +152,9 @@ class Direction:
     def _ping(self, link: Link) -> None:
         began = time.perf_counter()
         sending, receiving = self._order(link, 0, 0), link.irecv(self.peer, frame_memory(_REPORT.size))
-        sending.wait()
-        receiving.wait()
+        sending.wait(self._limit_s)
+        receiving.wait(self._limit_s)
+        self._limit_s = None
         self.trips_s.append(time.perf_counter() - began)
 
     def _order(self, link: Link, nbytes: int, count: int) -> Sending:
@@ -162,9 +170,11 @@ class Direction:
         def finish() -> Train:
             reporting = link.irecv(self.peer, frame_memory(_REPORT.size))
             for each in sendings:
-                each.wait()
-            (message_s,) = _REPORT.unpack(_bytes_of(reporting))
-            took_s = time.perf_counter() - began - min(self.trips_s, default=0.0)
+                each.wait(self._limit_s)
+            (message_s,) = _read(_REPORT, reporting, self._limit_s)
+            self._limit_s, took_s = None, time.perf_counter() - began
+            _of(link, self.peer).read(message_s, real(0.0, 2 * took_s), "the seconds of a message")
+            took_s -= min(self.trips_s, default=0.0)
             total, rate = nbytes * MESSAGES, nbytes / max(message_s, _MOMENT_S)
             is_late = rate * took_s > _LATE_RATIO * total
             rate = total / took_s if is_late else rate
@@ -197,22 +207,27 @@ def _rate(trains: Sequence[Train]) -> float:
     return median(each.nbytes_per_s for each in timely or counted)
 
 
-def answer(link: Link, source: int) -> int:
+def answer(link: Link, source: int, late_s: float | None = None) -> int:
     """Time the trains of ``source``, and report their times to it, until it sends no more.
 
-    Return the size of the latest train.
+    Return the size of the latest train. ``late_s`` limits the wait for its first message; by default, the
+    link's timeout does. Raises ``LinkError``.
     """
-    latest_nbytes, reports = _answer(link, source)
+    latest_nbytes, reports = _answer(link, source, late_s)
     for each in reports:
         each.wait()
     return latest_nbytes
 
 
-def _answer(link: Link, source: int) -> tuple[int, list[Sending]]:
+def _answer(link: Link, source: int, late_s: float | None) -> tuple[int, list[Sending]]:
     """Return the size of the latest train, and the reports that are being sent."""
-    latest_nbytes, reports = 0, list[Sending]()
+    latest_nbytes, reports, own = 0, list[Sending](), _of(link, source)
     while True:
-        nbytes, count, trip_s = _ORDER.unpack(_bytes_of(link.irecv(source, frame_memory(_ORDER.size))))
+        nbytes, count, trip_s = _read(_ORDER, link.irecv(source, frame_memory(_ORDER.size)), late_s)
+        late_s = None
+        own.read(count, whole(_END, MESSAGES), "the number of messages")
+        own.read(nbytes, whole(0, _MOST_NBYTES), "the size of a message")
+        own.read(trip_s, real(0.0), "the seconds of a round trip")
         if count == _END:
             return latest_nbytes, reports
         latest_nbytes = nbytes * count
@@ -256,6 +271,18 @@ def _slope(first: tuple[int, float], second: tuple[int, float]) -> float:
     return (second[1] - first[1]) / (second[0] - first[0])
 
 
-def _bytes_of(receiving: Receiving) -> bytes:
-    message: torch.Tensor = receiving.wait()
-    return bytes(message.numpy().tobytes())
+def _of(link: Link, peer: int) -> Source:
+    """Return the origin of a peer's numbers, which may be damaged, for their validation."""
+    what = f"a train between rank {link.rank} and {link.name_of(peer)}"
+    return Source(what, "use the same version of gradwire on all ranks", LinkError)
+
+
+def _read(layout: struct.Struct, receiving: Receiving, timeout_s: float | None) -> tuple[Any, ...]:
+    """Return the numbers in a message. Raises ``LinkError``."""
+    message = bytes(receiving.wait(timeout_s).numpy().tobytes())
+    if len(message) != layout.size:
+        raise LinkError(
+            f"expected a message of {layout.size} bytes in a measurement, got {len(message)}; use the same "
+            "version of gradwire on all ranks"
+        )
+    return layout.unpack(message)

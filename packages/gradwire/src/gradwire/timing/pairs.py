@@ -61,14 +61,17 @@ def _digest(name: str) -> bytes:
     return hashlib.sha256(name.encode()).digest()[:_NAME_NBYTES]
 
 
-def from_all(link: Link, message: bytes) -> list[bytes]:
-    """Return the messages of all ranks, which have the same length. Raises ``LinkError``."""
+def from_all(link: Link, message: bytes, timeout_s: float | None = None) -> list[bytes]:
+    """Return the messages of all ranks, which have the same length. Raises ``LinkError``.
+
+    ``timeout_s`` limits a wait; by default, the link's timeout does.
+    """
     others = [rank for rank in range(link.world) if rank != link.rank]
     receivings = {rank: link.irecv(rank, frame_memory(len(message))) for rank in others}
     frame = frame_of(message)
     for sending in [link.isend(rank, frame) for rank in others]:
-        sending.wait()
-    heard = {rank: receiving.wait().numpy().tobytes() for rank, receiving in receivings.items()}
+        sending.wait(timeout_s)
+    heard = {rank: each.wait(timeout_s).numpy().tobytes() for rank, each in receivings.items()}
     return [heard.get(rank, message) for rank in range(link.world)]
 
 
