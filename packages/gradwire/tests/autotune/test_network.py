@@ -14,7 +14,8 @@ from gradwire.autotune.settings import DEFAULT
 from gradwire.errors import ExchangeError
 from gradwire.timing.packet_trains import MESSAGES
 from gradwire.timing.pairs import HostMap, map_hosts
-from gradwire.wire import frame_of
+from gradwire.wire import frame_of, parting_frame
+from support.meshes import sockets
 from support.ranks import run_ranks
 
 BUDGET_S = 0.001
@@ -126,3 +127,27 @@ def test_a_peer_that_stops_within_a_piece_is_an_error_after_the_links_timeout() 
         return time.perf_counter() - began
 
     assert run_ranks(2, run, timeout_s=0.5)[1] < 2.5
+
+
+@pytest.mark.parametrize("shared", [False, True])
+def test_a_peer_that_leaves_within_a_piece_has_closed_its_link(shared: bool) -> None:
+    """Its last frame arrives in place of a message."""
+    hosts = HostMap(*[(b"a", b"a", b"b")] * 3) if shared else _alone(3)
+
+    def run(link: Link) -> None:
+        def between(number: int) -> None:
+            if link.rank == 2 and number == 0:
+                link.leave(parting_frame([(2, 5)], has_left=True))
+                raise EOFError
+
+        link.step = 5
+        try:
+            _line_in_steps(link, hosts, 30.0, between)
+        except ExchangeError:
+            link.leave(parting_frame([(link.rank, 5)], has_left=True))
+            raise
+
+    first, second, third = run_ranks(3, run, links=sockets(3, 10.0), errors="return")
+    assert isinstance(third, EOFError)
+    for each in (first, second):
+        assert "closed" in str(each), each

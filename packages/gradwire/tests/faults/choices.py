@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from functools import partial
 from typing import Any
 
 import pytest
@@ -14,7 +15,6 @@ from gradwire.autotune.autotuner import Autotuner
 from gradwire.autotune.pacing import Together, Work, at_once
 from gradwire.autotune.step_times import StepTime, StepTimes
 from gradwire.autotune.survey import Survey
-from gradwire.autotune.trial import Trial
 from gradwire.exchange import Exchange
 from gradwire.links import Link
 from support.told_line import SLOW, STEP, WARM_UP, configure, tell_line
@@ -74,36 +74,28 @@ def strike(case: Case) -> None:
             assert isinstance(link, Wire)
             link.arm(act, case.frame)
 
+    def armed(work: Work[Any]) -> Work[Any]:
+        """Arm the link in the first piece with other ranks, which have as many pieces as this one."""
+        value, is_armed = None, False
+        while True:
+            try:
+                piece = work.send(value)
+            except StopIteration as done:
+                return done.value
+            if piece is not None and not is_armed:
+                piece, is_armed = Together(piece.what, partial(call_armed, piece.call)), True
+            value = yield piece
+
+    def call_armed(call: Callable[[Exchange], Any], exchange: Exchange) -> Any:
+        arm(exchange.link)
+        return call(exchange)
+
     if case.row.part == "probe":
         measure = costs.measuring_line
-
-        def measuring_line(*how: Any) -> Work[tuple[float, ...]]:
-            yield None
-            yield Together(_LINKS, lambda exchange: arm(exchange.link))
-            return (yield from measure(*how))
-
-        vars(costs)["measuring_line"] = measuring_line
+        vars(costs)["measuring_line"] = lambda *how: armed(measure(*how))
     else:
         choose = Survey.choose
-
-        def watched(own: Survey, *others: Any) -> Work[Trial | None]:
-            work = choose(own, *others)
-            first = next(work)
-            assert first is not None
-
-            def call(exchange: Exchange) -> Any:
-                arm(exchange.link)
-                return first.call(exchange)
-
-            value = yield Together(first.what, call)
-            while True:
-                try:
-                    value = yield work.send(value)
-                except StopIteration as done:
-                    found: Trial | None = done.value
-                    return found
-
-        Survey.choose = watched  # type: ignore[assignment, method-assign]
+        Survey.choose = lambda own, *others: armed(choose(own, *others))  # type: ignore[assignment, method-assign]
 
 
 def check_choices(chosen: Sequence[Sequence[int]]) -> list[str]:

@@ -189,7 +189,7 @@ def test_a_damaged_report_is_an_error_in_one_sentence(
             own = Direction(0, [] if trip_s is None else [trip_s])
             with pytest.raises(LinkError, match=ADVICE) as caught:
                 own.send_and_answer(link, None)
-            assert str(caught.value).startswith("expected a ")
+            assert "expected a " in str(caught.value)
             return
         nbytes, count, _ = struct.unpack("<qqd", link.irecv(1, frame_memory(24)).wait().numpy().tobytes())
         for _ in range(count):

@@ -19,12 +19,12 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from itertools import pairwise
 from statistics import median
-from typing import Any
 
 from gradwire.errors import LinkError
 from gradwire.fields import Source, real, whole
-from gradwire.links.base import Link, Receiving, Sending
+from gradwire.links.base import Link, Sending
 from gradwire.timing.line import BURST_SHOWS_NBYTES, Line
+from gradwire.timing.messages import memory_for, read
 from gradwire.wire import frame_memory, frame_of
 
 MESSAGES = 32
@@ -151,9 +151,9 @@ class Direction:
 
     def _ping(self, link: Link) -> None:
         began = time.perf_counter()
-        sending, receiving = self._order(link, 0, 0), link.irecv(self.peer, frame_memory(_REPORT.size))
+        sending, receiving = self._order(link, 0, 0), link.irecv(self.peer, memory_for(_REPORT.size))
         sending.wait(self._limit_s)
-        receiving.wait(self._limit_s)
+        read(link, self.peer, receiving, _REPORT.size, self._limit_s)
         self._limit_s = None
         self.trips_s.append(time.perf_counter() - began)
 
@@ -168,10 +168,10 @@ class Direction:
         sendings += [link.isend(self.peer, memory) for _ in range(MESSAGES)]
 
         def finish() -> Train:
-            reporting = link.irecv(self.peer, frame_memory(_REPORT.size))
+            reporting = link.irecv(self.peer, memory_for(_REPORT.size))
             for each in sendings:
                 each.wait(self._limit_s)
-            (message_s,) = _read(_REPORT, reporting, self._limit_s)
+            (message_s,) = _REPORT.unpack(read(link, self.peer, reporting, _REPORT.size, self._limit_s))
             self._limit_s, took_s = None, time.perf_counter() - began
             _of(link, self.peer).read(message_s, real(0.0, 2 * took_s), "the seconds of a message")
             took_s -= min(self.trips_s, default=0.0)
@@ -223,7 +223,8 @@ def _answer(link: Link, source: int, late_s: float | None) -> tuple[int, list[Se
     """Return the size of the latest train, and the reports that are being sent."""
     latest_nbytes, reports, own = 0, list[Sending](), _of(link, source)
     while True:
-        nbytes, count, trip_s = _read(_ORDER, link.irecv(source, frame_memory(_ORDER.size)), late_s)
+        ordering = link.irecv(source, memory_for(_ORDER.size))
+        nbytes, count, trip_s = _ORDER.unpack(read(link, source, ordering, _ORDER.size, late_s))
         late_s = None
         own.read(count, whole(_END, MESSAGES), "the number of messages")
         own.read(nbytes, whole(0, _MOST_NBYTES), "the size of a message")
@@ -275,14 +276,3 @@ def _of(link: Link, peer: int) -> Source:
     """Return the origin of a peer's numbers, which may be damaged, for their validation."""
     what = f"a train between rank {link.rank} and {link.name_of(peer)}"
     return Source(what, "use the same version of gradwire on all ranks", LinkError)
-
-
-def _read(layout: struct.Struct, receiving: Receiving, timeout_s: float | None) -> tuple[Any, ...]:
-    """Return the numbers in a message. Raises ``LinkError``."""
-    message = bytes(receiving.wait(timeout_s).numpy().tobytes())
-    if len(message) != layout.size:
-        raise LinkError(
-            f"expected a message of {layout.size} bytes in a measurement, got {len(message)}; use the same "
-            "version of gradwire on all ranks"
-        )
-    return layout.unpack(message)

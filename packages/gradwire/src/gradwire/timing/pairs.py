@@ -12,7 +12,8 @@ from dataclasses import dataclass
 
 from gradwire.links.base import Link
 from gradwire.machine import cores, is_inside, machine_id, processor
-from gradwire.wire import frame_memory, frame_of
+from gradwire.timing.messages import memory_for, read
+from gradwire.wire import frame_of
 
 Pair = tuple[int, int]
 _NAME_NBYTES = 16
@@ -67,11 +68,11 @@ def from_all(link: Link, message: bytes, timeout_s: float | None = None) -> list
     ``timeout_s`` limits a wait; by default, the link's timeout does.
     """
     others = [rank for rank in range(link.world) if rank != link.rank]
-    receivings = {rank: link.irecv(rank, frame_memory(len(message))) for rank in others}
+    receivings = {rank: link.irecv(rank, memory_for(len(message))) for rank in others}
     frame = frame_of(message)
     for sending in [link.isend(rank, frame) for rank in others]:
         sending.wait(timeout_s)
-    heard = {rank: each.wait(timeout_s).numpy().tobytes() for rank, each in receivings.items()}
+    heard = {rank: read(link, rank, each, len(message), timeout_s) for rank, each in receivings.items()}
     return [heard.get(rank, message) for rank in range(link.world)]
 
 

@@ -1,0 +1,39 @@
+"""Short messages without a header between two ranks, in place of which a peer's last frame may arrive."""
+
+from __future__ import annotations
+
+import torch
+
+from gradwire.errors import FrameError, LinkError
+from gradwire.links.base import Link, Receiving
+from gradwire.wire import PARTING_NBYTES, OutOfStepError, check_step, frame_memory
+
+
+def memory_for(nbytes: int) -> torch.Tensor:
+    """Return memory for a message of ``nbytes`` bytes, or for a last frame."""
+    return frame_memory(max(nbytes, PARTING_NBYTES))
+
+
+def read(link: Link, source: int, receiving: Receiving, nbytes: int, timeout_s: float | None = None) -> bytes:
+    """Return the ``nbytes`` bytes of a message of ``source``, which is received into ``memory_for`` it.
+
+    Raises ``LinkError``, also for a message of another length and for a rank's last frame.
+    """
+    frame, what = receiving.wait(timeout_s), f"rank {link.rank} receiving from {link.name_of(source)}"
+    try:
+        check_step(frame, None)
+    except OutOfStepError as error:
+        steps = "" if error.has_left else f" ({error})"
+        raise LinkError(f"{what}: {link.name_of(source)} has closed its link{steps}") from error
+    except FrameError:
+        pass  # it has no header
+    message: bytes = frame.numpy().tobytes()
+    is_whole = len(message) == max(
+        nbytes, PARTING_NBYTES
+    )  # a transport that knows no sizes returns all memory
+    if len(message) != nbytes and not is_whole:
+        raise LinkError(
+            f"{what}: expected a message of {nbytes} bytes, got one of {len(message)}; use the same version "
+            "of gradwire on all ranks"
+        )
+    return message[:nbytes]
