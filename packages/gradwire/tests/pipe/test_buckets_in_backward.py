@@ -185,12 +185,6 @@ def replaced(model: nn.Module, step: int, rank: int) -> torch.Tensor:
     return mean_square(model, step, rank)
 
 
-def in_pieces_at_last(model: nn.Module, step: int, rank: int) -> torch.Tensor:
-    """Use the shared weight only from the fourth step on, and its gradient comes in two pieces then."""
-    assert isinstance(model, Tied)
-    return model.middle(batch(step, rank)).square().mean() if step < 3 else in_pieces(model, step, rank)  # type: ignore[no-any-return]
-
-
 def scaled_at_the_end(model: nn.Module, step: int, rank: int) -> torch.Tensor:
     """Halve a gradient in place when backward ends."""
     (parameter, *_, last) = model.parameters()
@@ -223,7 +217,6 @@ def three_layers() -> nn.Module:
 CASES: dict[str, tuple[Callable[[], nn.Module], Loss]] = {
     "a parameter used twice": (Tied, mean_square),
     "gradients in pieces": (Tied, in_pieces),
-    "gradients in pieces of a parameter that early steps don't use": (Tied, in_pieces_at_last),
     "several backward passes": (three_layers, accumulated),
     "replaced gradients": (three_layers, replaced),
     "gradients changed when backward ends": (three_layers, scaled_at_the_end),

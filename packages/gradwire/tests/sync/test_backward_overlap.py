@@ -7,6 +7,7 @@ from collections.abc import Iterator
 import pytest
 import torch
 from torch import nn
+from torch.utils.checkpoint import checkpoint
 
 from gradwire.errors import ExchangeError
 from gradwire.exchange import Exchange
@@ -32,17 +33,21 @@ class Made:
         buckets = FlatBuckets(self.sync, self.gradients, "abc", [None] * 3, None, 4)
         self.overlap, self.started = BackwardOverlap(self.sync, buckets), list[int]()
 
-    def backward(self, *uses: int) -> tuple[list[int], list[int]]:
-        """Run a pass over these layers; return the parameters started during backward, and after it."""
+    def backward(self, *uses: int, pieces: bool = False) -> tuple[list[int], list[int]]:
+        """Run a pass over these layers; return the parameters started during backward, and after it.
+
+        With ``pieces``, each use gives its layer's parameter a gradient of its own.
+        """
         self.started = []
 
         def note(bucket: Bucket) -> None:
             self.started += bucket.parameters
 
         def loss() -> torch.Tensor:
-            x = torch.ones(1)
+            x = torch.ones(1, requires_grad=True)
             for use in uses:
-                x = self.layers[use](x)
+                layer = self.layers[use]
+                x = checkpoint(layer, x, use_reentrant=True) if pieces else layer(x)
             return x.sum()
 
         with self.overlap.guarded():
@@ -65,6 +70,13 @@ def made() -> Iterator[Made]:
 def test_the_first_pass_starts_all_buckets_after_backward(made: Made) -> None:
     assert made.backward(0, 1, 2) == ([], [2, 1, 0])
     assert made.backward(0, 1, 2) == ([2, 1, 0], [])
+
+
+@pytest.mark.parametrize("uses", [(0, 1, 2), (2, 0, 1, 2)])
+def test_a_parameter_is_counted_in_the_first_pass_that_uses_it(made: Made, uses: tuple[int, ...]) -> None:
+    made.backward(0, 1)
+    assert made.backward(*uses, pieces=True) == ([], [2, 1, 0]), "2 may receive more gradients than the first"
+    assert made.backward(*uses, pieces=True) == ([2, 1, 0], [])
 
 
 def test_a_bucket_without_a_gradient_and_all_after_it_start_after_backward(made: Made) -> None:
