@@ -132,3 +132,14 @@ def test_a_process_that_outlives_a_profile_that_went_well_goes_on() -> None:
 
 def test_a_folder_that_is_not_here_is_another_machine_s(tmp_path: Path) -> None:
     lifeline.end_with_command(tmp_path / "elsewhere")
+
+
+def test_a_folder_whose_second_name_is_taken_is_removed_too(temporary: Path) -> None:
+    with private_folder() as folder:
+        (folder / "gradients").write_bytes(bytes(1000))
+        taken = folder.with_name(f"{folder.name}.ended")
+        taken.mkdir()
+        (taken / "others").touch()
+    assert [*temporary.iterdir()] == [taken]
+    remove_leftovers()
+    assert [*temporary.iterdir()] == []

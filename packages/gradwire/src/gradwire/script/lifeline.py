@@ -92,7 +92,9 @@ def _remove(folder: Path) -> None:
     ended = folder if folder.suffix == _ENDED else folder.with_name(folder.name + _ENDED)
     with suppress(OSError):
         folder.rename(ended)
-    folder = ended
+        folder = ended
+    if not folder.exists():  # another process has renamed it
+        folder = ended
     deadline = time.monotonic() + _REMOVAL_S
     while folder.exists() and time.monotonic() < deadline:
         shutil.rmtree(folder, ignore_errors=True)
