@@ -70,9 +70,11 @@ def main() -> None:
     blocks["no exchange"] = lambda: block(lambda: alone(models[4], made[4], x), options.steps)
     times: dict[str, list[float]] = {name: [] for name in blocks}
     exchanges: dict[str, list[float]] = {"one bucket": [], "buckets": []}
-    for _ in range(options.turns):
+    for turn in range(options.turns):
         for name, run in blocks.items():
             times[name] += run()
+            if dist.get_rank() == 0:
+                print(f"turn {turn + 1}, {name}: {1e3 * median(times[name]):.1f} ms a step", flush=True)
         exchanges["one bucket"].append(exchange_s(pipes[0], [sum(counts)]))
         exchanges["buckets"].append(exchange_s(pipes[1], buckets))
     if dist.get_rank() == 0:

@@ -83,8 +83,8 @@ class Driven:
         self.plan, self._caplog = Auto().first_plan, caplog
 
     def connected(self, world: int) -> Autotuner:
-        link: Any = SimpleNamespace(HAS_ALL_REDUCE=True, hosts=2)
-        context: Any = SimpleNamespace(rank=0, world=world, link=link, begin_timeout_s=1.0, ledger=None, group=None)
+        context: Any = SimpleNamespace(rank=0, world=world, begin_timeout_s=1.0, ledger=None, group=None)
+        context.link = SimpleNamespace(HAS_ALL_REDUCE=True, hosts=2)
         rules = whole(1)  # all of a step's waiting is in its cost
         tuner = Autotuner(Auto(), rules, [("a", nn.Parameter(torch.zeros(4)))], lambda: self.now)
         tuner.connected(context)
