@@ -13,6 +13,7 @@ import pytest
 import torch
 from torch import nn
 from torch.autograd import Variable
+from torch.optim import Optimizer
 from torch.utils.checkpoint import checkpoint
 
 from gradwire.codecs import parse
@@ -27,12 +28,11 @@ Ranks = Callable[..., list[Any]]
 MakeModel = Callable[[], nn.Sequential]
 BatchLoss = Callable[[nn.Module, int, slice], Callable[[], torch.Tensor]]
 Loss = Callable[[nn.Module, int, int], torch.Tensor]
-OPTIMIZERS: dict[str, Callable[[Any], torch.optim.Optimizer]] = {
+OPTIMIZERS: dict[str, Callable[[Any], Optimizer]] = {
     "momentum": lambda p: torch.optim.SGD(p, lr=0.0625, momentum=0.9, weight_decay=1e-2, nesterov=True),
     "AdamW": lambda p: torch.optim.AdamW(p, lr=0.01),
 }
 STEPS = 7
-
 pytestmark = pytest.mark.usefixtures("no_thread_is_left")
 
 
@@ -98,7 +98,7 @@ def in_turn(
     optimizer, rows = make_optimizer(model.parameters()), list[torch.Tensor]()
     under_way = deque[list[list[torch.Tensor]]]()
 
-    def update(model: nn.Module, optimizer: torch.optim.Optimizer, gradients: list[torch.Tensor]) -> None:
+    def update(model: nn.Module, optimizer: Optimizer, gradients: list[torch.Tensor]) -> None:
         for parameter, gradient in zip(model.parameters(), gradients, strict=True):
             parameter.grad = gradient.clone()
         optimizer.step()
