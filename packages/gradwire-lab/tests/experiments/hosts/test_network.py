@@ -61,12 +61,12 @@ def test_a_network_that_no_testbed_can_be_is_refused(network: tuple[int, str]) -
 
 
 def test_each_network_has_one_testbed(monkeypatch: pytest.MonkeyPatch) -> None:
-    started, networks = [], list[tuple[int, str]]()
+    started, networks = [], list[dict[str, object]]()
 
-    def run(hosts: int, rate: str, command: list[str], *_: object, mtu_nbytes: int, nic: str) -> None:
+    def run(hosts: int, rate: str, command: list[str], *_: object, **link: object) -> None:
         assert command[:3] == [sys.executable, "-m", "gradwire_lab.experiments.hosts.rank"]
         started.append((hosts, rate, command[3], json.loads(command[4])))
-        networks.append((mtu_nbytes, nic))
+        networks.append(link)
 
     monkeypatch.setattr(network, "run_on_hosts", run)
     cells = [
@@ -79,12 +79,16 @@ def test_each_network_has_one_testbed(monkeypatch: pytest.MonkeyPatch) -> None:
         (hosts, rate, "some.module", {"target": 0.5, "cells": cells[first : first + 2]})
         for first, (hosts, rate) in zip((0, 2, 4), ((2, "1gbit"), (4, "1gbit"), (4, "2gbit")), strict=True)
     ]
-    assert networks == [(1500, "")] * 3
+    usual = {"mtu_nbytes": 1500, "nic": "", "delay": "0"}
+    assert networks == [usual] * 3
     with_nics = [
         {**cells[0], "mtu": 9000, "nic": words} for words in ("truncate:16", "truncate:16 --no-merge")
     ]
     measure_cells("some.module", with_nics, lambda _row: None)
-    assert networks[3:] == [(9000, "truncate:16"), (9000, "truncate:16 --no-merge")]
+    assert networks[3:] == [{**usual, "mtu_nbytes": 9000, "nic": each["nic"]} for each in with_nics]
+    delayed = [{**cells[0], "delay": delay} for delay in ("5ms", "25ms", "25ms")]
+    measure_cells("some.module", delayed, lambda _row: None)
+    assert networks[5:] == [{**usual, "delay": delay} for delay in ("5ms", "25ms")]
 
 
 PROGRAM = (

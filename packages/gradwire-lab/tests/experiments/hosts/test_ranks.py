@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import time
 from collections.abc import Iterator
 
 import pytest
@@ -16,7 +17,7 @@ from gradwire.links import loopback
 from gradwire.plan import Plan
 from gradwire_lab.experiments.hosts import MARK
 from gradwire_lab.experiments.hosts import ranks as module
-from gradwire_lab.experiments.hosts.ranks import Ranks, gradient, undisturbed
+from gradwire_lab.experiments.hosts.ranks import SETTLE_S, Ranks, gradient, undisturbed
 
 
 @pytest.fixture
@@ -104,3 +105,16 @@ def test_gradients_repeat_and_differ_between_seeds() -> None:
     assert torch.equal(gradient(1000, 1), gradient(1000, 1))
     assert not torch.equal(gradient(1000, 1), gradient(1000, 2))
     assert float(gradient(100_000, 1).abs().mean()) == pytest.approx(1e-3, rel=0.02)  # Laplace's scale
+
+
+def test_an_agreement_that_takes_longer_than_the_pause_is_not_counted(
+    ranks: Ranks, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    agreement_s = 5 * SETTLE_S
+
+    def slow(_values: torch.Tensor, _operation: object) -> None:
+        time.sleep(agreement_s)
+
+    monkeypatch.setattr(torch.distributed, "all_reduce", slow)
+    seconds = ranks.repeat_s(lambda: None, budget_s=0.01, least=3, most=3)
+    assert min(seconds) < agreement_s - SETTLE_S, "the start that was agreed on was not over"

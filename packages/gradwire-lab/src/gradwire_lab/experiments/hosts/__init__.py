@@ -5,7 +5,7 @@ from __future__ import annotations
 import importlib.util
 import json
 import sys
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from itertools import groupby
 
 from gradwire.errors import JobError
@@ -21,12 +21,15 @@ WARNING = b": LossyWarning: "
 LEAST_HOSTS = 2
 
 
-def check_networks(networks: Sequence[tuple[int, str]]) -> None:
-    """Raise ``SpecError`` or ``JobError`` unless all networks of hosts and rate are valid testbeds."""
-    for hosts, rate in networks:
+def check_networks(networks: Iterable[tuple[int, str] | tuple[int, str, str]]) -> None:
+    """Raise ``SpecError`` or ``JobError`` unless all networks are valid testbeds.
+
+    A network is a number of hosts and a rate, and may have a one-way delay.
+    """
+    for hosts, rate, *delay in networks:
         if hosts < LEAST_HOSTS:
             raise JobError(f"expected at least {LEAST_HOSTS} hosts, got {hosts}; pass a larger number")
-        Topology.even(hosts, rate)
+        Topology.even(hosts, rate, delay=delay[0] if delay else "0")
 
 
 def measure_cells(
@@ -39,20 +42,21 @@ def measure_cells(
     """Call ``measure`` of a module on all hosts, in one testbed per network of the cells.
 
     The arguments of ``measure`` are the ``Ranks``, the cells of one network, and ``more``, which is JSON.
-    Cells have ``hosts`` and ``rate``, and may have the links' ``mtu`` and, for a ``nic`` at each host, the
-    arguments of ``gradwire nic``; cells of one network are consecutive. ``variables`` are added to the hosts'
-    environment.
+    Cells have ``hosts`` and ``rate``. They may have the ``delay`` of every frame, the links' ``mtu``, and,
+    for a ``nic`` at each host, the arguments of ``gradwire nic``. Cells of one network are consecutive.
+    ``variables`` are added to the hosts' environment.
 
     Raises ``TestbedError`` if this machine can't create such a testbed, and ``JobError`` if a host fails.
     """
-    for (hosts, rate, mtu, nic), group in groupby(cells, key=_network):
+    for (hosts, rate, mtu, nic, delay), group in groupby(cells, key=_network):
         work = json.dumps({**(more or {}), "cells": [dict(cell) for cell in group]})
         program = [sys.executable, "-m", "gradwire_lab.experiments.hosts.rank", module, work]
-        run_on_hosts(hosts, rate, program, report, variables, mtu_nbytes=mtu, nic=nic)
+        run_on_hosts(hosts, rate, program, report, variables, mtu_nbytes=mtu, nic=nic, delay=delay)
 
 
-def _network(cell: Cell) -> tuple[int, str, int, str]:
-    return cell["hosts"], cell["rate"], cell.get("mtu", USUAL_MTU_NBYTES), cell.get("nic", "")
+def _network(cell: Cell) -> tuple[int, str, int, str, str]:
+    mtu_nbytes, nic, delay = cell.get("mtu", USUAL_MTU_NBYTES), cell.get("nic", ""), cell.get("delay", "0")
+    return cell["hosts"], cell["rate"], mtu_nbytes, nic, delay
 
 
 def run_on_hosts(
@@ -64,15 +68,17 @@ def run_on_hosts(
     *,
     mtu_nbytes: int = USUAL_MTU_NBYTES,
     nic: str = "",
+    delay: str = "0",
 ) -> None:
     """Run a command on every host of a new testbed, and report the rows that rank 0 prints.
 
-    ``variables`` are added to the environment. Raises ``TestbedError``, and ``JobError`` if a host fails.
+    ``delay`` is the added one-way delay of every frame, and ``variables`` are added to the environment.
+    Raises ``TestbedError``, and ``JobError`` if a host fails.
     """
     if importlib.util.find_spec("torch") is None:
         importlib.import_module("torch")  # raises here, instead of on every host
     card = [sys.executable, "-m", "gradwire", "nic", "--codec", *nic.split()] if nic else []
-    with Testbed(Topology.even(hosts, rate, mtu_nbytes=mtu_nbytes), nic=card) as bed:
+    with Testbed(Topology.even(hosts, rate, mtu_nbytes=mtu_nbytes, delay=delay), nic=card) as bed:
         environment = inherited_environment() | dict(variables or {})
         failure = bed.run(command, environment=environment, sinks=(Rows(report),)).failure
     if failure is not None:

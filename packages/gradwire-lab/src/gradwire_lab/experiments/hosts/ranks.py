@@ -37,6 +37,8 @@ SETTLE_S = 0.02
 
 A rate limiter regains its burst, as between training steps.
 """
+AGREEMENTS = 3
+"""The number of agreements before the first timed run, which measure how long one takes."""
 MOST_STOLEN = 0.02
 """The largest share of the cores' time that a hypervisor may take during a timed exchange."""
 
@@ -78,6 +80,7 @@ class Ranks:
 
     def __init__(self, rank: int, world: int, link: Link) -> None:
         self.rank, self.world, self.link = rank, world, link
+        self._agreement_s: float | None = None
 
     def line(self, longest_nbytes: int | None = None) -> Line:
         """Measure the link between ranks 0 and 1 with messages of all sizes up to ``longest_nbytes``.
@@ -213,12 +216,23 @@ class Ranks:
     def _meet(self) -> float:
         """Wait for a common time and return it.
 
-        Barriers end milliseconds apart, but all ranks share a clock.
+        Barriers end milliseconds apart, but all ranks share a clock. Between distant hosts, the ranks need
+        longer than the pause to agree on a time, which must not be over by then.
         """
-        moment = torch.tensor([time.monotonic() + SETTLE_S], dtype=torch.float64)
-        dist.all_reduce(moment, dist.ReduceOp.MAX)
-        time.sleep(max(0.0, float(moment[0]) - time.monotonic()))
-        return float(moment[0])
+        if self._agreement_s is None:
+            dist.barrier()
+            durations = [self._agree(time.monotonic())[1] for _ in range(AGREEMENTS)]
+            self._agreement_s, _ = self._agree(min(durations))
+        moment, _ = self._agree(time.monotonic() + SETTLE_S + self._agreement_s)
+        time.sleep(max(0.0, moment - time.monotonic()))
+        return moment
+
+    def _agree(self, value: float) -> tuple[float, float]:
+        """Return the largest value of all ranks, and the seconds that this took."""
+        began = time.monotonic()
+        found = torch.tensor([value], dtype=torch.float64)
+        dist.all_reduce(found, dist.ReduceOp.MAX)
+        return float(found[0]), time.monotonic() - began
 
     def gradient(self, count: int) -> torch.Tensor:
         """Return a synthetic gradient that differs between ranks."""

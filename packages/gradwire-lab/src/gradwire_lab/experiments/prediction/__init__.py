@@ -1,14 +1,14 @@
-"""The errors of predicted exchange times, and the extra time of plans chosen by prediction.
+"""The errors of predicted times, and the extra time of plans chosen by prediction.
 
-In every network (hosts and rate), the link, the hosts, and the codecs are measured first. Then each plan is
-timed, and its prediction is compared with the median time. For every network and size, a plan is *chosen* by
+In every network (hosts, rate, and delay), the link, the hosts, and the codecs are measured first. Then each
+plan is timed, and its prediction is compared with the median time. Without a delay, a plan is one exchange;
+between distant hosts, it is a step with buckets in lanes. For every network and size, a plan is *chosen* by
 prediction alone, and its time is compared with that of the best measured plan.
 """
 
 from __future__ import annotations
 
 import statistics
-from collections import defaultdict
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
@@ -17,10 +17,8 @@ from gradwire.cli.lists import between_commas, listed
 from gradwire.codecs import parse
 from gradwire.errors import SpecError
 from gradwire.plan import FLOAT_NBYTES, Plan
-from gradwire.tables import Column, Table, figure
 from gradwire.timing.replay import replay
-from gradwire.units import exact_size, parse_whole
-from gradwire_lab.columns import Columns, ms_of, table_of, text_of
+from gradwire.units import parse_duration, parse_whole
 from gradwire_lab.experiments.answer import Answer
 from gradwire_lab.experiments.experiment import (
     Cell,
@@ -32,86 +30,101 @@ from gradwire_lab.experiments.experiment import (
     sizes_between_commas,
 )
 from gradwire_lab.experiments.hosts import check_networks, measure_cells
+from gradwire_lab.experiments.prediction.tables import (
+    ALGORITHMS,
+    CODECS,
+    DISTANT_CODECS,
+    SHARDED,
+    is_distant,
+    table,
+)
 
 if TYPE_CHECKING:  # torch's import takes seconds: only the hosts need it
     from gradwire.timing.environment import Environment
     from gradwire_lab.experiments.hosts.ranks import Ranks
 
-ALGORITHMS = ("backend", "ring", "butterfly", "tree", "star", "hierarchical")
-CODECS = ("identity", "errbound:2^-10", "quantize:8")
-SHARDED = "sharded"
-"""A value of ``algorithm`` for a reduce-scatter with the codec, and an all-gather of weight updates."""
+Network = tuple[int, str, str]
+"""The number of hosts, the rate of their links, and the one-way delay of every frame, empty for none."""
 LEARNING_RATE = 1e-3
 """The learning rate of the weights in a sharded exchange."""
 SEGMENT_NBYTES = 1 << 20
 LEAST_HOSTS = {"hierarchical": 4}
 BUDGET_S = 2.0
 """The seconds for all exchanges of a cell, of which there are 3 to 15."""
-GOOD = 0.03
-"""The largest share by which a good choice may be slower than the best plan."""
-POINTS: Columns[Row] = (
-    (Column.of_text("algorithm"), text_of("algorithm")),
-    (Column.of_text("codec"), text_of("codec")),
-    (Column("measured", "ms"), ms_of("measured_s")),
-    (Column("fastest", "ms"), ms_of("fastest_s")),
-    (Column("slowest", "ms"), ms_of("slowest_s")),
-    (Column("predicted", "ms"), ms_of("predicted_s")),
-    (Column("error", "%"), lambda row: f"{100 * error(row):+.1f}"),
+NEAR: tuple[Network, ...] = (
+    (2, "200mbit", ""),
+    (3, "200mbit", ""),
+    (4, "200mbit", ""),
+    (4, "100mbit", ""),
+    (6, "100mbit", ""),
+    (8, "100mbit", ""),
 )
-CHOICES = (
-    Column("codecs"),
-    Column.of_text("chosen plan"),
-    Column("measured", "ms"),
-    Column.of_text("best plan"),
-    Column("measured", "ms"),
-    Column("loss", "%"),
+"""The networks without a delay. Their rates are low enough for two cores that all hosts share."""
+DISTANT: tuple[Network, ...] = (
+    (2, "50mbit", "5ms"),
+    (2, "200mbit", "5ms"),
+    (2, "50mbit", "25ms"),
+    (2, "200mbit", "25ms"),
+    (4, "50mbit", "5ms"),
+    (4, "100mbit", "25ms"),
 )
+"""The networks between distant hosts, with round trips of 10 and 50 ms."""
+GROUPS = {"near": NEAR, "distant": DISTANT}
+"""The networks by the names that ``--networks`` accepts in a list."""
+BUCKETS_AND_LANES = ((1, 1), (16, 1), (16, 4), (16, 16))
+"""The numbers of buckets and of lanes of steps between distant hosts."""
 
 
-def _networks(text: str) -> tuple[tuple[int, str], ...]:
-    return tuple(dict.fromkeys(map(_network, between_commas(text))))
+def _networks(text: str) -> tuple[Network, ...]:
+    found = [GROUPS[each] if each in GROUPS else (_network(each),) for each in between_commas(text)]
+    return tuple(dict.fromkeys(network for group in found for network in group))
 
 
-def _network(text: str) -> tuple[int, str]:
-    hosts, _, rate = text.partition(":")
+def _network(text: str) -> Network:
+    hosts, *parts = text.split(":")
     number = parse_whole(hosts)
-    if number is None or not rate:
+    if number is None or not 1 <= len(parts) <= 2 or not all(parts):
         raise SpecError(
-            f"expected a list of HOSTS:RATE for --networks, such as 4:1gbit,8:1gbit, got {text!r}"
+            "expected near, distant, or a list of HOSTS:RATE[:DELAY] for --networks, such as "
+            f"4:1gbit,2:200mbit:25ms, got {text!r}"
         )
-    return number, rate
+    rate, delay = (*parts, "")[:2]
+    return number, rate, delay if delay and parse_duration(delay) else ""
 
 
 @dataclass(frozen=True)
 class PredictionOptions(CheckedOptions):
-    """The options: networks, as numbers of hosts and rates, and bucket sizes.
+    """The options: networks, as numbers of hosts, rates, and one-way delays, and sizes of gradients.
 
-    By default, rates are low enough for two cores that all hosts share. At higher rates, a testbed measures
-    its cores instead of the network.
+    In networks without a delay, every exchange has one bucket. In others, whole steps are measured.
     """
 
-    networks: tuple[tuple[int, str], ...] = option(
-        ((2, "200mbit"), (3, "200mbit"), (4, "200mbit"), (4, "100mbit"), (6, "100mbit"), (8, "100mbit")),
-        "HOSTS:RATE,...",
-        shown="2:200mbit to 8:100mbit",
+    networks: tuple[Network, ...] = option(
+        NEAR,
+        "HOSTS:RATE[:DELAY],..., near (2:200mbit to 8:100mbit), distant (2:50mbit:5ms to 4:100mbit:25ms)",
+        shown="near",
         read=_networks,
     )
     sizes: tuple[int, ...] = option(
-        (2 << 20, 8 << 20), "sizes, of buckets", shown="2MiB,8MiB", read=sizes_between_commas
+        (2 << 20, 8 << 20), "sizes of gradients", shown="2MiB,8MiB", read=sizes_between_commas
     )
     sharded: bool = option(False, "time sharded exchanges, too", name="--with-sharded", is_switch=True)
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        check_networks(self.networks)
+        check_networks((hosts, rate, delay or "0") for hosts, rate, delay in self.networks)
         listed(self.sizes)
 
 
 def cells(options: PredictionOptions) -> list[Cell]:
-    """Return a cell for each network, size, algorithm, and codec.
+    """Return the exchanges of the networks without a delay, and the steps of the others.
 
     ``backend`` is used only with ``identity``.
     """
+    return _exchanges(options) + _steps(options)
+
+
+def _exchanges(options: PredictionOptions) -> list[Cell]:
     return [
         {
             "hosts": hosts,
@@ -121,11 +134,33 @@ def cells(options: PredictionOptions) -> list[Cell]:
             "codec": codec,
             "segment_nbytes": SEGMENT_NBYTES,
         }
-        for hosts, rate in options.networks
+        for hosts, rate, delay in options.networks
+        if not delay
         for nbytes in options.sizes
         for algorithm in (*ALGORITHMS, *([SHARDED] if options.sharded else []))
         for codec in CODECS
         if hosts >= LEAST_HOSTS.get(algorithm, 1) and (algorithm != "backend" or codec == CODECS[0])
+    ]
+
+
+def _steps(options: PredictionOptions) -> list[Cell]:
+    return [
+        {
+            "hosts": hosts,
+            "rate": rate,
+            "delay": delay,
+            "nbytes": nbytes,
+            "algorithm": "ring",
+            "codec": codec,
+            "segment_nbytes": SEGMENT_NBYTES,
+            "buckets": buckets,
+            "lanes": lanes,
+        }
+        for hosts, rate, delay in options.networks
+        if delay
+        for nbytes in options.sizes
+        for buckets, lanes in BUCKETS_AND_LANES
+        for codec in DISTANT_CODECS
     ]
 
 
@@ -136,10 +171,15 @@ def run(_options: PredictionOptions, cells: Sequence[Cell], _before: Sequence[Ro
 
 def measure(ranks: Ranks, cells: Sequence[Cell]) -> None:
     """Measure and predict the cells of one network, as one of its ranks."""
+    if is_distant(cells[0]):
+        from gradwire_lab.experiments.prediction import steps
+
+        steps.measure(ranks, cells, ranks.environment(list(DISTANT_CODECS)))
+        return
     environment = ranks.environment(list(CODECS))
     for cell in cells:
         algorithm, codec, count = cell["algorithm"], cell["codec"], cell["nbytes"] // FLOAT_NBYTES
-        if _is_sharded(cell):
+        if algorithm == SHARDED:
             seconds, predicted_s = _sharded(ranks, codec, count, environment)
         else:
             seconds = ranks.time_s(Plan(parse(codec), algorithm, SEGMENT_NBYTES), count, BUDGET_S, least=3)
@@ -198,66 +238,6 @@ def _sharded(
     family = Family(replace(environment, codecs=costs))
     workload = Workload((count,), backward_s=backward_s, update_s=update_s)
     return seconds, Predictor(workload, ranks.world, family).predict(plan).step_s
-
-
-def error(row: Row) -> float:
-    """Return the prediction's error as a share of the measured time."""
-    return float(row["predicted_s"] / row["measured_s"] - 1)
-
-
-def choose(rows: Sequence[Row]) -> Row:
-    """Return the row that the planner chooses: the simplest plan that ties with the fastest prediction."""
-    from gradwire.planner.predict import UNCERTAINTY
-
-    fastest_s = min(row["predicted_s"] for row in rows)
-    ties = [row for row in rows if row["predicted_s"] * (1 - UNCERTAINTY) <= fastest_s]
-    return min(ties, key=lambda row: (CODECS.index(row["codec"]), ALGORITHMS.index(row["algorithm"])))
-
-
-def table(rows: Sequence[Row]) -> list[str | Table]:
-    """Return measurements and choices per network and size, under three lists of codecs, and a summary."""
-    there = defaultdict(list)
-    for row in rows:
-        there[row["hosts"], row["rate"], row["nbytes"]].append(row)
-    found: list[str | Table] = []
-    losses: list[float] = []
-    for (hosts, rate, nbytes), group in there.items():
-        found += [f"{hosts} hosts at {rate}, {exact_size(nbytes)}:", "", table_of(POINTS, group), ""]
-        found += [Table(CHOICES, _choices([row for row in group if not _is_sharded(row)], losses)), ""]
-    errors = sorted(abs(error(row)) for row in rows)
-    good = sum(loss <= GOOD for loss in losses)
-    return [
-        *found,
-        f"Error of {len(rows)} predictions: median {100 * errors[len(errors) // 2]:.1f} %, 90th percentile "
-        f"{100 * errors[int(0.9 * len(errors))]:.1f} %, largest {100 * errors[-1]:.1f} %.",
-        "",
-        f"{good} of {len(losses)} choices by prediction are within {100 * GOOD:.0f} % of the best plan.",
-    ]
-
-
-def _choices(group: Sequence[Row], losses: list[float]) -> list[tuple[str, ...]]:
-    """Return the choices among these rows, and append their extra times to ``losses``."""
-    found = []
-    for number in range(1, len(CODECS) + 1):
-        allowed = [row for row in group if row["codec"] in CODECS[:number]]
-        chosen, best = choose(allowed), min(allowed, key=lambda row: row["measured_s"])
-        losses.append(chosen["measured_s"] / best["measured_s"] - 1)
-        plans = [text for row in (chosen, best) for text in (_plan(row), _ms(row["measured_s"]))]
-        found.append((str(number), *plans, f"{100 * losses[-1]:.1f}"))
-    return found
-
-
-def _is_sharded(row: Row) -> bool:
-    """Return whether a row's exchange is sharded, and so not comparable with all-reduces."""
-    return bool(row["algorithm"] == SHARDED)
-
-
-def _plan(row: Row) -> str:
-    return f"{row['algorithm']} {row['codec']}"
-
-
-def _ms(seconds: float) -> str:
-    return figure(1e3 * seconds)
 
 
 EXPERIMENT = Experiment(
