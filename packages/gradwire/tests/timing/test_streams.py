@@ -83,19 +83,30 @@ def test_a_late_comer_from_another_host_gets_an_equal_share() -> None:
 def test_a_newcomer_stands_behind_what_its_host_has_queued_but_not_behind_all_of_a_frame() -> None:
     home, far = ReplayPort(1e6), ReplayPort(1e9)
     streams = Streams[str](lambda _when, _stream, _version: None)
-    assert ReplayStream([home, far]).hold(1.0) == 1.0
-    small, large = ReplayStream([home]), ReplayStream([home])
+    assert ReplayStream([home, far]).hold(1.0, 10.0) == 1.0
+    small, large, newcomer = ReplayStream([home]), ReplayStream([home]), ReplayStream([home, far])
     streams.push(small, "small", 1000.0, 0.0)
-    assert ReplayStream([home, far]).hold(0.0) == pytest.approx(1e-3)
-    assert ReplayStream([home, far]).hold(0.9e-3) == pytest.approx(1e-3), "most of it has passed by then"
+    assert newcomer.hold(0.0, 10.0) == pytest.approx(1e-3)
+    assert newcomer.hold(0.9e-3, 10.0) == pytest.approx(1e-3), "most of it has passed by then"
     streams.push(large, "large", 1e9, 0.0)
-    newcomer = ReplayStream([home, far])
-    entry_s = newcomer.hold(0.0)
+    entry_s = newcomer.hold(0.0, 10.0)
     assert entry_s == pytest.approx((1000.0 + QUEUED_NBYTES) / 1e6)
-    assert newcomer.hold(entry_s / 2) >= entry_s, "no frame overtakes one that is held"
+    assert newcomer.hold(entry_s / 2, 10.0) >= entry_s, "no frame overtakes one that is held"
     streams.push(newcomer, "own", 10.0, entry_s)
-    assert newcomer.hold(2.0) == 2.0, "what follows its own frames does not queue again"
-    assert ReplayStream([ReplayPort(math.inf), home]).hold(0.0) == 0.0
+    assert newcomer.hold(2.0, 10.0) == 2.0, "what follows its own frames does not queue again"
+    assert ReplayStream([ReplayPort(math.inf), home]).hold(0.0, 10.0) == 0.0
+
+
+def test_newcomers_of_one_host_enter_in_their_order_each_after_the_queued_bytes_before_it() -> None:
+    home = ReplayPort(1e6)
+    streams = Streams[str](lambda _when, _stream, _version: None)
+    first, second, third, last = (ReplayStream([home]) for _ in range(4))
+    streams.push(first, "first", 1000.0, 0.0)
+    assert second.hold(0.0, 3000.0) == pytest.approx(1e-3)
+    assert third.hold(0.0, 1e9) == pytest.approx(4e-3)
+    assert last.hold(0.0, 10.0) == pytest.approx((4000.0 + QUEUED_NBYTES) / 1e6)
+    streams.push(second, "second", 3000.0, 1e-3)
+    assert ReplayStream([home]).hold(1e-3, 10.0) == pytest.approx((4010.0 + QUEUED_NBYTES) / 1e6)
 
 
 def test_an_endless_line_takes_no_time() -> None:

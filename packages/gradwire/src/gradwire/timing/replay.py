@@ -300,7 +300,7 @@ class _Machinery:
         stream = self._network.stream(frame)
         if not frame.queued:
             frame.queued = True
-            enters_s = stream.hold(now)
+            enters_s = stream.hold(now, frame.carried_nbytes)
             if enters_s > now:
                 self._schedule(enters_s, frame)
                 return

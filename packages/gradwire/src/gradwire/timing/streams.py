@@ -36,7 +36,15 @@ class ReplayPort:
     After an idle time, ``burst_nbytes`` pass at once, like the token bucket of a rate limiter.
     """
 
-    __slots__ = ("burst_nbytes", "carried_nbytes", "credit_nbytes", "idle_since_s", "nbytes_per_s", "streams")
+    __slots__ = (
+        "burst_nbytes",
+        "carried_nbytes",
+        "credit_nbytes",
+        "held_nbytes",
+        "idle_since_s",
+        "nbytes_per_s",
+        "streams",
+    )
 
     def __init__(self, nbytes_per_s: float, burst_nbytes: float = 0.0) -> None:
         self.nbytes_per_s, self.burst_nbytes = nbytes_per_s, burst_nbytes
@@ -45,6 +53,7 @@ class ReplayPort:
         self.streams: dict[
             ReplayStream, None
         ] = {}  # a set that keeps its order, so that a replay is repeatable
+        self.held_nbytes: dict[ReplayStream, float] = {}  # of streams that wait for queued bytes
 
     @property
     def busy_s(self) -> float:
@@ -71,14 +80,19 @@ class ReplayStream:
         self.remaining, self.rate, self.since_s, self.version = 0.0, 0.0, 0.0, 0
         self.begun_s = self.held_s = 0.0
 
-    def hold(self, now_s: float) -> float:
+    def hold(self, now_s: float, nbytes: float) -> float:
         """Return the time at which a frame that is sent now may enter, after other streams' queued bytes.
 
-        A frame of a stream that has frames in flight or on hold enters after them.
+        A frame of a stream that has frames in flight or on hold enters after them. Streams that begin at
+        once, such as those of lanes, enter one after the other: a host has one queue.
         """
-        if not self.loads and self.home.nbytes_per_s < math.inf:
-            queued = sum(min(QUEUED_NBYTES, other.left_nbytes(now_s)) for other in self.home.streams)
-            self.held_s = max(self.held_s, now_s + queued / self.home.nbytes_per_s)
+        home = self.home
+        if not self.loads and home.nbytes_per_s < math.inf:
+            queued = sum(min(QUEUED_NBYTES, other.left_nbytes(now_s)) for other in home.streams)
+            queued += sum(held for other, held in home.held_nbytes.items() if other is not self)
+            self.held_s = max(self.held_s, now_s + queued / home.nbytes_per_s)
+            if self.held_s > now_s:
+                home.held_nbytes.setdefault(self, min(QUEUED_NBYTES, nbytes))
         return max(self.held_s, now_s)
 
     def left_nbytes(self, now_s: float) -> float:
@@ -109,6 +123,7 @@ class Streams(Generic[Load]):
     def push(self, stream: ReplayStream, load: Load, nbytes: float, now_s: float) -> None:
         """Add a frame to a stream."""
         stream.loads.append((load, nbytes))
+        stream.home.held_nbytes.pop(stream, None)
         for port in stream.ports:
             port.carried_nbytes += nbytes
         if len(stream.loads) == 1:
