@@ -8,9 +8,9 @@ from dataclasses import replace
 import pytest
 
 from gradwire.codecs import Identity, parse
-from gradwire.planner.candidates import Space, Workload, candidates, in_lanes, lanes_in
+from gradwire.planner.candidates import Space, Workload, candidates, fastest_in_lanes, in_lanes, lanes_in
 from gradwire.planner.exchange_times import Family
-from gradwire.planner.predict import UNCERTAINTY, Predictor, rank
+from gradwire.planner.predict import UNCERTAINTY, Predictor, is_exact, rank
 from gradwire.planner.request import PlanRequest
 from gradwire.timing.environment import Environment
 from gradwire.timing.line import HostCost
@@ -38,22 +38,42 @@ def test_the_budget_admits_fewer_codecs_the_more_ranks_add_up_their_errors(envir
     assert isinstance(rank(request, place, 4).plan.codec, Identity)
 
 
-@pytest.mark.parametrize("rate", [1e6, 125e6, 1e10])
-def test_the_choice_is_among_the_fastest_of_all_plans(rate: float, environment: Make) -> None:
+@pytest.mark.parametrize(("rate", "latency_s"), [(1e6, 1e-4), (125e6, 1e-4), (1e10, 1e-4), (25e6, 0.025)])
+def test_the_choice_is_among_the_fastest_of_all_plans(
+    rate: float, latency_s: float, environment: Make
+) -> None:
     """The oracle predicts every plan, of which the search leaves most out."""
-    place, request = environment(rate), ask()
+    place, request = environment(rate, latency_s), ask()
     predictor = Predictor(request.workload, 3, Family(place))
     space = Space(tuple(map(parse, LOSSY)), ("ring", "star"), lanes=lanes_in(place))
     plans = [*candidates(space, request.workload, 3)]
     every = [predictor.predict(plan) for plan in plans]
     lanes = [predictor.predict(each) for plan in plans for each in in_lanes(plan, space, request.workload)]
     found, fastest_s = rank(request, place, 3), min(each.step_s for each in every)
-    assert found.considered == len(every) + sum(each.plan.lanes > 1 for each in found.ranking)
+    in_lanes_found = sum(each.plan.lanes > 1 for each in found.ranking)
+    assert len(every) + in_lanes_found <= found.considered <= len(every) + len(lanes)
+    for each in lanes:
+        assert predictor.least_s(each.plan) <= each.step_s * (1 + 1e-9)
     assert found.prediction in [*every, *lanes]
     assert found.prediction.step_s * (1 - found.uncertainty) <= fastest_s
     assert found.ranking[0].step_s == min(each.step_s for each in [*every, *lanes])
     plain = min(each.step_s for each in [*every, *lanes] if isinstance(each.plan.codec, Identity))
     assert found.uncompressed.step_s == plain
+
+
+def test_lanes_that_a_bound_rules_out_are_considered_but_not_predicted(environment: Make) -> None:
+    request = make_request(Workload((1 << 18,) * 16, backward_s=0.05), LOSSY, algorithms=["ring"])
+    place = environment(25e6, 0.025)
+    found = rank(request, place, 2)
+    predictor = Predictor(request.workload, 2, Family(place))
+    space = Space(tuple(map(parse, LOSSY)), ("ring",), lanes=lanes_in(place))
+    plans = [plan for plan in candidates(space, request.workload, 2) if not is_exact(plan)]
+    predicted = [each.plan for each in found.ranking if each.plan.lanes == 1 and not is_exact(each.plan)]
+    offered = fastest_in_lanes(space, request.workload, plans, predicted)
+    ruled_out = [plan for plan in offered if plan not in {each.plan for each in found.ranking}]
+    assert found.considered >= len(found.ranking) + len(ruled_out) > len(found.ranking)
+    for plan in ruled_out:
+        assert predictor.predict(plan).step_s * (1 - found.uncertainty) > found.ranking[0].step_s
 
 
 def test_repeats_that_disagree_widen_the_uncertainty_and_simplify_the_choice(environment: Make) -> None:

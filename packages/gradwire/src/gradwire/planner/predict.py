@@ -17,6 +17,7 @@ its part ``exposed_s`` doesn't overlap computation and adds to the step.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from functools import lru_cache, partial
@@ -276,36 +277,34 @@ def choose(predictor: Predictor, space: Space, uncertainty: float = UNCERTAINTY)
     """
     plans = list(candidates(space, predictor.workload, predictor.world))
     own = partial(fastest_in_lanes, space, predictor.workload, plans)
-    exact = _search(predictor, [plan for plan in plans if is_exact(plan)], uncertainty)
-    exact += map(predictor.predict, own(each.plan for each in sorted(exact, key=_time_s)))
-    lossy = _search(predictor, [plan for plan in plans if not is_exact(plan)], uncertainty, _fastest_s(exact))
-    lossy += map(predictor.predict, own(each.plan for each in sorted(lossy, key=_time_s)))
-    every = exact + lossy
+    every, exact, more = list[Prediction](), list[Prediction](), 0
+    for lossless in (True, False):
+        offered = [plan for plan in plans if is_exact(plan) == lossless]
+        found = _search(predictor, offered, uncertainty, every)
+        in_lanes = own(each.plan for each in sorted(found, key=_time_s))
+        every += found
+        every += _search(predictor, in_lanes, uncertainty, every)
+        exact, more = exact or every[:], more + len(in_lanes)
     worth_s = _fastest_s(exact) * (1 - uncertainty)
     worthwhile = [
         each for each in every if is_exact(each.plan) or each.to_loss_s + each.to_loss_deviation_s < worth_s
     ]
-    return Ranking(
-        _simplest(worthwhile, space),
-        min(exact, key=_time_s),
-        tuple(sorted(every, key=_time_s)),
-        len(plans) + sum(each.plan.lanes > 1 for each in every),
-        uncertainty,
-    )
+    by_time, considered = tuple(sorted(every, key=_time_s)), len(plans) + more
+    return Ranking(_simplest(worthwhile, space), min(exact, key=_time_s), by_time, considered, uncertainty)
 
 
 def _search(
-    predictor: Predictor, plans: Iterable[Plan], uncertainty: float, fastest_s: float | None = None
+    predictor: Predictor, plans: Iterable[Plan], uncertainty: float, known: list[Prediction]
 ) -> list[Prediction]:
-    """Return the predictions of all plans that may be the fastest or tie with the fastest."""
+    """Return the predictions of all plans that may be the fastest, or tie with it, also among the known."""
     bounds = {plan: predictor.least_s(plan) for plan in plans}
     found: list[Prediction] = []
+    fastest_s = min(map(_time_s, known), default=math.inf)
     for plan in sorted(bounds, key=bounds.__getitem__):
-        if fastest_s is not None and bounds[plan] * (1 - uncertainty) > fastest_s:
+        if bounds[plan] * (1 - uncertainty) > fastest_s:
             break
         found.append(predictor.predict(plan))
-        time_s = _time_s(found[-1])
-        fastest_s = time_s if fastest_s is None else min(fastest_s, time_s)
+        fastest_s = min(fastest_s, _time_s(found[-1]))
     return found
 
 
