@@ -99,7 +99,8 @@ class Driven:
         return self
 
     def begin(self) -> Plan | None:
-        sync: Any = SimpleNamespace(context=SimpleNamespace(plan=self.plan), exchange_now=_exchange_nothing)
+        sync: Any = SimpleNamespace(exchange_now=_exchange_nothing, connect_lanes=lambda _: "")
+        sync.context = SimpleNamespace(plan=self.plan)
         chosen = self.tuner.begin(self.number, sync)
         self.plan = chosen or self.plan
         return chosen
