@@ -1,4 +1,4 @@
-"""Hosts at one bridge, each in namespaces with its own name and ``/etc/hosts``, for ranks of a launched job.
+"""Hosts at bridges, each in namespaces with its own name and ``/etc/hosts``, for ranks of a launched job.
 
 ``run_hosts`` runs a program on all of them. The hosts have no default route and no name server.
 """
@@ -12,6 +12,7 @@ import sys
 import tempfile
 import time
 from collections.abc import Mapping, Sequence
+from ipaddress import ip_address
 from pathlib import Path
 from typing import Any
 
@@ -21,8 +22,12 @@ _OWN = ("unshare", "--net", "--mount", "--uts")
 _AREA = ("--map-root-user", "--pid", "--fork", "--kill-child", "--mount-proc")
 _HOST = """
 ip link set lo up
-ip address add "$1" dev eth0 nodad
-ip link set eth0 up
+number=0
+for place in $1; do
+    ip address add "$place" dev "eth$number" nodad
+    ip link set "eth$number" up
+    number=$((number + 1))
+done
 hostname "$2"
 mount --bind "$3" /etc/hosts
 shift 3
@@ -31,9 +36,11 @@ exec "$@"
 _LOCAL = "127.0.0.1 localhost\n::1 localhost\n"
 
 
-def address(host: int, family: int = 4) -> str:
-    """Return a host's address at the bridge."""
-    return f"10.78.0.{host + 1}" if family == 4 else f"fd77::{host + 1}"
+def address(host: int, family: int = 4, network: int = 0) -> str:
+    """Return a host's address at a bridge, on the interface with that number."""
+    return (
+        f"10.78.{network}.{host + 1}" if family == 4 else str(ip_address(f"fd77:0:0:{network}::{host + 1}"))
+    )
 
 
 def debian(host: int, hosts: int, family: int = 4) -> str:
@@ -50,13 +57,15 @@ def run_hosts(
     family: int = 4,
     ranks: int = 1,
     timeout_s: float = 120.0,
+    networks: int = 1,
 ) -> list[tuple[int, str]]:
     """Run ``ranks`` ranks of a Python program on each host; return exit codes and outputs in rank order.
 
     ``tables`` are the hosts' ``/etc/hosts``, and ``variables`` those of the environment that a launcher sets
-    beside the ranks. No variable for interfaces is inherited.
+    beside the ranks. No variable for interfaces is inherited. Each host has an interface in each network.
     """
     work = {"program": program, "tables": tables, "variables": variables, "family": family, "ranks": ranks}
+    work["networks"] = networks
     kept = {name: text for name, text in os.environ.items() if not name.endswith("SOCKET_IFNAME")}
     done = subprocess.run(
         [*_OWN, *_AREA, sys.executable, "-m", __name__, "all", str(timeout_s)],
@@ -82,20 +91,25 @@ def _started(*command: str) -> subprocess.Popen[str]:
 
 def _run_all(work: Mapping[str, Any], timeout_s: float) -> list[Any]:
     """Make the network, run all hosts, and return what each host's ranks returned."""
-    _ip("link add bridge type bridge")
-    _ip("link set bridge up")
+    networks = range(work["networks"])
+    for network in networks:
+        _ip(f"link add bridge{network} type bridge")
+        _ip(f"link set bridge{network} up")
     with tempfile.TemporaryDirectory() as folder:
         hosts = []
         for host, table in enumerate(work["tables"]):
             names = Path(folder, str(host))
             names.write_text(table, encoding="ascii")
-            where = f"{address(host, work['family'])}/{24 if work['family'] == 4 else 64}"
+            length = 24 if work["family"] == 4 else 64
+            where = " ".join(f"{address(host, work['family'], network)}/{length}" for network in networks)
             own = [sys.executable, "-m", __spec__.name, "host", str(timeout_s)]
             waits = f"read -r ready\n{_HOST}"
             hosts.append(_started(*_OWN, "sh", "-ec", waits, "sh", where, f"host{host}", str(names), *own))
             _wait_for_namespace(hosts[-1].pid)
-            _ip(f"link add h{host} type veth peer name eth0 netns {hosts[-1].pid}")
-            _ip(f"link set h{host} master bridge up")
+            for network in networks:
+                port = f"h{host}n{network}"
+                _ip(f"link add {port} type veth peer name eth{network} netns {hosts[-1].pid}")
+                _ip(f"link set {port} master bridge{network} up")
         for host, each in enumerate(hosts):
             assert each.stdin is not None
             each.stdin.write(f"ready\n{json.dumps({**work, 'host': host})}")

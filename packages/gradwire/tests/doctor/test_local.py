@@ -41,7 +41,7 @@ def test_a_card_says_what_is_here() -> None:
     assert (card.target, card.kernels_digest, card.plan) == ("scalar", "0123", "")
     assert [each.check for each in card.findings] == [
         *("Python", "torch", "gradwire", "kernels", "cores", "NUMA", "memory", "limits"),
-        *("interface", "TLS", "Gloo"),
+        *("interface", "TCP", "TLS", "Gloo"),
     ]
 
 

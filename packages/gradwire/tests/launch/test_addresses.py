@@ -144,6 +144,32 @@ def test_a_selected_interface_comes_before_the_route(
 
 
 @pytest.mark.usefixtures("several")
+@pytest.mark.parametrize(
+    ("variables", "addresses_of_lanes"),
+    [
+        ({VARIABLE: "eth1,eth10"}, [FAST, SLOW, FAST, SLOW]),
+        ({VARIABLE: "eth10,eth1,eth0"}, [SLOW, FAST, MANAGEMENT, SLOW]),
+        ({VARIABLE: "eth1"}, [FAST, FAST]),
+        ({}, [SLOW, SLOW]),
+        ({OTHER_VARIABLE: "^docker0"}, [SLOW, SLOW]),
+        ({OTHER_VARIABLE: "=eth1"}, [FAST, FAST]),
+    ],
+)
+def test_lanes_take_turns_at_the_interfaces_of_the_list(
+    variables: dict[str, str], addresses_of_lanes: list[str]
+) -> None:
+    found = [own_choice(variables, "10.2.0.1", lane) for lane in range(len(addresses_of_lanes))]
+    assert found == addresses_of_lanes
+
+
+@pytest.mark.usefixtures("several")
+def test_a_lane_whose_interface_has_no_address_names_it() -> None:
+    assert own_choice({VARIABLE: "eth1,docker0"}, lane=2) == FAST
+    with pytest.raises(LinkError, match="with an address, got 'docker0'; choose one of: lo, "):
+        own_choice({VARIABLE: "eth1,docker0"}, lane=1)
+
+
+@pytest.mark.usefixtures("several")
 def test_on_the_stores_host_another_hosts_rank_leads_to_the_address(monkeypatch: pytest.MonkeyPatch) -> None:
     others = ["127.0.0.1", "172.16.0.1", "10.2.0.9", "10.1.0.9"]
     assert choice_towards(others, {}) == SLOW

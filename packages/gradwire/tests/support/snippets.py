@@ -43,6 +43,7 @@ UNDER_TORCHRUN = (
     "docs/ddp.md/0",
     "docs/fsdp.md/0",
     "docs/fsdp.md/1",
+    "docs/how-to/several_nics.md/0",
     "docs/integrations.md/0",
     "docs/integrations.md/1",
     "docs/integrations.md/2",

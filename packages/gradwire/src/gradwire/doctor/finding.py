@@ -84,6 +84,15 @@ _SOURCE = Source("a rank's description", "install the same gradwire on all machi
 
 
 @dataclass(frozen=True)
+class TcpSettings:
+    """The kernel's settings of TCP on a rank's machine; 0 if unknown."""
+
+    send_nbytes: int = 0  # the largest buffer of a connection for sending, of net.ipv4.tcp_wmem
+    receive_nbytes: int = 0  # the same for receiving, of net.ipv4.tcp_rmem
+    slow_start_after_idle: int = 0  # 1 if a connection probes its rate again after a pause
+
+
+@dataclass(frozen=True)
 class Card:
     """One rank's card: its software, machine, addresses, plan, and findings."""
 
@@ -98,6 +107,7 @@ class Card:
     loopback: bool  # whether an address is a loopback address
     plan: str  # as JSON; "" if there is none, or it cannot be read
     findings: tuple[Finding, ...]
+    tcp: TcpSettings = TcpSettings()
 
     @property
     def plan_digest(self) -> str:

@@ -27,6 +27,7 @@ from gradwire.doctor.software import (
     find_interfaces,
     self_test,
 )
+from gradwire.doctor.tcp import check_congestion, find_tcp
 from gradwire.errors import SpecError, one_line
 from gradwire.machine import cores, machine_id
 from gradwire.plan import Plan
@@ -175,7 +176,7 @@ def examine_machine(
     found, interfaces = find_resources(), find_interfaces(environment)
     tested = None if problems else self_test(every_codec())
     plan, plan_findings = _read_plan(plan_file)
-    network = [check_interfaces(interfaces), check_tls(environment)]
+    network = [check_interfaces(interfaces), check_congestion(environment), check_tls(environment)]
     if torch_version and not any_failed(network):  # Gloo would report the same failure less clearly
         network.append(check_gloo(environment))
     findings = (
@@ -204,6 +205,7 @@ def examine_machine(
         loopback=interfaces.is_loopback,
         plan=plan_text(plan),
         findings=findings,
+        tcp=find_tcp(),
     )
 
 

@@ -30,6 +30,7 @@ from gradwire.doctor.compare import (
 )
 from gradwire.doctor.finding import Card, Diagnosis, DoctorOptions, Finding, any_failed, merge, name_ranks
 from gradwire.doctor.local import examine_machine
+from gradwire.doctor.tcp import check_distance
 from gradwire.errors import JobError, LinkError
 from gradwire.launch.local import RankContext
 from gradwire.launch.rendezvous import join_launched, joined_group
@@ -180,7 +181,8 @@ class _LeadingRank:
                 for peer in range(1, link.world) if lines else ():
                     self.order("line", rank=peer)
                     found.looks[peer] = look_at_line(link, peer)
-                found.findings += check_lines(found.looks) if lines else []
+                if lines:
+                    found.findings += [*check_lines(found.looks), *check_distance(found.cards, found.looks)]
                 doing = "trial"
                 found.findings += self._try_plan(link)
         except LinkError as error:

@@ -6,6 +6,8 @@ a store's host, it is the first address of this host's name, as in Gloo.
 
 On the store's host, that route may be the loopback interface. The address then depends on the other ranks:
 it is the local address of the route to one on another host (``listening``).
+
+Only ``GLOO_SOCKET_IFNAME`` is a list in the user's order, so only its interfaces are those of lanes.
 """
 
 from __future__ import annotations
@@ -88,11 +90,12 @@ def _selects(text: str, name: str) -> bool:
     return excludes != any(name == each if exact else name.startswith(each) for each in given)
 
 
-def own_choice(environment: Mapping[str, str], store_host: str = "") -> str:
+def own_choice(environment: Mapping[str, str], store_host: str = "", lane: int = 0) -> str:
     """Return the address to listen on; "" if it depends on the other ranks.
 
-    ``store_host`` is the name or address of the store's host, "" if there is none. Raises ``LinkError`` if
-    the user selects an interface without an address.
+    ``store_host`` is the name or address of the store's host, "" if there is none. ``lane`` is the number of
+    the link's lane. Of n interfaces in ``GLOO_SOCKET_IFNAME``, lane j uses number j modulo n. Raises
+    ``LinkError`` if the user selects an interface without an address.
     """
     selected = selection(environment)
     if selected is None and not store_host:
@@ -101,11 +104,12 @@ def own_choice(environment: Mapping[str, str], store_host: str = "") -> str:
     is_away = bool(route) and not is_loopback(route)
     if selected is None:
         return route if is_away else ""
-    first, *others = selected.addresses()
+    name = selected.names[lane % len(selected.names) if selected.variable == VARIABLE else 0]
+    first, others = address_of(name), selected.addresses()[1:]
     if not first:
         raise LinkError(
-            f"{selected.variable}: expected an interface with an address, got {selected.names[0]!r}; "
-            f"choose one of: {', '.join(interfaces())}"
+            f"{selected.variable}: expected an interface with an address, got {name!r}; choose one of: "
+            f"{', '.join(interfaces())}"
         )
     if selected.variable == VARIABLE or not others:
         return first

@@ -18,13 +18,13 @@ from gradwire.launch.addresses import VARIABLE, choice_towards, interface_of, is
 from gradwire.launch.store import TimedStore
 
 
-def listening_address(store: TimedStore, rank: int, world: int, deadline: float) -> str:
-    """Return the address on which this rank listens; all ranks of the store call this once.
+def listening_address(store: TimedStore, rank: int, world: int, deadline: float, lane: int = 0) -> str:
+    """Return the address on which this rank's lane listens; all ranks of the store call this once.
 
     Raises ``LinkError`` if the store fails or a selected interface has no address, and ``TimeoutError`` if
     this rank needs another's address and doesn't get it by the deadline.
     """
-    own = own_choice(os.environ, store.host)
+    own = own_choice(os.environ, store.host, lane)
     store.set(address_key(rank), own, deadline)
     return own or choice_towards(_others(store, rank, world, deadline), os.environ)
 

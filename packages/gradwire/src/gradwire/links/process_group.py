@@ -91,6 +91,9 @@ class ProcessGroupLink(SocketLink):
     tos
         The type of service that marks the connections for values that NICs may compress, such as
         ``gradwire.wire.TOS``; 0 for no such connections. The same on all members.
+    lane
+        The number of this link among the lanes of a model: of n interfaces in ``GLOO_SOCKET_IFNAME``, lane j
+        uses number j modulo n.
     """
 
     HAS_ALL_REDUCE = True
@@ -101,6 +104,7 @@ class ProcessGroupLink(SocketLink):
         ranks: Sequence[int] | None = None,
         timeout_s: float = 30.0,
         tos: int = 0,
+        lane: int = 0,
     ) -> None:
         check_tos(tos)
         members = dist.get_process_group_ranks(group)
@@ -122,10 +126,12 @@ class ProcessGroupLink(SocketLink):
         names = [f"rank {each}" for each in order]
         what = f"{names[rank]} connecting with the {len(order)} ranks of its group"
         store = PrefixStore(f"link {number}", own_part(group, store_of(group), what, timeout_s))
-        connections = connect_ranks(store, rank, names, timeout_s, tls)
+        connections = connect_ranks(store, rank, names, timeout_s, tls, lane=lane)
         try:
             marked = (
-                connect_ranks(PrefixStore("marked", store), rank, names, timeout_s, tos=tos) if tos else {}
+                connect_ranks(PrefixStore("marked", store), rank, names, timeout_s, tos=tos, lane=lane)
+                if tos
+                else {}
             )
             own = Endpoints(store, what, time.monotonic() + timeout_s, names).find(rank)
         except BaseException:

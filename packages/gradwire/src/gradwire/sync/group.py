@@ -76,18 +76,19 @@ def connect(
     ending: str,
     ranks: Sequence[int] | None = None,
     tos: int = 0,
+    lane: int = 0,
 ) -> ProcessGroupLink:
     """Return a new link between the members of ``group``, in the order of ``ranks``.
 
-    ``tos`` is the plan's type of service. Raises ``kind``. If members are absent, the error's text ends with
-    ``ending``.
+    ``tos`` is the plan's type of service, and ``lane`` the number of the link among a model's lanes. Raises
+    ``kind``. If members are absent, the error's text ends with ``ending``.
     """
     try:
         store_of(group)
     except LinkError as error:
         raise kind(str(error)) from error
     try:
-        return ProcessGroupLink(group, ranks, timeout_s, tos)
+        return ProcessGroupLink(group, ranks, timeout_s, tos, lane)
     except LinkError as error:
         raise kind(f"{error}{ending}") from error
 

@@ -117,8 +117,9 @@ class Lanes:
                 f"rank {first.rank}: expected a plan with lanes=1 for a link without a process group, got "
                 f"lanes={number}; use lanes=1"
             )
-        link = connect(first.group, first.timeout_s, AttachError, f"; {AFTER_AGREEING}", tos=plan.tos)
-        lane = SyncContext(
+        ending, lane = f"; {AFTER_AGREEING}", len(self._contexts)
+        link = connect(first.group, first.timeout_s, AttachError, ending, tos=plan.tos, lane=lane)
+        context = SyncContext(
             Exchange(link, plan),
             first.options,
             first.ledger,
@@ -129,7 +130,7 @@ class Lanes:
             fails_late=first.fails_late,
             ranks=range(link.world),
         )
-        self._contexts.append(lane)
+        self._contexts.append(context)
         first.ranks = first.ranks or range(link.world)
         for each in self._contexts:
             each.siblings = self._contexts

@@ -13,6 +13,7 @@ float32.
 from __future__ import annotations
 
 import errno
+import os
 import resource
 import secrets
 import select
@@ -20,6 +21,7 @@ import selectors
 import socket
 import time
 from collections.abc import Generator, Sequence
+from dataclasses import replace
 
 from torch.distributed.distributed_c10d import Store
 
@@ -29,6 +31,7 @@ from gradwire.launch.store import StoreError
 from gradwire.links.rendezvous import endpoints as rendezvous_hello
 from gradwire.links.rendezvous.attempt import check_same_encryption, did_not_come
 from gradwire.links.rendezvous.endpoints import TOKEN_NBYTES, Endpoint, Endpoints, NotInTimeError, hello
+from gradwire.links.rendezvous.options import SocketOptions, congestion, leaves_by
 from gradwire.links.rendezvous.tls import Encryption, encrypted, handshake, wrapped
 
 # Any connection is accepted, and dropped unless its rank is verified.
@@ -219,6 +222,7 @@ def connect_ranks(
     timeout_s: float,
     encryption: Encryption | None = None,
     tos: int = 0,
+    lane: int = 0,
 ) -> dict[int, socket.socket]:
     """Return a connection to every other rank.
 
@@ -236,22 +240,27 @@ def connect_ranks(
         The certificates for TLS on all connections; None for plain text.
     tos
         The type of service that marks the connections, for float32 only; 0 for ordinary connections.
+    lane
+        The number of the lane, which determines the interface of several in ``GLOO_SOCKET_IFNAME``.
 
     Raises
     ------
     LinkTimeoutError
         If a rank does not join, or the store does not answer; the message names it.
     LinkError
-        If this rank cannot listen or cannot reach another rank, or if only one of the two uses TLS.
+        If this rank cannot listen or cannot reach another rank, or if only one of the two uses TLS, or if
+        ``GRADWIRE_TCP_CONGESTION`` is invalid.
     """
+    options = SocketOptions(tos, congestion(os.environ))
     if len(names) == 1:
         return {}
     deadline = time.monotonic() + timeout_s
-    what = f"{names[rank]} connecting with the {len(names)} ranks of its group"
+    doing = f"connecting lane {lane}" if lane else "connecting"
+    what = f"{names[rank]} {doing} with the {len(names)} ranks of its group"
     endpoints = Endpoints(store, what, deadline, names)
     connections: dict[int, socket.socket] = {}
     try:
-        _connect_all(endpoints, rank, connections, deadline, encryption, tos)
+        _connect_all(endpoints, rank, lane, connections, deadline, encryption, options)
     except BaseException as error:
         for each in connections.values():
             each.close()
@@ -268,21 +277,23 @@ def connect_ranks(
 def _connect_all(
     endpoints: Endpoints,
     rank: int,
+    lane: int,
     connections: dict[int, socket.socket],
     deadline: float,
     encryption: Encryption | None,
-    tos: int,
+    options: SocketOptions,
 ) -> None:
     """Connect to the lower ranks in order, then accept the higher ranks; this order can't deadlock."""
-    names = endpoints.names
-    with _listen(endpoints.listening_address(rank), len(names), tos) as listening:
+    names, own = endpoints.names, endpoints.listening_address(rank, lane)
+    options = replace(options, leaves_by=leaves_by(os.environ, own))
+    with options.listening_at(own, max(len(names), _BACKLOG)) as listening:
         token = secrets.token_bytes(TOKEN_NBYTES)
         address, port = listening.getsockname()[:2]
         endpoints.publish(rank, Endpoint(address, port, token, encryption is not None))
         for lower in range(rank):
             endpoint = endpoints.wait_for(lower)
             try:
-                connections[lower] = _connect(endpoint, names[lower], rank, deadline, tos)
+                connections[lower] = _connect(endpoint, names[lower], rank, deadline, options)
             finally:
                 # a better reason, also if the peer no longer listens
                 check_same_encryption(endpoint, names[lower], encryption)
@@ -292,36 +303,16 @@ def _connect_all(
                     connections[lower], encryption, lower, sends, receives, _left(deadline)
                 )
         higher = range(rank + 1, len(names))
-        Acceptor(listening, token, rank, higher, endpoints, encryption, tos).run(connections, deadline)
+        accepting = Acceptor(listening, token, rank, higher, endpoints, encryption, options.tos)
+        accepting.run(connections, deadline)
 
 
-def _socket_at(address: str, tos: int) -> socket.socket:
-    """Return a socket for this address family, marked with ``tos`` before its first packet."""
-    if ":" in address:
-        made = socket.socket(socket.AF_INET6, socket.SOCK_STREAM)
-        made.setsockopt(socket.IPPROTO_IPV6, socket.IPV6_TCLASS, tos)
-    else:
-        made = socket.socket(socket.AF_INET, socket.SOCK_STREAM)
-        made.setsockopt(socket.IPPROTO_IP, socket.IP_TOS, tos)
-    return made
-
-
-def _listen(address: str, world: int, tos: int) -> socket.socket:
-    listening = _socket_at(address, tos)
-    try:
-        listening.bind((address, 0))
-        listening.listen(max(world, _BACKLOG))
-        listening.setblocking(False)
-    except BaseException:
-        listening.close()
-        raise
-    return listening
-
-
-def _connect(endpoint: Endpoint, name: str, rank: int, deadline: float, tos: int) -> socket.socket:
+def _connect(
+    endpoint: Endpoint, name: str, rank: int, deadline: float, options: SocketOptions
+) -> socket.socket:
     address, port = endpoint.address, endpoint.port
     try:
-        connection = _called(address, port, _left(deadline), tos)
+        connection = options.connected_to(address, port, _left(deadline))
     except TimeoutError as error:
         raise NotInTimeError(
             f"{name} did not answer at {with_port(address, port)}", remedy(address)
@@ -336,18 +327,7 @@ def _connect(endpoint: Endpoint, name: str, rank: int, deadline: float, tos: int
             f"{remedy(address)}"
         ) from error
     try:
-        connection.sendall(hello(endpoint.token, rank, tos))
-    except BaseException:
-        connection.close()
-        raise
-    return connection
-
-
-def _called(address: str, port: int, timeout_s: float, tos: int) -> socket.socket:
-    connection = _socket_at(address, tos)
-    try:
-        connection.settimeout(timeout_s)
-        connection.connect((address, port))
+        connection.sendall(hello(endpoint.token, rank, options.tos))
     except BaseException:
         connection.close()
         raise

@@ -47,9 +47,9 @@ class Endpoints:
         self._store, self._deadline = TimedStore(store, doing), deadline
         self._found: dict[int, Endpoint] = {}
 
-    def listening_address(self, rank: int) -> str:
-        """Return the address on which this rank listens. Raises ``TimeoutError`` at the deadline."""
-        return listening_address(self._store, rank, len(self.names), self._deadline)
+    def listening_address(self, rank: int, lane: int) -> str:
+        """Return the address on which this rank's lane listens. Raises ``TimeoutError`` at the deadline."""
+        return listening_address(self._store, rank, len(self.names), self._deadline, lane)
 
     def publish(self, rank: int, endpoint: Endpoint) -> None:
         """Publish the endpoint of this rank."""

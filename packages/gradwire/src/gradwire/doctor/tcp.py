@@ -1,0 +1,103 @@
+"""Checks of the kernel's TCP: its congestion control, and its settings for links between distant hosts."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+
+from gradwire.doctor.finding import Card, Finding, Look, TcpSettings, name_ranks
+from gradwire.errors import LinkError
+from gradwire.links.rendezvous.options import CONGESTION, congestion, kernel_words
+from gradwire.units import format_duration, format_rate, format_size
+
+DISTANT_S = 5e-3
+"""The round trip between hosts from which a slow start costs more than a small bucket's exchange."""
+WINDOW_SHARE = 0.5
+"""The share of a buffer's limit from which a connection may be limited by it.
+
+With a round trip of 100 ms, connections that only their buffers limited had 0.56 to 0.72 of the limit under
+way.
+"""
+BUFFER_FACTOR = 4
+"""The advised limit of the buffers, as a multiple of the bytes that were under way."""
+_SEND, _RECEIVE, _IDLE = "tcp_wmem", "tcp_rmem", "tcp_slow_start_after_idle"
+_LEAST, _SEND_DEFAULT, _RECEIVE_DEFAULT = 4096, 16384, 131072
+"""The kernel's minimum and default sizes, which precede the limit in its settings."""
+
+
+def find_tcp() -> TcpSettings:
+    """Return the kernel's settings of TCP in this network namespace."""
+    return TcpSettings(*(_last_number(kernel_words(name)) for name in (_SEND, _RECEIVE, _IDLE)))
+
+
+def check_congestion(environment: Mapping[str, str]) -> Finding:
+    """Return a finding about the congestion control of gradwire's connections."""
+    try:
+        chosen = congestion(environment)
+    except LinkError as error:
+        return Finding("TCP", "FAIL", str(error))
+    if chosen:
+        return Finding("TCP", "ok", f"congestion control {chosen} ({CONGESTION})")
+    default = kernel_words("tcp_congestion_control") or "unknown"
+    return Finding("TCP", "ok", f"congestion control {default} (the kernel's default)")
+
+
+def check_distance(cards: Sequence[Card], looks: Mapping[int, Look]) -> list[Finding]:
+    """Return findings about the kernel's settings on all ranks, given the links between rank 0 and others.
+
+    ``cards`` are in rank order, and ``looks`` by rank.
+    """
+    trip_s = 2 * max(look.latency_s for look in looks.values())
+    if trip_s <= DISTANT_S:
+        near = f"not important: the longest round trip is {format_duration(trip_s)}"
+        return [Finding("distance", "ok", near)]
+    found = [*_check_idle(cards, trip_s), *_check_buffers(cards, looks)]
+    enough = f"the kernel's settings suit a round trip of {format_duration(trip_s)}"
+    return found or [Finding("distance", "ok", enough)]
+
+
+def _check_idle(cards: Sequence[Card], trip_s: float) -> list[Finding]:
+    slow = [rank for rank, card in enumerate(cards) if card.tcp.slow_start_after_idle]
+    if not slow:
+        return []
+    return [
+        Finding(
+            "idle links",
+            "warn",
+            f"{name_ranks(slow)}: after a pause, a connection starts slowly again, which takes several round "
+            f"trips of {format_duration(trip_s)}; run sysctl -w net.ipv4.{_IDLE}=0",
+        )
+    ]
+
+
+def _check_buffers(cards: Sequence[Card], looks: Mapping[int, Look]) -> list[Finding]:
+    """Return a warning if the bytes under way on a link come near the limit of a buffer at either end."""
+    tight: dict[int, float] = {}
+    for rank, look in looks.items():
+        for sender, receiver, rate in (
+            (cards[0].tcp, cards[rank].tcp, look.there_nbytes_per_s),
+            (cards[rank].tcp, cards[0].tcp, look.back_nbytes_per_s),
+        ):
+            nbytes = 2 * look.latency_s * rate
+            limits = [each for each in (sender.send_nbytes, receiver.receive_nbytes) if each]
+            if limits and nbytes >= WINDOW_SHARE * min(limits):
+                tight[rank] = max(nbytes, tight.get(rank, 0.0))
+    if not tight:
+        return []
+    worst = max(tight, key=lambda rank: tight[rank])
+    look, most = looks[worst], int(BUFFER_FACTOR * tight[worst])
+    rate = max(look.there_nbytes_per_s, look.back_nbytes_per_s)
+    return [
+        Finding(
+            "TCP buffers",
+            "warn",
+            f"ranks 0 and {worst}: {format_size(tight[worst])} under way ({format_rate(rate)} over a round "
+            f"trip of {format_duration(2 * look.latency_s)}) are near the limit of TCP's buffers, which may "
+            f"limit the rate; on all hosts, run sysctl -w net.ipv4.{_SEND}='{_LEAST} {_SEND_DEFAULT} {most}' "
+            f"net.ipv4.{_RECEIVE}='{_LEAST} {_RECEIVE_DEFAULT} {most}', or use a plan with several lanes",
+        )
+    ]
+
+
+def _last_number(words: str) -> int:
+    last = words.rpartition(" ")[2]
+    return int(last) if last.isdigit() else 0

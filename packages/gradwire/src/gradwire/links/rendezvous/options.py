@@ -1,0 +1,111 @@
+"""The sockets of a link before they are connected: their mark, congestion control, and local address.
+
+An accepted connection has the mark and the congestion control of the socket that listens.
+"""
+
+from __future__ import annotations
+
+import errno
+import os
+import socket
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+
+from gradwire.errors import LinkError
+from gradwire.launch.addresses import gloo_interfaces
+
+CONGESTION = "GRADWIRE_TCP_CONGESTION"
+_KERNEL = Path("/proc/sys/net/ipv4")
+
+
+@dataclass(frozen=True)
+class SocketOptions:
+    """The options of the sockets of one link or lane.
+
+    ``tos`` is the type of service from the first packet on, or 0. ``congestion`` is the name of a congestion
+    control of the kernel, or "" for the kernel's default. ``leaves_by`` is the local address of connections
+    that this rank opens, or "" for the kernel's choice.
+    """
+
+    tos: int = 0
+    congestion: str = ""
+    leaves_by: str = ""
+
+    def listening_at(self, address: str, backlog: int) -> socket.socket:
+        """Return a non-blocking socket that listens at a free port of ``address``. Raises ``OSError``."""
+        listening = self._socket_at(address)
+        try:
+            listening.bind((address, 0))
+            listening.listen(backlog)
+            listening.setblocking(False)
+        except BaseException:
+            listening.close()
+            raise
+        return listening
+
+    def connected_to(self, address: str, port: int, timeout_s: float) -> socket.socket:
+        """Return a socket that is connected to ``address``. Raises ``OSError``."""
+        connection = self._socket_at(address)
+        try:
+            if self.leaves_by and (":" in self.leaves_by) == (":" in address):
+                connection.bind((self.leaves_by, 0))
+            connection.settimeout(timeout_s)
+            connection.connect((address, port))
+        except BaseException:
+            connection.close()
+            raise
+        return connection
+
+    def _socket_at(self, address: str) -> socket.socket:
+        is_ipv6 = ":" in address
+        made = socket.socket(socket.AF_INET6 if is_ipv6 else socket.AF_INET, socket.SOCK_STREAM)
+        if is_ipv6:
+            made.setsockopt(socket.IPPROTO_IPV6, socket.IPV6_TCLASS, self.tos)
+        else:
+            made.setsockopt(socket.IPPROTO_IP, socket.IP_TOS, self.tos)
+        if self.congestion:
+            made.setsockopt(socket.IPPROTO_TCP, socket.TCP_CONGESTION, os.fsencode(self.congestion))
+        return made
+
+
+def congestion(environment: Mapping[str, str]) -> str:
+    """Return the congestion control in ``GRADWIRE_TCP_CONGESTION``; "" if it is not set.
+
+    Raises ``LinkError`` if the kernel doesn't have it, or this user may not choose it.
+    """
+    name = environment.get(CONGESTION, "")
+    if name:
+        try:
+            with socket.socket() as trying:
+                trying.setsockopt(socket.IPPROTO_TCP, socket.TCP_CONGESTION, os.fsencode(name))
+        except OSError as error:
+            raise LinkError(_refusal(name, error)) from error
+    return name
+
+
+def leaves_by(environment: Mapping[str, str], address: str) -> str:
+    """Return the local address of a lane that listens at ``address``; "" unless several are named."""
+    return address if len(gloo_interfaces(environment)) > 1 else ""
+
+
+def _refusal(name: str, error: OSError) -> str:
+    if error.errno == errno.EPERM:
+        return (
+            f"{CONGESTION}: expected a congestion control that this user may choose "
+            f"({kernel_words('tcp_allowed_congestion_control')}), got {name!r}; choose one of these, or let "
+            "root add it to net.ipv4.tcp_allowed_congestion_control"
+        )
+    return (
+        f"{CONGESTION}: expected a congestion control of this kernel "
+        f"({kernel_words('tcp_available_congestion_control')}), got {name!r}; choose one of these, or load "
+        "the module of another"
+    )
+
+
+def kernel_words(name: str) -> str:
+    """Return the words of a kernel setting below ``net.ipv4``, separated by spaces; "" if there is none."""
+    try:
+        return " ".join((_KERNEL / name).read_text(encoding="ascii").split())
+    except (OSError, UnicodeDecodeError):
+        return ""
