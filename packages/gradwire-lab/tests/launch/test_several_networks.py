@@ -84,7 +84,6 @@ def test_two_lanes_fill_two_networks_and_end_with_the_bits_of_one_lane() -> None
 
 @pytest.mark.timeout(240)
 def test_a_lane_without_its_interface_is_an_error_that_lists_those_that_exist() -> None:
-    program = f"import gradwire, os\nos.environ['{VARIABLE}'] = 'eth0,eth7'\n"
     program = SCRIPT.replace("import gradwire\n", "import gradwire\nimport os\n", 1)
     program = program.replace("attached =", f"os.environ['{VARIABLE}'] = 'eth0,eth7'\nattached =", 1)
     tables = [debian(host, HOSTS) for host in range(HOSTS)]
@@ -97,8 +96,8 @@ def test_a_lane_without_its_interface_is_an_error_that_lists_those_that_exist() 
 
 @pytest.mark.timeout(240)
 def test_a_host_with_one_interface_uses_it_for_all_lanes() -> None:
-    own = f"import os\nif os.environ['RANK'] == '1':\n    os.environ['{VARIABLE}'] = 'eth0'\n"
-    both, alone = train(own + SCRIPT)
+    own = f"import os\nif dist.get_rank() == 1:\n    os.environ['{VARIABLE}'] = 'eth0'\n"
+    both, alone = train(SCRIPT.replace("torch.manual_seed(0)\n", f"torch.manual_seed(0)\n{own}", 1))
     assert len({digest for digest, _ in both + alone}) == 1
     for _, counts in both:  # rank 1 connects to rank 0, which has an address in each network
         assert counts[2] > 0.8 * counts[0]

@@ -11,7 +11,6 @@ from torch._C._distributed_c10d import HashStore
 
 from gradwire.errors import LinkError
 from gradwire.launch.addresses import VARIABLE
-from gradwire.links.rendezvous import options
 from gradwire.links.rendezvous.connect import connect_ranks
 from gradwire.links.rendezvous.options import CONGESTION, SocketOptions, congestion, leaves_by
 from support.endpoints import names
@@ -73,10 +72,10 @@ def test_a_name_that_only_root_may_choose_is_refused_with_the_allowed_ones(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     class Guarded(socket.socket):
-        def setsockopt(self, *_: object) -> None:  # type: ignore[override]
+        def setsockopt(self, *_: object) -> None:
             raise PermissionError(1, "Operation not permitted")
 
-    monkeypatch.setattr(options.socket, "socket", Guarded)
+    monkeypatch.setattr("socket.socket", Guarded)
     with pytest.raises(LinkError) as caught:
         congestion({CONGESTION: "cubic"})
     assert f"that this user may choose ({' '.join(ALLOWED)}), got 'cubic'; choose one of" in str(caught.value)
