@@ -46,7 +46,7 @@ def test_the_page_counts_their_verdicts() -> None:
         assert counts.total() == sum(counts[each] for each in verdicts), "nothing was left out"
     for name, count, words in by_basis(recorded):
         if name == NOT_RUN:
-            assert f"Not run, for reasons that the page gives: {count} figures." in PAGE
+            assert f"Not run, for reasons that the page gives: {count} figure" in PAGE
         elif name != MEASURED:
             assert f"| {name} | {count} | {words} |" in PAGE
 

@@ -288,6 +288,6 @@ EXHIBIT = exhibit(
     "and 6 have alpha, beta, gamma, and S measured apart. Equation 7's figure is equation 4's upside down. "
     "The batch was raised tenfold after a run with 512, as in figure 4.",
     origins=ORIGINS,
-    seconds=(40, 380),
+    seconds=(40, 500),
     version=3,
 )
