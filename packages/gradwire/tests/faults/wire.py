@@ -36,8 +36,9 @@ class Wire(Wrapper):
         ranks: Sequence[int] | None = None,
         timeout_s: float = 30.0,
         tos: int = 0,
+        lane: int = 0,
     ):
-        self.inner = ProcessGroupLink(group, ranks, timeout_s, tos)
+        self.inner = ProcessGroupLink(group, ranks, timeout_s, tos, lane)
         super().__init__(self.inner)
         self.HAS_ALL_REDUCE = self.inner.HAS_ALL_REDUCE
         self.struck = False

@@ -138,7 +138,7 @@ def _without_plain_groups(svg: str) -> str:
             return found[0] if kept[-1] else ""
         return found[0] if kept.pop() else ""
 
-    return re.sub(r"<g(?: [^>]*)?>|</g>", tag, svg)
+    return re.sub(r"<g(?: [^>]*)?(?<!/)>|</g>", tag, svg)
 
 
 def _numbered(svg: str) -> str:

@@ -105,9 +105,7 @@ class PredictionOptions(CheckedOptions):
         shown="near",
         read=_networks,
     )
-    sizes: tuple[int, ...] = option(
-        (2 << 20, 8 << 20), "sizes of gradients", shown="2MiB,8MiB", read=sizes_between_commas
-    )
+    sizes: tuple[int, ...] = option((2 << 20, 8 << 20), "sizes", shown="2MiB,8MiB", read=sizes_between_commas)
     sharded: bool = option(False, "time sharded exchanges, too", name="--with-sharded", is_switch=True)
 
     def __post_init__(self) -> None:
