@@ -114,7 +114,7 @@ def _parser() -> Parser:
 def _announcement(rate: str, has_slow: bool) -> str:
     more = f", then steps at {SLOW}" if has_slow else ""
     ways = f"one model on {HOSTS} hosts at {rate}, trained in four ways{more}"
-    return f"demo: {ways}; two to three minutes on two cores"
+    return f"demo: {ways}; three to four minutes on two cores"
 
 
 def _train(bed: Testbed, networks: Sequence[tuple[Topology, list[list[str]]]], quiet: bool) -> int:
