@@ -124,13 +124,13 @@ class Survey:
         All ranks call it. Codecs and frames are measured by one rank on each kind of host. ``count`` is the
         number of values in the model's gradient.
         """
-        self._take_hosts(self._map_hosts(exchange))
         took_s = list[float]()
         for _ in range(self._config.cost_repeats):
             began = perf_counter()
             if gather(exchange, [float(knows_plan)], self._timeout_s)[0][0]:
                 return
             took_s.append(perf_counter() - began)
+        self._take_hosts(self._map_hosts(exchange))
         trips_s = gather(exchange, [min(took_s)], self._timeout_s)
         if max(row[0] for row in trips_s) <= self._config.attaching_gather_s:
             self._own_line = at_once(self._measuring_line(self._config.attaching_piece_s), exchange)

@@ -121,7 +121,7 @@ class Link(ABC):
         raise NotImplementedError(f"{type(self).__name__} has no all-reduce of its own")
 
     def count(self, received: Sequences) -> None:
-        """Let ``is_repeated`` use the numbers of the frames that an exchange receives over this link."""
+        """Register the sequence numbers of an exchange's received frames, for ``is_repeated``."""
         self.__dict__.setdefault("_counted", WeakSet[Sequences]()).add(received)
 
     def is_repeated(self, peer: int, frame: torch.Tensor) -> bool:
@@ -163,7 +163,7 @@ class Wrapper(Link):
         self._inner.leave(frame)
 
     def count(self, received: Sequences) -> None:
-        """Let ``is_repeated`` of this link and of the wrapped one use an exchange's numbers."""
+        """Register an exchange's sequence numbers with this link and with the wrapped one."""
         super().count(received)
         self._inner.count(received)
 

@@ -101,6 +101,8 @@ def both_ends(sender: EndCost, receiver: EndCost, cores: int, ranks_per_machine:
 SCHEMA = "gradwire.line-rate/1"
 _LINE = Source("a link", "measure the link with 'gradwire line-rate'")
 
+DISTANT_S = 2e-3
+"""The shortest round trip between distant hosts; in shorter ones, TCP's window opens before a stream ends."""
 BURST_SHOWS_NBYTES = (1 << 19, 1 << 22)
 """The range of message sizes in which a burst of about 100 kB is distinguishable from timing noise."""
 

@@ -25,7 +25,7 @@ from itertools import pairwise
 from gradwire.errors import SpecError
 from gradwire.fields import ABOVE_ZERO, Source, real, whole
 from gradwire.links.base import Link, Receiving, Sending
-from gradwire.timing.line import Point
+from gradwire.timing.line import DISTANT_S, Point
 from gradwire.wire import frame_memory, frame_of
 
 # Messages between two ranks, in the patterns of the measurement.
@@ -142,8 +142,6 @@ STREAM_TRIPS = 8
 """The duration of a stream in round trips, if that is longer than its time."""
 _LEAST_WINDOWED_NBYTES = 1 << 12
 """The smallest message for which TCP's window can limit the rate, and not the time for each message."""
-_DISTANT_S = 2e-3
-"""The shortest round trip between distant hosts; in shorter ones, a window opens before a stream ends."""
 _GROWTH = 4
 
 
@@ -246,7 +244,7 @@ class _Leader:
     def _rate(self, pattern: bytes, nbytes: int, message_s: float) -> float:
         effort = self._effort
         stream_s, trip_s = effort.time_s / effort.repeats, 0.0
-        if nbytes >= _LEAST_WINDOWED_NBYTES and self._trip_s > _DISTANT_S:
+        if nbytes >= _LEAST_WINDOWED_NBYTES and self._trip_s > DISTANT_S:
             stream_s, trip_s = max(stream_s, effort.trips * self._trip_s), self._trip_s
 
         def flow(count: int) -> float:

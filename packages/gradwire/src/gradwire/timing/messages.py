@@ -28,10 +28,8 @@ def read(link: Link, source: int, receiving: Receiving, nbytes: int, timeout_s: 
     except FrameError:
         pass  # it has no header
     message: bytes = frame.numpy().tobytes()
-    is_whole = len(message) == max(
-        nbytes, PARTING_NBYTES
-    )  # a transport that knows no sizes returns all memory
-    if len(message) != nbytes and not is_whole:
+    # A transport that doesn't report sizes returns all memory.
+    if len(message) not in (nbytes, max(nbytes, PARTING_NBYTES)):
         raise LinkError(
             f"{what}: expected a message of {nbytes} bytes, got one of {len(message)}; use the same version "
             "of gradwire on all ranks"

@@ -23,7 +23,7 @@ from statistics import median
 from gradwire.errors import LinkError
 from gradwire.fields import Source, real, whole
 from gradwire.links.base import Link, Sending
-from gradwire.timing.line import BURST_SHOWS_NBYTES, Line
+from gradwire.timing.line import BURST_SHOWS_NBYTES, DISTANT_S, Line
 from gradwire.timing.messages import memory_for, read
 from gradwire.wire import frame_memory, frame_of
 
@@ -33,8 +33,6 @@ _FIRST_NBYTES, _LEAST_NBYTES, _MOST_NBYTES = 1 << 16, 1 << 14, 1 << 23
 """The sizes of trains: of the first one, the least, and the most."""
 _GROWTH, _SHRINKING = 8, 2
 """The largest ratios of the sizes of two trains in succession."""
-DISTANT_S = 2e-3
-"""The shortest round trip between distant hosts; in shorter ones, a window opens before a train ends."""
 _PINGS, _PINGS_S = 3, 0.03
 """The number of round trips in a piece, and the seconds after which no further one begins."""
 _COUNTED = 4
