@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import copy
 import threading
 from collections.abc import Callable
 from dataclasses import replace
@@ -21,6 +20,7 @@ from gradwire.exchange import Exchange
 from gradwire.exchange.request import BucketRequest
 from gradwire.plan import Plan
 from gradwire.sync.ledger.counts import StepRecord
+from support.in_backward import batch, copies_of, mean_square, weights
 from support.pipes import made
 
 Ranks = Callable[..., list[Any]]
@@ -31,25 +31,6 @@ STAR = Plan(algorithm="star")  # sums in the order of the ranks, wherever the bu
 
 
 pytestmark = pytest.mark.usefixtures("no_thread_is_left")
-
-
-def batch(step: int, rank: int) -> torch.Tensor:
-    return torch.randn(6, 5, generator=torch.Generator().manual_seed(100 * step + rank))
-
-
-def mean_square(model: nn.Module, step: int, rank: int) -> torch.Tensor:
-    return model(batch(step, rank)).square().mean()  # type: ignore[no-any-return]
-
-
-def copies_of(make: Make) -> Make:
-    """Return what copies one model: ranks that are threads must not draw from torch's generator together."""
-    torch.manual_seed(1)
-    prototype = make()
-    return lambda: copy.deepcopy(prototype)
-
-
-def weights(model: nn.Module) -> torch.Tensor:
-    return nn.utils.parameters_to_vector(model.parameters()).detach().clone()
 
 
 def trained(

@@ -20,6 +20,7 @@ from gradwire.links.base import Link
 from gradwire.links.loopback import loopback
 from gradwire.plan import Plan
 from support.faulty_link import Fault, FaultyLink
+from support.in_backward import weights
 from support.pipes import through
 
 Ranks = Callable[..., list[Any]]
@@ -34,10 +35,6 @@ pytestmark = pytest.mark.usefixtures("no_thread_is_left")
 def sync(model: nn.Module, exchange: Exchange) -> DSync:
     optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
     return through(DSync(model, optimizer, exchange.plan, group=exchange.link), exchange)
-
-
-def weights(model: nn.Module) -> torch.Tensor:
-    return nn.utils.parameters_to_vector(model.parameters()).detach().clone()
 
 
 def train(method: DSync, batch_loss: BatchLoss, steps: int) -> None:

@@ -22,6 +22,7 @@ from gradwire.exchange import Exchange
 from gradwire.plan import Plan
 from gradwire.sync.backward_overlap import BackwardOverlap
 from gradwire.sync.flat_buckets import FlatBuckets
+from support.in_backward import batch, copies_of, mean_square, met_by, weights
 from support.pipes import pipe_sgd
 
 Ranks = Callable[..., list[Any]]
@@ -34,25 +35,6 @@ OPTIMIZERS: dict[str, Callable[[Any], Optimizer]] = {
 }
 STEPS = 7
 pytestmark = pytest.mark.usefixtures("no_thread_is_left")
-
-
-def batch(step: int, rank: int) -> torch.Tensor:
-    return torch.randn(6, 5, generator=torch.Generator().manual_seed(100 * step + rank))
-
-
-def mean_square(model: nn.Module, step: int, rank: int) -> torch.Tensor:
-    return model(batch(step, rank)).square().mean()  # type: ignore[no-any-return]
-
-
-def copies_of(make: Callable[[], nn.Module]) -> Callable[[], nn.Module]:
-    """Return a function that copies one model, because the ranks are threads with one generator."""
-    torch.manual_seed(1)
-    prototype = make()
-    return lambda: copy.deepcopy(prototype)
-
-
-def weights(model: nn.Module) -> torch.Tensor:
-    return nn.utils.parameters_to_vector(model.parameters()).detach().clone()
 
 
 def trained(
@@ -258,20 +240,6 @@ def test_parameters_may_be_frozen_and_unfrozen(
     assert torch.equal(whole, cut)
 
 
-class Meet(torch.autograd.Function):
-    """The identity, which calls a function in backward."""
-
-    @staticmethod
-    def forward(ctx: Any, x: torch.Tensor, call: Callable[[], None]) -> torch.Tensor:
-        ctx.call = call
-        return x.clone()
-
-    @staticmethod
-    def backward(ctx: Any, grad: torch.Tensor) -> tuple[torch.Tensor, None]:
-        ctx.call()
-        return grad, None
-
-
 @pytest.mark.parametrize("correction", ["none", "eager"])
 @pytest.mark.parametrize("pipeline", [2, 3])
 def test_a_bucket_leaves_in_backward_while_averages_of_the_step_before_arrive(
@@ -310,7 +278,7 @@ def test_a_bucket_leaves_in_backward_while_averages_of_the_step_before_arrive(
 
         def loss(step: int) -> torch.Tensor:
             first: torch.Tensor = model[0](batch(step, 0))
-            middle: Any = Meet.apply(first, lambda: at_the_first_layer(step))  # type: ignore[no-untyped-call]
+            middle = met_by(first, lambda: at_the_first_layer(step))
             return model[1](middle).square().mean()  # type: ignore[no-any-return]
 
         with method:

@@ -17,6 +17,7 @@ from gradwire.exchange import Exchange
 from gradwire.links.base import Link
 from gradwire.plan import Plan
 from support.faulty_link import Fault, FaultyLink
+from support.in_backward import met_by, weights
 from support.pipes import pipe_sgd
 
 Ranks = Callable[..., list[Any]]
@@ -27,27 +28,9 @@ HEALTHY_STEPS = 4
 pytestmark = pytest.mark.usefixtures("no_thread_is_left")
 
 
-def weights(model: nn.Module) -> torch.Tensor:
-    return nn.utils.parameters_to_vector(model.parameters()).detach().clone()
-
-
-class Meet(torch.autograd.Function):
-    """The identity, which calls a function in backward."""
-
-    @staticmethod
-    def forward(ctx: Any, x: torch.Tensor, call: Callable[[], None]) -> torch.Tensor:
-        ctx.call = call
-        return x.clone()
-
-    @staticmethod
-    def backward(ctx: Any, grad: torch.Tensor) -> tuple[torch.Tensor, None]:
-        ctx.call()
-        return grad, None
-
-
 def loss_of(model: nn.Sequential, in_backward: Callable[[], None]) -> torch.Tensor:
     """Return a loss whose backward calls a function after the last layer's gradients, of two buckets."""
-    middle: Any = Meet.apply(model[1](model[0](torch.ones(3, 5))), in_backward)  # type: ignore[no-untyped-call]
+    middle = met_by(model[1](model[0](torch.ones(3, 5))), in_backward)
     return model[2](middle).square().mean()  # type: ignore[no-any-return]
 
 
