@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any
+from unittest.mock import patch
 
 import torch
 from torch.nn.parallel import DistributedDataParallel
 
 import gradwire
+from gradwire.autotune import rules
+from gradwire.ddp import attach
 from gradwire.exchange import Exchange
 from gradwire.exchange.backend import NativeAllReduce
 from gradwire.exchange.request import BucketRequest
@@ -43,3 +47,9 @@ def trained(options: dict[str, Any], plan: Any, steps: int) -> dict[str, Any]:
         "ratio": summary.total.cost.ratio,
         "bypasses": len(summary.bypasses),
     }
+
+
+def chosen(settings: gradwire.Auto, steps: int) -> dict[str, Any]:
+    """Train with a choice of nothing but the transport's own all-reduce, whichever is faster here."""
+    with patch.object(attach, "BUCKETS", replace(rules.BUCKETS, algorithms=("backend",))):
+        return trained({}, settings, steps)
