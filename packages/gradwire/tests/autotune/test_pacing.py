@@ -27,14 +27,15 @@ def _ranks(exchange: Exchange) -> list[list[float]]:
 class Rank:
     """One rank between steps, whose clock moves only in its own pieces of work."""
 
-    def __init__(self, link: Link, piece_s: float) -> None:
-        self.exchange, self.piece_s = Exchange(link, Plan()), piece_s
+    def __init__(self, link: Link, piece_s: float, meeting_s: float = 0.0) -> None:
+        self.exchange, self.piece_s, self.meeting_s = Exchange(link, Plan()), piece_s, meeting_s
         self.now = 0.0
         self.exchanged: list[str] = []
         self.pieces = 0
 
     def exchange_now(self, what: str, call: Callable[[Exchange], Any]) -> Any:
         self.exchanged.append(what)
+        self.now += self.meeting_s if what == "progress" else 0.0
         return call(self.exchange)
 
     def connect_lanes(self, number: int) -> str:
@@ -95,8 +96,26 @@ def test_a_step_has_its_share_of_the_work_and_at_most_a_piece_more() -> None:
         assert sum(spent) == pytest.approx(100 * piece_s)
         assert max(spent[:20]) <= 0.1 * STEP_S + piece_s
         assert 0.1 * STEP_S < max(spent[20:]) <= 0.2 * STEP_S + piece_s
-        meetings = [late for late in range(step - FIRST + 1) if late % 5 == 0]
-        assert exchanged == ["progress"] * len(meetings) + ["a sum"]
+        assert exchanged == ["progress"] * (step - FIRST + 1) + ["a sum"], "comparisons take no time"
+
+
+@pytest.mark.parametrize(
+    ("meeting_s", "steps"),
+    [(0.09, 1), (0.11, 2), (0.29, 3), (1e9, 5)],
+    ids=["shorter", "longer", "three shares", "at most meeting_steps"],
+)
+def test_ranks_compare_their_progress_as_often_as_it_takes_no_more_than_the_share(
+    meeting_s: float, steps: int
+) -> None:
+    def run(link: Link) -> Any:
+        rank = Rank(link, 0.2, meeting_s * link.rank)  # the slowest rank counts
+        return *rank.run(rank.work(40)), rank.exchanged
+
+    for step, _, _, exchanged in run_ranks(2, run):
+        late = step - FIRST
+        # The first comparison is in the first step, and the second one, which no time is known for, in the next.
+        assert exchanged.count("progress") == 2 + (late - 1) // steps
+        assert late < 40 + steps
 
 
 def test_however_slow_a_rank_is_all_are_done_after_a_fixed_number_of_steps() -> None:

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Generator
 from dataclasses import dataclass
-from math import inf
+from math import ceil, inf
 from typing import TYPE_CHECKING, Any, Generic, TypeVar
 
 from gradwire.autotune.settings import AutoConfig
@@ -56,9 +56,10 @@ class PacedWork(Generic[T]):
     """Work that begins before step ``first``, and is done ``most_paced_steps`` later at the latest.
 
     A rank runs its local pieces by its own clock: at least one in each step, and more until they have taken
-    ``paced_share`` of ``step_s``, a share that doubles every ``paced_doubling_steps``. In every
-    ``meeting_steps``-th step, the ranks compare whether all have reached the next ``Together``, and run it if
-    they have. So they run it in the same step, whatever their clocks say.
+    ``paced_share`` of ``step_s``, a share that doubles every ``paced_doubling_steps``. In some steps, the
+    ranks compare whether all have reached the next ``Together``, and run it if they have. So they run it in
+    the same step, whatever their clocks say. They compare in every step if that takes no more than
+    ``paced_share`` of it, else less often, and at least in every ``meeting_steps``-th step.
 
     Attributes
     ----------
@@ -80,6 +81,7 @@ class PacedWork(Generic[T]):
         self._work, self._first, self._step_s = work, first, step_s
         self._timeout_s, self._clock, self._config = timeout_s, clock, config
         self._next: Together | None = None
+        self._met, self._rest_steps, self._meeting_s = 0, 0, 0.0  # of the latest comparison
         self._all_wait = True  # for the same Together: no rank has local pieces before it
 
     def advance(self, step: int, sync: BetweenSteps) -> bool:
@@ -93,9 +95,9 @@ class PacedWork(Generic[T]):
             self._run_local(until)
             go_on = is_last
             if not self._all_wait:
-                if not is_last and late % config.meeting_steps:
+                if not is_last and self._met < late < self._met + self._rest_steps:
                     return False
-                waiting, go_on = self._agree(sync, until)
+                waiting, go_on = self._agree(sync, until, late)
                 if not waiting:
                     return False
             assert self._next is not None
@@ -128,9 +130,18 @@ class PacedWork(Generic[T]):
         self._all_wait = self._all_wait and self._waits
         return False
 
-    def _agree(self, sync: BetweenSteps, until: float) -> tuple[bool, bool]:
+    def _agree(self, sync: BetweenSteps, until: float, late: int) -> tuple[bool, bool]:
         """Return whether all ranks wait for the next ``Together``, and whether all have time left."""
-        own = [float(self._waits), float(self._clock() <= until)]
+        began = self._clock()
+        own = [float(self._waits), float(began <= until), float(self._meeting_steps)]
         rows = sync.exchange_now("progress", lambda exchange: gather(exchange, own, self._timeout_s))
-        waiting, in_time = (all(column) for column in zip(*rows, strict=True))
-        return waiting, in_time
+        waiting, in_time, steps = zip(*rows, strict=True)
+        self._met, self._rest_steps = late, int(max(steps))
+        self._meeting_s = self._clock() - began
+        return all(waiting), all(in_time)
+
+    @property
+    def _meeting_steps(self) -> int:
+        """The steps between two comparisons, so that they take at most ``paced_share`` of these steps."""
+        most, share_s = self._config.meeting_steps, self._config.paced_share * self._step_s
+        return most if self._meeting_s >= most * share_s else max(1, ceil(self._meeting_s / share_s))

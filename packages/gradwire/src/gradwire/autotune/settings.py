@@ -127,7 +127,7 @@ class AutoConfig:
     )
     most_paced_steps: int = _of(150, "steps", "After this many, the rest runs at once.")
     meeting_steps: int = _of(
-        10, "steps", "Between two steps in which ranks compare their progress, which takes a latency."
+        10, "steps", "At most, between two comparisons of the ranks' progress; each takes a latency."
     )
 
     # The search for a plan

@@ -24,10 +24,10 @@ import math
 from collections import defaultdict, deque
 from collections.abc import Callable, Generator, Iterator
 from dataclasses import dataclass, field
-from functools import cache, partial
+from functools import cache, lru_cache, partial
 
 from gradwire import collectives
-from gradwire.collectives.frame_order import AHEAD, Action, Do, Segment, frame_order
+from gradwire.collectives.frame_order import AHEAD, Do, Segment, frame_order
 from gradwire.costs import ExchangeCost
 from gradwire.timing.environment import CodecCost, Environment, as_seen_by
 from gradwire.timing.streams import Cores, ReplayPort, ReplayStream, Streams
@@ -91,15 +91,60 @@ def replaying(
     lanes: int = 1,
 ) -> Generator[None, None, Replay]:
     """Compute what ``replay`` returns, in pieces of about a millisecond."""
-    chosen = collectives.get(algorithm)
-    steps: Callable[[int, int], Iterator[collectives.Step]] = getattr(chosen, half)
-    chunks, orders = chosen.chunks(world), list[list[Action]]()
+    chosen, orders = collectives.get(algorithm), list[_Order]()
     for rank in range(world):
-        orders.append(frame_order(steps(rank, world), count, chunks, segment_nbytes // 4, AHEAD))
+        orders.append(_order_of(chosen, half, rank, world, count, segment_nbytes // 4))
         yield
     first_terms = world if half == "broadcast" else 1
     environment = as_seen_by(algorithm, environment)
     return (yield from _Machinery(orders, environment.cost(codec), environment, first_terms, lanes).run())
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class _Move:
+    """An ``Action``, with all that the event loop reads of it; ``segment`` is a number."""
+
+    peer: int
+    segment: int
+    count: int
+    order: tuple[int, int]
+    receives: bool
+    adds: bool
+    encodes: bool
+    publishes: bool
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class _Order:
+    """A rank's moves, in order, and whether it sends and receives in the same step, as in a ring."""
+
+    moves: list[_Move]
+    is_both_ways: bool
+
+
+@lru_cache(maxsize=512)
+def _order_of(
+    algorithm: collectives.Algorithm, half: str, rank: int, world: int, count: int, segment_count: int
+) -> _Order:
+    """Return a rank's order; it is cached, because plans with different codecs have the same orders."""
+    steps: Callable[[int, int], Iterator[collectives.Step]] = getattr(algorithm, half)
+    chunks, numbers = algorithm.chunks(world), dict[Segment, int]()
+    actions = frame_order(steps(rank, world), count, chunks, segment_count, AHEAD)
+    moves = [
+        _Move(
+            each.peer,
+            numbers.setdefault(each.segment, len(numbers)),
+            each.segment.stop - each.segment.start,
+            each.order,
+            receives=each.receives,
+            adds=each.do is Do.ADD,
+            encodes=each.do in (Do.SEND_PARTIAL, Do.PUBLISH),
+            publishes=each.do is Do.PUBLISH,
+        )
+        for each in actions
+    ]
+    sends = {each.step for each in actions if not each.receives}
+    return _Order(moves, any(each.receives and each.step in sends for each in actions))
 
 
 @dataclass(slots=True, eq=False)
@@ -128,16 +173,16 @@ class _Rank:
 
     number: int
     lane: int
-    actions: list[Action]
+    moves: list[_Move]
     cores: Cores
     frames: list[_Frame] = field(default_factory=list)
     at: int = 0
     encoded: bool = False
     waits_for: _Frame | None = None
-    in_flight: deque[tuple[Action, _Frame]] = field(default_factory=deque)
-    to_post: deque[Action] = field(default_factory=deque)
+    in_flight: deque[tuple[_Move, _Frame]] = field(default_factory=deque)
+    to_post: deque[_Move] = field(default_factory=deque)
     posted_up_to: tuple[float, float] = (-1.0, 0.0)
-    terms: dict[Segment, int] = field(default_factory=dict)
+    terms: dict[int, int] = field(default_factory=dict)
     times: ExchangeCost = field(default_factory=ExchangeCost)
 
 
@@ -150,7 +195,7 @@ class _Machinery:
 
     def __init__(
         self,
-        orders: list[list[Action]],
+        orders: list[_Order],
         cost: CodecCost,
         environment: Environment,
         first_terms: int,
@@ -167,12 +212,12 @@ class _Machinery:
         self._ranks = []
         for lane in range(lanes):
             ranks = [
-                _Rank(number, lane, actions, machines[number // per_machine])
-                for number, actions in enumerate(orders)
+                _Rank(number, lane, order.moves, machines[number // per_machine])
+                for number, order in enumerate(orders)
             ]
             _join(ranks)
             self._ranks += ranks
-        self._network = _Network([_both_ways(actions) for actions in orders], environment)
+        self._network = _Network([order.is_both_ways for order in orders], environment)
         self._streams = Streams[_Frame](self._schedule)
         self._events: list[tuple[float, int, _Rank | _Frame | ReplayStream, int]] = []
         self._count = 0
@@ -197,7 +242,7 @@ class _Machinery:
                 self._set_off(subject, now)
             else:
                 self._arrive(subject, now)
-        stuck = [rank.number for rank in self._ranks if rank.at < len(rank.actions) or rank.in_flight]
+        stuck = [rank.number for rank in self._ranks if rank.at < len(rank.moves) or rank.in_flight]
         assert not stuck, f"ranks {stuck} wait forever: their frame orders do not match"
         return Replay([rank.times for rank in self._ranks], self._network.busiest_s)
 
@@ -207,19 +252,19 @@ class _Machinery:
 
     def _go_on(self, rank: _Rank, now: float) -> None:
         """Run a rank's thread as far as possible at ``now``, and schedule it for the rest."""
-        if rank.at == len(rank.actions):
+        if rank.at == len(rank.moves):
             rank.times.wait_s = max(0.0, now - rank.times.work_s)
             self._retire(rank, now, down_to=0)
             return
-        action, frame = rank.actions[rank.at], rank.frames[rank.at]
-        if action.receives:
+        move, frame = rank.moves[rank.at], rank.frames[rank.at]
+        if move.receives:
             if self._reached(rank, frame, frame.arrived_s, now):
-                self._receive(rank, action, frame, now)
-        elif not rank.encoded and action.do is not Do.FORWARD:
+                self._receive(rank, move, frame, now)
+        elif move.encodes and not rank.encoded:
             rank.encoded = True
-            self._schedule(self._encode(rank, action, now), rank)
+            self._schedule(self._encode(rank, move, now), rank)
         elif self._retire(rank, now, down_to=AHEAD - 1):
-            self._send(rank, action, frame, now)
+            self._send(rank, move, frame, now)
 
     def _reached(self, rank: _Rank, frame: _Frame, when: float | None, now: float) -> bool:
         """Return whether ``now`` has reached ``when``; if not, schedule the rank to continue then.
@@ -241,47 +286,46 @@ class _Machinery:
         is beyond the posted receives.
         """
         while len(rank.in_flight) > down_to:
-            action, frame = rank.in_flight[0]
-            if down_to and action.order > rank.posted_up_to:
+            move, frame = rank.in_flight[0]
+            if down_to and move.order > rank.posted_up_to:
                 return True
             if not self._reached(rank, frame, frame.left_s, now):
                 return False
             rank.in_flight.popleft()
         return True
 
-    def _encode(self, rank: _Rank, action: Action, now: float) -> float:
-        count = _count(action)
-        cost = self._cost_of(self._terms(rank, action))
-        encode_s = self._cost.call_s + count * cost.encode_s
-        adopts = action.do is Do.PUBLISH and not self._cost.exact
-        decode_s = self._cost.call_s + count * cost.decode_s if adopts else 0.0
+    def _encode(self, rank: _Rank, move: _Move, now: float) -> float:
+        cost = self._cost_of(self._terms(rank, move))
+        encode_s = self._cost.call_s + move.count * cost.encode_s
+        adopts = move.publishes and not self._cost.exact
+        decode_s = self._cost.call_s + move.count * cost.decode_s if adopts else 0.0
         rank.times.encode_s += encode_s
         rank.times.decode_s += decode_s
         return rank.cores.take(now, encode_s + decode_s)
 
-    def _send(self, rank: _Rank, action: Action, frame: _Frame, now: float) -> None:
-        frame.terms = self._terms(rank, action)
+    def _send(self, rank: _Rank, move: _Move, frame: _Frame, now: float) -> None:
+        frame.terms = self._terms(rank, move)
         cost = self._cost_of(frame.terms)
-        frame.nbytes = self._header_nbytes + _count(action) * cost.nbytes
-        frame.carried_nbytes = self._header_nbytes + _count(action) * cost.carried_nbytes
+        frame.nbytes = self._header_nbytes + move.count * cost.nbytes
+        frame.carried_nbytes = self._header_nbytes + move.count * cost.carried_nbytes
         rank.times.frames += 1
-        rank.times.raw_nbytes += 4 * _count(action)
+        rank.times.raw_nbytes += 4 * move.count
         rank.times.wire_nbytes += frame.nbytes
         handling_s = self._host.send_s + frame.nbytes * self._host.send_s_per_nbyte
         rank.times.handling_s += handling_s
         handed_over_s = rank.cores.take(now, handling_s)
         rank.cores.take(now, frame.nbytes * self._host.beside_s_per_nbyte)
-        rank.in_flight.append((action, frame))
+        rank.in_flight.append((move, frame))
         self._schedule(handed_over_s, frame)
         rank.at, rank.encoded = rank.at + 1, False
         self._schedule(handed_over_s, rank)
 
-    def _receive(self, rank: _Rank, action: Action, frame: _Frame, now: float) -> None:
+    def _receive(self, rank: _Rank, move: _Move, frame: _Frame, now: float) -> None:
         self._post(rank)
-        adds = action.do is Do.ADD
+        adds = move.adds
         cost = self._cost_of(frame.terms)
-        rank.terms[action.segment] = frame.terms + (self._terms(rank, action) if adds else 0)
-        decode_s = self._cost.call_s + _count(action) * (cost.decode_add_s if adds else cost.decode_s)
+        rank.terms[move.segment] = frame.terms + (self._terms(rank, move) if adds else 0)
+        decode_s = self._cost.call_s + move.count * (cost.decode_add_s if adds else cost.decode_s)
         handling_s = self._host.receive_s + frame.nbytes * self._host.receive_s_per_nbyte
         rank.times.decode_s += decode_s
         rank.times.handling_s += handling_s
@@ -323,8 +367,8 @@ class _Machinery:
             receiver.waits_for = None
             self._schedule(now, receiver)
 
-    def _terms(self, rank: _Rank, action: Action) -> int:
-        return rank.terms.get(action.segment, self._first_terms)
+    def _terms(self, rank: _Rank, move: _Move) -> int:
+        return rank.terms.get(move.segment, self._first_terms)
 
 
 class _Network:
@@ -373,26 +417,14 @@ class _Network:
 def _join(ranks: list[_Rank]) -> None:
     """Assign one frame to every send and the matching receive, in the order between two ranks."""
     ways = defaultdict[tuple[int, int], deque[_Frame]](deque)
-    sends = [
-        (rank, i, action) for rank in ranks for i, action in enumerate(rank.actions) if not action.receives
-    ]
     for rank in ranks:
-        rank.frames = [_Frame(rank) for _ in rank.actions]
-    for rank, i, action in sends:
-        ways[rank.number, action.peer].append(rank.frames[i])
+        rank.frames = [_Frame(rank) for _ in rank.moves]
+        for frame, move in zip(rank.frames, rank.moves, strict=True):
+            if not move.receives:
+                ways[rank.number, move.peer].append(frame)
     for rank in ranks:
-        for i, action in enumerate(rank.actions):
-            if action.receives:
-                frame = rank.frames[i] = ways[action.peer, rank.number].popleft()
+        for i, move in enumerate(rank.moves):
+            if move.receives:
+                frame = rank.frames[i] = ways[move.peer, rank.number].popleft()
                 frame.receiver = rank
-                rank.to_post.append(action)
-
-
-def _both_ways(actions: list[Action]) -> bool:
-    """Return whether a rank sends and receives in the same step, as in a ring but not in a tree."""
-    sends = {action.step for action in actions if not action.receives}
-    return any(action.receives and action.step in sends for action in actions)
-
-
-def _count(action: Action) -> int:
-    return action.segment.stop - action.segment.start
+                rank.to_post.append(move)
