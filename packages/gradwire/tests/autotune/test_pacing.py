@@ -113,7 +113,7 @@ def test_ranks_compare_their_progress_as_often_as_it_takes_no_more_than_the_shar
 
     for step, _, _, exchanged in run_ranks(2, run):
         late = step - FIRST
-        # The first comparison is in the first step, and the second one, which no time is known for, in the next.
+        # The first comparison, in the first step, is timed; until then, the next step has one.
         assert exchanged.count("progress") == 2 + (late - 1) // steps
         assert late < 40 + steps
 
