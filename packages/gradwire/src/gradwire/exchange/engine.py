@@ -130,15 +130,17 @@ class EngineRun:
 
     def run(self) -> ExchangeCost:
         """Run the whole schedule and return its cost; after an error, ``action`` is the failed one."""
-        result = None
+        result, is_returned = None, False
         try:
             self._feedback.begin(self._tensor)
             result = self._run()
         finally:
             try:
                 self._give_back(result)
+                is_returned = result is not None
             finally:
-                reclaim(self._link)
+                if not is_returned:
+                    reclaim(self._link)
         self._feedback.ran(self._order.finished, self._order.encoded, result.finite, result.lost_finite)
         if result.status != Status.DONE:
             self._raise(result)

@@ -150,9 +150,9 @@ class Exchange:
         codec's first parameter. Raises ``TensorError`` before anything is sent or changed, and
         ``ExchangeError`` if a peer fails or disagrees.
         """
+        check_chunk(tensor, "tensor", on_cuda=True)
         if request.views is None:
             return self._run(tensor, request)
-        check_chunk(tensor, "tensor", on_cuda=True)
         residual, total = request.residual, ExchangeCost()
         if isinstance(residual, Residual):
             residual.replaced = residual.finite = True
@@ -221,7 +221,6 @@ class Exchange:
         self, tensor: torch.Tensor, request: BucketRequest, copies: SegmentCopies | None = None
     ) -> ExchangeCost:
         """Exchange ``tensor`` with one codec; ``copies`` moves values to it and back, on the host."""
-        check_chunk(tensor, "tensor", on_cuda=True)
         codec = self.plan.encoding if request.codec is None else request.codec
         residual = request.residual
         lost = residual.lost if isinstance(residual, Residual) else residual

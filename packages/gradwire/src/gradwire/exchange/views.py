@@ -80,7 +80,7 @@ class CodecPart:
         """Whether the exchanged values have no padding."""
         return self.sizes == self.counts
 
-    @property
+    @cached_property
     def filled(self) -> float:
         """The fraction of the exchanged values that isn't padding."""
         return sum(self.counts) / max(sum(self.sizes), 1)

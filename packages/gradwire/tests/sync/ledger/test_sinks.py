@@ -4,10 +4,13 @@ from __future__ import annotations
 
 import json
 import os
+from contextlib import nullcontext
 from pathlib import Path
+from threading import Thread
 from typing import Any
 
 import pytest
+import torch
 from torch.profiler import ProfilerActivity, profile
 
 from gradwire.costs import ExchangeCost
@@ -188,3 +191,20 @@ def test_a_range_is_in_the_profile() -> None:
         pass
     (found,) = [event for event in profiler.key_averages() if event.key.startswith("gradwire")]
     assert (found.key, found.count) == ("gradwire: exchange bucket 1", 1)
+
+
+def test_a_range_of_another_thread_is_in_the_profile_of_all_threads() -> None:
+    def exchange() -> None:
+        with profiled("exchange bucket 1"):
+            pass
+
+    every = torch._C._profiler._ExperimentalConfig(profile_all_threads=True)
+    with profile(activities=[ProfilerActivity.CPU], experimental_config=every) as profiler:
+        thread = Thread(target=exchange)
+        thread.start()
+        thread.join(10)
+    assert "gradwire: exchange bucket 1" in {event.key for event in profiler.key_averages()}
+
+
+def test_without_a_profiler_a_range_does_nothing() -> None:
+    assert isinstance(profiled("exchange bucket 1"), nullcontext)
