@@ -14,7 +14,7 @@ import re
 import sys
 import tomllib
 from collections import Counter
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from types import MappingProxyType
 from typing import Any
@@ -294,15 +294,32 @@ def rendered(name: str, root: Path) -> str:
 
 
 def rendered_summary(root: Path) -> str:
-    """Return the summary as Markdown, with one table per machine that has records of its tasks."""
+    """Return the summary as Markdown, in a table for each machine, or one for all if no task has two."""
     by_machine: dict[str, dict[str, Sequence[Row]]] = {}
     for name, title in TASKS.items():
         for record in records(name, root):
             by_machine.setdefault(_machine(record, with_versions=False), {})[title] = record["rows"]
-    parts = [
-        f"{machine}:\n\n{markdown(summary(found, METHODS))}" for machine, found in sorted(by_machine.items())
-    ]
-    return "\n\n".join(parts) or not_measured(*TASKS)
+    machines = dict(sorted(by_machine.items()))
+    if not machines:
+        return not_measured(*TASKS)
+    if sum(map(len, machines.values())) > len({title for found in machines.values() for title in found}):
+        return "\n\n".join(_summary_on(machine, found) for machine, found in machines.items())
+    if len(machines) > 1:
+        machines = {
+            "; ".join(f"{_models(found)} on {machine}" for machine, found in machines.items()): {
+                title: rows for found in machines.values() for title, rows in found.items()
+            }
+        }
+    ((where, found),) = machines.items()
+    return _summary_on(where, found)
+
+
+def _models(titles: Iterable[str]) -> str:
+    return " and ".join(title.partition(",")[0] for title in titles)
+
+
+def _summary_on(where: str, found: Mapping[str, Sequence[Row]]) -> str:
+    return f"{where}:\n\n{markdown(summary(found, METHODS))}"
 
 
 def rendered_verdicts(root: Path) -> str:

@@ -71,9 +71,9 @@ def rows(attached_s: float = 20.0) -> list[dict[str, Any]]:
     ]
 
 
-def keep(root: Path, fields: Mapping[str, Any], machine: str = "2-cores") -> Path:
+def keep(root: Path, fields: Mapping[str, Any], machine: str = "2-cores", name: str = NAME) -> Path:
     """Write a record."""
-    path = root / "docs" / "measured" / NAME / machine / "record.json"
+    path = root / "docs" / "measured" / name / machine / "record.json"
     path.parent.mkdir(parents=True, exist_ok=True)
     path.write_text(json.dumps(sealed_json(json.loads(json.dumps(fields)))), encoding="utf-8")
     return path
@@ -152,6 +152,18 @@ def test_each_machine_has_its_own_table(root: Path) -> None:
     figures.write(root)
     assert page_of(root).count("| method |") == 2
     assert "16 cores of" in page_of(root)
+    readme = (root / "README.md").read_text(encoding="utf-8")
+    assert readme.count("GPT, 43 MB |") == 2, "two tables, since one task has two machines"
+
+
+def test_the_summary_of_tasks_on_different_machines_is_one_table_that_names_them(root: Path) -> None:
+    keep(root, {**FIELDS, "rows": rows()})
+    other = {**FIELDS, "machine": {**MACHINE, "cores": 16}, "rows": rows(10.0)}
+    keep(root, other, "16-cores", "wide-mlp-4-hosts")
+    figures.write(root)
+    readme = (root / "README.md").read_text(encoding="utf-8")
+    assert "MLP on 16 cores of A (R) Processor; GPT on 2 cores of A (R) Processor:" in readme
+    assert "| `gradwire.attach(model)` | 1000 ms, 10 s | 2000 ms, 20 s |" in readme
 
 
 @pytest.mark.parametrize(
