@@ -21,8 +21,8 @@ import torch
 from torch import nn
 
 from gradwire.pipe.correction import Eager
-from gradwire.sync.flat import Bucket, FlatGradients
-from gradwire.sync.used_parameters import scheduled
+from gradwire.sync.flat.gradients import Bucket, FlatGradients
+from gradwire.sync.flat.update import scheduled
 
 OPTIMIZERS: dict[str, Callable[[list[nn.Parameter]], torch.optim.Optimizer]] = {
     "SGD": lambda parameters: torch.optim.SGD(parameters, lr=1e-3),

@@ -27,7 +27,7 @@ from torch.nn.parallel import DistributedDataParallel
 
 import gradwire
 from gradwire.codecs import parse
-from gradwire.sync.encoding_error import EncodingErrorMeter
+from gradwire.sync.bucket.encoding_error import EncodingErrorMeter
 from gradwire.sync.ledger.lost import sampled
 
 WORLD = 2

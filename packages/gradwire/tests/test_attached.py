@@ -14,10 +14,10 @@ from gradwire.errors import SpecError, StateError
 from gradwire.exchange import Exchange
 from gradwire.links.loopback import loopback
 from gradwire.plan import Plan
+from gradwire.sync.bucket.observe import NO_CHOOSER
 from gradwire.sync.checkpoint import ATTACHED_SHARDS, RankState, pack, redivide
 from gradwire.sync.gradient_sync import GradientSync
-from gradwire.sync.observe import NO_CHOOSER
-from gradwire.sync.replicas import ReplicaWatch
+from gradwire.sync.replicas.compare import ReplicaWatch
 from support.fake_buckets import sync_over
 from support.saved_residuals import residuals_in
 
@@ -40,7 +40,7 @@ class Handle:
         undo.callback(self.sync.close)
         undo.callback(self.ends.append, "end")
         self.attached = Attached(self.sync, NO_CHOOSER, undo, watch)
-        residual = self.sync.feedback.of("a", 2)
+        residual = self.sync.residuals.of("a", 2)
         assert residual is not None
         self.residual = residual.fill_(1.0)
 
@@ -65,7 +65,7 @@ def test_residuals_follow_a_scaler_from_step_to_step_and_into_a_run_without_one(
     with Handle(attached._watch).attached as other:
         other.load_state_dict(state)
         other._sync.begin()
-        residual = other._sync.feedback.of("a", 2)
+        residual = other._sync.residuals.of("a", 2)
         assert residual is not None
         assert residual.tolist() == [0.5, 0.5]
 

@@ -14,7 +14,7 @@ from gradwire_lab.parameter_server.stale_worker import StaleWorker
 from support.servers import STAR
 from support.sharded_ranks import adamw, loss_of
 from sync import test_deltas_faults as core
-from sync.test_deltas_faults import STEPS, Take, Training
+from sync.replicas.test_deltas_faults import STEPS, Take, Training
 
 
 def served(link: Link, model: nn.Sequential) -> list[Take]:

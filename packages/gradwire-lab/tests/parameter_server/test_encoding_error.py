@@ -17,7 +17,15 @@ from gradwire_lab.parameter_server.ps_sync import Server, Worker
 from gradwire_lab.parameter_server.stale_server import StaleServer
 from gradwire_lab.parameter_server.stale_worker import StaleWorker
 from support.ledgers import Kept
-from sync.test_encoding_error import BatchLoss, MakeModel, Ranks, Shares, by_hand, check_shares, shares_of
+from sync.bucket.test_encoding_error import (
+    BatchLoss,
+    MakeModel,
+    Ranks,
+    Shares,
+    by_hand,
+    check_shares,
+    shares_of,
+)
 
 
 def serve(stale: bool, model: nn.Module, exchange: Exchange) -> None:

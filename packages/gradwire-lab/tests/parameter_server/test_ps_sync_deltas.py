@@ -16,7 +16,7 @@ from gradwire.errors import ExchangeError, SpecError
 from gradwire.exchange import Exchange
 from gradwire.links import Link
 from gradwire.plan import Plan
-from gradwire.sync.deltas import LARGER
+from gradwire.sync.replicas.deltas import LARGER
 from gradwire_lab.parameter_server.ps_sync import Server, Worker
 from gradwire_lab.parameter_server.stale_server import StaleServer
 from gradwire_lab.parameter_server.stale_worker import StaleWorker

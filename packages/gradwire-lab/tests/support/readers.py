@@ -41,17 +41,17 @@ from gradwire.records import to_json
 from gradwire.run.outcome import ModelOutcome, RunOutcome
 from gradwire.run.settings import RunSettings
 from gradwire.script.entry import VARIABLE, Entry
+from gradwire.sync.bucket.observe import NO_CHOOSER, PlanChooser
+from gradwire.sync.bucket.residual import AUTO, Residuals
+from gradwire.sync.bucket.residual import redivide as redivide_residuals
 from gradwire.sync.checkpoint import ATTACHED, ATTACHED_SHARDS, pack, redivide, unpack
 from gradwire.sync.context import SyncContext
 from gradwire.sync.gradient_sync import GradientSync
+from gradwire.sync.layout import Layouts
 from gradwire.sync.ledger.counts import Decided, Tally
 from gradwire.sync.ledger.lost import LostBook, LostCounts
 from gradwire.sync.ledger.summary import ledger_record, read_summary
 from gradwire.sync.method import Method, WorkerMethod
-from gradwire.sync.observe import NO_CHOOSER, PlanChooser
-from gradwire.sync.residual import AUTO, Residuals
-from gradwire.sync.residual import redivide as redivide_residuals
-from gradwire.sync.views import Layouts
 from gradwire.timing.line import HostCost, Line, LineRate, Point
 from gradwire_lab.benchmark.allreduce import Checked, Configuration, Result, Timing, read_result
 from gradwire_lab.closed_forms.network import Groups, Network
@@ -209,10 +209,10 @@ def _residuals() -> Iterator[tuple[str, Reader]]:
         kept.fill_(0.5)
     own.follow(1024.0)
     state = with_sum(own.state_dict() | {"auto": CHOICE.to_json()})
-    name = "gradwire.sync.residual.Residuals.load_state_dict"
+    name = "gradwire.sync.bucket.residual.Residuals.load_state_dict"
     yield name, Reader(state, own.load_state_dict, own.state_dict)
     states = [sealed({"rank": rank, "world": 2, "residuals": {"a": torch.ones(4)}}) for rank in range(2)]
-    name = "gradwire.sync.residual.redivide"
+    name = "gradwire.sync.bucket.residual.redivide"
     yield name, Reader(dict(enumerate(states)), lambda it: redivide_residuals(every(it), 3))
     alone = sealed({"rank": 0, "world": 1, "residuals": {"a": torch.ones(4)}})
     record = sealed({"step": 3, "residuals": alone})

@@ -13,12 +13,12 @@ from gradwire.deferred import outside_inference
 from gradwire.errors import SpecError, StateError
 from gradwire.fields import Source, mapping, text
 from gradwire.plan import Plan
+from gradwire.sync.bucket.observe import BetweenSteps, PlanChooser, StepObserver
+from gradwire.sync.bucket.residual import AUTO, SCALE, STEPS, Residuals
 from gradwire.sync.checkpoint import ATTACHED, ATTACHED_SHARDS, RankState, pack, unpack
 from gradwire.sync.gradient_sync import GradientSync
 from gradwire.sync.ledger.counts import PlanChoice
-from gradwire.sync.observe import BetweenSteps, PlanChooser, StepObserver
-from gradwire.sync.replicas import ReplicaWatch
-from gradwire.sync.residual import AUTO, SCALE, STEPS, Residuals
+from gradwire.sync.replicas.compare import ReplicaWatch
 
 if TYPE_CHECKING:
     import torch
@@ -52,7 +52,7 @@ class Attached:
         self.ledger = sync.context.ledger
         self._sync, self._chooser, self._undo, self._watch = sync, chooser, undo, watch
         self._method = ATTACHED_SHARDS if watch is None else ATTACHED
-        self._scale = ScaleFollower(sync.feedback)
+        self._scale = ScaleFollower(sync.residuals)
         sync.observe(self._scale)
 
     @property
@@ -90,7 +90,7 @@ class Attached:
 
     def _read(self, state: Mapping[str, Any]) -> Mapping[str, Any]:
         """Return the state of a ``GradientSync`` from this object's state."""
-        own, is_sharded = self._sync.feedback, self._watch is None
+        own, is_sharded = self._sync.residuals, self._watch is None
         opened = state
         if not _is_older(state):
             found = unpack(state, own.rank, None if is_sharded else own.world, self._method)
@@ -160,7 +160,7 @@ class Attached:
             raise SpecError(
                 "residuals already follow the scaler passed to follow(); remove the call to scale_residuals"
             )
-        self._sync.feedback.scale(factor)
+        self._sync.residuals.scale(factor)
 
     def close(self) -> None:
         """Close threads and connections. Repeated calls are allowed. Raises ``LinkTimeoutError``.

@@ -14,14 +14,14 @@ from gradwire.autotune.rules import whole
 from gradwire.autotune.settings import Auto
 from gradwire.costs import ExchangeCost
 from gradwire.plan import PlanLike
-from gradwire.sync.backward_overlap import BackwardOverlap
-from gradwire.sync.flat import FlatGradients
-from gradwire.sync.flat_buckets import UsedParameters
+from gradwire.sync.flat.backward import BackwardOverlap, backward
+from gradwire.sync.flat.buckets import UsedParametersAgreement
+from gradwire.sync.flat.gradients import FlatGradients
+from gradwire.sync.flat.used_parameters import UsedParameters
 from gradwire.sync.ledger.counts import StepRecord
 from gradwire.sync.ledger.ledger import Ledger
 from gradwire.sync.method import Group, WorkerMethod
 from gradwire.sync.trained import check_optimizer
-from gradwire.sync.used_parameters import Reach, backward
 
 
 class DSync(WorkerMethod):
@@ -79,8 +79,8 @@ class DSync(WorkerMethod):
 
     def _average(self, compute_loss: Callable[[], torch.Tensor]) -> tuple[float, StepRecord]:
         """Average the whole gradient as one bucket."""
-        loss, used = backward(compute_loss, self._gradients), Reach(self._gradients)
-        cost = self._buckets.run(self._gradients, UsedParameters(used))
+        loss, used = backward(compute_loss, self._gradients), UsedParameters(self._gradients)
+        cost = self._buckets.run(self._gradients, UsedParametersAgreement(used))
         self._gradients.attach(used.absent)
         return loss, StepRecord.of_wait(cost.total_s, cost)
 

@@ -27,16 +27,18 @@ from gradwire.errors import SpecError, StateError
 from gradwire.exchange import Exchange
 from gradwire.exchange.request import Half
 from gradwire.plan import Plan, PlanLike
+from gradwire.sync.bucket.observe import BucketObserver
 from gradwire.sync.checkpoint import RankState
-from gradwire.sync.deltas import Deltas
-from gradwire.sync.flat import FlatGradients
+from gradwire.sync.flat.backward import backward
+from gradwire.sync.flat.gradients import FlatGradients
+from gradwire.sync.flat.update import check_max_norm
+from gradwire.sync.flat.used_parameters import UsedParameters
 from gradwire.sync.ledger.counts import StepRecord
 from gradwire.sync.ledger.ledger import Ledger
 from gradwire.sync.method import Group, WorkerMethod
-from gradwire.sync.observe import BucketObserver
-from gradwire.sync.replicas import count_weights
+from gradwire.sync.replicas.broadcast import count_weights
+from gradwire.sync.replicas.deltas import Deltas
 from gradwire.sync.trained import check_optimizer, strangers
-from gradwire.sync.used_parameters import Reach, backward, check_max_norm
 
 # One rank's shard of the weights: exact masters, and the optimizer that steps them.
 
@@ -120,7 +122,7 @@ class _SumOfShard(BucketObserver):
     average: torch.Tensor
     norm: float
 
-    def __init__(self, used: Reach, shard: Shard) -> None:
+    def __init__(self, used: UsedParameters, shard: Shard) -> None:
         self._used, self._shard = used, shard
 
     def after(self, values: torch.Tensor, exchange: Exchange) -> ExchangeCost:
@@ -250,7 +252,7 @@ class Sharded(WorkerMethod):
 
     def _reduce_gradients(self) -> ExchangeCost:
         """Set the shard's averaged, clipped gradient in the optimizer; return the cost of the reduce half."""
-        used = Reach(self._gradients)
+        used = UsedParameters(self._gradients)
         found = _SumOfShard(used, self._shard)
         cost = self._buckets.run(self._gradients, found, Half.REDUCE)
         if self._max_norm < found.norm < math.inf:

@@ -17,14 +17,13 @@ from gradwire.autotune.samples import BucketSampler, Samples
 from gradwire.costs import ExchangeCost
 from gradwire.errors import ExchangeError
 from gradwire.exchange import Exchange
+from gradwire.sync.bucket.observe import NULL_BUCKET, BucketObserver, StepCost, StepObserver
+from gradwire.sync.bucket.residual import Residuals
+from gradwire.sync.bucket.work import BucketWork, GradientBucket, Route
 from gradwire.sync.context import SyncContext, SyncOptions
 from gradwire.sync.gradient_sync import GradientSync
+from gradwire.sync.layout import Layout, Layouts
 from gradwire.sync.ledger.ledger import Ledger
-from gradwire.sync.ledger.lost import Layout
-from gradwire.sync.observe import NULL_BUCKET, BucketObserver, StepCost, StepObserver
-from gradwire.sync.residual import Residuals
-from gradwire.sync.views import Layouts
-from gradwire.sync.work import BucketWork, GradientBucket, Route
 from support.ranks import run_ranks
 from support.told_line import WARM_UP, tell_line
 

@@ -9,7 +9,7 @@ import pytest
 from gradwire import Auto, Exchange, Link, Plan
 from gradwire.autotune.pacing import PacedWork, Together, Work, at_once
 from gradwire.autotune.settings import DEFAULT
-from gradwire.sync.group import gather
+from gradwire.sync.messages import gather
 from support.piloted import Run
 from support.ranks import run_ranks
 from support.told_line import WARM_UP, tell_line

@@ -14,8 +14,8 @@ from gradwire.autotune.recorder import Recorder
 from gradwire.autotune.settings import DEFAULT
 from gradwire.errors import DataError, SpecError
 from gradwire.exchange.request import BucketRequest
+from gradwire.sync.bucket.observe import StepCost
 from gradwire.sync.context import SyncContext
-from gradwire.sync.observe import StepCost
 from support.ranks import run_ranks
 from support.sums import bits
 

@@ -16,7 +16,7 @@ from gradwire.autotune.samples import BucketSampler, Samples
 from gradwire.autotune.settings import DEFAULT
 from gradwire.costs import ExchangeCost
 from gradwire.exchange.request import BucketRequest, Half
-from gradwire.sync.ledger.lost import Layout
+from gradwire.sync.layout import Layout
 from support.bucket_requests import request_of
 from support.ranks import run_ranks
 from support.sums import bits

@@ -11,7 +11,7 @@ from gradwire.autotune.initial_plan import InitialPlan
 from gradwire.autotune.rules import BUCKETS
 from gradwire.codecs import Identity, parse
 from gradwire.errors import SpecError
-from gradwire.sync.observe import NO_CHOOSER
+from gradwire.sync.bucket.observe import NO_CHOOSER
 
 
 def test_no_compression_is_always_a_candidate_and_none_is_there_twice() -> None:

@@ -26,7 +26,7 @@ from gradwire.autotune.states import TRANSITIONS, TunerEvent, TunerState
 from gradwire.autotune.step_times import StepTime
 from gradwire.autotune.survey import Findings
 from gradwire.autotune.trial import Trial
-from gradwire.sync.observe import StepCost
+from gradwire.sync.bucket.observe import StepCost
 from support.told_line import WARM_UP, WINDOW
 
 FIRST = WARM_UP + 1

@@ -5,8 +5,7 @@ import torch
 
 from gradwire import Exchange, Link, Plan
 from gradwire.errors import ExchangeError, TensorError
-from gradwire.sync.ledger.lost import Layout
-from gradwire.sync.views import Layouts
+from gradwire.sync.layout import Layout, Layouts
 from support import mixed
 from support.fake_buckets import FakeBucket, reducer_over
 from support.ranks import run_ranks

@@ -19,9 +19,9 @@ import gradwire
 from gradwire.errors import ExchangeError, GradwireError, LinkError, LossyError, StateError
 from gradwire.exchange import Exchange
 from gradwire.links.loopback import loopback
-from gradwire.sync import replicas
+from gradwire.sync.bucket.encoding_error import EncodingErrorMeter
 from gradwire.sync.context import SyncContext, SyncOptions
-from gradwire.sync.encoding_error import EncodingErrorMeter
+from gradwire.sync.replicas import compare
 
 
 @pytest.fixture(autouse=True)
@@ -89,7 +89,7 @@ def test_replicas_that_differ_keep_no_model_alive(monkeypatch: pytest.MonkeyPatc
     def differ(*_: object) -> None:
         raise StateError("rank 1 differs")
 
-    monkeypatch.setattr(replicas, "compare_hashes", differ)
+    monkeypatch.setattr(compare, "compare_hashes", differ)
     model = DistributedDataParallel(nn.Linear(3, 1))
     attached = gradwire.attach(model, "fp16")
     attached.check_at_next_step()

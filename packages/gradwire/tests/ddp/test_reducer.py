@@ -13,7 +13,7 @@ from gradwire.codecs import parse
 from gradwire.errors import SpecError
 from gradwire.exchange import Exchange
 from gradwire.plan import Plan
-from gradwire.sync.residual import Residuals
+from gradwire.sync.bucket.residual import Residuals
 from support.fake_buckets import FakeBucket, reducer_over
 from support.sums import bits
 
@@ -28,7 +28,7 @@ class Trainee:
         self.dtype, self.rank = dtype, exchange.link.rank
         self.owners = {torch.zeros(COUNT, dtype=dtype): name for name in ("first", "second")}
         self.reducer, self.sync = reducer_over(exchange, self.owners)
-        self.residuals = self.sync.feedback
+        self.residuals = self.sync.residuals
 
     def step(self, number: int, spoilt: float | None = None) -> torch.Tensor:
         """Return the averages; ``spoilt`` is a value of rank 1's second bucket."""

@@ -13,7 +13,7 @@ from torch.distributed.fsdp import MixedPrecisionPolicy, fully_shard
 
 import gradwire
 from gradwire.errors import AttachError
-from gradwire.sync.deltas import LARGER
+from gradwire.sync.replicas.deltas import LARGER
 from support.sharded import Case, Seen, make_model, shard, train_all
 
 RunProcesses = Callable[..., list[Any]]

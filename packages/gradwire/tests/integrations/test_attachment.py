@@ -13,7 +13,7 @@ import gradwire
 from gradwire import Ledger
 from gradwire.errors import AttachError, ExchangeError, SpecError, StateError
 from gradwire.integrations.attachment import Attachment, ResidualFolder
-from gradwire.sync.ledger.ledger import JsonLines
+from gradwire.sync.ledger.sinks import JsonLines
 from support.saved_residuals import residuals_in
 
 

@@ -213,7 +213,7 @@ def test_an_interrupt_while_waiting_leaves_the_method_closed_to_steps(
     model = make_model()
     method = sync(model, Exchange(loopback(1)[0], BUCKETS))
     with monkeypatch.context() as patch:
-        patch.setattr("gradwire.sync.work.BucketWork.wait", interrupted)
+        patch.setattr("gradwire.sync.bucket.work.BucketWork.wait", interrupted)
         with pytest.raises(KeyboardInterrupt):
             train(method, batch_loss, 1)
     before = weights(model)

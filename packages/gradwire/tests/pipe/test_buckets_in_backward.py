@@ -20,8 +20,8 @@ from gradwire.codecs import parse
 from gradwire.errors import TensorError
 from gradwire.exchange import Exchange
 from gradwire.plan import Plan
-from gradwire.sync.backward_overlap import BackwardOverlap
-from gradwire.sync.flat_buckets import FlatBuckets
+from gradwire.sync.flat.backward import BackwardOverlap
+from gradwire.sync.flat.buckets import FlatBuckets
 from support.in_backward import batch, copies_of, mean_square, met_by, weights
 from support.pipes import pipe_sgd
 

@@ -9,7 +9,7 @@ from torch import nn
 from gradwire.errors import SpecError
 from gradwire.pipe.correction import CORRECTIONS, Correction, check_correction, check_forward
 from gradwire.sync.checkpoint import InFlight
-from gradwire.sync.flat import Bucket, FlatGradients
+from gradwire.sync.flat.gradients import Bucket, FlatGradients
 
 
 def test_the_default_comes_first_and_others_are_refused() -> None:

@@ -15,7 +15,7 @@ from gradwire.codecs import parse
 from gradwire.errors import SpecError, StateError
 from gradwire.exchange import Exchange
 from gradwire.plan import Plan
-from gradwire.sync.used_parameters import note_step
+from gradwire.sync.flat.update import note_step
 from support.pipes import pipe_sgd
 
 Ranks = Callable[..., list[Any]]

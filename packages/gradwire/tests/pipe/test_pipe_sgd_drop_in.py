@@ -17,7 +17,7 @@ from gradwire.codecs import DEFAULT_CODEC, parse
 from gradwire.errors import ExchangeError, SpecError
 from gradwire.exchange import Exchange
 from gradwire.plan import Plan
-from gradwire.sync.used_parameters import clip
+from gradwire.sync.flat.update import clip
 from support.project import DOCS
 
 Ranks = Callable[..., list[Any]]

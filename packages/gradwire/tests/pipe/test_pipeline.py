@@ -17,14 +17,14 @@ from gradwire.exchange import Exchange
 from gradwire.links.loopback import loopback
 from gradwire.pipe.pipeline import Pipeline, Treatment
 from gradwire.plan import Plan
+from gradwire.sync.bucket.residual import Residuals
 from gradwire.sync.checkpoint import InFlight
 from gradwire.sync.context import SyncContext
-from gradwire.sync.flat import FlatGradients
-from gradwire.sync.flat_buckets import FlatBuckets
+from gradwire.sync.flat.buckets import FlatBuckets
+from gradwire.sync.flat.gradients import FlatGradients
 from gradwire.sync.gradient_sync import GradientSync
-from gradwire.sync.residual import Residuals
+from gradwire.sync.layout import Layouts
 from gradwire.sync.trained import Trained
-from gradwire.sync.views import Layouts
 
 pytestmark = pytest.mark.usefixtures("no_thread_is_left")
 MakePipeline = Callable[..., "Made"]

@@ -6,7 +6,7 @@ from hypothesis import strategies as st
 
 from gradwire.errors import SpecError
 from gradwire.planner.candidates import MOST_PIECES, Workload
-from gradwire.sync.flat import cut
+from gradwire.sync.flat.gradients import cut
 
 COUNTS = st.lists(st.integers(0, 60), min_size=1, max_size=12).filter(any)
 

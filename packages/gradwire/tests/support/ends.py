@@ -33,7 +33,7 @@ from gradwire.exchange import Exchange
 from gradwire.links.base import Link
 from gradwire.links.loopback import loopback
 from gradwire.plan import Plan
-from gradwire.sync import thread as endings
+from gradwire.sync import daemon
 from gradwire.sync.context import SyncContext
 from gradwire.sync.thread import CallWork, CommunicationThread
 
@@ -141,7 +141,7 @@ def in_a_kernel(_: RankContext) -> None:
 
 def in_a_kernel_for_long(_: RankContext) -> None:
     """End while the thread encodes, for longer than anybody waits, but not once it is broken off."""
-    endings.FINISH_S = 0.2
+    daemon.FINISH_S = 0.2
     _encode_for(20.0)
 
 
@@ -163,7 +163,7 @@ def _encode_for(seconds: float) -> None:
 
 def waiting_for_a_peer(_: RankContext) -> None:
     """End while the thread waits for a peer that is alive and never comes; then it is in kernels again."""
-    endings.FINISH_S = 0.2
+    daemon.FINISH_S = 0.2
     link, _silent = loopback(2, timeout_s=20.0)
     gradient = torch.randn(1 << 18)
 

@@ -9,12 +9,12 @@ import torch
 
 from gradwire.ddp.reducer import BucketReducer
 from gradwire.exchange import Exchange
+from gradwire.sync.bucket.observe import StepObserver
+from gradwire.sync.bucket.residual import Residuals
 from gradwire.sync.context import SyncContext, SyncOptions
 from gradwire.sync.gradient_sync import GradientSync
+from gradwire.sync.layout import Layouts
 from gradwire.sync.ledger.ledger import Ledger
-from gradwire.sync.observe import StepObserver
-from gradwire.sync.residual import Residuals
-from gradwire.sync.views import Layouts
 
 
 @dataclass

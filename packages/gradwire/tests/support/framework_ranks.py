@@ -14,7 +14,7 @@ from torch import nn
 from torch.utils.data import DataLoader, TensorDataset
 
 from gradwire.errors import GradwireError
-from gradwire.sync.ledger.ledger import Summary
+from gradwire.sync.ledger.summary import Summary
 
 PLAN, STEPS, BATCH = "topk:0.1", 8, 6
 SAME_BUCKETS: dict[str, Any] = {"find_unused_parameters": True}  # or DDP cuts others after its first step

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from gradwire.costs import ExchangeCost
-from gradwire.sync.ledger.ledger import StepCounts
+from gradwire.sync.ledger.sinks import StepCounts
 
 SMALL = ExchangeCost(
     raw_nbytes=400, wire_nbytes=100, encode_s=0.25, decode_s=0.5, handling_s=0.25, wait_s=1.0

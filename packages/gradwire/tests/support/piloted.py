@@ -13,9 +13,9 @@ from gradwire import Auto, Exchange, Link, Plan
 from gradwire.autotune.autotuner import Autotuner
 from gradwire.autotune.rules import BUCKETS
 from gradwire.autotune.saved import State
+from gradwire.sync.bucket.observe import StepCost
 from gradwire.sync.context import SyncContext, SyncOptions
-from gradwire.sync.ledger.lost import Layout
-from gradwire.sync.observe import StepCost
+from gradwire.sync.layout import Layout
 from support.bucket_requests import request_of
 
 T = TypeVar("T")

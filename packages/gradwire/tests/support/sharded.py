@@ -15,7 +15,7 @@ from torch.distributed.fsdp import FSDPModule, MixedPrecisionPolicy, fully_shard
 from torch.distributed.tensor import DTensor
 
 import gradwire
-from gradwire.sync.ledger.ledger import Summary
+from gradwire.sync.ledger.summary import Summary
 
 WIDTHS = (7, 13, 5, 2)  # no number of ranks divides them all: FSDP pads
 BATCH, RATE = 6, 0.3

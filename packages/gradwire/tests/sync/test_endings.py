@@ -11,7 +11,7 @@ from threading import Event
 
 import pytest
 
-from gradwire.sync import thread as endings
+from gradwire.sync import daemon
 from support.ends import ALONE, KINDS, WAYS, WORLD
 from support.project import TESTS, TESTS_PATH
 
@@ -59,9 +59,9 @@ def test_an_end_amid_kernels_and_waits_is_no_abort() -> None:
 
 
 def test_connections_are_closed_however_a_thread_has_ended(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(endings, "_under_way", {})
+    monkeypatch.setattr(daemon, "_under_way", {})
     over, closed = Event(), list[str]()
-    thread = endings.start(over.wait, "a thread that ends by itself", over.set, lambda: closed.append("now"))
-    endings._end_all()
+    thread = daemon.start(over.wait, "a thread that ends by itself", over.set, lambda: closed.append("now"))
+    daemon._end_all()
     assert not thread.is_alive()
     assert closed == ["now"]

@@ -11,8 +11,7 @@ import torch
 from gradwire import Exchange, Link, Plan
 from gradwire.errors import ExchangeError
 from gradwire.fields import anything, keyed, real, rows, text, whole
-from gradwire.sync.group import gather, mean
-from gradwire.sync.messages import MOST_NBYTES, Record, broadcast
+from gradwire.sync.messages import MOST_NBYTES, Record, broadcast, gather, mean
 from support.ranks import run_ranks
 
 RECORD = Record(7, "a test's record", keyed(rows(anything)))

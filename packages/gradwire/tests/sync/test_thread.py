@@ -20,7 +20,8 @@ from gradwire.links.base import Link
 from gradwire.links.loopback import loopback
 from gradwire.plan import Plan
 from gradwire.sync.context import SyncContext
-from gradwire.sync.thread import SWITCH_S, CallWork, CommunicationThread, longest_s, start
+from gradwire.sync.daemon import SWITCH_S, start
+from gradwire.sync.thread import CallWork, CommunicationThread, longest_s
 from support.faulty_link import Fault, FaultyLink
 from support.pipes import pipe_sgd, through
 
@@ -196,7 +197,7 @@ def test_close_finishes_what_peers_wait_for_but_applies_nothing(
 
 
 def test_an_exchange_that_never_returns_is_given_up(monkeypatch: pytest.MonkeyPatch) -> None:
-    for module in ("work", "thread"):
+    for module in ("bucket.work", "thread"):
         monkeypatch.setattr(f"gradwire.sync.{module}.longest_s", lambda *_: 0.05)
     context = SyncContext(exchange := _Gated())
     communication, gradient = CommunicationThread(context), torch.zeros(3)

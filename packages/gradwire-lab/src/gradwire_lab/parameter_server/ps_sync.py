@@ -24,16 +24,17 @@ from gradwire.errors import GradwireError, SpecError, StateError, shown
 from gradwire.exchange import Exchange
 from gradwire.exchange.request import Half
 from gradwire.plan import Plan, PlanLike
-from gradwire.sync.deltas import over, weight_codec_of
-from gradwire.sync.flat import FlatGradients, FlatWeights
-from gradwire.sync.flat_buckets import WHOLE
+from gradwire.sync.bucket.observe import NULL_BUCKET
+from gradwire.sync.flat.backward import backward
+from gradwire.sync.flat.buckets import WHOLE
+from gradwire.sync.flat.gradients import FlatGradients, FlatWeights
+from gradwire.sync.flat.used_parameters import UsedParameters
 from gradwire.sync.ledger.counts import StepRecord
 from gradwire.sync.ledger.ledger import Ledger
 from gradwire.sync.method import Group, Method, WorkerMethod
-from gradwire.sync.observe import NULL_BUCKET
-from gradwire.sync.replicas import count_weights
+from gradwire.sync.replicas.broadcast import count_weights
+from gradwire.sync.replicas.deltas import over, weight_codec_of
 from gradwire.sync.trained import check_optimizer
-from gradwire.sync.used_parameters import Reach, backward
 
 REACHED = "reached"
 """The ledger's name for the exchange of flags of used parameters."""
@@ -92,7 +93,7 @@ class Server(Method):
         self._gradients.zero()
         total, self.exchange.link.step = self._gradients.staged(), self.steps_done + 1
         up = self.exchange.reduce(total.floats())
-        used = Reach(self._gradients)
+        used = UsedParameters(self._gradients)
         told = used.send_up(self.exchange)
         total.floats().div_(self.exchange.link.world - 1)
         total.store()
@@ -146,7 +147,7 @@ class Worker(WorkerMethod):
     def _step(self, compute_loss: Callable[[], torch.Tensor]) -> StepRecord:
         started = perf_counter()
         loss = backward(compute_loss, self._gradients)
-        used = Reach(self._gradients)
+        used = UsedParameters(self._gradients)
         up = self._buckets.run(self._gradients, NULL_BUCKET, Half.REDUCE)
         told = used.send_up(self.exchange)
         weights = self._weights.buffer

@@ -19,8 +19,8 @@ from gradwire.codecs import Codec
 from gradwire.codecs.spec import is_whole
 from gradwire.costs import ExchangeCost
 from gradwire.errors import ExchangeError, SpecError
-from gradwire.sync import thread as endings
-from gradwire.sync.deltas import over
+from gradwire.sync import daemon
+from gradwire.sync.replicas.deltas import over
 from gradwire_lab.parameter_server.conversation import EXACT, Conversation, Kind, Message
 
 # The clocks of bounded staleness: the number of steps of each worker in the weights.
@@ -152,7 +152,7 @@ class Session:
         """Start a thread that serves the worker until it has done ``goal`` steps and drained."""
         name = f"gradwire server, worker {self.rank}"
         run, finish = partial(self._run, goal, events), partial(self.give_up, self._talk.link.rank)
-        self._thread = endings.start(run, name, finish, self._talk.link.close)
+        self._thread = daemon.start(run, name, finish, self._talk.link.close)
 
     def answer(self, snapshot: Snapshot) -> None:
         """Reply to the worker with the weights of ``snapshot``, unless the worker has them already."""

@@ -22,14 +22,14 @@ from gradwire.costs import ExchangeCost
 from gradwire.errors import ExchangeError, FrameError, LinkError, PayloadError
 from gradwire.plan import PlanLike
 from gradwire.sync.checkpoint import RankState
-from gradwire.sync.deltas import another
-from gradwire.sync.flat import FlatGradients, FlatWeights
-from gradwire.sync.flat_buckets import WHOLE
+from gradwire.sync.flat.buckets import WHOLE
+from gradwire.sync.flat.gradients import FlatGradients, FlatWeights
+from gradwire.sync.flat.update import in_force
 from gradwire.sync.ledger.counts import StepRecord
 from gradwire.sync.ledger.ledger import Ledger
 from gradwire.sync.method import Group, Method
+from gradwire.sync.replicas.deltas import another
 from gradwire.sync.trained import Trained, check_optimizer
-from gradwire.sync.used_parameters import in_force
 from gradwire_lab.parameter_server.conversation import Conversation
 from gradwire_lab.parameter_server.ps_sync import (
     check_star,

@@ -17,15 +17,15 @@ from gradwire.exchange.feedback import FeedbackFactory
 from gradwire.exchange.norms import Norms
 from gradwire.plan import PlanLike
 from gradwire.sync.checkpoint import RankState
-from gradwire.sync.deltas import over
-from gradwire.sync.error_feedback import FlatResidual
-from gradwire.sync.flat import FlatGradients, FlatWeights
-from gradwire.sync.flat_buckets import WHOLE
+from gradwire.sync.flat.backward import backward
+from gradwire.sync.flat.buckets import WHOLE
+from gradwire.sync.flat.gradients import FlatGradients, FlatWeights
+from gradwire.sync.flat.used_parameters import UsedParameters
 from gradwire.sync.ledger.counts import StepRecord
 from gradwire.sync.ledger.ledger import Ledger
 from gradwire.sync.ledger.lost import ErrorSums
 from gradwire.sync.method import Group, WorkerMethod
-from gradwire.sync.used_parameters import Reach, backward
+from gradwire.sync.replicas.deltas import over
 from gradwire_lab.parameter_server.conversation import Conversation, Kind, Message
 from gradwire_lab.parameter_server.ps_sync import check_star, check_weights, star_of, weights_through
 from gradwire_lab.parameter_server.session import check_staleness
@@ -129,11 +129,11 @@ class StaleWorker(WorkerMethod):
 
     def _push(self, message: Message, norms: Norms | None) -> None:
         """Send the gradient, preceded by the used-parameter flags if this rank has unused parameters."""
-        codec, used, reached = self.exchange.plan.encoding, Reach(self._gradients), None
-        if used.own:
+        codec, used, reached = self.exchange.plan.encoding, UsedParameters(self._gradients), None
+        if used.unused:
             message = replace(message, kind=Kind.PART)
-            reached = used.told(range(len(self._gradients.parameters)))
-        residual = FlatResidual(self._buckets.residual, used.parts(self._buckets.residual))
+            reached = used.flags(range(len(self._gradients.parameters)))
+        residual = self._buckets.feedback(self._gradients, 0)
         values = self._gradients.staged().floats()
         lost = residual.lend(values)
         try:

@@ -8,8 +8,8 @@ import torch
 from gradwire.exchange import Exchange
 from gradwire.links.loopback import loopback
 from gradwire.plan import Plan
+from gradwire.sync.bucket.work import BucketWork, GradientBucket
 from gradwire.sync.context import SyncContext
-from gradwire.sync.work import BucketWork, GradientBucket
 from gradwire_lab.simulated_device.simulated import Simulated
 
 

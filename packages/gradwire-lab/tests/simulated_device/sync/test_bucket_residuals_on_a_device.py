@@ -3,9 +3,9 @@ from __future__ import annotations
 import torch
 
 from gradwire.devices import CPU, on_host
-from gradwire.sync.error_feedback import BucketResiduals
+from gradwire.sync.bucket.error_feedback import BucketResiduals
 from gradwire_lab.simulated_device.simulated import Simulated
-from sync.test_bucket_residuals import add_one
+from sync.bucket.test_bucket_residuals import add_one
 
 
 def test_on_a_device_they_are_lent_and_kept_as_on_the_host() -> None:

@@ -9,7 +9,7 @@ import torch
 from gradwire.codecs import parse
 from gradwire.devices import CPU, device_of
 from gradwire.plan import Plan
-from gradwire.sync.residual import Residuals
+from gradwire.sync.bucket.residual import Residuals
 from gradwire_lab.simulated_device.simulated import Simulated
 
 

@@ -25,13 +25,13 @@ from gradwire.autotune.trial import Trial
 from gradwire.codecs import parse
 from gradwire.log import LOG
 from gradwire.plan import Plan
-from gradwire.sync.flat import float_shape
-from gradwire.sync.observe import NULL_BUCKET, BetweenSteps, BucketObserver, PlanChooser, StepCost
-from gradwire.sync.residual import AUTO
+from gradwire.sync.bucket.observe import NULL_BUCKET, BetweenSteps, BucketObserver, PlanChooser, StepCost
+from gradwire.sync.bucket.residual import AUTO
+from gradwire.sync.flat.gradients import float_shape
 
 if TYPE_CHECKING:
+    from gradwire.sync.bucket.work import BucketWork
     from gradwire.sync.context import SyncContext
-    from gradwire.sync.work import BucketWork
 
 T = TypeVar("T")
 _ROWS = {row.event: row for row in TRANSITIONS}

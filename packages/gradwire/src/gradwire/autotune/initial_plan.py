@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, cast
 from gradwire.autotune.rules import CandidateRules
 from gradwire.autotune.settings import NAME, Auto, terms_of
 from gradwire.plan import Plan, PlanLike
-from gradwire.sync.observe import NO_CHOOSER, PlanChooser
+from gradwire.sync.bucket.observe import NO_CHOOSER, PlanChooser
 
 if TYPE_CHECKING:
     import torch

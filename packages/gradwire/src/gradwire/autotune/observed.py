@@ -21,7 +21,7 @@ from gradwire.exchange import Exchange
 from gradwire.fields import Source, of, one_of, optional, real, rows, tensor_of, to_values
 from gradwire.files import Content, write_files
 from gradwire.machine import machine_id
-from gradwire.sync.group import gather
+from gradwire.sync.messages import gather
 from gradwire.timing.line import Line
 from gradwire.timing.pairs import map_hosts
 from gradwire.units import counted, format_duration, format_size

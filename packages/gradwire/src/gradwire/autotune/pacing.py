@@ -14,10 +14,10 @@ from typing import TYPE_CHECKING, Any, Generic, TypeVar
 
 from gradwire.autotune.settings import AutoConfig
 from gradwire.exchange import Exchange
-from gradwire.sync.group import gather
+from gradwire.sync.messages import gather
 
 if TYPE_CHECKING:
-    from gradwire.sync.observe import BetweenSteps
+    from gradwire.sync.bucket.observe import BetweenSteps
 
 T = TypeVar("T")
 

@@ -21,14 +21,14 @@ from gradwire.plan import Plan
 from gradwire.planner.calibration import SEGMENT_NBYTES, excerpt, measure_host, use_threads
 from gradwire.planner.loss import noise_scale
 from gradwire.planner.request import ASSUMED_LATENCY_S
+from gradwire.sync.bucket.observe import NULL_BUCKET, BetweenSteps, BucketObserver, StepCost, StepObserver
 from gradwire.sync.messages import Record, broadcast
-from gradwire.sync.observe import NULL_BUCKET, BetweenSteps, BucketObserver, StepCost, StepObserver
 from gradwire.timing.calibrate import codec_cost, rest_between_segments
 from gradwire.timing.line import Line
 from gradwire.units import parse_rate
 
 if TYPE_CHECKING:
-    from gradwire.sync.work import BucketWork
+    from gradwire.sync.bucket.work import BucketWork
 
 # The measurements for an estimate besides steps: frame and codec costs, encoding errors, gradient noise.
 

@@ -22,11 +22,11 @@ from gradwire.exchange import Exchange
 from gradwire.exchange.request import BucketRequest, Half
 from gradwire.exchange.views import ParameterViews
 from gradwire.plan import Plan
-from gradwire.sync.flat import cut
-from gradwire.sync.observe import BucketObserver
+from gradwire.sync.bucket.observe import BucketObserver
+from gradwire.sync.flat.gradients import cut
 
 if TYPE_CHECKING:
-    from gradwire.sync.work import BucketWork
+    from gradwire.sync.bucket.work import BucketWork
 
 
 @dataclass

@@ -35,9 +35,8 @@ from gradwire.fields import flag, optional, pair
 from gradwire.fields import rows as rows_of
 from gradwire.plan import MAX_LANES, Plan
 from gradwire.planner.candidates import Workload, lanes_in
-from gradwire.sync.group import gather, mean
-from gradwire.sync.messages import Record, broadcast
-from gradwire.sync.observe import BetweenSteps
+from gradwire.sync.bucket.observe import BetweenSteps
+from gradwire.sync.messages import Record, broadcast, gather, mean
 from gradwire.timing.line import Line
 from gradwire.timing.pairs import HostMap, map_hosts
 

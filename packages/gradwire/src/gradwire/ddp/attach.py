@@ -37,13 +37,13 @@ from gradwire.errors import AttachError
 from gradwire.links.process_group import timeout_s_of
 from gradwire.plan import Plan
 from gradwire.sync.context import SyncOptions
-from gradwire.sync.flat import float_count
+from gradwire.sync.flat.gradients import float_count
 from gradwire.sync.gradient_sync import GradientSync
 from gradwire.sync.group import all_or_none, check_timeout
+from gradwire.sync.layout import Layouts
 from gradwire.sync.ledger.ledger import Ledger
-from gradwire.sync.replicas import ReplicaWatch
+from gradwire.sync.replicas.compare import ReplicaWatch
 from gradwire.sync.trained import check_extras, import_all_of_torch
-from gradwire.sync.views import Layouts
 
 _REMEDY = "wrap the module in a new DistributedDataParallel and attach that"
 

@@ -21,10 +21,10 @@ from gradwire.costs import ExchangeCost
 from gradwire.errors import AttachError, ExchangeError, TensorError
 from gradwire.exchange import Exchange
 from gradwire.plan import Plan
-from gradwire.sync.flat import float_count
+from gradwire.sync.bucket.work import GradientBucket
+from gradwire.sync.flat.gradients import float_count
 from gradwire.sync.gradient_sync import GradientSync
-from gradwire.sync.ledger.lost import Layout
-from gradwire.sync.work import GradientBucket
+from gradwire.sync.layout import Layout
 
 # The number of ranks that still have batches under DDP's ``join``.
 #

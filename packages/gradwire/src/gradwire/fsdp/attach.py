@@ -31,13 +31,13 @@ from gradwire.fsdp.sync_contexts import Purpose, SyncContexts
 from gradwire.fsdp.units import Unit, UnitLayouts, units_of
 from gradwire.log import level
 from gradwire.plan import Plan
+from gradwire.sync.bucket.residual import Residuals
 from gradwire.sync.context import SyncOptions
-from gradwire.sync.deltas import Deltas, weight_codec_of
 from gradwire.sync.gradient_sync import GradientSync
 from gradwire.sync.group import agree, check_initialised, check_timeout, facts_of
+from gradwire.sync.layout import Layouts
 from gradwire.sync.ledger.ledger import Ledger
-from gradwire.sync.residual import Residuals
-from gradwire.sync.views import Layouts
+from gradwire.sync.replicas.deltas import Deltas, weight_codec_of
 
 
 @outside_inference

@@ -21,11 +21,11 @@ from gradwire.exchange.feedback import is_finite
 from gradwire.exchange.request import BucketRequest, Half
 from gradwire.fsdp.sync_contexts import Purpose, SyncContexts
 from gradwire.fsdp.units import UnitLayouts
-from gradwire.sync.deltas import Deltas, over
-from gradwire.sync.error_feedback import FlatResidual
+from gradwire.sync.bucket.error_feedback import FlatResidual
+from gradwire.sync.bucket.work import GradientBucket
 from gradwire.sync.gradient_sync import GradientSync
 from gradwire.sync.ledger.ledger import Ledger
-from gradwire.sync.work import GradientBucket
+from gradwire.sync.replicas.deltas import Deltas, over
 
 _SUMS = (dist.ReduceOp.SUM, dist.ReduceOp.AVG, dist.ReduceOp.PREMUL_SUM)
 _EXACT_HALVES: dict[torch.dtype, Codec] = {torch.bfloat16: Bf16(), torch.float16: Fp16()}
@@ -96,7 +96,7 @@ class ShardedSteps:
                     layout=layouts.scattered(count, member.world) if scatters else layouts.replicated(count),
                     name=bucket,
                     request=BucketRequest(Half.REDUCE if scatters else Half.ALL_REDUCE, average=False),
-                    feedback=FlatResidual(self.sync.feedback.of(residual_key(bucket, count), count)),
+                    feedback=FlatResidual(self.sync.residuals.of(residual_key(bucket, count), count)),
                 ),
                 values,
                 member.context,

@@ -23,7 +23,8 @@ from gradwire.exchange import Exchange
 from gradwire.plan import Plan
 from gradwire.sync.context import SyncContext, SyncOptions
 from gradwire.sync.group import AFTER_AGREEING, connect
-from gradwire.sync.ledger.ledger import Ledger, profiled
+from gradwire.sync.ledger.ledger import Ledger
+from gradwire.sync.ledger.sinks import profiled
 
 _REMEDY = "save model.state_dict(), which has the shards, and restart all ranks"
 _LATE_ADVICE = "call attach_fsdp with a longer timeout_s"

@@ -18,7 +18,7 @@ from torch.distributed.fsdp import FSDPModule
 
 from gradwire.errors import AttachError
 from gradwire.fsdp.sync_contexts import Purpose
-from gradwire.sync.ledger.lost import Layout
+from gradwire.sync.layout import Layout
 from gradwire.sync.trained import REPLICATE, is_replicated
 
 _POINTS = ("set_custom_all_gather", "set_custom_reduce_scatter")

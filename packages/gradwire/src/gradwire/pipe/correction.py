@@ -16,8 +16,8 @@ from torch.nn import Parameter
 from gradwire.errors import SpecError, StateError
 from gradwire.exchange.feedback import is_finite
 from gradwire.sync.checkpoint import InFlight
-from gradwire.sync.flat import Bucket, FlatGradients
-from gradwire.sync.used_parameters import clip, in_force
+from gradwire.sync.flat.gradients import Bucket, FlatGradients
+from gradwire.sync.flat.update import clip, in_force
 
 CORRECTIONS = ("eager", "none")
 """The values of ``correction``; the default is first."""

@@ -22,17 +22,13 @@ from gradwire.pipe.correction import CORRECTIONS, check_correction, check_forwar
 from gradwire.pipe.pipeline import Pipeline, Treatment
 from gradwire.plan import PlanLike
 from gradwire.sync.checkpoint import InFlight, RankState
+from gradwire.sync.flat.update import check_max_norm, note_step
 from gradwire.sync.ledger.counts import StepRecord
 from gradwire.sync.ledger.ledger import Ledger
 from gradwire.sync.method import Group, WorkerMethod
-from gradwire.sync.replicas import (
-    broadcast_buffers,
-    check_in_flight,
-    check_replicas,
-    count_buffers,
-)
+from gradwire.sync.replicas.broadcast import broadcast_buffers, count_buffers
+from gradwire.sync.replicas.compare import check_in_flight, check_replicas
 from gradwire.sync.trained import check_optimizer
-from gradwire.sync.used_parameters import check_max_norm, note_step
 
 _PIPELINE = 2  # hides the network; more steps only add staleness
 

@@ -16,15 +16,16 @@ from gradwire.costs import ExchangeCost
 from gradwire.devices import on_host
 from gradwire.errors import StateError
 from gradwire.pipe.correction import Correction, Eager
-from gradwire.sync.backward_overlap import BackwardOverlap
+from gradwire.sync.bucket.work import BucketWork
 from gradwire.sync.checkpoint import InFlight
-from gradwire.sync.flat import Bucket, FlatGradients
-from gradwire.sync.flat_buckets import FlatBuckets
+from gradwire.sync.flat.backward import BackwardOverlap
+from gradwire.sync.flat.buckets import FlatBuckets
+from gradwire.sync.flat.gradients import Bucket, FlatGradients
+from gradwire.sync.flat.update import clip, in_force, scheduled
+from gradwire.sync.flat.used_parameters import UsedParameters
 from gradwire.sync.gradient_sync import GradientSync
 from gradwire.sync.ledger.counts import StepRecord
 from gradwire.sync.trained import Trained
-from gradwire.sync.used_parameters import Reach, clip, in_force, scheduled
-from gradwire.sync.work import BucketWork
 
 
 @dataclass(frozen=True, slots=True)
@@ -43,7 +44,7 @@ class _UnderWay:
     gradients: FlatGradients
     works: list[BucketWork]
     scheduled: list[dict[str, Any]]
-    used: Reach
+    used: UsedParameters
 
 
 class Pipeline:
@@ -117,7 +118,7 @@ class Pipeline:
         gradients.detach()  # a zero_grad of the caller must not change a buffer in flight
         values = scheduled(self._optimizer)
         if not alone:
-            self._correction.note(values, used.own)
+            self._correction.note(values, used.unused)
         self._under_way.append(_UnderWay(self._free.popleft(), works, values, used))
         return loss, correction_s
 
@@ -171,7 +172,7 @@ class Pipeline:
                 each.scheduled,
                 mine,
                 tuple(sorted(each.used.absent)),
-                tuple(sorted(each.used.own)),
+                tuple(sorted(each.used.unused)),
             )
             for each, mine in zip(self._under_way, [*[None] * lacking, *own], strict=True)
         ]
@@ -211,6 +212,6 @@ class Pipeline:
             gradients = self._free.popleft()
             gradients.buffer.copy_(each.gradient)
             gradients.put()
-            used = Reach(gradients, each.own_absent, each.absent)
+            used = UsedParameters(gradients, each.own_absent, each.absent)
             self._under_way.append(_UnderWay(gradients, [], each.scheduled, used))
         self._correction.resume(in_flight)

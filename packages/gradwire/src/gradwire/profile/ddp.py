@@ -28,7 +28,7 @@ from gradwire.planner.explain import name_coding
 from gradwire.profile.settings import Settings
 from gradwire.profile.tried import COUNTED, Tried
 from gradwire.script.steps import after_backward, marks_of
-from gradwire.sync.flat import float_count, floats_of
+from gradwire.sync.flat.gradients import float_count, floats_of
 
 
 def keeping(settings: Settings) -> AutoConfig:

@@ -22,8 +22,8 @@ from gradwire.plan import Plan
 from gradwire.profile.ddp import Attempt, DdpWatch, keeping
 from gradwire.profile.settings import Notes, Settings
 from gradwire.script.steps import after_backward
+from gradwire.sync.bucket.observe import StepCost
 from gradwire.sync.group import connect
-from gradwire.sync.observe import StepCost
 
 # Observe FSDP2's modules: how long forward and backward wait for FSDP's collectives, and their tensors.
 #

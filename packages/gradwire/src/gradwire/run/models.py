@@ -13,8 +13,8 @@ from gradwire.run.comparison import ATTACHED, Turns
 from gradwire.run.methods import AttachableModel, Passed
 from gradwire.run.outcome import ModelOutcome
 from gradwire.script.steps import Marks, marks_of
+from gradwire.sync.bucket.observe import NO_CHOOSER
 from gradwire.sync.ledger.summary import ledger_fields
-from gradwire.sync.observe import NO_CHOOSER
 
 SETTLING = 10
 """The number of steps with one plan before a comparison, more than a trial's turn of 5 or 6 steps."""

@@ -1,20 +1,19 @@
 """One rank's state of a training method in a checkpoint, and its conversion to a different number of ranks.
 
-A state is a flat dictionary. Its keys contain the rank, so that a checkpoint shared by all ranks, such as
-that of ``torch.distributed.checkpoint``, has separate entries for each rank, and no rank can load another
-rank's state by mistake:
+A state is a flat dictionary. Its keys contain the rank. So a checkpoint that all ranks share, such as that of
+``torch.distributed.checkpoint``, has separate entries for each rank, and no rank loads another rank's state:
 
-- ``gradwire/rank3/pipe``: a JSON string with version, method, plan, rank, world, steps, the decisions of
-  ``"auto"`` and, of a pipeline, the hyperparameters of the gradients in flight (the key is named after the
-  method that was first saved). ``attach`` writes it to ``gradwire/rank3/attached`` instead, and
-  ``attach_fsdp`` to ``gradwire/rank3/attached_shards``, because neither loads a method's state;
+- ``gradwire/rank3/pipe``: a JSON string with version, method, plan, rank, world, steps, and the decisions of
+  ``"auto"``. For a pipeline, it also has the hyperparameters of the gradients in flight. The key is the same
+  for all methods, but ``attach`` writes to ``gradwire/rank3/attached`` instead, and ``attach_fsdp`` to
+  ``gradwire/rank3/attached_shards``, because neither loads a method's state;
 - ``gradwire/rank3/residual/<key>``: the encoding errors of this rank, if the plan keeps residuals;
 - ``gradwire/rank3/own``: float32 ``(pipeline - 1, count)``, if updates are eager: this rank's own
   gradients of the newest steps in flight, oldest first, then rows of zeros;
 - ``gradwire/in_flight``: float32 ``(pipeline, count)``, the averaged gradients in flight, oldest first, then
   rows of zeros. An average is the same on every rank, so its key has no rank, and it is stored once;
-- ``gradwire/rank3/model/<name>`` and ``gradwire/rank0/optimizer``, only for bounded staleness: a drained
-  worker has the weights that the server sent last, which differ from the server's under a lossy codec.
+- ``gradwire/rank3/model/<name>`` and ``gradwire/rank0/optimizer``, only for bounded staleness. A drained
+  worker has the weights that the server sent last. Under a lossy codec, they differ from the server's.
 
 All shapes depend only on model and plan, because ``torch.distributed.checkpoint`` loads into the state of a
 new object.
@@ -51,9 +50,9 @@ from gradwire.fields import (
     tensor_of,
     whole,
 )
-from gradwire.sync.residual import AUTO, SCALE, STEPS
-from gradwire.sync.residual import redivide as redivide_residuals
-from gradwire.sync.used_parameters import understood, written
+from gradwire.sync.bucket.residual import AUTO, SCALE, STEPS
+from gradwire.sync.bucket.residual import redivide as redivide_residuals
+from gradwire.sync.flat.update import understood, written
 
 IN_FLIGHT = "gradwire/in_flight"
 ATTACHED, ATTACHED_SHARDS = "attached", "attached_shards"
@@ -68,8 +67,8 @@ Version 1 has no own gradients, and averages replace them. Before version 3, unu
 of 0, and there are no checksums. The first files of version 3 have neither method nor plan. They are all from
 PipeSGD, because states of bounded staleness had other keys.
 """
-
 _SEALED_SINCE = 3
+"""The first version with checksums."""
 _OLDER = {"rank", "world", "clock", "model"}
 """The fields in older states of bounded staleness besides residuals and an optimizer."""
 
@@ -145,7 +144,7 @@ class RankState:
     scale: float | None = None
 
     def of_residuals(self, below: int = 0) -> dict[str, Any]:
-        """Return the state of ``Residuals``, without the residuals of the ranks below ``below``."""
+        """Return the state of ``Residuals``, with the ranks counted from ``below``."""
         rank, world = self.rank - below, self.world - below
         scale = {} if self.scale is None else {SCALE: self.scale}
         return {"rank": rank, "world": world, "residuals": dict(self.residuals), **scale}
@@ -154,7 +153,7 @@ class RankState:
 def pack(state: RankState) -> State:
     """Return a rank's state as a flat dictionary."""
     pipeline, own_count, count = state.room
-    kept = [each.own for each in state.in_flight if each.own is not None][-own_count:] if own_count else []
+    own = [each.own for each in state.in_flight if each.own is not None][-own_count:] if own_count else []
     text = {
         "version": _VERSION,
         "method": state.method,
@@ -163,7 +162,7 @@ def pack(state: RankState) -> State:
         "world": state.world,
         "steps_done": state.steps_done,
         "in_flight": [[written(group) for group in each.scheduled] for each in state.in_flight],
-        "own": len(kept),
+        "own": len(own),
         "absent": [each.absent for each in state.in_flight],
         "own_absent": [each.own_absent for each in state.in_flight],
         "keeps_model": state.model is not None,
@@ -175,7 +174,7 @@ def pack(state: RankState) -> State:
     if pipeline:
         tensors[IN_FLIGHT] = _rows([each.gradient for each in state.in_flight], pipeline, count)
     if own_count:
-        tensors[f"{prefix}own"] = _rows(kept, own_count, count)
+        tensors[f"{prefix}own"] = _rows(own, own_count, count)
     tensors |= {f"{prefix}residual/{key}": tensor for key, tensor in state.residuals.items()}
     tensors |= {
         f"{prefix}model/{name}": tensor.detach().clone() for name, tensor in (state.model or {}).items()
@@ -210,7 +209,7 @@ def unpack(state: Mapping[str, Any], rank: int, world: int | None, method: str =
     if world is not None and found.world != world:
         raise StateError(
             f"rank {rank} of {world}: expected a state of {world} ranks, got one of {found.world} ranks; "
-            "pass the states of all old ranks to gradwire.sync.checkpoint.redivide first"
+            "pass the states of all old ranks to gradwire.redivide first"
         )
     return found
 

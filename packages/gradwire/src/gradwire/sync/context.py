@@ -204,8 +204,8 @@ class SyncContext:
         and the training thread. The first error is kept. A link that the communication thread is using is
         closed after the running work.
 
-        The reason is ``error``, unless a sibling's link shows that ranks are at different steps: a rank that
-        waits for a peer in one group may have the peer's last frame in another group.
+        The reason is ``error``, unless a sibling's link shows that ranks are at different steps. A rank that
+        waits for a peer in one group may already have the peer's last frame in another group.
         """
         every, reason = dict.fromkeys((self, *self.siblings)), error
         if len(every) > 1 and isinstance(error, ExchangeError) and (found := self._out_of_step(every)):
@@ -235,6 +235,6 @@ class SyncContext:
                 if {one, other} <= set(both.ranks):
                     places = (both.ranks.index(one), its_step), (both.ranks.index(other), step)
                     both.exchange.transport.difference = Difference(places, found.has_left)
-            is_said = each is self and not found.has_left
-            return None if is_said else ExchangeError(found.in_words(each.link))
+            is_reported = each is self and not found.has_left
+            return None if is_reported else ExchangeError(found.in_words(each.link))
         return None

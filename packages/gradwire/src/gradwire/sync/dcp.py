@@ -78,11 +78,9 @@ def _metadata(folder: str | os.PathLike[str]) -> Mapping[str, object]:
 
 
 def _unreadable(folder: str | os.PathLike[str], error: BaseException) -> StateError:
-    reason = (str(error).strip().splitlines() or [type(error).__name__])[
-        -1
-    ]  # torch puts a traceback before it
+    lines = str(error).strip().splitlines() or [type(error).__name__]  # torch puts a traceback first
     return StateError(
-        f"the checkpoint {os.fspath(folder)} cannot be read: {reason}; pass a folder that dcp.save has "
+        f"the checkpoint {os.fspath(folder)} cannot be read: {lines[-1]}; pass a folder that dcp.save has "
         "written completely"
     )
 

@@ -19,19 +19,16 @@ from gradwire.costs import ExchangeCost
 from gradwire.errors import AttachError, ExchangeError, GradwireError
 from gradwire.exchange import Exchange
 from gradwire.plan import Plan
-from gradwire.sync.context import (
-    SyncContext,
-    SyncOptions,
-)
-from gradwire.sync.encoding_error import EncodingErrorMeter, Verdict
-from gradwire.sync.error_feedback import NO_FEEDBACK, feedback_by_name
+from gradwire.sync.bucket.encoding_error import EncodingErrorMeter, Verdict
+from gradwire.sync.bucket.error_feedback import NO_FEEDBACK, feedback_by_name
+from gradwire.sync.bucket.observe import NULL_BUCKET, StepCost, StepObserver, begin_watching
+from gradwire.sync.bucket.residual import Residuals
+from gradwire.sync.bucket.work import BucketWork, GradientBucket, Route, why_bypassed
+from gradwire.sync.context import SyncContext, SyncOptions
 from gradwire.sync.lanes import Lanes
+from gradwire.sync.layout import Layouts
 from gradwire.sync.ledger.ledger import Ledger
-from gradwire.sync.observe import NULL_BUCKET, StepCost, StepObserver, begin_watching
-from gradwire.sync.residual import Residuals
 from gradwire.sync.thread import CallWork, Work
-from gradwire.sync.views import Layouts
-from gradwire.sync.work import BucketWork, GradientBucket, Route, why_bypassed
 
 T = TypeVar("T")
 
@@ -48,7 +45,7 @@ class GradientSync:
         The context of the buckets' link, with the plan and options that the ranks agreed on.
     layouts
         The positions of parameters in buckets.
-    feedback
+    residuals
         This rank's residuals.
     observers
         Observers of steps and buckets, called in this order after the meter of encoding errors.
@@ -63,10 +60,10 @@ class GradientSync:
         self,
         context: SyncContext,
         layouts: Layouts,
-        feedback: Residuals,
+        residuals: Residuals,
         observers: Sequence[StepObserver] = (),
     ) -> None:
-        self.context, self.layouts, self.feedback = context, layouts, feedback
+        self.context, self.layouts, self.residuals = context, layouts, residuals
         self.meter = EncodingErrorMeter(context, layouts.names)
         self._observers: tuple[StepObserver, ...] = (self.meter, *observers)
         self._lanes = Lanes(context)
@@ -98,8 +95,8 @@ class GradientSync:
             group, plan, options, facts, ledger, remedy=remedy, late_advice=late_advice
         )
         try:
-            feedback = Residuals(plan, context.rank, context.world, layouts.counts)
-            return cls(context, layouts, feedback, observers)
+            residuals = Residuals(plan, context.rank, context.world, layouts.counts)
+            return cls(context, layouts, residuals, observers)
         except BaseException:
             context.exchange.close()
             raise
@@ -214,8 +211,8 @@ class GradientSync:
 
         Pipelines wait only for the buckets of steps up to ``until``, numbered as in ``steps_done``. They may
         have waited ``waited_s`` seconds for some of these buckets already. The residuals of a step change
-        once all of its buckets are averaged and finite, on all ranks or on none, because averages have the
-        same bits. Raises the exchange's error.
+        once all of its buckets are averaged and finite. They change on all ranks or on none, because averages
+        have the same bits. Raises the exchange's error.
         """
         began, done = perf_counter(), list[Work]()
         cost, self._counted, before_s = self._counted.exchange, StepCost(0), self._counted.wait_s
@@ -256,7 +253,7 @@ class GradientSync:
 
     def cancel(self) -> None:
         """Cancel pending work that has not started, and stop tracking the rest, without ending a step."""
-        for work in reversed(self._pending):  # else a thread skips one, and runs a later one
+        for work in reversed(self._pending):  # so that a thread never skips one and runs a later one
             work.cancel()
         self._pending.clear()
         self._is_in_step = False
@@ -275,9 +272,9 @@ class GradientSync:
     def exchange_now(self, what: str, call: Callable[[Exchange], T]) -> T:
         """Run ``call`` on the communication thread, while no other exchange is running; return its value.
 
-        All ranks make the same call between the same two steps; the timeout is the step-start timeout. An
-        error in the call ends the exchange. Raises that error, and ``LinkTimeoutError`` if the thread stays
-        busy.
+        All ranks make the same call between the same two steps. ``what`` is its noun phrase in errors. The
+        timeout is the step-start timeout. An error in the call ends the exchange. Raises that error, and
+        ``LinkTimeoutError`` if the thread stays busy.
         """
         self.context.check()
         context, what = self.context, f"{what} before step {self.context.steps_done + 1}"
@@ -300,20 +297,20 @@ class GradientSync:
 
     def state_dict(self) -> dict[str, Any]:
         """Return this rank's residuals, the number of completed steps, and the observers' states."""
-        self.feedback.steps_done = self.context.step
-        state = self.feedback.state_dict()
+        self.residuals.steps_done = self.context.step
+        state = self.residuals.state_dict()
         for each in self._observers:
             state |= each.state()
         return sealed(state)
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
         """Load a state that ``state_dict`` returned on this rank, or raise ``StateError``."""
-        self.feedback.check_state(state)
+        self.residuals.check_state(state)
         for each in self._observers:
             each.load(state)
-        self.feedback.load_state_dict(state)
-        if self.feedback.steps_done is not None:
-            self.context.resume(self.feedback.steps_done)
+        self.residuals.load_state_dict(state)
+        if self.residuals.steps_done is not None:
+            self.context.resume(self.residuals.steps_done)
 
     def check(self) -> None:
         """Raise ``ExchangeError`` with the front end's remedy if the exchange has failed or is closed."""
@@ -367,7 +364,7 @@ class GradientSync:
         if layout is not None and views is None and plan.places_parameters:
             views = self.layouts.views(layout, plan, self.context.world)
         if layout is not None and feedback is None and plan.keeps_residual:
-            feedback = feedback_by_name(self.feedback, layout, bucket.tensor)
+            feedback = feedback_by_name(self.residuals, layout, bucket.tensor)
         average = work.request.average and work.active is None
         work.request = replace(work.request, average=average, views=views, timeout_s=work.timeout_s)
         work.feedback = NO_FEEDBACK if feedback is None else feedback

@@ -1,4 +1,4 @@
-"""A ``torch.distributed`` group: agreement of its members, connections, and exchanges between steps."""
+"""A ``torch.distributed`` group: the agreement of its members, and their connections."""
 
 from __future__ import annotations
 
@@ -8,14 +8,12 @@ import weakref
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 
-import torch
 import torch.distributed as dist
 from torch.distributed.distributed_c10d import PrefixStore
 
 from gradwire import codecs, collectives
 from gradwire.codecs.spec import is_real
 from gradwire.errors import AttachError, ExchangeError, GradwireError, LinkError, SpecError, shown
-from gradwire.exchange import Exchange
 from gradwire.fields import to_values
 from gradwire.launch.store import TimedStore
 from gradwire.links.process_group import ProcessGroupLink, store_of
@@ -101,18 +99,19 @@ REFUSED = "refused"
 AFTER_AGREEING = "look for a rank that failed after all had agreed to attach"
 """The advice in errors for ranks that have agreed but do not connect."""
 
-_meetings = weakref.WeakKeyDictionary[dist.ProcessGroup, int]()
+_agreements = weakref.WeakKeyDictionary[dist.ProcessGroup, int]()
+"""The number of calls of ``agree`` for each group, so that each call has its own keys in the store."""
 
 
 def agree(group: dist.ProcessGroup, facts: Mapping[str, str], timeout_s: float) -> None:
     """Check through the group's store that all ranks of ``group`` call this with equal ``facts``.
 
-    All ranks make these calls in the same order. Raises ``AttachError`` on every rank if facts differ, a rank
-    has refused, or a rank does not call this within the timeout.
+    ``facts`` are settings by name. All ranks make these calls in the same order. Raises ``AttachError`` on
+    every rank if facts differ, a rank has refused, or a rank does not call this within the timeout.
     """
     rank, world = dist.get_rank(group), dist.get_world_size(group)
-    number = _meetings.get(group, 0)
-    _meetings[group] = number + 1
+    number = _agreements.get(group, 0)
+    _agreements[group] = number + 1
     doing = f"rank {rank} attaching with the {world} ranks of the model's group"
     deadline = time.monotonic() + timeout_s
     try:
@@ -120,7 +119,7 @@ def agree(group: dist.ProcessGroup, facts: Mapping[str, str], timeout_s: float) 
         words = TimedStore(PrefixStore(f"attach {number}", store), doing)
         problem = _problem(_exchange_facts(words, rank, world, facts, deadline))
         if problem is not None:
-            _take_leave(words, rank, world, deadline)
+            _await_readers(words, rank, world, deadline)
     except AbsentError as error:
         raise AttachError(
             f"rank {rank}: expected all {world} ranks of the model's group to attach within {timeout_s:g} s, "
@@ -185,7 +184,7 @@ def _read_facts(text: str, rank: int) -> dict[str, str]:
     return facts
 
 
-def _take_leave(words: TimedStore, rank: int, world: int, deadline: float) -> None:
+def _await_readers(words: TimedStore, rank: int, world: int, deadline: float) -> None:
     """Wait until all ranks have read the facts, because the process that serves the store may end next."""
     words.set(f"read {rank}", "", deadline)
     with suppress(TimeoutError, LinkError):  # an absent rank raises its own error
@@ -218,35 +217,3 @@ def _difference(name: str, values: Sequence[str]) -> str | None:
         return None
     groups = [f"{value} on {ranks_in_words(own)}" for value, own in ranks.items()]
     return f"{name} is {', '.join(groups)}"
-
-
-# Exchanges between two steps: rows of numbers, or a mean.
-
-_SMALL = Plan(algorithm="pairwise")
-"""The plan of small exchanges: they take two latencies between any number of ranks."""
-
-
-def gather(exchange: Exchange, row: Sequence[float], timeout_s: float | None = None) -> list[list[float]]:
-    """Return the rows of all ranks, in rank order, as float32. All ranks pass rows of the same length.
-
-    Raises ``ExchangeError``.
-    """
-    link = exchange.link
-    rows = torch.zeros(link.world, len(row), dtype=torch.float32, device="cpu")
-    rows[link.rank] = torch.tensor(row, dtype=torch.float32, device="cpu")
-    _sum(exchange, rows.view(-1), timeout_s)
-    return rows.tolist()
-
-
-def mean(exchange: Exchange, values: torch.Tensor, timeout_s: float) -> None:
-    """Average a 1-D float32 tensor in place, with the same bits on all ranks. Raises ``ExchangeError``."""
-    if values.numel():
-        Exchange(exchange.link, Plan()).all_reduce(values, timeout_s=timeout_s)
-
-
-def _sum(exchange: Exchange, values: torch.Tensor, timeout_s: float | None) -> None:
-    """Return the sum over the ranks.
-
-    It is exact, because at most one term of each value is not 0.
-    """
-    Exchange(exchange.link, _SMALL).all_reduce(values, average=False, timeout_s=timeout_s)

@@ -14,7 +14,8 @@ from gradwire.errors import AttachError, ExchangeError
 from gradwire.exchange import Exchange
 from gradwire.plan import Plan
 from gradwire.sync.context import SyncContext
-from gradwire.sync.group import AFTER_AGREEING, connect, gather
+from gradwire.sync.group import AFTER_AGREEING, connect
+from gradwire.sync.messages import gather
 from gradwire.sync.thread import CallWork, CommunicationThread, Work
 
 ExchangeNow = Callable[[str, Callable[[Exchange], list[list[float]]]], list[list[float]]]
@@ -35,9 +36,9 @@ class Lanes:
     def extend(self, number: int, exchange_now: ExchangeNow) -> str:
         """Connect up to this number of lanes before a plan needs them; return why that failed, if it did.
 
-        All ranks call this while no exchange is running, and all or none of them return a reason: after each
-        lane, they compare results with ``exchange_now``. After a failure, they close the new lanes, and the
-        plan in use stays. Raises ``ExchangeError`` if they can't compare results.
+        All ranks call this while no exchange is running. After each lane, they compare results with
+        ``exchange_now``, so that all or none of them return a reason. After a failure, they close the new
+        lanes, and the plan in use stays. Raises ``ExchangeError`` if they can't compare results.
         """
         first, before = self._contexts[0], len(self._contexts)
         why, wait_s = "", 2 * first.timeout_s  # other ranks may still be waiting for this one's connection

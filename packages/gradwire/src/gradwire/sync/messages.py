@@ -1,4 +1,4 @@
-"""Typed records that rank 0 sends to all ranks between two steps.
+"""Small exchanges between two steps: rows of numbers, means, and typed records from rank 0.
 
 A record is a 12-byte header, then a body. The header contains a magic number, the version of the encoding,
 the type of the record, and the length of the body. The body is JSON, which the record's kind validates. Both
@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import json
 import struct
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Generic, TypeVar
 
@@ -23,14 +24,33 @@ from gradwire.wire import memory_of
 T_co = TypeVar("T_co", covariant=True)
 VERSION = 1
 MOST_NBYTES = 1 << 24
-"""The largest body in bytes.
-
-A decision for a model of thousands of parameters needs a small part of it.
-"""
+"""The largest body in bytes, many times that of a decision for a model of thousands of parameters."""
 _MAGIC = b"GRDR"
 _HEAD = struct.Struct("<4sHHI")
-_PLAN = Plan(algorithm="tree")  # its broadcast half starts at rank 0
+_PAIRWISE = Plan(algorithm="pairwise")
+"""The plan of rows: they take two latencies between any number of ranks."""
+_TREE = Plan(algorithm="tree")
+"""The plan of records: its broadcast half starts at rank 0."""
 _ADVICE = "use the same version of gradwire on all ranks"
+
+
+def gather(exchange: Exchange, row: Sequence[float], timeout_s: float | None = None) -> list[list[float]]:
+    """Return the rows of all ranks, in rank order, as float32. All ranks pass rows of the same length.
+
+    Raises ``ExchangeError``.
+    """
+    link = exchange.link
+    rows = torch.zeros(link.world, len(row), dtype=torch.float32, device="cpu")
+    rows[link.rank] = torch.tensor(row, dtype=torch.float32, device="cpu")
+    # The sum is exact, because at most one term of each value is not 0.
+    Exchange(link, _PAIRWISE).all_reduce(rows.view(-1), average=False, timeout_s=timeout_s)
+    return rows.tolist()
+
+
+def mean(exchange: Exchange, values: torch.Tensor, timeout_s: float) -> None:
+    """Average a 1-D float32 tensor in place, with the same bits on all ranks. Raises ``ExchangeError``."""
+    if values.numel():
+        Exchange(exchange.link, Plan()).all_reduce(values, timeout_s=timeout_s)
 
 
 @dataclass(frozen=True)
@@ -95,5 +115,5 @@ def _send(exchange: Exchange, data: bytes, nbytes: int, timeout_s: float) -> byt
     words = torch.zeros(-(-nbytes // FLOAT_NBYTES), dtype=torch.float32, device="cpu")
     memory = memory_of(words.view(torch.uint8))
     memory[: len(data)] = data
-    Exchange(exchange.link, _PLAN).broadcast(words, timeout_s=timeout_s)
+    Exchange(exchange.link, _TREE).broadcast(words, timeout_s=timeout_s)
     return bytes(memory[:nbytes])

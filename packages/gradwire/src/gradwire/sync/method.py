@@ -21,19 +21,20 @@ from gradwire.exchange import Exchange
 from gradwire.exchange.frames import leave
 from gradwire.links.base import Link
 from gradwire.plan import Plan
+from gradwire.sync.bucket.observe import NO_CHOOSER, PlanChooser
+from gradwire.sync.bucket.residual import AUTO, Residuals
 from gradwire.sync.checkpoint import RankState, State, pack, unpack
 from gradwire.sync.context import SyncContext, SyncOptions
-from gradwire.sync.flat import FlatGradients
-from gradwire.sync.flat_buckets import FlatBuckets
+from gradwire.sync.flat.buckets import FlatBuckets, lay_out_residual
+from gradwire.sync.flat.gradients import FlatGradients
 from gradwire.sync.gradient_sync import GradientSync
 from gradwire.sync.group import check_timeout, connect, member_group
+from gradwire.sync.layout import Layouts
 from gradwire.sync.ledger.counts import PlanChoice, StepRecord
 from gradwire.sync.ledger.ledger import Ledger
-from gradwire.sync.observe import NO_CHOOSER, PlanChooser
-from gradwire.sync.replicas import begin_equal, check_options, welcome
-from gradwire.sync.residual import AUTO, Residuals
-from gradwire.sync.trained import Trained, check_extras, relaid
-from gradwire.sync.views import Layouts
+from gradwire.sync.replicas.broadcast import begin_equal
+from gradwire.sync.replicas.compare import check_options
+from gradwire.sync.trained import Trained, check_extras, welcome
 from gradwire.version import version
 
 if TYPE_CHECKING:
@@ -201,7 +202,7 @@ class Method(ABC):
 
         Model, optimizer, and scheduler load their own states, before or after this one. All ranks load their
         states. Raises ``StateError``, and changes nothing, for the state of a different rank, world size, or
-        model; ``gradwire.sync.checkpoint.redivide`` makes states for a different world size.
+        model; ``gradwire.redivide`` makes states for a different world size.
         """
         self.check_open()
         link = self.exchange.link
@@ -254,7 +255,7 @@ class Method(ABC):
 
     def _buckets_of(self, gradients: FlatGradients, bucket_nbytes: int | None = None) -> FlatBuckets:
         """Return the buckets of gradients in a new layout, in which parameters keep their residuals."""
-        residual = relaid(self.residuals, gradients, self._laid_out)
+        residual = lay_out_residual(self.residuals, gradients, self._laid_out)
         self._laid_out = gradients
         name_of = {id(each): name for name, each in self.model.named_parameters()}
         names = [name_of[id(each)] for each in gradients.parameters]
@@ -274,8 +275,7 @@ class Method(ABC):
     def _state(self, drained: bool) -> RankState:  # noqa: ARG002 - for pipelines
         """Return the state of this rank for a checkpoint."""
         link, residuals = self.exchange.link, self.residuals.state_dict()["residuals"]
-        name, plan = type(self).__name__, self.plan.to_json()
-        auto = self._chooser.state().get(AUTO, "")
+        name, plan, auto = type(self).__name__, self.plan.to_json(), self._chooser.state().get(AUTO, "")
         return RankState(link.rank, link.world, self.steps_done, name, plan, residuals=residuals, auto=auto)
 
     def _adopt(self, saved: RankState) -> None:

@@ -6,15 +6,12 @@ such thread per rank.
 
 from __future__ import annotations
 
-import atexit
-import sys
 from abc import ABC, abstractmethod
 from collections.abc import Callable
 from concurrent.futures import Future, wait
-from contextlib import nullcontext, suppress
-from math import isclose
+from contextlib import nullcontext
 from queue import SimpleQueue
-from threading import TIMEOUT_MAX, Lock, Thread, current_thread
+from threading import TIMEOUT_MAX, Lock, current_thread
 from time import perf_counter
 from types import TracebackType
 from typing import Generic, TypeVar
@@ -23,96 +20,22 @@ from gradwire import collectives
 from gradwire.costs import ExchangeCost
 from gradwire.errors import LinkTimeoutError, LossyError, copied
 from gradwire.exchange import Exchange
-from gradwire.launch.store import join_all
 from gradwire.sync.context import SyncContext
+from gradwire.sync.daemon import start
 from gradwire.sync.ledger.lost import ErrorSums
 from gradwire.sync.ledger.sinks import profiled
 
 T = TypeVar("T")
 
 _OWN_WORK_S = 30.0
-
-# Threads that end before the interpreter does.
-#
-# At shutdown, the interpreter ends every daemon thread that returns to Python. A thread that returns from a
-# kernel or from Gloo then has C++ on its stack, which aborts the process: a finished job exits with code 134,
-# and a launcher restarts it. So running work may finish first, within a limit. Work that does not finish,
-# because a peer is absent, ends when its connections are closed, and gets a little more time for that. The
-# connections are closed in any case, because the transport's operations without a thread would keep the
-# process alive until the peers end.
-#
-# This runs in ``atexit``, after all non-daemon threads have ended, because they may be training.
-
-FINISH_S = 5.0
-"""The limit for running work to finish when the interpreter ends, in seconds."""
-BREAK_OFF_S = 5.0
-"""The limit for waits to end once their connections are closed, in seconds."""
-
-SWITCH_S = 0.0005
-"""The longest time for which a thread that is busy in Python delays a thread that returns to Python.
-
-It is the interpreter's switch interval while a communication thread runs; the default is 5 ms, which a bucket
-would lose when it starts and when it ends.
-"""
-
-_under_way: dict[Thread, tuple[Callable[[], object], Callable[[], object]]] = {}
-_usual_switch_s = SWITCH_S
-_counting = Lock()
-
-
-def start(
-    run: Callable[[], object], name: str, finish: Callable[[], object], break_off: Callable[[], object]
-) -> Thread:
-    """Start a daemon thread that ends before the interpreter does.
-
-    When the interpreter ends, it calls ``finish``, after which ``run`` must complete its work and return.
-    When ``run`` has returned, or after ``FINISH_S``, the interpreter calls ``break_off``, which must make all
-    waits of any thread fail.
-    """
-    thread = Thread(target=lambda: _watched(run, thread), name=name, daemon=True)
-    with _counting:
-        if not _under_way:
-            _shorten_switches()
-        _under_way[thread] = finish, break_off
-    atexit.unregister(_end_all)
-    atexit.register(_end_all)  # last registered, first called: before the connections are closed
-    thread.start()
-    return thread
-
-
-def _watched(run: Callable[[], object], thread: Thread) -> None:
-    try:
-        run()
-    finally:
-        with _counting:
-            del _under_way[thread]
-            is_unchanged = isclose(sys.getswitchinterval(), SWITCH_S, abs_tol=2e-6)  # by other callers
-            if not _under_way and is_unchanged:
-                sys.setswitchinterval(_usual_switch_s)
-
-
-def _shorten_switches() -> None:
-    global _usual_switch_s
-    _usual_switch_s = sys.getswitchinterval()
-    sys.setswitchinterval(min(_usual_switch_s, SWITCH_S))
-
-
-def _end_all() -> None:
-    left = [(thread, *ways) for thread, ways in list(_under_way.items()) if thread.is_alive()]
-    with suppress(KeyboardInterrupt):  # Ctrl-C proceeds to the next stage
-        for _, finish, _ in left:
-            finish()
-        join_all([thread for thread, *_ in left], FINISH_S)
-    for _, _, break_off in left:
-        break_off()
-    join_all([thread for thread, *_ in left], BREAK_OFF_S)
+"""The limit for a rank's own part of an all-reduce, such as encoding, in seconds."""
 
 
 class Work(ABC):
     """One piece of work for the communication thread, like ``torch.distributed.Work``.
 
-    Each caller of ``wait`` gets a copy of an exception, with a note that names the work, so that this object
-    keeps no reference to the caller's frame.
+    Each caller of ``wait`` gets a copy of an exception, with a note that names the work. So this object keeps
+    no reference to the caller's frame.
 
     Parameters
     ----------
@@ -185,11 +108,8 @@ class Work(ABC):
         return self._result.done()
 
     def settle(self) -> None:
-        """Wait until the work is done, without counting it or raising its error.
-
-        Each wait in it has a limit, so it ends.
-        """
-        wait([self._result])
+        """Wait until the work is done, without counting it or raising its error."""
+        wait([self._result])  # which ends, because each wait in the work has a limit
 
     def wait(self) -> ExchangeCost:
         """Wait for the work, count it the first time, and return its cost.
@@ -208,17 +128,11 @@ class Work(ABC):
         return self._outcome(began)
 
     def cancel(self) -> bool:
-        """Cancel the work if it has not started; return whether it was cancelled.
-
-        After that, ``wait`` raises an error.
-        """
+        """Cancel the work if it has not started, so that ``wait`` raises; return whether it was cancelled."""
         return self._result.cancel()
 
     def _outcome(self, began: float) -> ExchangeCost:
-        """Return the cost of finished work, or raise its error.
-
-        The wait began at ``began``.
-        """
+        """Return the cost of finished work, for which a wait began at ``began``, or raise its error."""
         error = self._result.exception()
         if error is not None:
             raise copied(error).with_traceback(self._raised_at)
@@ -290,10 +204,7 @@ class CommunicationThread:
             self.put(CallWork(self._context, "the end", lambda _: None, None))
 
     def end(self) -> None:
-        """End the thread after its queued work, but return at once.
-
-        May be called twice.
-        """
+        """End the thread after its queued work, but return at once; may be called twice."""
         self._inbox.put(None)
 
     def close(self, count: int = 0) -> None:

@@ -1,4 +1,4 @@
-"""The parameters that a method trains, updated when parameters of the model are unfrozen.
+"""The model and optimizer of a training method: checks, and the parameters that the method trains.
 
 An optimizer updates every parameter that has a gradient. So the optimizer's parameters must be the model's.
 Parameters without a place in the flat gradient must have no ``.grad``, because each rank would apply its own
@@ -9,68 +9,45 @@ from __future__ import annotations
 
 import importlib
 import inspect
-from collections.abc import Callable, Collection, Iterator
+from collections.abc import Collection
 
 import torch
 from torch import nn
 from torch.nn import Parameter
 from torch.nn.parallel import DistributedDataParallel
 
-from gradwire.devices import device_of
-from gradwire.errors import SpecError, shown
+from gradwire.costs import ExchangeCost
+from gradwire.errors import ExchangeError, SpecError, shown
+from gradwire.exchange import Exchange
 from gradwire.log import level
-from gradwire.sync.flat import FlatGradients, trainable
+from gradwire.sync.flat.gradients import trainable
 from gradwire.sync.ledger.ledger import Ledger
-from gradwire.sync.residual import GRADIENT, Residuals, write
-
-# The parameters and buffers that all replicas share: DDP does not ignore them.
-
-
-def shared_parameters(model: nn.Module) -> list[Parameter]:
-    """Return the parameters that all ranks share, including frozen ones, each once, in the model's order."""
-    ignored = _ignored_names(model)
-    return [each for name, each in model.named_parameters() if name not in ignored]
-
-
-def own_parameters(model: nn.Module) -> dict[str, Parameter]:
-    """Return the parameters that each rank trains separately, by name."""
-    ignored = _ignored_names(model)
-    return {name: each for name, each in model.named_parameters() if name in ignored}
-
-
-def shared_buffers(model: nn.Module, wanted: Callable[[nn.Module, str], bool]) -> list[torch.Tensor]:
-    """Return the nonempty buffers that all ranks share and ``wanted`` selects, each once.
-
-    ``wanted`` receives a module and a buffer's name in it.
-    """
-    ignored = _ignored_names(model)
-    found = {
-        id(buffer): buffer
-        for prefix, module in model.named_modules()
-        for name, buffer in module.named_buffers(recurse=False)
-        if wanted(module, name) and buffer.numel() and f"{prefix}.{name}".removeprefix(".") not in ignored
-    }
-    return list(found.values())
-
-
-def _ignored_names(model: nn.Module) -> set[str]:
-    """Return the names of parameters and buffers that DDP ignores, as TorchRec and PEFT configure it.
-
-    In one place, DDP puts a dot before the names of the outermost module's own parameters.
-    """
-    names = getattr(model, "_ddp_params_and_buffers_to_ignore", ())
-    return {str(name).removeprefix(".") for name in names}
+from gradwire.sync.replicas.broadcast import broadcast_parameters, count_weights
+from gradwire.sync.replicas.compare import differing
+from gradwire.sync.replicas.shared import own_parameters
 
 
 class Trained:
     """The trained parameters of one model on one rank.
 
-    A parameter is trained from the first step in which it requires a gradient, and keeps its place when it is
-    frozen again. ``parameters`` has each trained parameter once, in the model's order. The optimizer is None
-    at a worker of a server; ``method`` is the method's name in errors.
+    A parameter is trained from the first step in which it requires a gradient. It keeps its place in the flat
+    gradient when it is frozen again.
 
-    Raises ``SpecError`` for a model that no method can train, for an optimizer with parameters outside of the
-    model, and for one whose ``step`` needs a closure. Raises ``TensorError`` for unsupported parameters.
+    Parameters
+    ----------
+    model
+        The model. Raises ``SpecError`` if no method can train it, and ``TensorError`` for unsupported
+        parameters.
+    optimizer
+        The model's optimizer; None at a worker of a server. Raises ``SpecError`` if its ``step`` needs a
+        closure, or if it has parameters outside of the model.
+    method
+        The method's name in errors.
+
+    Attributes
+    ----------
+    parameters
+        The trained parameters, each once, in the model's order.
     """
 
     def __init__(self, model: nn.Module, optimizer: torch.optim.Optimizer | None, method: str) -> None:
@@ -102,9 +79,8 @@ class Trained:
 
     def shield(self) -> None:
         """Set ``.grad`` to None for the optimizer's parameters without a place, so that it skips them."""
-        for parameter in self._held():
-            if parameter.grad is not None and id(parameter) not in self._own:
-                parameter.grad = None
+        for parameter in [] if self._optimizer is None else strangers(self._optimizer, self._own):
+            parameter.grad = None
 
     def layout(self) -> str:
         """Return the positions and shapes of the trained parameters, as a string for comparing ranks."""
@@ -126,35 +102,37 @@ class Trained:
                 "optimizer from model.parameters(), with all trained modules in one model"
             )
 
-    def _held(self) -> Iterator[Parameter]:
-        if self._optimizer is not None:
-            for group in self._optimizer.param_groups:
-                yield from group["params"]
-
     def _sort(self) -> None:
         self._own = set(map(id, self.parameters))
         self._frozen = [each for each in self._every if id(each) not in self._own]
 
 
-def relaid(
-    residuals: Residuals, gradients: FlatGradients, before: FlatGradients | None = None
-) -> torch.Tensor | None:
-    """Return the residual in the layout of ``gradients``.
+def welcome(trained: Trained, exchange: Exchange, ledger: Ledger | None) -> ExchangeCost:
+    """Add all parameters that require a gradient to ``trained``, starting with rank 0's weights.
 
-    Parameters that were in ``before`` keep their residuals.
+    All ranks call this before the same step, while no other exchange is running. Raises ``ExchangeError``,
+    including if ranks do not train the same parameters.
     """
-    count = gradients.buffer.numel()
-    beside = gradients.buffer
-    old = residuals.of(GRADIENT, count if before is None else before.buffer.numel(), beside)
-    if old is None or before is None:
-        return old
-    places = {id(each): place for place, each in enumerate(before.parameters)}
-    new = device_of(old).zeros(count)
-    for number, each in enumerate(gradients.parameters):
-        if id(each) in places:
-            write(gradients.part(number, new), before.part(places[id(each)], old))
-    residuals.replace(GRADIENT, new)
-    return new
+    newcomers = trained.grow()
+    remedy = "unfreeze the same ones on all ranks, before the same step"
+    try:
+        different = differing(trained.layout(), exchange)
+    except ExchangeError as error:  # another rank may run another exchange
+        own = exchange.link.name_of(exchange.link.rank)
+        raise ExchangeError(
+            f"{own}: {len(newcomers)} parameters were unfrozen on this rank, but the comparison with the "
+            f"other ranks failed ({error}); {remedy}"
+        ) from error
+    if different is not None:
+        raise ExchangeError(
+            f"rank {exchange.link.rank}: expected the same trained parameters on all ranks, but those of "
+            f"{different}; {remedy}"
+        )
+    if not newcomers:
+        return ExchangeCost()
+    cost = broadcast_parameters(newcomers, exchange)
+    count_weights(ledger, cost)
+    return cost
 
 
 def strangers(optimizer: torch.optim.Optimizer, known: Collection[int]) -> list[Parameter]:

@@ -10,7 +10,8 @@ from gradwire import Plan
 from gradwire.autotune.decision import Decision
 from gradwire.errors import StateError
 from gradwire.sync.ledger.counts import Decided
-from gradwire.sync.ledger.ledger import JsonLines, Ledger, TensorBoard
+from gradwire.sync.ledger.ledger import Ledger
+from gradwire.sync.ledger.sinks import JsonLines, TensorBoard
 from support.ledgers import SMALL
 
 PLAN = Plan.of("quantize:8", codecs=[{"match": "bias$", "codec": "bf16"}])

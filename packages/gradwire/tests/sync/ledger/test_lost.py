@@ -12,8 +12,10 @@ import pytest
 import torch
 
 from gradwire.errors import StateError
-from gradwire.sync.ledger.ledger import JsonLines, Ledger, TensorBoard
-from gradwire.sync.ledger.lost import ErrorSums, Layout, LostBook, LostCounts
+from gradwire.sync.layout import Layout
+from gradwire.sync.ledger.ledger import Ledger
+from gradwire.sync.ledger.lost import ErrorSums, LostBook, LostCounts
+from gradwire.sync.ledger.sinks import JsonLines, TensorBoard
 from support.ledgers import SMALL, Kept
 
 LAYOUT = Layout(("w", "b"), (8, 2), ("all", "all"))

@@ -6,7 +6,8 @@ import pytest
 import torch
 
 from gradwire.codecs import parse
-from gradwire.sync.ledger.lost import ErrorSums, Layout, is_rounding, sampled, share_of
+from gradwire.sync.layout import Layout
+from gradwire.sync.ledger.lost import ErrorSums, is_rounding, sampled, share_of
 
 
 def test_samples_come_early_and_then_rarely() -> None:

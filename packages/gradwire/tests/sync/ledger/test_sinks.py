@@ -15,7 +15,8 @@ from torch.profiler import ProfilerActivity, profile
 
 from gradwire.costs import ExchangeCost
 from gradwire.errors import SpecError
-from gradwire.sync.ledger.ledger import JsonLines, Ledger, TensorBoard, profiled
+from gradwire.sync.ledger.ledger import Ledger
+from gradwire.sync.ledger.sinks import JsonLines, TensorBoard, profiled
 from support.ledgers import SMALL
 
 

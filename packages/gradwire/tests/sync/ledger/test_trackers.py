@@ -11,8 +11,8 @@ import pytest
 from gradwire.autotune.decision import Decision
 from gradwire.errors import MissingPackageError, SpecError
 from gradwire.plan import Plan
-from gradwire.sync.ledger.ledger import Ledger, TensorBoard
-from gradwire.sync.ledger.sinks import MLflow, Sink, WandB
+from gradwire.sync.ledger.ledger import Ledger
+from gradwire.sync.ledger.sinks import MLflow, Sink, TensorBoard, WandB
 from support.ledgers import SMALL
 
 

@@ -9,7 +9,7 @@ import torch
 from torch import nn
 
 from gradwire.devices import on_host
-from gradwire.sync.flat import FlatGradients, FlatWeights
+from gradwire.sync.flat.gradients import FlatGradients, FlatWeights
 from gradwire_lab.simulated_device.kernels import Kernels
 from gradwire_lab.simulated_device.simulated import Simulated
 

@@ -1,8 +1,8 @@
 """The ledger: the exchanges by bucket and step, the bypasses of the codec, and the encoding errors.
 
 It is hard to notice that compression did not run. It is also hard to notice that it dropped nearly all of a
-gradient, because that gives the best ratio. So a ledger counts the bytes and seconds of every exchange, every
-gradient that bypassed the codec, with the reason, and the relative errors of encoding.
+gradient, because that gives the best ratio. So a ledger counts the bytes and seconds of every exchange, and
+the relative errors of encoding. It counts every gradient that bypassed the codec, too, with the reason.
 """
 
 from __future__ import annotations
@@ -29,11 +29,9 @@ from gradwire.page import RECORD, keep
 from gradwire.sync.ledger.counts import SOURCE, BucketCounts, BypassCounts, Decided, PlanChoice, Tally
 from gradwire.sync.ledger.lost import ErrorSums, LostBook
 from gradwire.sync.ledger.prometheus import exposition
-from gradwire.sync.ledger.sinks import JsonLines, Sink, StepCounts, TensorBoard, profiled
+from gradwire.sync.ledger.sinks import Sink, StepCounts
 from gradwire.sync.ledger.summary import Summary, ledger_record, page_of
 from gradwire.units import format_size
-
-__all__ = ["JsonLines", "Ledger", "Sink", "StepCounts", "Summary", "TensorBoard", "profiled"]
 
 _VERSION = 5
 _READ = (1, 2, 3, 4, _VERSION)  # version 1 has no relative errors, and versions 1 to 4 no decisions
@@ -177,9 +175,7 @@ class Ledger:
         return self.summary()._repr_html_()
 
     def close(self) -> None:
-        """Write the counts of a step that has not ended to the sinks, and close them.
-
-        Repeated calls are allowed.
+        """Write the counts of a step that has not ended to the sinks, and close them; may be called twice.
 
         Counting continues for ``summary`` and the report at exit, but nothing more is written to sinks.
         """
@@ -288,10 +284,7 @@ class Ledger:
             self._warn(f"{sentence}; training continues without this sink")
 
     def _save_once(self) -> None:
-        """Save to the folder of the constructor, if any, but only once.
-
-        A failure is only logged.
-        """
+        """Save to the folder of the constructor, if any, but only once; a failure is only logged."""
         folder, self._folder = self._folder, None
         if folder is None:
             return

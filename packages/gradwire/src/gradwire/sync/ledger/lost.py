@@ -9,14 +9,12 @@ from __future__ import annotations
 import math
 from collections.abc import Hashable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, field, fields, replace
-from functools import cached_property
-from itertools import accumulate
 from typing import TYPE_CHECKING, Any
 
 import torch
 
-from gradwire.exchange import Norms
 from gradwire.fields import keyed, of, real
+from gradwire.sync.layout import Layout
 from gradwire.sync.ledger.counts import SOURCE
 
 if TYPE_CHECKING:
@@ -32,8 +30,8 @@ _ROUNDING = 0.25
 def sampled(step: int) -> bool:
     """Return whether a step, counted from 1, is measured if measuring has a cost.
 
-    The result is the same on all ranks. The measured steps are 2, 4, 8, 16 and 32, and then every 64th:
-    enough for early results in a short run, with a small cost in a long one.
+    The result is the same on all ranks. The measured steps are 2, 4, 8, 16 and 32, and then every 64th. This
+    gives early results in a short run, and has a small cost in a long one.
     """
     return step % _EVERY == 0 or (step >= _FIRST and step & (step - 1) == 0)
 
@@ -43,38 +41,6 @@ def share_of(gradient: float, lost: float) -> float | None:
     if lost == 0:
         return 0.0
     return math.sqrt(lost / gradient) if gradient else None
-
-
-@dataclass(frozen=True)
-class Layout:
-    """The layout of parameters in a bucket.
-
-    Attributes
-    ----------
-    names
-        The parameters' names, in their order in the bucket.
-    counts
-        The number of floats in each parameter.
-    groups
-        The group of each parameter; all parameters of a group share one warning.
-    copies
-        The number of repetitions of this layout: FSDP's buckets have a part of every parameter for each rank.
-    """
-
-    names: tuple[str, ...]
-    counts: tuple[int, ...]
-    groups: tuple[Hashable, ...]
-    copies: int = 1
-
-    @classmethod
-    def of_bucket(cls, names: tuple[str, ...], counts: tuple[int, ...]) -> Self:
-        """Return the layout of a bucket whose parameters share one warning."""
-        return cls(names, counts, (frozenset(names),) * len(names))
-
-    @cached_property
-    def norms(self) -> Norms:
-        """The norms that an exchange of the bucket measures, valid until its next exchange."""
-        return Norms([0, *accumulate(self.counts * self.copies)])
 
 
 def is_rounding(encoded: float, decoded: float, lost: float) -> bool:
@@ -143,13 +109,7 @@ class LostCounts:
 
     def count(self, share: float | None) -> None:
         """Add one step's relative error, or None if this rank's gradient was 0."""
-        if share is None:
-            self.without_own += 1
-            return
-        self.samples += 1
-        self.share_sum += share
-        self.largest = max(self.largest, share)
-        self.last = share
+        self.add(LostCounts(without_own=1) if share is None else LostCounts(1, share, share, share))
 
     def add(self, later: LostCounts) -> None:
         """Add the statistics of later steps."""
@@ -166,7 +126,7 @@ _TOGETHER = 64
 
 @dataclass(frozen=True, slots=True)
 class StepShares:
-    """The relative errors of one step, None for a gradient of 0, or nothing if nothing was measured."""
+    """The relative errors of one step; empty if none was measured. An error is None if the gradient was 0."""
 
     total: float | None = None
     buckets: Mapping[str, float | None] = field(default_factory=dict)

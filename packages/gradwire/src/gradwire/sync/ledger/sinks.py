@@ -1,4 +1,4 @@
-"""The sinks of a ledger's steps: JSON lines, TensorBoard, trackers, and named ranges in a profile."""
+"""The sinks of a ledger's steps: JSON lines, TensorBoard, and trackers; and named ranges in a profile."""
 
 from __future__ import annotations
 
@@ -117,8 +117,8 @@ class TensorBoard:
     bucket. The metrics are ``ratio``, ``raw_nbytes``, ``wire_nbytes``, ``codec_s``, ``wait_s``, ``exposed_s``
     and, if measured, ``lost``; also ``gradwire/wall_s`` and ``gradwire/bypassed_nbytes``. If a run chooses
     its plan, the steps that begin with a new plan also have ``gradwire/expected_step_s`` and
-    ``gradwire/expected_uncompressed_s`` and, if the writer has ``add_text``, the plan and its reason as
-    ``gradwire/plan``. Invalid characters in tags become ``_``.
+    ``gradwire/expected_uncompressed_s``. If the writer has ``add_text``, they have the plan and its reason as
+    ``gradwire/plan``, too. Invalid characters in tags become ``_``.
 
     Parameters
     ----------
@@ -240,7 +240,7 @@ class WandB:
         if self._run is None:
             raise SpecError("WandB: expected an active run, got none; call wandb.init() first, or pass one")
         if not all(callable(getattr(self._run, name, None)) for name in ("log", "define_metric")):
-            raise SpecError(f"WandB: expected a run that wandb.init() returns, got {run!r}")
+            raise SpecError(f"WandB: expected a run that wandb.init() returns, got {run!r}; pass that run")
         self._buckets = buckets
         self._run.define_metric(STEP_TAG)
         self._run.define_metric("gradwire/*", step_metric=STEP_TAG)

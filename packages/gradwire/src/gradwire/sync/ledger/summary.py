@@ -93,8 +93,7 @@ class Summary:
         return "\n".join([self.title, said, "", *lines(self.table()), "", *others])
 
     def _repr_html_(self) -> str:
-        said, *others = self.sentences()
-        return in_notebook(self.title, f"{said[0].upper()}{said[1:]}.", self.table(), *others)
+        return in_notebook(self.title, verdict_of(self), self.table(), *self.sentences()[1:])
 
     @property
     def title(self) -> str:

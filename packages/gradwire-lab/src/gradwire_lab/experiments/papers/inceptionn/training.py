@@ -206,13 +206,12 @@ class FlatExchange:
     ) -> None:
         from gradwire.exchange import Exchange
         from gradwire.exchange.request import BucketRequest
+        from gradwire.sync.bucket.residual import Residuals
+        from gradwire.sync.bucket.work import GradientBucket
         from gradwire.sync.context import SyncContext, SyncOptions
         from gradwire.sync.gradient_sync import GradientSync
+        from gradwire.sync.layout import Layout, Layouts
         from gradwire.sync.ledger.ledger import Ledger
-        from gradwire.sync.ledger.lost import Layout
-        from gradwire.sync.residual import Residuals
-        from gradwire.sync.views import Layouts
-        from gradwire.sync.work import GradientBucket
 
         names = (*counts,)
         context = SyncContext(Exchange(link, plan), SyncOptions(link.timeout_s), Ledger(link.rank))

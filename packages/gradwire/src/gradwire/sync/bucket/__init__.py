@@ -1,0 +1,1 @@
+"""One bucket's exchange: its work, its residuals, its encoding errors, and its observers."""

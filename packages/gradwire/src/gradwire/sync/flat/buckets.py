@@ -1,0 +1,178 @@
+"""The buckets of a flat gradient, passed to ``GradientSync`` one after the other."""
+
+from __future__ import annotations
+
+from collections.abc import Hashable, Sequence
+from contextlib import nullcontext
+
+import torch
+
+from gradwire.costs import ExchangeCost
+from gradwire.devices import device_of
+from gradwire.exchange import Exchange
+from gradwire.exchange.request import BucketRequest, Half
+from gradwire.sync.bucket.error_feedback import FlatResidual
+from gradwire.sync.bucket.observe import BucketObserver
+from gradwire.sync.bucket.residual import GRADIENT, Residuals, write
+from gradwire.sync.bucket.work import BucketWork, GradientBucket
+from gradwire.sync.flat.gradients import Bucket, FlatGradients, cut
+from gradwire.sync.flat.used_parameters import UsedParameters
+from gradwire.sync.gradient_sync import GradientSync
+from gradwire.sync.layout import Layout
+from gradwire.sync.ledger.sinks import profiled
+from gradwire.sync.thread import Work
+
+WHOLE = "gradient"
+"""The ledger's name for a gradient that is exchanged as one bucket."""
+
+
+class Alone(BucketObserver):
+    """An observer that keeps a bucket on the communication thread, in the order of steps."""
+
+    wants_alone = True
+
+
+class UsedParametersAgreement(Alone):
+    """An observer of a step's last bucket, after which the ranks agree on the unused parameters.
+
+    The agreement reads the whole average. So it waits for the step's other buckets, ``others``, which may be
+    on other lanes.
+    """
+
+    def __init__(self, used: UsedParameters, others: Sequence[Work] = ()) -> None:
+        self._used, self._others = used, others
+
+    def after(self, values: torch.Tensor, exchange: Exchange) -> ExchangeCost:  # noqa: ARG002
+        """Run the agreement and return its cost."""
+        for each in self._others:
+            each.settle()
+        exchange.transport.check()  # another lane may have failed
+        return self._used.agree(exchange)
+
+
+class FlatBuckets:
+    """The buckets of flat gradients with one layout. All ranks start them in the order of ``cut``.
+
+    Parameters
+    ----------
+    sync
+        The object that averages the buckets.
+    gradients
+        Flat gradients with this layout.
+    names, groups
+        Each parameter's name, and the group with which it shares a warning. With None, the parameters of a
+        bucket are a group.
+    residual
+        This rank's encoding errors, in the layout of the gradients; None if the plan keeps none.
+    bucket_nbytes
+        See ``Plan``; None means one bucket.
+    """
+
+    def __init__(
+        self,
+        sync: GradientSync,
+        gradients: FlatGradients,
+        names: Sequence[str],
+        groups: Sequence[Hashable],
+        residual: torch.Tensor | None,
+        bucket_nbytes: int | None,
+    ) -> None:
+        counts = gradients.counts
+        self.cut, self.residual = _filled(cut(counts, bucket_nbytes)), residual
+        self.layouts = list[Layout]()
+        self._sync = sync
+        for bucket in self.cut:
+            members = slice(bucket.parameters.start, bucket.parameters.stop)
+            own = [("bucket", members.start) if each is None else each for each in groups[members]]
+            self.layouts.append(Layout(tuple(names[members]), tuple(counts[members]), tuple(own)))
+
+    def start(self, gradients: FlatGradients, number: int, observer: BucketObserver) -> BucketWork:
+        """Start averaging bucket ``number``, from 0, on the communication thread."""
+        return self._sync.start(self._bucket(gradients, number, observer))
+
+    def feedback(self, gradients: FlatGradients, number: int) -> FlatResidual:
+        """Return the error feedback of bucket ``number``, without parameters that this rank has not used."""
+        if self.residual is None:
+            return FlatResidual(None)
+        bucket = self.cut[number]
+        unused = [gradients.part(each, self.residual) for each in gradients.unused(bucket.parameters)]
+        return FlatResidual(bucket.view(self.residual), unused)
+
+    def run(
+        self, gradients: FlatGradients, observer: BucketObserver, half: Half = Half.ALL_REDUCE
+    ) -> ExchangeCost:
+        """Exchange a gradient of one bucket on the calling thread; count and return the cost.
+
+        Raises the exchange's error, after which the exchange has ended.
+        """
+        sync, context = self._sync, self._sync.context
+        bucket = self._bucket(gradients, 0, observer, half)
+        staged = bucket.staged
+        assert staged is not None
+        try:
+            with nullcontext() if context.ledger is None else profiled(f"exchange {WHOLE}"):
+                with staged.stream.current:
+                    work = sync.run(bucket, staged.floats(), context)
+                work.cost.device_nbytes += staged.crossing_nbytes
+                staged.store()
+                if sync.meter.agrees(work.step):
+                    cost, work.verdict = sync.meter.agree(context.exchange)
+                    work.cost += cost
+        except BaseException as error:
+            context.fail(error)
+            raise
+        sync.meter.count(work, work.cost.total_s)
+        return work.cost
+
+    def _bucket(
+        self,
+        gradients: FlatGradients,
+        number: int,
+        observer: BucketObserver,
+        half: Half = Half.ALL_REDUCE,
+    ) -> GradientBucket:
+        bucket, layout, is_whole = self.cut[number], self.layouts[number], len(self.cut) == 1
+        views = None
+        if half is Half.ALL_REDUCE:  # otherwise each codec's parts would have separate owners
+            views = self._sync.layouts.views(layout, self._sync.plan, self._sync.context.world)
+        return GradientBucket(
+            number,
+            bucket.view(gradients.flat),
+            is_last=number + 1 == len(self.cut),
+            layout=layout,
+            name=WHOLE if is_whole else f"bucket {number + 1}",
+            request=BucketRequest(half, views=views),
+            feedback=self.feedback(gradients, number),
+            staged=gradients.staged(bucket),
+            observers=[observer],
+        )
+
+
+def lay_out_residual(
+    residuals: Residuals, gradients: FlatGradients, before: FlatGradients | None
+) -> torch.Tensor | None:
+    """Return the residual in the layout of ``gradients``; parameters that were in ``before`` keep theirs."""
+    buffer = gradients.buffer
+    old = residuals.of(GRADIENT, (buffer if before is None else before.buffer).numel(), buffer)
+    if old is None or before is None:
+        return old
+    places = {id(each): place for place, each in enumerate(before.parameters)}
+    new = device_of(old).zeros(buffer.numel())
+    for number, each in enumerate(gradients.parameters):
+        if id(each) in places:
+            write(gradients.part(number, new), before.part(places[id(each)], old))
+    residuals.replace(GRADIENT, new)
+    return new
+
+
+def _filled(buckets: Sequence[Bucket]) -> list[Bucket]:
+    """Return the buckets, with each empty bucket merged into a neighbour, because it is not exchanged."""
+    found = list[Bucket]()
+    for each in buckets:
+        if found and not (each.count and found[-1].count):
+            later = found.pop()  # buckets begin at the end of the buffer
+            members = range(each.parameters.start, later.parameters.stop)
+            found.append(Bucket(each.start, later.stop, members))
+        else:
+            found.append(each)
+    return found

@@ -1,0 +1,73 @@
+"""The positions of a model's parameters in its buckets, by names that all ranks share."""
+
+from __future__ import annotations
+
+from collections.abc import Hashable, Mapping, Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from itertools import accumulate
+from typing import TYPE_CHECKING
+
+from gradwire.exchange import Norms
+from gradwire.exchange.views import ParameterViews, views_of
+from gradwire.plan import Plan
+
+if TYPE_CHECKING:
+    from typing_extensions import Self
+
+
+@dataclass(frozen=True)
+class Layout:
+    """The layout of parameters in a bucket.
+
+    Attributes
+    ----------
+    names
+        The parameters' names, in their order in the bucket.
+    counts
+        The number of floats in each parameter.
+    groups
+        The group of each parameter; all parameters of a group share one warning.
+    copies
+        The number of repetitions of this layout: FSDP's buckets have a part of every parameter for each rank.
+    """
+
+    names: tuple[str, ...]
+    counts: tuple[int, ...]
+    groups: tuple[Hashable, ...]
+    copies: int = 1
+
+    @classmethod
+    def of_bucket(cls, names: tuple[str, ...], counts: tuple[int, ...]) -> Self:
+        """Return the layout of a bucket whose parameters share one warning."""
+        return cls(names, counts, (frozenset(names),) * len(names))
+
+    @cached_property
+    def norms(self) -> Norms:
+        """The norms that an exchange of the bucket measures, valid until its next exchange."""
+        return Norms([0, *accumulate(self.counts * self.copies)])
+
+
+class Layouts:
+    """The names of a model's parameters, and the views of its buckets under the plan in use.
+
+    Attributes
+    ----------
+    names
+        All parameters that may have a gradient, in an order that all ranks share.
+    counts
+        The number of floats of each parameter that may have a residual by name; None if unknown.
+    """
+
+    def __init__(self, names: Sequence[str], counts: Mapping[str, int] | None = None) -> None:
+        self.names, self.counts = list(names), counts
+        self._plan: Plan | None = None
+        self._views: dict[Layout, ParameterViews | None] = {}
+
+    def views(self, layout: Layout, plan: Plan, world: int) -> ParameterViews | None:
+        """Return the views of a bucket's parameters with their codecs, or None if the plan has one codec."""
+        if self._plan is not plan:
+            self._plan, self._views = plan, {}
+        if layout not in self._views:
+            self._views[layout] = views_of(plan, world, layout.names, layout.counts)
+        return self._views[layout]
