@@ -9,7 +9,7 @@ import pytest
 import torch
 from torch import nn
 
-from gradwire.sync.trained import Trained
+from gradwire.sync.trained import TrainedParameters
 from gradwire_lab.parameter_server.session import Clocks
 from gradwire_lab.parameter_server.stale_server import AtOnce, OnceARound, Updates
 from support.servers import flat, sgd
@@ -20,7 +20,11 @@ WORKERS = (1, 2, 3)
 
 def served(kind: type[Updates], model: nn.Module, staleness: int = 0) -> tuple[Updates, Clocks, Any]:
     optimizer, clocks = sgd(model), Clocks(WORKERS, staleness)
-    return kind(Trained(model, optimizer, "the test"), optimizer, clocks, WORKERS), clocks, optimizer
+    return (
+        kind(TrainedParameters(model, optimizer, "the test"), optimizer, clocks, WORKERS),
+        clocks,
+        optimizer,
+    )
 
 
 def gradients(count: int, seed: int) -> torch.Tensor:

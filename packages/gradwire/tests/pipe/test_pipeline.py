@@ -24,7 +24,7 @@ from gradwire.sync.flat.buckets import FlatBuckets
 from gradwire.sync.flat.gradients import FlatGradients
 from gradwire.sync.gradient_sync import GradientSync
 from gradwire.sync.layout import Layouts
-from gradwire.sync.trained import Trained
+from gradwire.sync.trained import TrainedParameters
 
 pytestmark = pytest.mark.usefixtures("no_thread_is_left")
 MakePipeline = Callable[..., "Made"]
@@ -44,7 +44,7 @@ class Made:
         nn.init.zeros_(self.model.weight)
         self.optimizer = torch.optim.SGD(self.model.parameters(), lr=1.0)
         exchange = Exchange(loopback(1)[0], Plan(pipeline=pipeline))
-        trained = Trained(self.model, self.optimizer, "PipeSGD")
+        trained = TrainedParameters(self.model, self.optimizer, "PipeSGD")
         treatment = Treatment(correction, max_norm, on_average)
         self.sync = GradientSync(SyncContext(exchange), Layouts(["weight"]), Residuals(exchange.plan, 0, 1))
         self.pipeline = Pipeline(trained, self.optimizer, self.sync, treatment, self._buckets_of)

@@ -29,7 +29,7 @@ from gradwire.sync.ledger.counts import StepRecord
 from gradwire.sync.ledger.ledger import Ledger
 from gradwire.sync.method import Group, Method
 from gradwire.sync.replicas.deltas import another
-from gradwire.sync.trained import Trained, check_optimizer
+from gradwire.sync.trained import TrainedParameters, check_optimizer
 from gradwire_lab.parameter_server.conversation import Conversation
 from gradwire_lab.parameter_server.ps_sync import (
     check_star,
@@ -63,7 +63,11 @@ class Updates(ABC):
     """
 
     def __init__(
-        self, trained: Trained, optimizer: torch.optim.Optimizer, clocks: Clocks, workers: Sequence[int]
+        self,
+        trained: TrainedParameters,
+        optimizer: torch.optim.Optimizer,
+        clocks: Clocks,
+        workers: Sequence[int],
     ) -> None:
         self.gradients = {rank: _flat(trained) for rank in workers}
         self.absent = dict.fromkeys(workers, frozenset[int]())
@@ -101,7 +105,11 @@ class OnceARound(Updates):
     """
 
     def __init__(
-        self, trained: Trained, optimizer: torch.optim.Optimizer, clocks: Clocks, workers: Sequence[int]
+        self,
+        trained: TrainedParameters,
+        optimizer: torch.optim.Optimizer,
+        clocks: Clocks,
+        workers: Sequence[int],
     ) -> None:
         super().__init__(trained, optimizer, clocks, workers)
         self._sum = _flat(trained)
@@ -124,7 +132,7 @@ class OnceARound(Updates):
         return True
 
 
-def _flat(trained: Trained) -> FlatGradients:
+def _flat(trained: TrainedParameters) -> FlatGradients:
     return FlatGradients(trained.parameters, with_frozen=True)
 
 

@@ -25,7 +25,7 @@ from gradwire.sync.flat.update import clip, in_force, scheduled
 from gradwire.sync.flat.used_parameters import UsedParameters
 from gradwire.sync.gradient_sync import GradientSync
 from gradwire.sync.ledger.counts import StepRecord
-from gradwire.sync.trained import Trained
+from gradwire.sync.trained import TrainedParameters
 
 
 @dataclass(frozen=True, slots=True)
@@ -62,7 +62,7 @@ class Pipeline:
 
     def __init__(
         self,
-        trained: Trained,
+        trained: TrainedParameters,
         optimizer: torch.optim.Optimizer,
         sync: GradientSync,
         treatment: Treatment,

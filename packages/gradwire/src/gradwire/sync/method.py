@@ -34,7 +34,7 @@ from gradwire.sync.ledger.counts import PlanChoice, StepRecord
 from gradwire.sync.ledger.ledger import Ledger
 from gradwire.sync.replicas.broadcast import begin_equal
 from gradwire.sync.replicas.compare import check_options
-from gradwire.sync.trained import Trained, check_extras, welcome
+from gradwire.sync.trained import TrainedParameters, check_extras, welcome
 from gradwire.version import version
 
 if TYPE_CHECKING:
@@ -112,7 +112,7 @@ class Method(ABC):
         name = type(self).__name__
         check_extras(name, ledger, strict)
         check_timeout(timeout_s)
-        self.trained = Trained(model, optimizer, name)
+        self.trained = TrainedParameters(model, optimizer, name)
         check_names(plan.rules, (each for each, _ in model.named_parameters()))
         self.model, self.ledger, self.closed = model, ledger, False
         self._chooser = NO_CHOOSER if choose is None else choose(model.named_parameters())

@@ -27,7 +27,7 @@ from gradwire.sync.replicas.compare import differing
 from gradwire.sync.replicas.shared import own_parameters
 
 
-class Trained:
+class TrainedParameters:
     """The trained parameters of one model on one rank.
 
     A parameter is trained from the first step in which it requires a gradient. It keeps its place in the flat
@@ -107,7 +107,7 @@ class Trained:
         self._frozen = [each for each in self._every if id(each) not in self._own]
 
 
-def welcome(trained: Trained, exchange: Exchange, ledger: Ledger | None) -> ExchangeCost:
+def welcome(trained: TrainedParameters, exchange: Exchange, ledger: Ledger | None) -> ExchangeCost:
     """Add all parameters that require a gradient to ``trained``, starting with rank 0's weights.
 
     All ranks call this before the same step, while no other exchange is running. Raises ``ExchangeError``,

@@ -315,7 +315,7 @@ def test_a_front_end_may_exchange_the_change_of_its_weights_every_few_steps(
 ) -> None:
     def body(exchange: Exchange) -> tuple[list[list[float]], int, float]:
         made = sync_over(exchange)
-        sync = GradientSync(made.context, made.layouts, made.feedback)
+        sync = GradientSync(made.context, made.layouts, made.residuals)
         weights, anchor, seen = torch.zeros(4), torch.zeros(4), list[list[float]]()
         for step in range(1, 2 * period + 1):
             sync.begin()
