@@ -92,7 +92,7 @@ class InFlight:
     gradient
         1-D float32 CPU tensor in the layout of ``FlatGradients.buffer``; a copy.
     scheduled
-        The hyperparameters of the step that computed the gradient (``used_parameters.scheduled``).
+        The hyperparameters of the step that computed the gradient (``flat.update.scheduled``).
     own
         This rank's own gradient of that step, for eager updates, in the same layout; a copy, or None.
     absent, own_absent

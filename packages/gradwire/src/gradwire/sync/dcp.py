@@ -35,7 +35,7 @@ def read_ranks(folder: str | os.PathLike[str], key: str) -> list[State]:
     Returns
     -------
     list
-        The states in rank order, for ``load_state_dict``, or for ``checkpoint.redivide``.
+        The states in rank order, for ``load_state_dict``, or for ``gradwire.redivide``.
 
     Raises
     ------
