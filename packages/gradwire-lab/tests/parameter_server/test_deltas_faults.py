@@ -13,7 +13,7 @@ from gradwire_lab.parameter_server.stale_server import StaleServer
 from gradwire_lab.parameter_server.stale_worker import StaleWorker
 from support.servers import STAR
 from support.sharded_ranks import adamw, loss_of
-from sync import test_deltas_faults as core
+from sync.replicas import test_deltas_faults as core
 from sync.replicas.test_deltas_faults import STEPS, Take, Training
 
 

@@ -5,8 +5,8 @@ from __future__ import annotations
 import pytest
 
 from support.lab_methods import METHODS
-from sync import test_broadcast as of_buffers
-from sync import test_broadcast_frozen as of_frozen
+from sync.replicas import test_broadcast as of_buffers
+from sync.replicas import test_broadcast_frozen as of_frozen
 
 over_servers = pytest.mark.parametrize("method", METHODS.values(), ids=METHODS)
 
