@@ -19,13 +19,11 @@ from torch.nn.parallel import DistributedDataParallel
 import gradwire
 from gradwire import Auto, DSync, Ledger, PipeSGD, Plan, Sharded
 from gradwire.attached import Attached
-from gradwire.autotune import saved
 from gradwire.autotune.autotuner import Autotuner
-from gradwire.autotune.decision import Decision
+from gradwire.autotune.decision import Decision, State, load, save
 from gradwire.autotune.estimate import Estimate, Limit
-from gradwire.autotune.observed import Observed
-from gradwire.autotune.rules import SHARDS
-from gradwire.autotune.saved import State
+from gradwire.autotune.settings import SHARDS
+from gradwire.autotune.steps import Observed
 from gradwire.checkpoints import SUM, sealed
 from gradwire.costs import ExchangeCost, Scales
 from gradwire.doctor.finding import Card, Finding
@@ -132,12 +130,12 @@ def small_readers(folder: Path) -> Iterator[tuple[str, Reader]]:
         in_file(folder / "plan.json", json.loads((folder / "plan.json").read_text()), Plan.load),
     )
     yield "gradwire.autotune.decision.Decision.from_json", texts(DECISION.to_json(), Decision.from_json)
-    yield "gradwire.autotune.saved.State.from_json", texts(CHOICE.to_json(), State.from_json)
+    yield "gradwire.autotune.decision.State.from_json", texts(CHOICE.to_json(), State.from_json)
     place = folder / "auto.json"
-    saved.save(str(place), "key", "terms", DECISION)
+    save(str(place), "key", "terms", DECISION)
     yield (
-        "gradwire.autotune.saved.load",
-        in_file(place, json.loads(place.read_text()), lambda it: saved.load(str(it), "key", "terms")),
+        "gradwire.autotune.decision.load",
+        in_file(place, json.loads(place.read_text()), lambda it: load(str(it), "key", "terms")),
     )
     estimate = Estimate("10gbit", 4, "DDP", 0.4, PLAN, 0.2, 0.1, 0.25, Limit("line", 0.5))
     text = json.dumps(estimate.values())
@@ -180,7 +178,7 @@ def small_readers(folder: Path) -> Iterator[tuple[str, Reader]]:
     OBSERVED.save(folder / "observed.pt")
     state = torch.load(folder / "observed.pt", weights_only=True)
     lists = {name: [*state[name]] for name in ("counts", "gathers")}
-    name = "gradwire.autotune.observed.Observed.load"
+    name = "gradwire.autotune.steps.Observed.load"
     yield name, in_torch(folder / "damaged.pt", {**state, **lists}, Observed.load)
     path = folder / "gradients.pt"
     yield "gradwire.planner.model.load_gradients", in_torch(path, [torch.ones(4)] * 2, load_gradients)

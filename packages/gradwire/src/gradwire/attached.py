@@ -7,7 +7,6 @@ from contextlib import ExitStack
 from functools import cached_property
 from typing import TYPE_CHECKING, Any, Protocol
 
-from gradwire.autotune.initial_plan import new_recorder
 from gradwire.checkpoints import SUM, check_sealed
 from gradwire.deferred import outside_inference
 from gradwire.errors import SpecError, StateError
@@ -187,7 +186,9 @@ class Attached:
 
     @cached_property
     def _recorder(self) -> Recorder:
-        recorder = new_recorder("DDP" if self._watch is not None else "FSDP2")
+        from gradwire.autotune.recorder import Recorder  # most runs request no estimate
+
+        recorder = Recorder("DDP" if self._watch is not None else "FSDP2")
         self._sync.observe(recorder)
         return recorder
 

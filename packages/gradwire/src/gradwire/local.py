@@ -9,9 +9,8 @@ from time import perf_counter
 import torch
 from torch import nn
 
-from gradwire.autotune.initial_plan import InitialPlan
-from gradwire.autotune.rules import whole
-from gradwire.autotune.settings import Auto
+from gradwire.autotune import InitialPlan
+from gradwire.autotune.settings import Auto, whole
 from gradwire.costs import ExchangeCost
 from gradwire.plan import PlanLike
 from gradwire.sync.flat.backward import BackwardOverlap, backward

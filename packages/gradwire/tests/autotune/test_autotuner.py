@@ -9,8 +9,8 @@ import pytest
 
 from gradwire import Auto, Link, Plan
 from gradwire.autotune import costs, samples, survey
-from gradwire.autotune.pacing import Work
-from gradwire.autotune.saved import State
+from gradwire.autotune.costs import Work
+from gradwire.autotune.decision import State
 from gradwire.codecs import Codec, Identity, parse
 from gradwire.errors import ExchangeError
 from gradwire.timing import calibrate
@@ -219,7 +219,7 @@ def test_many_values_that_come_to_have_another_codec_are_a_reason_to_choose_anew
         yield from ()
         return SLOW
 
-    monkeypatch.setattr(costs, "measuring_line", told)
+    monkeypatch.setattr(costs, "measure_line", told)
 
     def run(link: Link) -> Run:
         one = Run(link, Auto(codecs=["errbound:2^-4", "bf16"]))
@@ -362,7 +362,7 @@ def test_a_rank_that_dies_during_a_choice_is_an_error_on_the_others() -> None:
 
 
 def test_a_plan_that_cannot_be_chosen_leaves_the_present_one(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(survey, "deciding", lambda *_: Plan.of("quantise"))
+    monkeypatch.setattr(survey, "decide", lambda *_: Plan.of("quantise"))
     runs = run_ranks(2, train, Auto(), WARM_UP + 2)
     assert runs[0].plans[-1] == runs[1].plans[-1] == Auto().first_plan
     assert "stays, since no plan could be chosen" in runs[0].tuner.decisions[0][1].reason

@@ -10,8 +10,8 @@ import pytest
 
 from gradwire import Auto, Link
 from gradwire.autotune import survey
+from gradwire.autotune.costs import Work
 from gradwire.autotune.decision import STAYS, Decision
-from gradwire.autotune.pacing import Work
 from gradwire.plan import Plan
 from support.piloted import Run
 from support.ranks import run_ranks
@@ -30,7 +30,7 @@ def line(monkeypatch: pytest.MonkeyPatch) -> Told:
         plan = replace(present, lanes=min(LANES, max(given[6])))
         return (Decision(plan, 0.2, 0.3, 0.1, "a choice"),)
 
-    monkeypatch.setattr(survey, "deciding", decided)
+    monkeypatch.setattr(survey, "decide", decided)
     monkeypatch.setattr(survey, "lanes_in", lambda _environment, most: tuple(range(1, most + 1)))
     return tell_line(monkeypatch)
 

@@ -9,9 +9,9 @@ import pytest
 
 from gradwire import Auto, Link, Plan
 from gradwire.autotune import survey
-from gradwire.autotune.decision import Decision, deciding
-from gradwire.autotune.pacing import Work
-from gradwire.autotune.saved import State
+from gradwire.autotune.costs import Work
+from gradwire.autotune.decide import decide
+from gradwire.autotune.decision import Decision, State
 from gradwire.errors import SpecError
 from support.piloted import Run, train
 from support.ranks import run_ranks
@@ -133,14 +133,14 @@ def test_a_codec_that_is_no_candidate_is_replaced_once_it_breaks_the_contract(
     """The one of the first steps, which stays where nothing can be chosen."""
     configure(monkeypatch, resample_steps=WINDOW)
     monkeypatch.setattr(Auto, "first_plan", Plan.of("quantize:8", residual=False))
-    choose, calls = deciding, count()
+    choose, calls = decide, count()
 
     def decided(*args: Any) -> Work[tuple[Decision, ...]]:
         if next(calls) == 0:
             raise SpecError("not yet")
         return choose(*args)
 
-    monkeypatch.setattr(survey, "deciding", decided)
+    monkeypatch.setattr(survey, "decide", decided)
 
     def run(link: Link) -> Run:
         one = Run(link, Auto(codecs=["bf16"]))

@@ -12,8 +12,7 @@ import pytest
 
 import gradwire
 from gradwire import Auto, Link
-from gradwire.autotune import AutoConfig
-from gradwire.autotune.initial_plan import InitialPlan
+from gradwire.autotune import AutoConfig, InitialPlan
 from gradwire.autotune.settings import DEFAULT, terms_of
 from gradwire.errors import SpecError
 from gradwire.planner.candidates import SEGMENTS_NBYTES

@@ -8,7 +8,9 @@ import pytest
 
 from gradwire import Plan
 from gradwire.autotune.contract import RelativeErrors, exchanged
-from gradwire.autotune.decision import Decision, _rivals, decide
+from gradwire.autotune.costs import at_once
+from gradwire.autotune.decide import _rivals, decide
+from gradwire.autotune.decision import Decision
 from gradwire.codecs import Identity, parse
 from gradwire.planner.candidates import Workload
 from gradwire.timing.environment import CodecCost, CodecPoint, Environment
@@ -27,6 +29,10 @@ def environment(rate: float) -> Environment:
         for spec, nbytes in NBYTES.items()
     }
     return Environment(Line(5e-5, rate), costs)
+
+
+def decided(*given: Any) -> tuple[Decision, ...]:
+    return at_once(decide(*given))
 
 
 def of_exchange(world: int, share: float) -> float:
@@ -49,7 +55,7 @@ def chosen(
     rate: float, most: float = 0.2, present: str = "fp8", world: int = WORLD, **others: dict[str, float]
 ) -> Decision:
     now = Plan.of(present, residual=False)
-    return decide(environment(rate), BUCKETS, world, lost(LOST, world, most, **others), now)[0]
+    return decided(environment(rate), BUCKETS, world, lost(LOST, world, most, **others), now)[0]
 
 
 def test_a_fast_line_wants_no_compression() -> None:
@@ -62,10 +68,10 @@ def test_distant_ranks_exchange_several_buckets_at_once() -> None:
     workload = Workload((1 << 18,) * 16, forward_s=0.01, backward_s=0.02)
     place = replace(environment(2.5e7), line=Line(0.025, 2.5e7))
     how = place, workload, 2, lost(LOST, 2), Plan.of("fp8", residual=False), None
-    best, *rivals = decide(*how, (1, 2, 4, 8, 16))
+    best, *rivals = decided(*how, (1, 2, 4, 8, 16))
     assert best.plan.lanes > 1
     assert "lanes" in best.in_short
-    one = decide(*how)[0]
+    one = decided(*how)[0]
     assert one.plan.lanes == 1
     assert best.step_s < 0.5 * one.step_s
     assert all(each.plan != best.plan for each in rivals)
@@ -90,7 +96,7 @@ def test_what_loses_more_than_the_contract_allows_is_left_out_and_named() -> Non
 @pytest.mark.parametrize(("share", "codec"), [(0.02, "quantize:4"), (0.2, "fp8")])
 def test_noise_counts_against_a_codec_where_its_bytes_save_little(share: float, codec: str) -> None:
     shares = lost(LOST | {"quantize:4": share}, 16, 0.9)
-    decision = decide(environment(3e8), BUCKETS, 16, shares, Plan.of("bf16"))[0]
+    decision = decided(environment(3e8), BUCKETS, 16, shares, Plan.of("bf16"))[0]
     assert str(decision.plan.codec) == codec
 
 
@@ -124,7 +130,7 @@ def test_a_codec_that_did_not_suit_more_than_a_tenth_counts_as_left_out_unless_i
     of_one: dict[str, Any] = {name: {"quantize:4": 0.5}}
     shares, plans = lost(LOST, WORLD, **of_one), set()
     for rate in (1e7, 1e8, 1e9):
-        tried = decide(environment(rate), BUCKETS, WORLD, shares, Plan.of("fp8", residual=False))
+        tried = decided(environment(rate), BUCKETS, WORLD, shares, Plan.of("fp8", residual=False))
         for each in tried:
             plans.add(str(each.plan.codec))
             own = str(each.plan.codec) == "quantize:4"
@@ -152,7 +158,7 @@ def test_of_plans_that_take_as_long_the_one_with_the_fewest_bytes_is_chosen(
     longer: float, codec: str
 ) -> None:
     def of(shares: dict[str, float]) -> Decision:
-        return decide(environment(3e8), BUCKETS, WORLD, lost(shares, most=0.9), Plan.of("bf16"))[0]
+        return decided(environment(3e8), BUCKETS, WORLD, lost(shares, most=0.9), Plan.of("bf16"))[0]
 
     alone = {spec: of({"identity": 0.0, spec: 0.0}).step_s for spec in ("fp8", "quantize:4")}
     # The noise with which quantize:4 takes longer than fp8 by this share, and what an encoding then loses.
@@ -164,7 +170,7 @@ def test_of_plans_that_take_as_long_the_one_with_the_fewest_bytes_is_chosen(
 def test_a_plan_of_far_fewer_bytes_is_tried_although_it_is_expected_to_take_longer() -> None:
     def of(noise: float) -> list[str]:
         shares = {"identity": 0.0, "fp8": 0.0, "quantize:4": math.sqrt(noise) / of_exchange(WORLD, 1.0)}
-        found = decide(environment(3e8), BUCKETS, WORLD, lost(shares, most=0.9), Plan.of("bf16"))
+        found = decided(environment(3e8), BUCKETS, WORLD, lost(shares, most=0.9), Plan.of("bf16"))
         return list(dict.fromkeys(str(each.plan.codec) for each in found))
 
     assert of(0.2) == ["fp8", "quantize:4"]
@@ -254,7 +260,7 @@ def test_of_plans_that_exchange_the_same_frames_one_is_tried() -> None:
     assert tried(best, options, options) == [pairwise, tree, other], "four ranks exchange others"
 
     same = dict.fromkeys(("ring", "pairwise", "butterfly"), lost(LOST, world=2)["ring"])
-    found = decide(environment(1e8), BUCKETS, 2, same, Plan.of("bf16"))
+    found = decided(environment(1e8), BUCKETS, 2, same, Plan.of("bf16"))
     frames = {(each.plan.codec, each.plan.segment_nbytes) for each in found}
     assert len(frames) == len(found) > 1, "with two ranks, the three are the same"
 

@@ -6,7 +6,7 @@ from dataclasses import replace
 import pytest
 
 from gradwire import Plan
-from gradwire.autotune.estimate import Deployment, Estimate, Limit, deployments
+from gradwire.autotune.estimate import Deployment, Estimate, Limit
 from gradwire.errors import SpecError
 from gradwire.timing.line import HostCost, Line
 from support.observations import FAST, estimator, observed
@@ -112,22 +112,6 @@ def test_an_estimate_travels_as_json_and_tells_itself() -> None:
     for text in ("", "[]", "{}", '{"plan": {}}'):
         with pytest.raises(SpecError):
             Estimate.from_json(text)
-
-
-def test_places_begin_where_the_steps_were_observed() -> None:
-    other = [("1gbit", SLOW)]
-    alone = deployments(observed(), [], [], shared_machine=False)
-    assert [(each.network, each.hosts, each.is_here) for each in alone] == [("this one", 4, True)]
-    found = deployments(observed(ranks_per_machine=4), other, [2, 8], shared_machine=False)
-    assert [(each.network, each.hosts, each.ranks_per_machine) for each in found] == [
-        ("this one", 4, 4),
-        ("this one", 2, 1),
-        ("this one", 8, 1),
-        ("1gbit", 2, 1),
-        ("1gbit", 8, 1),
-    ]
-    shared = deployments(observed(line=None), other, [2, 8], shared_machine=True)
-    assert [(each.network, each.ranks_per_machine) for each in shared] == [("1gbit", 2), ("1gbit", 8)]
 
 
 @pytest.mark.parametrize("hosts", [1, 0, 257, 2.0, True])

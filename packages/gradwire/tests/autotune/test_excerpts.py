@@ -3,7 +3,7 @@ from __future__ import annotations
 import pytest
 import torch
 
-from gradwire.autotune.observed import joined, shares, stretch
+from gradwire.autotune.steps import joined, shares, stretch
 
 
 @pytest.mark.parametrize(

@@ -3,9 +3,9 @@ from __future__ import annotations
 import torch
 
 from gradwire.autotune.contract import RelativeErrors
-from gradwire.autotune.decision import decide
-from gradwire.autotune.rules import BUCKETS, SHARDS, whole
-from gradwire.autotune.settings import DEFAULT
+from gradwire.autotune.costs import at_once
+from gradwire.autotune.decide import decide
+from gradwire.autotune.settings import BUCKETS, DEFAULT, SHARDS, whole
 from gradwire.codecs import Identity, parse
 from gradwire.plan import Plan
 from gradwire.planner.candidates import Workload
@@ -14,7 +14,7 @@ from gradwire.timing.environment import Environment
 from gradwire.timing.line import HostCost, Line
 
 
-def test_forms_have_names_of_their_own() -> None:
+def test_rules_have_names_of_their_own() -> None:
     assert len({each.name for each in (BUCKETS, SHARDS, whole(1), whole(2))}) == 4
 
 
@@ -30,7 +30,7 @@ def test_shards_go_through_half_a_ring_with_one_codec_for_all() -> None:
         counts, nbytes = {"a": 900_000, "b": 100_000}, dict.fromkeys(codecs, 4.0)
         lost = RelativeErrors(counts, shares, nbytes, 0.25, rules.most_excepted(DEFAULT))
         workload = Workload((1_000_000,))
-        found[rules.name] = decide(environment, workload, 4, {"ring": lost}, Plan(), rules.half)[0]
+        found[rules.name] = at_once(decide(environment, workload, 4, {"ring": lost}, Plan(), rules.half))[0]
     assert str(found["buckets"].plan.codec) == "quantize:4"
     assert found["buckets"].plan.codecs
     assert str(found["shards"].plan.codec) == "fp8", "quantize:4 does not suit b"

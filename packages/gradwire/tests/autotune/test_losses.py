@@ -7,6 +7,7 @@ import torch
 
 from gradwire import Plan
 from gradwire.autotune.contract import Contract, RelativeErrors, is_leaner
+from gradwire.autotune.costs import at_once
 from gradwire.autotune.samples import Samples
 from gradwire.codecs import parse
 
@@ -27,7 +28,8 @@ def test_each_encoding_is_measured_once_and_the_worst_rank_counts() -> None:
     contract, both = Contract(0.2, 4, {"bias": 0.5}), [sampled(1), sampled(2)]
     rows = [contract.own_errors(each, [FINE, BOTH]) for each in both]
     assert [len(row) for row in rows] == [4, 4], "of two parameters, with the steps 0.25 and 0.5"
-    found = contract.errors(rows, both[0], [FINE, BOTH], ["ring", "pairwise"], Plan.of("ecsq:0.25"))
+    algorithms, present = ["ring", "pairwise"], Plan.of("ecsq:0.25")
+    found = at_once(contract.errors(rows, both[0], [FINE, BOTH], algorithms, present))
     assert list(found["ring"].shares) == [FINE], "a step for sums suits no ring"
     once = [max(row[0] for row in rows), max(row[2] for row in rows)]
     assert math.isclose(found["ring"].shares[FINE]["weight"], once[0] * math.sqrt(10 / 4))

@@ -4,7 +4,7 @@ import pytest
 
 from gradwire import Plan
 from gradwire.autotune.contract import RelativeErrors
-from gradwire.autotune.decision import Mixture
+from gradwire.autotune.decide import Mixture
 from gradwire.codecs import Identity, parse
 from gradwire.planner.candidates import Workload
 from gradwire.planner.exchange_times import Family

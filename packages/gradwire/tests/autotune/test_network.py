@@ -8,8 +8,7 @@ from typing import Any
 import pytest
 
 from gradwire import Exchange, Link, Plan
-from gradwire.autotune.costs import LINE_FIELDS, line_of, measuring_line
-from gradwire.autotune.pacing import Together, at_once
+from gradwire.autotune.costs import LINE_FIELDS, Together, at_once, line_of, measure_line
 from gradwire.autotune.settings import DEFAULT
 from gradwire.errors import ExchangeError
 from gradwire.timing.packet_trains import MESSAGES
@@ -22,13 +21,13 @@ BUDGET_S = 0.001
 
 
 def _line(link: Link) -> tuple[float, ...]:
-    return at_once(measuring_line(_alone(link.world), link.rank, BUDGET_S), Exchange(link, Plan()))
+    return at_once(measure_line(_alone(link.world), link.rank, BUDGET_S), Exchange(link, Plan()))
 
 
 def _line_in_steps(link: Link, hosts: HostMap, late_s: float, between: Callable[[int], None]) -> Any:
     """Run a piece after each call of ``between``, as a training run does in each step."""
     exchange, value, number = Exchange(link, Plan()), None, 0
-    work = measuring_line(hosts, link.rank, BUDGET_S, late_s=late_s)
+    work = measure_line(hosts, link.rank, BUDGET_S, late_s=late_s)
     while True:
         try:
             piece = work.send(value)
@@ -55,7 +54,7 @@ def test_the_first_of_two_ranks_measures_and_each_of_more() -> None:
 def test_all_ranks_have_equally_many_pieces_with_all_others() -> None:
     def count(link: Link) -> list[str]:
         exchange, found = Exchange(link, Plan()), list[str]()
-        work, value = measuring_line(_alone(link.world), link.rank, BUDGET_S), None
+        work, value = measure_line(_alone(link.world), link.rank, BUDGET_S), None
         while True:
             try:
                 piece = work.send(value)
@@ -75,7 +74,7 @@ def test_ranks_that_share_hosts_measure_one_link_after_the_other() -> None:
 
     def run(link: Link) -> tuple[float, ...]:
         assert len(map_hosts(link).hosts) == 4
-        return at_once(measuring_line(hosts, link.rank, BUDGET_S), Exchange(link, Plan()))
+        return at_once(measure_line(hosts, link.rank, BUDGET_S), Exchange(link, Plan()))
 
     assert all(any(row) for row in run_ranks(4, run))
 

@@ -8,9 +8,8 @@ import pytest
 import torch
 
 from gradwire import Exchange, Link, Plan
-from gradwire.autotune import observed as module
-from gradwire.autotune.observed import Observed, RecordedSteps, observe, slowest
-from gradwire.autotune.step_times import StepTime, StepTimes
+from gradwire.autotune import steps as module
+from gradwire.autotune.steps import Observed, RecordedSteps, StepTime, StepTimes, longest, observe
 from gradwire.errors import DataError
 from gradwire.timing.line import Line
 from support.observations import observed
@@ -49,7 +48,7 @@ def test_values_are_json_without_the_gradients() -> None:
 
 
 def test_the_slowest_rank_counts_and_the_rest_of_the_longest_step_is_waiting() -> None:
-    assert slowest([(3.0, 1.0, 0.5), (2.0, 2.5, 2.0)]) == StepTime(3.0, 2.5, 1.0)
+    assert longest([(3.0, 1.0, 0.5), (2.0, 2.5, 2.0)]) == StepTime(3.0, 2.5, 1.0)
 
 
 @pytest.mark.parametrize("line", [None, Line(1e-4, 1e6)])

@@ -12,8 +12,8 @@ from torch import nn
 from gradwire import Auto, Link, Plan
 from gradwire.autotune.autotuner import Autotuner
 from gradwire.autotune.recorder import Recorder
-from gradwire.autotune.rules import BUCKETS
 from gradwire.autotune.samples import BucketSampler, Samples
+from gradwire.autotune.settings import BUCKETS
 from gradwire.costs import ExchangeCost
 from gradwire.errors import ExchangeError
 from gradwire.exchange import Exchange

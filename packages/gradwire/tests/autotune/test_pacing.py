@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from gradwire import Auto, Exchange, Link, Plan
-from gradwire.autotune.pacing import PacedWork, Together, Work, at_once
+from gradwire.autotune.costs import PacedWork, Together, Work, at_once
 from gradwire.autotune.settings import DEFAULT
 from gradwire.sync.messages import gather
 from support.piloted import Run

@@ -6,9 +6,8 @@ from typing import Any
 import pytest
 
 from gradwire import Auto, Plan
-from gradwire.autotune.decision import Decision
-from gradwire.autotune.rules import BUCKETS, SHARDS, whole
-from gradwire.autotune.saved import refusal
+from gradwire.autotune.decision import Decision, refusal
+from gradwire.autotune.settings import BUCKETS, SHARDS, whole
 
 NAMES = ["0.weight", "0.bias"]
 SETTINGS = Auto(codecs=["quantize:8", "bf16"])

@@ -2,22 +2,8 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from gradwire.autotune.estimate import Estimate, deployments, gain, report, table
-from gradwire.tables import lines
-from gradwire.timing.line import Line
-from support.observations import estimator, observed
-
-NETWORKS = [("100mbit", Line(5e-5, 12.5e6)), ("unlimited", Line(5e-5, float("inf")))]
-
-
-def test_every_row_fits_a_terminal_and_says_what_limits() -> None:
-    where = deployments(observed(), NETWORKS, [2, 256], shared_machine=False)
-    shown = lines(*report(observed(), [estimator(observed()).at(each) for each in where]))
-    assert max(map(len, shown)) <= 80
-    rows = [line.split() for line in shown]
-    assert ["this", "one", "4"] in [row[:3] for row in rows]
-    assert any(row[:2] == ["100mbit", "256"] and "line" in row for row in rows)
-    assert any("gain:" in line for line in shown)
+from gradwire.autotune.estimate import Deployment, Estimate, gain, legend, table
+from support.observations import FAST, estimator, observed
 
 
 def test_the_observation_is_a_sentence() -> None:
@@ -28,13 +14,8 @@ def test_the_observation_is_a_sentence() -> None:
     assert str(observed(line=None, counts=(4,))).endswith("16B of gradients in 1 bucket.")
 
 
-def test_what_is_known_is_predicted_too() -> None:
-    shown = " ".join(lines(*report(observed(), [_here()], 0.0605)))
-    assert "The model that predicts the steps below predicts 60.5ms (+10 %) for this step." in shown
-
-
 def _here() -> Estimate:
-    return estimator(observed()).at(deployments(observed(), [], [], shared_machine=False)[0])
+    return estimator(observed()).at(Deployment("this one", FAST, 4, is_here=True))
 
 
 def test_gains_are_ranges_unless_they_are_noisy() -> None:
@@ -50,3 +31,10 @@ def test_long_steps_are_in_seconds() -> None:
     found = _here()
     assert table([found]).columns[2].unit == "ms"
     assert table([replace(found, plain_s=120.0)]).columns[2].unit == "s"
+
+
+def test_lanes_are_in_the_row_and_explained() -> None:
+    found = _here()
+    several = replace(found, plan=replace(found.plan, algorithm="ring", lanes=4))
+    assert table([several]).rows[0][3] == f"{found.plan.codec} ring L=4"
+    assert [" L: lanes" in legend(each) for each in ([found], [found, several])] == [False, True]

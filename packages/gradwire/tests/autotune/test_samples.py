@@ -5,6 +5,7 @@ import pytest
 import torch
 
 from gradwire import Auto
+from gradwire.autotune.costs import at_once
 from gradwire.autotune.samples import Samples
 from gradwire.autotune.settings import DEFAULT
 from gradwire.codecs import parse
@@ -97,7 +98,7 @@ def test_rows_and_columns_of_a_rank_count_beside_those_of_all_ranks() -> None:
         for w, b, v in of_rank
     ]
     alone = [each.shares(codec) for each in judged]
-    norms = torch.stack([each.slice_norms() for each in judged]).mean(0)
+    norms = torch.stack([at_once(each.slice_norms()) for each in judged]).mean(0)
     for each in judged:
         each.compare_with(norms)
     for rank, (own, beside) in enumerate(zip(alone, (each.shares(codec) for each in judged), strict=True)):
@@ -120,9 +121,9 @@ def test_rows_and_columns_of_a_rank_count_beside_those_of_all_ranks() -> None:
 def test_columns_and_rows_that_are_not_finite_count_with_their_own_norm_alone() -> None:
     values = torch.ones(4, 4)
     values[1, 2] = torch.inf
-    norms = sampled((values.flatten(), [(4, 4)])).slice_norms()
+    norms = at_once(sampled((values.flatten(), [(4, 4)])).slice_norms())
     assert norms.tolist() == [2.0, 2.0, 0.0, 2.0, 2.0, 0.0, 2.0, 2.0]
-    assert Samples().slice_norms().numel() == 0
+    assert at_once(Samples().slice_norms()).numel() == 0
 
 
 def test_norms_are_float32_on_the_host_whatever_torch_s_defaults_are() -> None:
@@ -130,7 +131,7 @@ def test_norms_are_float32_on_the_host_whatever_torch_s_defaults_are() -> None:
     torch.set_default_dtype(torch.float64)
     torch.set_default_device("meta")
     try:
-        norms = samples.slice_norms()
+        norms = at_once(samples.slice_norms())
     finally:
         torch.set_default_device(None)
         torch.set_default_dtype(torch.float32)
@@ -142,7 +143,7 @@ def test_of_a_large_matrix_the_rows_that_were_kept_count() -> None:
     values = torch.ones(3, MOST_COUNT // 2)
     samples = sampled((values.flatten(), [tuple(values.shape)]))
     assert worst(samples, "bf16") == 0.0
-    assert samples.slice_norms().numel() == MOST_COUNT // 2 + 2
+    assert at_once(samples.slice_norms()).numel() == MOST_COUNT // 2 + 2
 
 
 def test_nothing_lost_all_lost_and_nothing_there() -> None:

@@ -9,13 +9,10 @@ from pathlib import Path
 import pytest
 
 from gradwire import Auto, Plan
-from gradwire.autotune import saved
-from gradwire.autotune.decision import Decision
-from gradwire.autotune.rules import BUCKETS
-from gradwire.autotune.saved import Saved, State
-from gradwire.autotune.settings import terms_of
+from gradwire.autotune.decision import Decision, Saved, State, fingerprint, load, refusal, save
+from gradwire.autotune.settings import BUCKETS, terms_of
 
-KEY = saved.fingerprint([[3, 4], [3]], 4, "buckets")
+KEY = fingerprint([[3, 4], [3]], 4, "buckets")
 SETTINGS = Auto(codecs=["quantize:8"])
 TERMS = terms_of(SETTINGS)
 PLAN = Plan.of("quantize:8", algorithm="tree", residual=False)
@@ -24,25 +21,25 @@ DECISION = Decision(PLAN, 0.5, 1.25, 0.25, "quantize:8 over tree")
 
 def test_what_was_saved_comes_back_for_its_key_alone(tmp_path: Path) -> None:
     place = str(tmp_path / "run" / "auto.json")
-    assert saved.load(place, KEY, TERMS) is None
-    saved.save(place, KEY, TERMS, DECISION)
-    assert saved.load(place, KEY, TERMS) == DECISION
+    assert load(place, KEY, TERMS) is None
+    save(place, KEY, TERMS, DECISION)
+    assert load(place, KEY, TERMS) == DECISION
     for other in (
-        saved.fingerprint([[3, 4], [4]], 4, "buckets"),
-        saved.fingerprint([[3, 4], [3]], 5, "buckets"),
-        saved.fingerprint([[3, 4], [3]], 4, "a pipeline of 2"),
+        fingerprint([[3, 4], [4]], 4, "buckets"),
+        fingerprint([[3, 4], [3]], 5, "buckets"),
+        fingerprint([[3, 4], [3]], 4, "a pipeline of 2"),
     ):
-        assert saved.load(place, other, TERMS) is None
+        assert load(place, other, TERMS) is None
 
 
 def test_a_plan_with_lanes_comes_back_and_one_lane_is_left_out(tmp_path: Path) -> None:
     place = tmp_path / "auto.json"
     for lanes in (1, 4):
         decision = replace(DECISION, plan=replace(PLAN, lanes=lanes))
-        saved.save(str(place), KEY, TERMS, decision)
-        assert saved.load(str(place), KEY, TERMS) == decision
+        save(str(place), KEY, TERMS, decision)
+        assert load(str(place), KEY, TERMS) == decision
         assert ("lanes" in json.loads(place.read_text())["decision"]["plan"]) == (lanes > 1)
-        lane = saved.refusal(decision, SETTINGS, replace(BUCKETS, has_lanes=False), [])
+        lane = refusal(decision, SETTINGS, replace(BUCKETS, has_lanes=False), [])
         assert ("expected one lane" in lane) == (lanes > 1)
 
 
@@ -55,25 +52,25 @@ def test_a_file_that_holds_something_else_is_measured_anew(
     place = tmp_path / "auto.json"
     place.write_text(text)
     with caplog.at_level(logging.WARNING, "gradwire"):
-        assert saved.load(str(place), KEY, TERMS) is None
+        assert load(str(place), KEY, TERMS) is None
     assert ("chooses a new plan" in caplog.text) == (text != '{"schema": "gradwire.auto/1"}')
 
 
 def test_a_damaged_decision_is_measured_anew(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
     place = tmp_path / "auto.json"
-    saved.save(str(place), KEY, TERMS, DECISION)
+    save(str(place), KEY, TERMS, DECISION)
     record = json.loads(place.read_text())
     record["decision"]["plan"]["codec"] = "quantize:4"
     place.write_text(json.dumps(record))
-    assert saved.load(str(place), KEY, TERMS) is None
+    assert load(str(place), KEY, TERMS) is None
     assert "the run chooses a new plan: the fields of " in caplog.text
     assert "do not match their checksum" in caplog.text
     del record["crc32c"]  # as earlier versions wrote it
     place.write_text(json.dumps(record))
-    assert saved.load(str(place), KEY, TERMS) is not None
+    assert load(str(place), KEY, TERMS) is not None
     record["decision"]["plan"]["codec"] = "quantise"
     place.write_text(json.dumps(record))
-    assert saved.load(str(place), KEY, TERMS) is None
+    assert load(str(place), KEY, TERMS) is None
     assert "quantise" in caplog.text
 
 
@@ -81,7 +78,7 @@ def test_a_place_that_cannot_be_written_is_a_warning(
     tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     (tmp_path / "file").write_text("")
-    saved.save(str(tmp_path / "file" / "auto.json"), KEY, TERMS, DECISION)
+    save(str(tmp_path / "file" / "auto.json"), KEY, TERMS, DECISION)
     assert "the chosen plan is not saved for the next run" in caplog.text
 
 

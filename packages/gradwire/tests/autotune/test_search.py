@@ -5,8 +5,8 @@ from collections import Counter
 import pytest
 
 from gradwire import Plan
-from gradwire.autotune.pacing import at_once
-from gradwire.autotune.search import Found, predicting, searching
+from gradwire.autotune.costs import at_once
+from gradwire.autotune.decide import Found, predict, search
 from gradwire.autotune.settings import DEFAULT
 from gradwire.codecs import parse
 from gradwire.planner.candidates import Space, Workload
@@ -35,8 +35,8 @@ def space() -> Space:
     return Space(CODECS, ALGORITHMS, buckets_nbytes=(4,), whole=False)
 
 
-def search(rate: float, present: str = "fp8", world: int = 4) -> Found:
-    work = searching(
+def searched(rate: float, present: str = "fp8", world: int = 4) -> Found:
+    work = search(
         predictor(rate, world), space(), Plan.of(present), 0.1, DEFAULT, lambda each: each.to_loss_s
     )
     return at_once(work)
@@ -45,14 +45,14 @@ def search(rate: float, present: str = "fp8", world: int = 4) -> Found:
 @pytest.mark.parametrize("rate", [1e7, 1e8, 1e9, 1e11])
 @pytest.mark.parametrize("world", [2, 4, 8])
 def test_few_predictions_find_a_plan_as_fast_as_all_of_them(rate: float, world: int) -> None:
-    found, exact = search(rate, world=world), predictor(rate, world, usual=True)
+    found, exact = searched(rate, world=world), predictor(rate, world, usual=True)
     best = choose(exact, space())
     assert exact.predict(found.ranking[0].plan).to_loss_s <= 1.05 * best.ranking[0].to_loss_s
     assert exact.predict(found.uncompressed.plan).step_s <= 1.05 * best.uncompressed.step_s
 
 
 def test_of_each_codec_the_most_promising_algorithms_are_predicted() -> None:
-    found = search(1e8)
+    found = searched(1e8)
     exact = {each.plan.algorithm for each in found.ranking if is_exact(each.plan)}
     assert exact == {*ALGORITHMS}
     ways = {(str(each.plan.codec), each.plan.algorithm) for each in found.ranking}
@@ -63,15 +63,15 @@ def test_of_each_codec_the_most_promising_algorithms_are_predicted() -> None:
 
 def test_codecs_that_are_surely_slower_are_not_predicted_but_the_present_plan_is() -> None:
     rate = 1e7
-    assert "bf16" not in {str(each.plan.codec) for each in search(rate).ranking}
-    again = {(str(each.plan.codec), each.plan.algorithm) for each in search(rate, present="bf16").ranking}
+    assert "bf16" not in {str(each.plan.codec) for each in searched(rate).ranking}
+    again = {(str(each.plan.codec), each.plan.algorithm) for each in searched(rate, present="bf16").ranking}
     assert ("bf16", "ring") in again
 
 
 def test_a_prediction_in_pieces_is_the_prediction() -> None:
     plan = Plan.of("fp8", segment_nbytes=1 << 18, bucket_nbytes=4)
     pieces, own = predictor(1e8), predictor(1e8)
-    work = predicting(pieces, plan)
+    work = predict(pieces, plan)
     count = sum(1 for _ in iter(lambda: next(work, work), work))
     assert count > 2 * len(COUNTS), "several pieces for each size of bucket"
-    assert at_once(predicting(pieces, plan)) == own.predict(plan)
+    assert at_once(predict(pieces, plan)) == own.predict(plan)

@@ -6,9 +6,9 @@ from typing import Any
 import pytest
 
 from gradwire import Auto, Plan
+from gradwire.autotune import InitialPlan
 from gradwire.autotune.autotuner import Autotuner
-from gradwire.autotune.initial_plan import InitialPlan
-from gradwire.autotune.rules import BUCKETS
+from gradwire.autotune.settings import BUCKETS
 from gradwire.codecs import Identity, parse
 from gradwire.errors import SpecError
 from gradwire.sync.bucket.observe import NO_CHOOSER

@@ -5,8 +5,7 @@ import json
 import pytest
 
 from gradwire import Plan
-from gradwire.autotune.decision import Decision
-from gradwire.autotune.saved import State
+from gradwire.autotune.decision import Decision, State
 from gradwire.errors import StateError
 
 PLAN = Plan.of("quantize:8", codecs=[{"match": "bias$", "codec": "bf16"}])

@@ -16,16 +16,13 @@ from torch import nn
 
 from gradwire import Auto, Plan
 from gradwire.autotune.autotuner import Autotuner
-from gradwire.autotune.decision import STAYS, Decision
-from gradwire.autotune.pacing import Together, Work
-from gradwire.autotune.rules import whole
+from gradwire.autotune.costs import Together, Work
+from gradwire.autotune.decision import STAYS, Decision, State
 from gradwire.autotune.samples import Samples
-from gradwire.autotune.saved import State
-from gradwire.autotune.settings import DEFAULT
-from gradwire.autotune.states import TRANSITIONS, TunerEvent, TunerState
-from gradwire.autotune.step_times import StepTime
+from gradwire.autotune.settings import DEFAULT, whole
+from gradwire.autotune.states import TRANSITIONS, Trial, TunerEvent, TunerState
+from gradwire.autotune.steps import StepTime
 from gradwire.autotune.survey import Findings
-from gradwire.autotune.trial import Trial
 from gradwire.sync.bucket.observe import StepCost
 from support.told_line import WARM_UP, WINDOW
 
@@ -52,7 +49,7 @@ class Told:
         self.took_s = [0.5]
         self.forgotten: list[str] = []
 
-    def hear(self, *_: object) -> State | Decision | None:
+    def broadcast_earlier(self, *_: object) -> State | Decision | None:
         return self.earlier
 
     def choose(self, _samples: object, _now: object, present: Plan) -> Work[Trial | None]:

@@ -2,7 +2,7 @@ from __future__ import annotations
 
 import pytest
 
-from gradwire.autotune.step_times import StepTimes
+from gradwire.autotune.steps import StepTimes
 from support.told_line import WINDOW
 
 

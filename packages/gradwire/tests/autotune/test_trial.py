@@ -11,8 +11,8 @@ import pytest
 from gradwire import Plan
 from gradwire.autotune.decision import Decision
 from gradwire.autotune.settings import DEFAULT
+from gradwire.autotune.states import Trial
 from gradwire.autotune.survey import CHOICES
-from gradwire.autotune.trial import Trial
 from gradwire.errors import ExchangeError
 from gradwire.fields import to_values
 from support.told_line import TURN

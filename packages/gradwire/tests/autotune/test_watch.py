@@ -5,7 +5,8 @@ from itertools import pairwise
 import pytest
 
 from gradwire.autotune.settings import DEFAULT
-from gradwire.autotune.step_times import StepTime, Watch
+from gradwire.autotune.states import Watch
+from gradwire.autotune.steps import StepTime
 from support.told_line import WINDOW
 
 PATIENCE, MOST_PATIENCE, QUIET = DEFAULT.patience_steps, DEFAULT.most_patience_steps, DEFAULT.quiet_steps

@@ -12,8 +12,8 @@ from faults.case import CHANGED, TRIED, Case
 from faults.wire import Wire, frame_act
 from gradwire.autotune import costs
 from gradwire.autotune.autotuner import Autotuner
-from gradwire.autotune.pacing import Together, Work, at_once
-from gradwire.autotune.step_times import StepTime, StepTimes
+from gradwire.autotune.costs import Together, Work, at_once
+from gradwire.autotune.steps import StepTime, StepTimes
 from gradwire.autotune.survey import Survey
 from gradwire.exchange import Exchange
 from gradwire.links import Link
@@ -38,16 +38,16 @@ def script() -> None:
     machine. A process has one run, so that nothing is undone.
     """
     told = pytest.MonkeyPatch()
-    measure = costs.measuring_line
+    measure = costs.measure_line
     tell_line(told)
     configure(told, **_SHORTER)
 
-    def measuring_line(*how: Any) -> Work[tuple[float, ...]]:
+    def measure_line(*how: Any) -> Work[tuple[float, ...]]:
         yield None
         yield Together(_LINKS, lambda exchange: at_once(measure(*how), exchange))
         return SLOW
 
-    told.setattr(costs, "measuring_line", measuring_line)
+    told.setattr(costs, "measure_line", measure_line)
     told.setattr(Autotuner, "prepare", lambda *_: None)  # the first choice measures lines, too
     begin, add = Autotuner.begin, StepTimes._add
     latest = 0
@@ -91,8 +91,8 @@ def strike(case: Case) -> None:
         return call(exchange)
 
     if case.row.part == "probe":
-        measure = costs.measuring_line
-        vars(costs)["measuring_line"] = lambda *how: armed(measure(*how))
+        measure = costs.measure_line
+        vars(costs)["measure_line"] = lambda *how: armed(measure(*how))
     else:
         choose = Survey.choose
         Survey.choose = lambda own, *others: armed(choose(own, *others))  # type: ignore[method-assign]

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 import torch
 
-from gradwire.autotune.observed import Observed
+from gradwire.autotune.steps import Observed
 from gradwire.profile.session import Session
 from gradwire.profile.settings import Notes, Settings
 from support import profile_ranks

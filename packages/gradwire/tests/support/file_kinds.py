@@ -22,9 +22,9 @@ from torch.nn.parallel import DistributedDataParallel
 
 import gradwire
 from gradwire import DSync, Plan, Sharded, redivide
-from gradwire.autotune import saved
+from gradwire.autotune import decision as decisions
 from gradwire.autotune.decision import Decision
-from gradwire.autotune.observed import Observed
+from gradwire.autotune.steps import Observed
 from gradwire.integrations.attachment import Attachment, ResidualFolder, adopted
 from gradwire.links import Link
 from gradwire.planner.model import RecordedGradients, load_gradients
@@ -161,8 +161,8 @@ def lightning_file(folder: Path) -> Reader:
 def decision(folder: Path) -> Reader:
     """Keep a decision of ``auto`` for the next run; one that cannot be read is measured anew."""
     chosen = Decision(Plan.of("quantize:8", algorithm="tree"), 0.5, 1.25, 0.25, "quantize:8 over tree")
-    saved.save(str(folder / "auto.json"), "key", "settings", chosen)
-    return lambda: saved.load(str(folder / "auto.json"), "key", "settings") or REFUSED
+    decisions.save(str(folder / "auto.json"), "key", "settings", chosen)
+    return lambda: decisions.load(str(folder / "auto.json"), "key", "settings") or REFUSED
 
 
 def plan(folder: Path) -> Reader:

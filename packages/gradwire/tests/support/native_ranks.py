@@ -10,7 +10,7 @@ import torch
 from torch.nn.parallel import DistributedDataParallel
 
 import gradwire
-from gradwire.autotune import rules
+from gradwire.autotune.settings import BUCKETS
 from gradwire.ddp import attach
 from gradwire.exchange import Exchange
 from gradwire.exchange.backend import NativeAllReduce
@@ -51,5 +51,5 @@ def trained(options: dict[str, Any], plan: Any, steps: int) -> dict[str, Any]:
 
 def chosen(settings: gradwire.Auto, steps: int) -> dict[str, Any]:
     """Train with a choice of nothing but the transport's own all-reduce, whichever is faster here."""
-    with patch.object(attach, "BUCKETS", replace(rules.BUCKETS, algorithms=("backend",))):
+    with patch.object(attach, "BUCKETS", replace(BUCKETS, algorithms=("backend",))):
         return trained({}, settings, steps)

@@ -9,7 +9,7 @@ import torch
 
 from gradwire.autotune import Auto
 from gradwire.autotune.estimate import Estimator
-from gradwire.autotune.observed import Observed
+from gradwire.autotune.steps import Observed
 from gradwire.timing.environment import CodecCost, CodecPoint
 from gradwire.timing.line import HostCost, Line
 

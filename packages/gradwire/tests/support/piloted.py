@@ -11,8 +11,8 @@ from torch import nn
 
 from gradwire import Auto, Exchange, Link, Plan
 from gradwire.autotune.autotuner import Autotuner
-from gradwire.autotune.rules import BUCKETS
-from gradwire.autotune.saved import State
+from gradwire.autotune.decision import State
+from gradwire.autotune.settings import BUCKETS
 from gradwire.sync.bucket.observe import StepCost
 from gradwire.sync.context import SyncContext, SyncOptions
 from gradwire.sync.layout import Layout

@@ -11,8 +11,8 @@ from unittest.mock import patch
 import pytest
 
 from gradwire.autotune import costs, settings
-from gradwire.autotune.pacing import Work
-from gradwire.autotune.step_times import StepTime, StepTimes
+from gradwire.autotune.costs import Work
+from gradwire.autotune.steps import StepTime, StepTimes
 from gradwire.timing.calibrate import codec_cost
 from gradwire.timing.environment import CodecCost, CodecPoint
 from gradwire.timing.line import HostCost
@@ -38,7 +38,7 @@ def tell_line(monkeypatch: pytest.MonkeyPatch) -> Told:
     is. No file is named.
     """
     now: Told = {"line": SLOW}
-    monkeypatch.setattr(costs, "measuring_line", lambda *_: _told(now["line"]))
+    monkeypatch.setattr(costs, "measure_line", lambda *_: _told(now["line"]))
     monkeypatch.setattr(costs, "codec_cost", _told_cost)
     monkeypatch.setattr(costs, "measure_host", lambda *_: HostCost(cores=4))
     configure(monkeypatch, most_trials=1, behind_ratio=inf, trial_share=inf, paced_share=AT_ONCE)
@@ -48,7 +48,7 @@ def tell_line(monkeypatch: pytest.MonkeyPatch) -> Told:
 
 def telling(line: tuple[float, ...] = SLOW) -> AbstractContextManager[object]:
     """Return a context in which links are this line, without a measurement."""
-    return patch.object(costs, "measuring_line", lambda *_: _told(line))
+    return patch.object(costs, "measure_line", lambda *_: _told(line))
 
 
 def _told(line: tuple[float, ...]) -> Work[tuple[float, ...]]:

@@ -10,18 +10,14 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 import torch
 
-from gradwire.autotune import saved
 from gradwire.autotune.contract import Contract, draw
-from gradwire.autotune.decision import STAYS, Decision
-from gradwire.autotune.pacing import PacedWork, Work
-from gradwire.autotune.rules import CandidateRules
+from gradwire.autotune.costs import PacedWork, Work
+from gradwire.autotune.decision import STAYS, Decision, Saved, State, fingerprint
 from gradwire.autotune.samples import BucketSampler, Samples
-from gradwire.autotune.saved import Saved, State
-from gradwire.autotune.settings import Auto, terms_of
-from gradwire.autotune.states import TRANSITIONS, TunerEvent, TunerState
-from gradwire.autotune.step_times import StepTime, StepTimes, Watch
+from gradwire.autotune.settings import Auto, CandidateRules, terms_of
+from gradwire.autotune.states import TRANSITIONS, Trial, TunerEvent, TunerState, Watch
+from gradwire.autotune.steps import StepTime, StepTimes
 from gradwire.autotune.survey import Findings, Survey
-from gradwire.autotune.trial import Trial
 from gradwire.codecs import parse
 from gradwire.log import LOG
 from gradwire.plan import Plan
@@ -89,10 +85,12 @@ class Autotuner(PlanChooser):
         self._rank, self._world = rank, world = context.rank, context.world
         self._hosts = context.link.hosts
         settings, rules = self._settings, self._rules.over(context.link, has_group=context.group is not None)
-        key = saved.fingerprint([*self._shapes.values()], world, rules.name)
+        key = fingerprint([*self._shapes.values()], world, rules.name)
         self._rules, self._saved = rules, Saved(settings, rules, self._names, key, tells=rank == 0)
-        self._contract = Contract(settings.max_lost_norm, world, config=self._config)
-        self._contract.most_excepted = rules.most_excepted(self._config)
+        most_excepted = rules.most_excepted(self._config)
+        self._contract = Contract(
+            settings.max_lost_norm, world, config=self._config, most_excepted=most_excepted
+        )
         self._timeout_s = context.begin_timeout_s
         self._survey = Survey(settings, rules, self._contract, rank, world, self._timeout_s)
         self._state = TunerState.START if world > 1 else TunerState.ALONE
@@ -156,10 +154,10 @@ class Autotuner(PlanChooser):
         self._times.leave_out(seconds)
 
     def state(self) -> dict[str, str]:
-        """Return the checkpoint field of the choice; call it between two steps."""
+        """Return the field of checkpoints with the state of the choice; call it between two steps."""
         if self._loaded is not None:  # no step has run since
             return {AUTO: self._loaded.to_json()}
-        # The times of a trial are of no use to the resumed run, which has to choose again.
+        # A resumed run can't use the times of an unfinished trial, and chooses again.
         is_settled = self._trial.present is None and self._choosing is None
         decide_at = self._decide_at if is_settled else self._steps + 1
         counts = (self._world, self._steps, decide_at, self._watch.patience, self._watch.since)
@@ -204,7 +202,7 @@ class Autotuner(PlanChooser):
         """Make the measurement that is due on all ranks, if any, and return the event."""
         since, window = self._step - self._decide_at, self._config.window_steps
         if self._state is TunerState.START:
-            return self._hear(sync)
+            return self._get_earlier(sync)
         if self._state is TunerState.PROBE and since >= 0:
             return self._choose(sync)
         if self._state is TunerState.TRIAL and since == self._trial.steps:
@@ -217,23 +215,23 @@ class Autotuner(PlanChooser):
             return self._look(sync, is_due=is_due)
         return None
 
-    def _hear(self, sync: BetweenSteps) -> TunerEvent:
+    def _get_earlier(self, sync: BetweenSteps) -> TunerEvent:
         """Broadcast the earlier run's state or decision from rank 0, and return the event."""
         own = self._loaded or self._read() if self._rank == 0 else None
-        earlier = self._earlier = self._survey.hear(sync, own)
+        earlier = self._earlier = self._survey.broadcast_earlier(sync, own)
         if isinstance(earlier, State):
             holds = earlier.decide_at <= earlier.steps
             return TunerEvent.HAS_CHECKPOINT if holds else TunerEvent.HAS_EARLY_CHECKPOINT
         return TunerEvent.KNOWS_NOTHING if earlier is None else TunerEvent.HAS_EARLIER_CHOICE
 
     def _read(self) -> Decision | None:
-        """Return the decision in the file of an earlier run; ``prepare`` may have read it already."""
+        """Return the decision in the file of an earlier run, which ``prepare`` may have read already."""
         found, self._from_file = self._from_file if self._has_read else self._saved.load(), None
         self._has_read = False
         return found
 
     def _choose(self, sync: BetweenSteps) -> TunerEvent | None:
-        """Run this step's part of the choice; at its end, store the trial, and return the event."""
+        """Run this step's part of the choice. At its end, store the trial, and return the event."""
         if self._choosing is None:
             present, now = sync.context.plan, self._times.median
             self._choosing = self._paced(self._survey.choose(self._samples, now, present), now)
@@ -249,7 +247,7 @@ class Autotuner(PlanChooser):
         return TunerEvent.FOUND_ONE_PLAN if self._trial.present is None else TunerEvent.FOUND_RIVALS
 
     def _look(self, sync: BetweenSteps, *, is_due: bool) -> TunerEvent | None:
-        """Run this step's part of a check, if one is due or hasn't ended, and return the event at its end."""
+        """Run this step's part of a check, if one is due or has begun; at its end, return the event."""
         if self._looking is None and is_due:
             may_choose = self._watch.may_decide(self._step, self._config.early_share_of_patience)
             how = self._samples, self._times.median, sync.context.plan, self.decisions
@@ -311,7 +309,7 @@ class Autotuner(PlanChooser):
             LOG.debug("from step %d on, %s", self._step, told.reason)
         self._note(self._step, told)
 
-    # The actions of TRANSITIONS, by their rows.
+    # The actions of TRANSITIONS, in the order of its rows.
 
     def resume(self) -> None:
         """Continue with the checkpoint's plan; if a choice was due, make it after ``warm_up_steps``."""
@@ -356,8 +354,7 @@ class Autotuner(PlanChooser):
 
     def take_turn(self) -> None:
         """Use the plan of the next turn, or the best plan if there is no further turn."""
-        self._decide_at = self._step
-        self._adopt(self._trial.present or self._trial.best())
+        self.adopt()
 
     def measure_again(self) -> None:
         """Choose in the next step, with new measurements of the links."""
@@ -383,7 +380,7 @@ class Autotuner(PlanChooser):
         self._survey.forget_gradients()
 
     def repeat(self) -> None:
-        """Keep the plan, exchange nothing, and restart the step's samples."""
+        """Keep the plan, exchange nothing, and take the step's samples again."""
         self._samples, self._buckets = self._samples and self._no_samples(self._samples.drawn), 0
 
     def forget(self) -> None:

@@ -11,8 +11,7 @@ from random import Random
 
 import torch
 
-from gradwire.autotune.costs import typical
-from gradwire.autotune.pacing import Work, at_once
+from gradwire.autotune.costs import Work, typical
 from gradwire.autotune.samples import Samples, part_of
 from gradwire.autotune.settings import DEFAULT, AutoConfig
 from gradwire.codecs import Codec, Identity
@@ -199,11 +198,11 @@ def rules_for(codecs: Mapping[str, Codec]) -> tuple[Rule, ...]:
     return tuple(Rule(f"^(?:{pattern})$", codec) for codec, pattern in patterns.items())
 
 
-def in_words(codec: Codec, others: Mapping[str, Codec], most: float, shown: int = 3) -> str:
-    """Return the clause about parameters with other codecs, with up to ``shown`` names for each codec."""
+def in_words(codec: Codec, others: Mapping[str, Codec], most: float) -> str:
+    """Return the clause about parameters with other codecs, with up to three names for each codec."""
     said = []
     for other, names in by_codec(others).items():
-        listed = ", ".join(names[:shown]) + (", ..." if len(names) > shown else "")
+        listed = ", ".join(names[:3]) + (", ..." if len(names) > 3 else "")
         said.append(f"{counted(len(names), 'parameter')} ({listed}) with {other}")
     because = f", since {codec} would exceed a relative error of {most:.0%}"
     return " and ".join(said) + because if said else ""
@@ -292,22 +291,12 @@ class Contract:
         codecs: Sequence[Codec],
         algorithms: Sequence[str],
         present: Plan,
-    ) -> dict[str, RelativeErrors]:
+    ) -> Work[dict[str, RelativeErrors]]:
         """Return the relative errors of exchanges by algorithm, from all ranks' ``own_errors``.
 
         If a larger error was measured in an exchange with the ``present`` plan's codec, it is used instead.
+        There is a piece of work for each codec.
         """
-        return at_once(self.finding_errors(rows, samples, codecs, algorithms, present))
-
-    def finding_errors(
-        self,
-        rows: Sequence[Sequence[float]],
-        samples: Samples,
-        codecs: Sequence[Codec],
-        algorithms: Sequence[str],
-        present: Plan,
-    ) -> Work[dict[str, RelativeErrors]]:
-        """Find what ``errors`` returns, in a piece of work for each codec."""
         count, world = len(samples.names), self.world
         worst = [max(values) for values in zip(*rows, strict=True)]
         once = {

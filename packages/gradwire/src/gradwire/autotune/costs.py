@@ -1,14 +1,21 @@
-"""Measurements for a choice: codecs and frames on each kind of host, once per run, and links."""
+"""Work between steps, in pieces, and the measurements for a choice: codecs, frames, and links.
+
+No step becomes much longer, because measurements and the search for a plan are generators. They yield None
+after a piece of local work, and a ``Together`` where all ranks exchange rows. In each step, a rank runs
+pieces until they have taken a share of the step. The number of steps until the work is done is limited,
+because the share grows.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
-from dataclasses import astuple, fields, replace
+from collections.abc import Callable, Generator, Iterable, Sequence
+from dataclasses import astuple, dataclass, fields, replace
 from functools import partial
+from math import ceil, inf
+from typing import TYPE_CHECKING, Any, Generic, TypeVar
 
 import torch
 
-from gradwire.autotune.pacing import Together, Work, at_once
 from gradwire.autotune.settings import DEFAULT, AutoConfig
 from gradwire.codecs import Codec
 from gradwire.errors import ExchangeError, LinkError
@@ -16,11 +23,146 @@ from gradwire.exchange import Exchange
 from gradwire.machine import cores
 from gradwire.plan import FLOAT_NBYTES
 from gradwire.planner.calibration import excerpt, measure_host, synthetic_gradients
+from gradwire.sync.messages import gather
 from gradwire.timing.calibrate import codec_cost, cost_on_other_gradients, rest_between_segments
 from gradwire.timing.environment import CodecCost, CodecPoint, Environment
 from gradwire.timing.line import HostCost, Line
 from gradwire.timing.packet_trains import Direction, answer
-from gradwire.timing.pairs import HostMap, directions, from_all
+from gradwire.timing.pairs import HostMap, directions, from_all, map_hosts
+
+if TYPE_CHECKING:
+    from gradwire.links import Link
+    from gradwire.sync.bucket.observe import BetweenSteps
+
+T = TypeVar("T")
+
+
+@dataclass(frozen=True)
+class Together:
+    """A piece of work in which all ranks take part: they make the same ``call`` in the same step.
+
+    Errors name it ``what``.
+    """
+
+    what: str
+    call: Callable[[Exchange], Any]
+
+
+Work = Generator[Together | None, Any, T]
+"""Work in pieces. If one rank yields None between two of its ``Together``, all ranks do, at least once."""
+
+
+def at_once(work: Work[T], exchange: Exchange | None = None) -> T:
+    """Run all pieces now, and return the result; ``exchange`` is for work with a ``Together``."""
+    value = None
+    while True:
+        try:
+            piece = work.send(value)
+        except StopIteration as done:
+            result: T = done.value
+            return result
+        value = None
+        if piece is not None:
+            assert exchange is not None, "this work needs the other ranks"
+            value = piece.call(exchange)
+
+
+class PacedWork(Generic[T]):
+    """Work that begins before step ``first``, and is done at most ``most_paced_steps`` later.
+
+    A rank runs its local pieces by its own clock: at least one in each step, and more until they have taken
+    ``paced_share`` of ``step_s``, a share that doubles every ``paced_doubling_steps``. In some
+    steps, the ranks compare whether all have reached the next ``Together``. If they have, they run it, all in
+    the same step, whatever their clocks say. They compare in every step if that takes at most ``paced_share``
+    of it, else less often, and at least in every ``meeting_steps``-th step.
+
+    Attributes
+    ----------
+    result
+        The result; valid once ``advance`` has returned True.
+    """
+
+    result: T
+
+    def __init__(
+        self,
+        work: Work[T],
+        first: int,
+        step_s: float,
+        timeout_s: float,
+        clock: Callable[[], float],
+        config: AutoConfig,
+    ) -> None:
+        self._work, self._first, self._step_s = work, first, step_s
+        self._timeout_s, self._clock, self._config = timeout_s, clock, config
+        self._next: Together | None = None
+        self._met, self._rest_steps, self._meeting_s = 0, 0, 0.0  # of the latest comparison
+        self._all_wait = True  # for the same Together: no rank has local pieces before it
+
+    def advance(self, step: int, sync: BetweenSteps) -> bool:
+        """Run this step's pieces; return whether the work is done, the same on all ranks."""
+        began, late = self._clock(), step - self._first
+        config = self._config
+        is_last = late >= config.most_paced_steps
+        share = config.paced_share * 2 ** (late // config.paced_doubling_steps)
+        until = inf if is_last else began + share * self._step_s
+        while True:
+            self._run_local(until)
+            go_on = is_last
+            if not self._all_wait:
+                if not is_last and self._met < late < self._met + self._rest_steps:
+                    return False
+                waiting, go_on = self._agree(sync, until, late)
+                if not waiting:
+                    return False
+            assert self._next is not None
+            together, self._next, self._all_wait = self._next, None, True
+            if self._resume(sync.exchange_now(together.what, together.call)):
+                return True
+            if self._waits and not go_on:
+                return False
+
+    @property
+    def _waits(self) -> bool:
+        """Whether this rank has reached the next ``Together``."""
+        return self._next is not None
+
+    def _run_local(self, until: float) -> None:
+        """Run local pieces up to the next ``Together``, at least one, and no more after ``until``."""
+        while not self._waits:
+            is_done = self._resume(None)
+            assert not is_done, "work ends with a Together, so that all ranks end in the same step"
+            if not self._waits and self._clock() > until:
+                return
+
+    def _resume(self, value: Any) -> bool:
+        """Run one piece, with the ``value`` of the ``Together`` before it; return whether it was the last."""
+        try:
+            self._next = self._work.send(value)
+        except StopIteration as done:
+            self.result = done.value
+            return True
+        self._all_wait = self._all_wait and self._waits
+        return False
+
+    def _agree(self, sync: BetweenSteps, until: float, late: int) -> tuple[bool, bool]:
+        """Return whether all ranks wait for the next ``Together``, and whether all have time left."""
+        began = self._clock()
+        own = [float(self._waits), float(began <= until), float(self._meeting_steps)]
+        rows = sync.exchange_now("progress", lambda exchange: gather(exchange, own, self._timeout_s))
+        waiting, in_time, steps = zip(*rows, strict=True)
+        self._met, self._rest_steps = late, int(max(steps))
+        self._meeting_s = self._clock() - began
+        return all(waiting), all(in_time)
+
+    @property
+    def _meeting_steps(self) -> int:
+        """The steps between two comparisons, so that they take at most ``paced_share`` of these steps."""
+        most, share_s = self._config.meeting_steps, self._config.paced_share * self._step_s
+        return most if self._meeting_s >= most * share_s else max(1, ceil(self._meeting_s / share_s))
+
+
+# The costs of codecs and frames, on each kind of host, once per run.
 
 _TIMES = ("encode_s", "decode_s", "decode_add_s")
 _FRAMES = ("send_s", "receive_s", "send_s_per_nbyte", "receive_s_per_nbyte", "beside_s_per_nbyte")
@@ -29,7 +171,7 @@ _FRAMES = ("send_s", "receive_s", "send_s_per_nbyte", "receive_s_per_nbyte", "be
 class Costs:
     """The costs of codecs and frames on this host, whose machine ``ranks_per_machine`` ranks share.
 
-    Codecs have the threads of the calling thread, as in an exchange.
+    Codecs use as many threads as the calling thread does, as in an exchange.
     """
 
     def __init__(self, ranks_per_machine: int, config: AutoConfig = DEFAULT) -> None:
@@ -46,25 +188,22 @@ class Costs:
         fails.
         """
         values = synthetic_gradients(min(count, self._config.timed_count))[0]
-        at_once(self.timing(line, codecs, values))
+        at_once(self.time(line, codecs, values))
         self.forget_sizes()
 
     def forget_sizes(self) -> None:
         """Mark payload sizes as outdated, because gradients may have changed; codec times stay valid."""
         self._outdated |= self._codecs.keys()
 
-    def environment(self, line: Line, codecs: Iterable[Codec], values: torch.Tensor) -> Environment:
+    def environment(self, line: Line, codecs: Iterable[Codec], values: torch.Tensor) -> Work[Environment]:
         """Return the environment of plans with these codecs: link, host, and the codecs' costs on ``values``.
 
-        Codecs that were already timed on about as many values aren't timed again; only their outdated
-        payload sizes are measured. Raises ``GradwireError`` if a measurement fails.
+        There is a piece of work for each codec, and one for frames. Codecs that were already timed on about
+        as many values aren't timed again; only their outdated payload sizes are measured. Raises
+        ``GradwireError`` if a measurement fails.
         """
-        return at_once(self.measuring(line, codecs, values))
-
-    def measuring(self, line: Line, codecs: Iterable[Codec], values: torch.Tensor) -> Work[Environment]:
-        """Measure what ``environment`` returns, in a piece of work for each codec, and one for frames."""
         every = [*codecs]
-        yield from self.timing(line, every, values)
+        yield from self.time(line, every, values)
         for codec in every:
             name = str(codec)
             if name in self._outdated:
@@ -74,11 +213,11 @@ class Costs:
         found = {name: self._codecs[name] for name in map(str, every)}
         return Environment(line, found, self._frames(), threads=torch.get_num_threads())
 
-    def timing(self, line: Line | None, codecs: Iterable[Codec], values: torch.Tensor) -> Work[None]:
-        """Time the codecs that weren't timed on about as many values, and frames, in a piece each.
+    def time(self, line: Line | None, codecs: Iterable[Codec], values: torch.Tensor) -> Work[None]:
+        """Time frames, and the codecs that weren't timed on about as many values, in a piece each.
 
-        Before each call, a codec rests as between two segments on ``line``, or for the longest time without
-        one.
+        The time between two calls of a codec is that between two segments on ``line``, or
+        ``longest_rest_s`` without a line.
         """
         nbytes, rest_s = FLOAT_NBYTES * self._config.timed_count, self._config.longest_rest_s
         if line is not None:
@@ -167,7 +306,7 @@ def typical(values: torch.Tensor, config: AutoConfig = DEFAULT) -> torch.Tensor:
     return excerpt(values, config.timed_count)
 
 
-# The measurement of a run's links, in pieces.
+# The links of a run.
 
 LineRow = tuple[float, ...]
 LINE_FIELDS = len(fields(Line))
@@ -175,7 +314,15 @@ _LINKS = "a measurement of the network"
 """The name of a piece in errors."""
 
 
-def measuring_line(
+def hosts_of(link: Link) -> HostMap:
+    """Return the hosts of a link's ranks. All ranks call this together. Raises ``ExchangeError``."""
+    try:
+        return map_hosts(link)
+    except LinkError as error:
+        raise ExchangeError(f"could not find out which ranks share a host: {error}") from error
+
+
+def measure_line(
     hosts: HostMap,
     rank: int,
     budget_s: float,
@@ -184,9 +331,8 @@ def measuring_line(
 ) -> Work[LineRow]:
     """Return the ``Line`` from this rank to the next one in a ring, as a row; all 0 if it isn't measured.
 
-    All ranks call it. It has only pieces in which all ranks take part, each of about ``budget_s``, or of a
-    round trip if that is longer. ``late_s`` limits the wait for other ranks to begin a piece; by default, the
-    link's timeout does.
+    All ranks take part in all of its pieces. A piece takes about ``budget_s``, or a round trip if that is
+    longer. ``late_s`` limits the wait for other ranks to begin a piece; by default, the link's timeout does.
     """
     alone, both = directions(hosts.hosts)
     own, answered_nbytes = Direction((rank + 1) % len(hosts.hosts), late_s=late_s), 0
@@ -219,7 +365,7 @@ def measuring_line(
 
 
 def line_of(rows: Sequence[Sequence[float]]) -> Line:
-    """Return the worst value of each field over the ranks' results of ``measuring_line``."""
+    """Return the worst value of each field over the ranks' results of ``measure_line``."""
     lines = [Line(*row) for row in rows if any(row)]
     return Line(
         max(each.latency_s for each in lines),

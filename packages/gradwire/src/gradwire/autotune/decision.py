@@ -1,28 +1,35 @@
-"""Decisions for a plan: their expected times, their comparison, and rank 0's choice."""
+"""Decisions for a plan: their comparison, and those that earlier runs saved in files and checkpoints."""
 
 from __future__ import annotations
 
+import hashlib
 import json
-from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass, replace
-from itertools import product
+from collections.abc import Collection, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from typing import TYPE_CHECKING
 
-from gradwire.autotune.contract import RelativeErrors, by_codec, in_words, rules_for
-from gradwire.autotune.pacing import Work, at_once
-from gradwire.autotune.search import predicting, searching
-from gradwire.autotune.settings import DEFAULT, AutoConfig
-from gradwire.codecs import Codec, parse
-from gradwire.fields import Source, of, real, rows, to_values
-from gradwire.plan import FLOAT_NBYTES, Plan
-from gradwire.planner.candidates import Space, Workload
-from gradwire.planner.exchange_times import QUICK, Family
-from gradwire.planner.predict import UNCERTAINTY, Prediction, Predictor
-from gradwire.timing.environment import Environment
-from gradwire.units import counted, format_duration, format_rate
+from gradwire.autotune.settings import DEFAULT, Auto, AutoConfig, CandidateRules, terms_of
+from gradwire.checkpoints import SUM, check_sealed, sealed
+from gradwire.codecs import parse
+from gradwire.codecs.rules import check_names
+from gradwire.errors import GradwireError, SpecError, StateError, one_line
+from gradwire.fields import Source, of, pair, real, rows, to_values, whole
+from gradwire.files import write_files
+from gradwire.log import LOG
+from gradwire.machine import machine_id
+from gradwire.plan import Plan
+from gradwire.records import make_record, read_record, to_json
+from gradwire.units import counted, format_duration
+from gradwire.version import version
+
+if TYPE_CHECKING:
+    from typing_extensions import Self
 
 STAYS = "stays, since no plan could be chosen"
 """The part of a decision's reason that says that rank 0 could not choose a plan."""
-_SOURCE = Source("a decision", "remove the file, so the run measures again")
+_AGAIN = "remove the file, so the run measures again"
+_SOURCE = Source("a decision", _AGAIN)
 
 
 @dataclass(frozen=True)
@@ -62,7 +69,7 @@ class Decision:
 
     @property
     def in_short(self) -> str:
-        """The codec and the algorithm, lanes, and whether some parameters have other codecs."""
+        """The plan in a few words: codec, algorithm, lanes, and whether some parameters have other codecs."""
         others = " and others" if self.plan.codecs else ""
         lanes = f" in {self.plan.lanes} lanes" if self.plan.lanes > 1 else ""
         return f"{self.plan.codec}{others} over {self.plan.algorithm}{lanes}"
@@ -141,228 +148,195 @@ def _leanest(decisions: Sequence[Decision]) -> Decision:
     return min(decisions, key=lambda it: it.to_loss_s * it.nbytes)
 
 
-# The cost of a plan with several codecs, from the costs of plans with one of them.
+# The check of a saved decision against the user's present settings, which take precedence.
+
+_CHOSEN = ("codec", "codecs", "algorithm", "segment_nbytes", "lanes")
+"""The fields of a plan that a run chooses; the other fields are the same in all its plans."""
+
+
+def refusal(decision: Decision, settings: Auto, rules: CandidateRules, names: Iterable[str]) -> str:
+    """Return the reason why a run with these parameters must not use a decision, or nothing if it may use it.
+
+    The run must be able to choose the plan itself. A decision has only the mean of the parameters' squared
+    relative errors, which is at most the squared limit for every plan that meets the contract.
+    """
+    plan, candidates, most = decision.plan, settings.candidates, settings.max_lost_norm
+    codecs = (plan.codec, *(rule.codec for rule in plan.rules))
+    other = next((each for each in codecs if each not in candidates), None)
+    if other is not None:
+        return f"expected only the codecs {', '.join(map(str, candidates))}, got {other}"
+    if plan.algorithm not in rules.algorithms:
+        return f"expected one of the algorithms {', '.join(rules.algorithms)}, got {plan.algorithm}"
+    if plan.lanes > 1 and not rules.has_lanes:
+        return f"expected one lane, got {plan.lanes}"
+    if plan.rules and not rules.has_exceptions:
+        return "expected one codec for all parameters, got several codecs"
+    common = replace(settings.first_plan, pipeline=rules.pipeline)
+    if plan != replace(common, **{name: getattr(plan, name) for name in _CHOSEN}):
+        return f"expected {common.to_json()} apart from {', '.join(_CHOSEN)}, got {plan.to_json()}"
+    if not 0 <= decision.extra <= most**2 * settings.config.rounding:
+        return f"expected a relative error of at most {most:g}, got {abs(decision.extra) ** 0.5:.3g}"
+    try:
+        check_names(plan.rules, names)
+    except SpecError as error:
+        return str(error)
+    return ""
+
+
+# The state of an automatic choice in a checkpoint, with which a resumed run continues its plan.
+
+_STATE = Source(
+    "the state of an automatic choice", "remove 'auto' from the state, so the run measures again", StateError
+)
 
 
 @dataclass(frozen=True)
-class Mixture:
-    """The more precise codecs of some parameters, and the share of the values with each of these codecs.
+class State:
+    """The state of an automatic choice between two steps.
 
-    ``noise`` is the share of extra steps that the noise of all codecs may cost, a mean over all values.
+    Attributes
+    ----------
+    world, steps
+        The number of ranks, and the number of steps begun.
+    decide_at
+        The step before which the ranks last chose a plan, or will choose next.
+    patience, since
+        The attributes of the ``Watch``.
+    decisions
+        The decisions, each with the first step of its plan.
+    seen, refused
+        The attributes of the ``Contract``, with codecs as specs.
+    settings
+        The ``terms_of`` the settings of these decisions; empty in older checkpoints.
     """
 
-    gentler: Mapping[str, Codec]
-    parts: Mapping[Codec, float]
-    noise: float
+    world: int
+    steps: int
+    decide_at: int
+    patience: int
+    since: int
+    decisions: list[tuple[int, Decision]] = field(default_factory=list)
+    seen: Mapping[str, float] = field(default_factory=dict)
+    refused: list[str] = field(default_factory=list)
+    settings: str = ""
+
+    def to_json(self) -> str:
+        """Return the state as the text of a JSON object."""
+        return json.dumps(to_values(self))
 
     @classmethod
-    def of(cls, codec: Codec, names: frozenset[str], lost: RelativeErrors) -> Mixture:
-        """Return the mixture for ``codec``, which breaks the contract for the parameters in ``names``."""
-        gentler = lost.gentler(codec, names)
-        every = by_codec(dict.fromkeys(lost.counts, codec) | gentler)
-        noise = sum(lost.noise(each, own) for each, own in every.items())
-        parts = {each: lost.part(own) for each, own in by_codec(gentler).items()}
-        return cls(gentler, parts, noise)
+    def from_json(cls, text: object) -> Self:
+        """Read the output of ``to_json``. Raises ``StateError``."""
+        return _STATE.of_json(text, cls.from_values)
 
-    @property
-    def part(self) -> float:
-        """The share of all values that have a more precise codec."""
-        return sum(self.parts.values())
-
-    @property
-    def slack(self) -> float:
-        """The largest relative change in step time that noise and the other codecs may cause."""
-        return self.noise + self.part
-
-    def step_s(self, plan: Plan, predictor: Predictor, buckets: int) -> float:
-        """Return the seconds of a step with ``plan`` and with the more precise codecs of some parameters.
-
-        The step times with each codec are weighted by the codecs' shares of the values. Each other codec
-        adds the fixed cost of an exchange per parameter, or per bucket if there are fewer buckets.
-        """
-        more_s = 0.0
-        for codec, names in by_codec(self.gentler).items():
-            more_s += min(len(names), buckets) * predictor.exchange_s(replace(plan, codec=codec), 1)
-        return self._mixed(plan, predictor, lambda each: each.step_s) + more_s
-
-    def nbytes(self, plan: Plan, predictor: Predictor) -> float:
-        """Return the bytes per step of the rank that sends the most."""
-        return self._mixed(plan, predictor, lambda each: each.cost.wire_nbytes)
-
-    def _mixed(self, plan: Plan, predictor: Predictor, measure: Callable[[Prediction], float]) -> float:
-        own = measure(predictor.predict(plan))
-        others = ((part, predictor.predict(replace(plan, codec=each))) for each, part in self.parts.items())
-        return own + sum(part * (measure(other) - own) for part, other in others)
+    @classmethod
+    def from_values(cls, values: object) -> Self:
+        """Read the output of ``to_values``. Raises ``StateError``."""
+        decided, specs = rows(pair(whole(), Decision.from_values)), rows(lambda spec: str(parse(spec)))
+        kind = of(cls, decisions=lambda each: [*decided(each)], refused=lambda each: [*specs(each)])
+        return _STATE.read(values, kind)
 
 
-# The choice of a plan: the shortest expected time to the same loss among plans that meet the contract.
+# Decisions in files, with which the next run begins.
+
+SCHEMA = "gradwire.auto/1"
+_SEALED = ("key", "settings", "decision", SUM)
 
 
-def decide(
-    environment: Environment,
-    workload: Workload,
-    world: int,
-    lost: Mapping[str, RelativeErrors],
-    present: Plan,
-    half: str | None = None,
-    lanes: tuple[int, ...] = (1,),
-) -> tuple[Decision, ...]:
-    """Return the best decision first, then its rivals with a different algorithm or different codecs.
+def fingerprint(shapes: Sequence[Sequence[int]], world: int, rules: str) -> str:
+    """Return the key of a decision: a hash of shapes, ranks, rules, machine, and version."""
+    facts = json.dumps([[*map(list, shapes)], world, rules, machine_id(), version()])
+    return hashlib.sha256(facts.encode()).hexdigest()
 
-    The expected time to a loss is the step time, increased by the share of extra steps that encoding noise
-    may cost: an exchange with the relative error ``q`` adds the share ``q^2`` to a gradient's variance; if
-    gradient noise limits training, the number of steps grows by at most that share (McCandlish et al., "An
-    Empirical Model of Large-Batch Training", 2018, section 2).
 
-    Parameters for which a codec breaks the contract get other codecs (``Mixture``). The ``present`` plan
-    stays unless another plan is clearly better; its pipeline stays in any case.
+@dataclass(frozen=True)
+class Saved:
+    """A run's access to the saved decisions that its present settings allow.
 
-    Parameters
-    ----------
-    workload
-        The buckets as parameters, in reverse order of their exchange, and the seconds of computation.
-    lost
-        The candidates' relative errors by algorithm, in order of preference; their limits are the same.
-    half
-        See ``CandidateRules``.
-    lanes
-        The candidate numbers of lanes.
+    ``names`` are the names of the model's parameters, and ``key`` is the run's ``fingerprint``. Only the rank
+    for which ``tells`` is true writes the file, and logs why a decision is ignored.
     """
-    return at_once(deciding(environment, workload, world, lost, present, half, lanes))
+
+    settings: Auto
+    rules: CandidateRules
+    names: Collection[str]
+    key: str
+    tells: bool
+
+    def load(self) -> Decision | None:
+        """Return the decision in the file of the settings, or None without one that the run may use."""
+        place = self.settings.place
+        found = None if place is None else load(place, self.key, terms_of(self.settings), self._most_nbytes)
+        return found if found and self._allows(found, f"the decision in {place}") else None
+
+    def save(self, decision: Decision) -> None:
+        """Write a decision to the file of the settings, if there is one."""
+        if self.tells and self.settings.place is not None:
+            save(self.settings.place, self.key, terms_of(self.settings), decision, self._most_nbytes)
+
+    def allows(self, state: State) -> bool:
+        """Return whether the run may continue with the state of a checkpoint."""
+        if state.settings and state.settings != terms_of(self.settings):
+            why = f"expected the settings {terms_of(self.settings)}, got {state.settings}"
+            return self._leave_out("the choice in the checkpoint", why)
+        return not state.decisions or self._allows(state.decisions[-1][1], "the choice in the checkpoint")
+
+    @property
+    def _most_nbytes(self) -> int:
+        return self.settings.config.most_file_nbytes
+
+    def _allows(self, decision: Decision, called: str) -> bool:
+        why = refusal(decision, self.settings, self.rules, self.names)
+        return not why or self._leave_out(called, why)
+
+    def _leave_out(self, called: str, why: str) -> bool:
+        if self.tells:
+            LOG.warning("the run ignores %s and chooses a new plan: %s", one_line(called), one_line(why))
+        return False
 
 
-def deciding(
-    environment: Environment,
-    workload: Workload,
-    world: int,
-    lost: Mapping[str, RelativeErrors],
-    present: Plan,
-    half: str | None = None,
-    lanes: tuple[int, ...] = (1,),
-) -> Work[tuple[Decision, ...]]:
-    """Find what ``decide`` returns, in pieces of a few milliseconds."""
-    limits = next(iter(lost.values()))
-    most, config = limits.most, limits.config
-    mixtures = {
-        (codec, algorithm): Mixture.of(codec, names, each)
-        for algorithm, each in lost.items()
-        for codec, names in each.admitted(present).items()
-    }
-    every = dict.fromkeys(codec for each in lost.values() for codec in each.shares)
-    suited = {codec for codec, _ in mixtures}
-    refused = [str(codec) for codec in every if codec not in suited]
-    fitting = {codec for (codec, _), each in mixtures.items() if each.part <= config.wide_share}
-    predictor = Predictor(workload, world, Family(environment, QUICK), half=half)
-    space = Space(
-        tuple(codec for codec in every if codec in suited),
-        tuple(lost),
-        (present.pipeline,),
-        buckets_nbytes=(FLOAT_NBYTES,),
-        whole=False,
-        refused=set(product(suited, lost)) - mixtures.keys(),
-        lanes=lanes,
-    )
-    slack = UNCERTAINTY + max((each.slack for each in mixtures.values()), default=0.0)
+def load(place: str, key: str, terms: str, most_nbytes: int = DEFAULT.most_file_nbytes) -> Decision | None:
+    """Return the decision in a file, or None if it has none for this key and these settings.
 
-    def noisy_s(each: Prediction) -> float:
-        return each.step_s * (1 + mixtures[each.plan.codec, each.plan.algorithm].noise)
+    A file that cannot be read causes a warning. Older files don't have the settings.
+    """
+    path = Path(place)
+    try:
+        if not path.exists():
+            return None
+        _check_ordinary(path, most_nbytes)
+        record = read_record(path, SCHEMA, "decision", _AGAIN)
+        check_sealed({name: record[name] for name in _SEALED if name in record}, f"the fields of {path}")
+        if record.get("key") != key or record.get("settings", terms) != terms:
+            return None
+        return Decision.from_values(record.get("decision"))
+    except (GradwireError, OSError) as error:
+        LOG.warning("the run chooses a new plan: %s", one_line(str(error)))
+        return None
 
-    slack = min(config.most_slack, slack)
-    found = yield from searching(predictor, space, present, slack, config, noisy_s)
 
-    def decision(each: Prediction) -> Decision:
-        mixture = mixtures[each.plan.codec, each.plan.algorithm]
-        rules = rules_for(mixture.gentler)
-        decided = Decision(
-            plan=replace(each.plan, bucket_nbytes=None, residual=False, codecs=rules),
-            step_s=mixture.step_s(each.plan, predictor, len(workload.counts)),
-            uncompressed_s=found.uncompressed.step_s,
-            compute_s=each.compute_s,
-            reason="",
-            extra=mixture.noise,
-            nbytes=mixture.nbytes(each.plan, predictor),
-            left_out=tuple(str(it) for it in every if it not in {*fitting, each.plan.codec}),
+def save(
+    place: str, key: str, terms: str, decision: Decision, most_nbytes: int = DEFAULT.most_file_nbytes
+) -> None:
+    """Write a decision to a file atomically. A file that cannot be written causes a warning."""
+    fields = sealed({"key": key, "settings": terms, "decision": to_values(decision)})
+    try:
+        _check_ordinary(Path(place), most_nbytes)
+        write_files({Path(place): to_json(make_record(SCHEMA, fields)).encode()})
+    except (GradwireError, OSError) as error:
+        LOG.warning("the chosen plan is not saved for the next run: %s", one_line(str(error)))
+
+
+def _check_ordinary(path: Path, most_nbytes: int) -> None:
+    """Raise ``SpecError`` for a file that is too large, or is not a regular file.
+
+    Reading a pipe or a device may never end, and writing would replace it.
+    """
+    if path.exists() and not path.is_file():
+        raise SpecError(f"expected a regular file for decisions, got {path}; pass another path")
+    if path.exists() and path.stat().st_size > most_nbytes:
+        size = path.stat().st_size
+        raise SpecError(
+            f"expected at most {most_nbytes} bytes in {path}, got {size}; remove the file, or pass another "
+            "path"
         )
-        said = in_words(each.plan.codec, mixture.gentler, most)
-        return replace(decided, reason=_reason(decided, environment, said, refused, most))
-
-    options = list[Decision]()
-    for each in found.ranking:
-        for other in mixtures[each.plan.codec, each.plan.algorithm].parts:
-            yield from predicting(predictor, replace(each.plan, codec=other))
-        options.append(decision(each))
-        yield None
-    worth_s = (1 - UNCERTAINTY) * found.uncompressed.step_s
-    worth = [each for each in options if each.plan.codec.EXACT or each.to_loss_s <= worth_s]
-    best = best_of(worth, config.equal_share, config)
-    staying = [each for each in worth if same_way(each.plan, present)]
-    if staying and stays(staying[0], best, config.stay_share, config):
-        best = staying[0]
-    return best, *_rivals(best, options, worth, world, config)
-
-
-def _rivals(
-    best: Decision,
-    options: Sequence[Decision],
-    worth: Sequence[Decision],
-    world: int,
-    config: AutoConfig = DEFAULT,
-) -> list[Decision]:
-    """Return the fastest decisions of other kinds that may be as good as the best one.
-
-    The order of preference is: no compression, if the best one compresses; a plan with far fewer bytes, in
-    case times don't differ; a plan with a different kind of codec, and the best one with a different segment
-    size, because costs of codecs and frames are hard to predict if ranks share cores; then other algorithms.
-    Among plans that exchange the same frames, one is enough.
-    """
-    if best.step_s - best.compute_s <= config.exposed_share * best.step_s:
-        return []
-    close = sorted(options, key=lambda it: it.to_loss_s)
-    close = [each for each in close if each.to_loss_s <= config.close_ratio * best.to_loss_s]
-    exact = [each for each in close if each.plan.codec.EXACT and not best.plan.codec.EXACT]
-    far_less = [each for each in close if each in worth and each.nbytes < config.far_less_share * best.nbytes]
-    closer = [each for each in close if each.to_loss_s <= config.closer_ratio * best.to_loss_s]
-    resized = [each for each in closer if each != best and each.in_short == best.in_short]
-    others = [
-        each for each in closer if not each.plan.codec.EXACT and each.plan.codec.name != best.plan.codec.name
-    ]
-    ways: dict[tuple[object, ...], Decision] = {}
-    for each in (best, *close):
-        ways.setdefault(_way(each), each)
-    found = [best]
-    for each in (*exact[:1], *far_less[:1], *others[:1], *resized[:1], *ways.values()):
-        if len(found) < config.most_trials and all(
-            _frames(each, world) != _frames(other, world) for other in found
-        ):
-            found.append(each)
-    return sorted(found[1:], key=close.index)
-
-
-def _frames(each: Decision, world: int) -> tuple[object, ...]:
-    """Return a key that is equal for plans that exchange the same frames.
-
-    Between two ranks, ring, pairwise, and butterfly exchange the same frames, and their predicted times are
-    equal. Between more ranks, frames differ even if predicted times are equal.
-    """
-    way = "" if world == 2 else each.plan.algorithm
-    return way, each.plan.codec, each.plan.segment_nbytes, each.step_s, each.nbytes
-
-
-def _way(each: Decision) -> tuple[object, ...]:
-    """Return the least predictable parts of a plan: algorithm, compression, other codecs, and lanes."""
-    return each.plan.algorithm, each.plan.codec.EXACT, bool(each.plan.codecs), each.plan.lanes > 1
-
-
-def _reason(
-    each: Decision, environment: Environment, exceptions: str, refused: Sequence[str], most: float
-) -> str:
-    said = (
-        f"{each.plan.codec} over {each.plan.algorithm}: expected step time {format_duration(each.step_s)}, "
-        f"{format_duration(each.uncompressed_s)} without compression, "
-        f"{format_duration(each.compute_s)} for computation alone; rate of the slowest link "
-        f"{format_rate(environment.line.nbytes_per_s)}"
-    )
-    said += f"; {exceptions}" if exceptions else ""
-    if refused:
-        said += f"; {', '.join(refused)} would exceed a relative error of {most:.0%} for too many values"
-    return said

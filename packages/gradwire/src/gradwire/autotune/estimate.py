@@ -8,8 +8,8 @@ from functools import cached_property
 from itertools import product
 
 from gradwire.autotune.contract import exchanged
-from gradwire.autotune.observed import Observed
 from gradwire.autotune.settings import DEFAULT, Auto
+from gradwire.autotune.steps import Observed
 from gradwire.codecs import Codec, Identity
 from gradwire.collectives import backend
 from gradwire.errors import SpecError
@@ -20,7 +20,7 @@ from gradwire.planner.baselines import cast_s, in_bf16
 from gradwire.planner.candidates import Space, Workload
 from gradwire.planner.choice import ScalePoint
 from gradwire.planner.exchange_times import BucketPlan, Family
-from gradwire.planner.explain import name_coding, name_plan
+from gradwire.planner.explain import LANES_LEGEND, name_in_table, name_plan
 from gradwire.planner.loss import StepsToLoss
 from gradwire.planner.predict import Prediction, Predictor, choose
 from gradwire.records import read_object
@@ -156,7 +156,8 @@ class Estimate:
         return _SOURCE.read(found, of(cls, plan=Plan.from_values))
 
     def _repr_html_(self) -> str:
-        return in_notebook(f"Estimate for {self.hosts} hosts, network {self.network}", table([self]), LEGEND)
+        title = f"Estimate for {self.hosts} hosts, network {self.network}"
+        return in_notebook(title, table([self]), legend([self]))
 
     def __str__(self) -> str:
         took, plain = format_duration(self.step_s), format_duration(self.plain_s)
@@ -198,10 +199,10 @@ class Estimator:
 
     def at(self, place: Deployment, codecs: tuple[Codec, ...] | None = None) -> Estimate:
         """Return the estimate for one deployment, with one of ``codecs``, or None for all candidates."""
-        predictor = self._predictor(place)
+        predictor, rules = self._predictor(place), self._observed.rules
         space = Space(
             self._settings.candidates if codecs is None else codecs,
-            self._observed.rules.algorithms,
+            rules.algorithms,
             buckets_nbytes=(FLOAT_NBYTES,),
             whole=False,
             refused=self._refused(place.hosts),
@@ -314,31 +315,9 @@ class Estimator:
         return sum(times.terms(way, count).total_s for count in self._observed.gathers)
 
 
-def deployments(
-    observed: Observed, networks: Sequence[tuple[str, Line]], hosts: Sequence[int], *, shared_machine: bool
-) -> list[Deployment]:
-    """Return the deployments to estimate: the observed one, then each network with each number of hosts.
-
-    In other deployments, each rank has a machine on which it computes as fast as observed, unless
-    ``shared_machine`` says that all ranks share this one. By default, ``hosts`` is the observed number.
-    """
-    here = [] if observed.line is None else [("this one", observed.line)]
-    found: list[Deployment] = []
-    for name, line in (*here, *networks):
-        for number in hosts or [observed.world]:
-            is_here = line is observed.line and number == observed.world
-            sharing = observed.ranks_per_machine if is_here else number if shared_machine else 1
-            found.append(Deployment(name, line, number, sharing, is_here))
-    if observed.line is not None and not any(each.is_here for each in found):
-        found.insert(
-            0, Deployment("this one", observed.line, observed.world, observed.ranks_per_machine, is_here=True)
-        )
-    return found
-
-
 # Estimates as a table.
 
-LEGEND = (
+_LEGEND = (
     "All times are predicted by one model. gain: the speedup of a step; to loss: the speedup of training to "
     "the same loss, with the extra steps that encoding needs at this gradient noise. Ranges include the "
     "scatter of the observed steps and the model's error for them; noisy: an uncertainty above 15 %. limit: "
@@ -346,19 +325,9 @@ LEGEND = (
 )
 
 
-def report(
-    observed: Observed, estimates: Sequence[Estimate], predicted_s: float | None = None
-) -> list[str | Table]:
-    """Return the observation as text, and a table with one row per estimate.
-
-    ``predicted_s`` is the model's prediction for the observed step, in seconds.
-    """
-    said = str(observed)
-    if predicted_s is not None:
-        off = 100 * (predicted_s / observed.step_s - 1)
-        predicted = f"{format_duration(predicted_s)} ({off:+.0f} %)"
-        said += f" The model that predicts the steps below predicts {predicted} for this step."
-    return [said, "", table(estimates), LEGEND]
+def legend(estimates: Sequence[Estimate]) -> str:
+    """Return the explanation of the columns of ``table``."""
+    return _LEGEND + (LANES_LEGEND if any(each.plan.lanes > 1 for each in estimates) else "")
 
 
 def gain(estimate: Estimate, ratio: float) -> str:
@@ -388,7 +357,7 @@ def table(estimates: Sequence[Estimate]) -> Table:
             each.network,
             str(each.hosts),
             figure(scale * each.plain_s),
-            f"{name_coding(each.plan.encoding)} {each.plan.algorithm}",
+            name_in_table(each.plan),
             figure(scale * each.step_s),
             gain(each, each.speedup),
             gain(each, each.speedup_to_loss),

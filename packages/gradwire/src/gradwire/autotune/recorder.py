@@ -1,4 +1,4 @@
-"""The recorder of an attached run's steps, from the first request for an estimate on."""
+"""A recorder of steps, and the estimates for an attached run from recorded steps."""
 
 from __future__ import annotations
 
@@ -10,9 +10,17 @@ from typing import TYPE_CHECKING
 import torch
 
 from gradwire.autotune.estimate import Deployment, Estimate, Estimator
-from gradwire.autotune.observed import FORMS, Observed, RecordedSteps, joined, observe, shares, stretch
 from gradwire.autotune.settings import DEFAULT, Auto, AutoConfig
-from gradwire.autotune.step_times import StepTimes
+from gradwire.autotune.steps import (
+    RULES,
+    Observed,
+    RecordedSteps,
+    StepTimes,
+    joined,
+    observe,
+    shares,
+    stretch,
+)
 from gradwire.errors import DataError, GradwireError, SpecError, shown
 from gradwire.exchange import Exchange
 from gradwire.fields import of, optional, pair, text
@@ -43,8 +51,8 @@ def estimator(
 ) -> Estimator:
     """Measure costs for several seconds, and return an estimator for at most ``most_hosts`` hosts.
 
-    Each codec is measured ``repeats`` times on parts of ``part_nbytes`` of an excerpt, which have about as
-    few parameters as the segments of a whole gradient.
+    Each codec is measured ``repeats`` times on parts of ``part_nbytes`` of an excerpt. These parts have about
+    as few parameters as the segments of a whole gradient.
 
     Raises ``DataError`` if no gradients were observed, ``TensorError`` if gradients are not finite, and
     ``LinkError`` if frames cannot be measured.
@@ -93,7 +101,7 @@ class Recorder(StepObserver):
     ) -> None:
         self.counts: list[int] = []
         self._kind, self._clock, self._config, self._warm_up = kind, clock, config, warm_up
-        self._overlaps, self._times = FORMS[kind].overlaps, StepTimes(clock, config)
+        self._overlaps, self._times = RULES[kind].overlaps, StepTimes(clock, config)
         self._steps, self._device = 0, torch.device("cpu")
         self._now: list[int] = []
         self._gathers: list[int] = []  # of the latest complete step
@@ -103,11 +111,11 @@ class Recorder(StepObserver):
         self._excerpts: list[list[torch.Tensor]] = []
 
     def bucket(self, work: BucketWork) -> BucketObserver:
-        """Record a bucket, and return the observer that keeps an excerpt of it if one is needed."""
+        """Record a bucket, and return an observer that keeps an excerpt of it if one is needed."""
         if work.is_bypassed:
             return NULL_BUCKET
         count, number = self.handed_over(work.tensor), len(self._excerpt)
-        if count:  # a place in the order of the buckets, which several threads may run
+        if count:  # keeps the order of the buckets, because several threads may exchange them
             self._excerpt.append(torch.empty(0))
         return ExcerptKeeper(self._excerpt, number, count)
 
@@ -128,7 +136,7 @@ class Recorder(StepObserver):
             self._times.forget()
 
     def handed_over(self, gradient: torch.Tensor) -> int:
-        """Record a bucket of gradients, and return the number of floats to keep from it."""
+        """Record a bucket of gradients, and return the number of its floats to keep."""
         place, count = len(self._now), gradient.numel()
         self._now.append(count)
         self._device = gradient.device
@@ -185,7 +193,7 @@ class Recorder(StepObserver):
 
 
 class ExcerptKeeper(BucketObserver):
-    """The observer that copies an excerpt of a bucket, on the communication thread."""
+    """The observer that copies an excerpt of a bucket on the communication thread."""
 
     wants_alone = True
 

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 
 import torch
 
-from gradwire.autotune.pacing import Work, at_once
+from gradwire.autotune.costs import Work, at_once
 from gradwire.autotune.settings import DEFAULT, AutoConfig
 from gradwire.codecs import Codec
 from gradwire.collectives import ring
@@ -31,7 +31,7 @@ if TYPE_CHECKING:
 
 @dataclass
 class Samples:
-    """One step's buckets on one rank before averaging; of large buckets, the first rows of each parameter.
+    """One rank's gradients of one step, before averaging; of large buckets, the first rows of parameters.
 
     Attributes
     ----------
@@ -98,12 +98,11 @@ class Samples:
         """The sampled values of all buckets, concatenated."""
         return torch.cat(self._values)
 
-    def slice_norms(self) -> torch.Tensor:
-        """Return the norms of all columns and rows, as many on all ranks: 1-D float32, 0 if not finite."""
-        return at_once(self.measuring_norms())
+    def slice_norms(self) -> Work[torch.Tensor]:
+        """Return the norms of all columns and rows: 1-D float32, 0 if not finite.
 
-    def measuring_norms(self) -> Work[torch.Tensor]:
-        """Measure what ``slice_norms`` returns, in a piece of work for each bucket."""
+        Their number is the same on all ranks. There is a piece of work for each bucket.
+        """
         found = list[torch.Tensor]()
         for values, shapes in zip(self._values, self._shapes, strict=True):
             found += _slice_norms(values, shapes)
@@ -126,11 +125,11 @@ class Samples:
 
     def shares(self, codec: Codec) -> list[float]:
         """Return each parameter's relative error in one encoding; see ``lost_shares``."""
-        at_once(self.measuring([codec]))
+        at_once(self.measure([codec]))
         return self._known[codec]
 
-    def measuring(self, codecs: Iterable[Codec]) -> Work[None]:
-        """Measure what ``shares`` returns, in a piece of work for each codec and bucket."""
+    def measure(self, codecs: Iterable[Codec]) -> Work[None]:
+        """Measure the ``shares`` of several codecs, in a piece of work for each codec and bucket."""
         for codec in codecs:
             if codec in self._known:
                 continue

@@ -1,16 +1,21 @@
-"""The user's settings of an automatic choice."""
+"""The settings of an automatic choice: thresholds, the user's settings, and the front end's rules."""
 
 from __future__ import annotations
 
 import os
 from collections.abc import Sequence
-from dataclasses import dataclass, field, fields
-from typing import TypeVar
+from dataclasses import dataclass, field, fields, replace
+from typing import TYPE_CHECKING, TypeVar
 
 from gradwire.codecs import DEFAULT_CODEC, FREE_OF_SCALE, Codec, Identity, codec_of
 from gradwire.codecs.spec import is_real
+from gradwire.collectives import backend
 from gradwire.errors import SpecError, shown
 from gradwire.plan import Plan
+from gradwire.planner.candidates import ALGORITHMS
+
+if TYPE_CHECKING:
+    from gradwire.links.base import Link
 
 # The thresholds of an automatic choice, each with its unit and the reason for its value.
 
@@ -41,7 +46,7 @@ class AutoConfig:
     )
     window_steps: int = _of(20, "steps", "A median of this many steps hides a pause for evaluation.")
     resample_steps: int = _of(
-        240, "steps", "Gradients change slowly. A multiple of window_steps; it limits postponed choices, too."
+        240, "steps", "Gradients change slowly. A multiple of window_steps; the longest delay of a choice."
     )
     patience_steps: int = _of(60, "steps", "More frequent choices would cost more than they gain.")
     most_patience_steps: int = _of(960, "steps", "The patience doubles with each choice, up to this value.")
@@ -50,9 +55,7 @@ class AutoConfig:
         0.25, "share of the patience", "Early in training, gradients change faster than networks."
     )
     changed_step_share: float = _of(
-        0.25,
-        "share of the shorter step",
-        "A smaller change, to faster or slower steps, seldom changes the best plan.",
+        0.25, "share of the shorter step", "A smaller change of the step time seldom changes the best plan."
     )
 
     # Trials of plans
@@ -64,20 +67,20 @@ class AutoConfig:
         "Trials of slow plans cost the most and add the least information.",
     )
     trial_share: float = _of(
-        0.1, "share of the window's time", "More time than this would seldom be regained by a better plan."
+        0.1, "share of the window's time", "A better plan would seldom make up for a larger cost."
     )
-    trial_window_steps: int = _of(100, "steps", "Short runs, too, shall not notice trials.")
+    trial_window_steps: int = _of(100, "steps", "Trials must not make short runs much longer.")
     most_equal_share: float = _of(
         0.15, "share of a step", "Larger differences are real, however much step times scatter."
     )
     chance_ratio: float = _of(
-        2.0, "times half the interquartile range", "One in eight pairs of equal plans differs by more."
+        2.0, "times half the interquartile range", "One in eight pairs of equally fast plans differs by more."
     )
     close_ratio: float = _of(
         1.5, "times the least expected time", "Predictions are off by this much if hosts share cores."
     )
     closer_ratio: float = _of(
-        1.25, "times the least expected time", "Most other codecs and segment sizes send more bytes."
+        1.25, "times the least expected time", "Other codecs mostly send more bytes, so only these are tried."
     )
     exposed_share: float = _of(
         0.1, "share of a step", "If computation hides almost all communication, plans are equally fast."
@@ -120,19 +123,19 @@ class AutoConfig:
 
     # The division of work over steps
     paced_share: float = _of(
-        0.05, "share of a step", "Measurements and the search for a plan slow training by no more at first."
+        0.05, "share of a step", "At first, measurements and the search for a plan slow training by no more."
     )
     paced_doubling_steps: int = _of(
-        50, "steps", "On a busy machine, the share doubles each time, so that a decision comes."
+        50, "steps", "The share doubles after each interval, so that a choice ends even on a busy machine."
     )
-    most_paced_steps: int = _of(150, "steps", "After this many, the rest runs at once.")
+    most_paced_steps: int = _of(150, "steps", "After this many steps, the remaining work runs at once.")
     meeting_steps: int = _of(
-        10, "steps", "At most, between two comparisons of the ranks' progress; each takes a latency."
+        10, "steps", "The longest interval between comparisons of the ranks' progress, which take a latency."
     )
 
     # The search for a plan
     most_algorithms: int = _of(
-        3, "algorithms", "Others with the same codec are slower by their lower bounds."
+        3, "algorithms", "Other algorithms with the same codec are slower, according to their lower bounds."
     )
     plans_at_once: int = _of(8, "plans", "Listing or bounding one takes about 0.1 ms.")
     most_resized: int = _of(2, "plans", "Segment sizes change step times less than other parts of a plan.")
@@ -142,7 +145,7 @@ class AutoConfig:
         1 << 17, "floats of a bucket", "Encoding more with each codec would take too much of a step."
     )
     least_sample_count: int = _of(
-        1 << 9, "floats of a parameter", "Fewer values of a bucket's smaller parameters show little."
+        1 << 9, "floats of a parameter", "A smaller sample of a small parameter would show little."
     )
     slice_quantile: float = _of(
         0.9, "share of the rows or columns", "The norm of a matrix hides columns with much smaller norms."
@@ -164,18 +167,18 @@ class AutoConfig:
 
     # Measurements of codecs, frames and links
     cost_repeats: int = _of(3, "repeats", "This many distinguish codecs; attaching takes longer with more.")
-    longest_rest_s: float = _of(0.001, "seconds", "Before each call, a core's cache cools; attaching waits.")
-    timed_count: int = _of(1 << 16, "floats", "A codec's time for each of more floats is the same.")
+    longest_rest_s: float = _of(0.001, "seconds", "As between segments; longer rests would delay attaching.")
+    timed_count: int = _of(1 << 16, "floats", "For more floats, a codec's time per float is the same.")
     line_pieces: int = _of(
-        8, "pieces of work", "The first ones find the round trip, and the size of a train that takes a piece."
+        8, "pieces of work", "The first ones find the round-trip time and the size of a train."
     )
-    duplex_pieces: int = _of(3, "pieces of work", "The size is known, and a median has three values.")
+    duplex_pieces: int = _of(3, "pieces of work", "A train's size is known, and three values have a median.")
     piece_s: float = _of(
         0.001, "seconds", "A shorter train of messages may pass at once, in a rate limiter's burst."
     )
     longest_piece_s: float = _of(0.02, "seconds", "A longer train of messages is no more precise.")
     attaching_piece_s: float = _of(
-        0.005, "seconds", "While a run attaches, no step waits for a longer train."
+        0.005, "seconds", "While a run attaches, no step waits, so trains may be longer."
     )
     attaching_gather_s: float = _of(
         0.02,
@@ -194,7 +197,7 @@ class AutoConfig:
         0.15, "share of the gain", "A less certain gain isn't worth reporting as a number."
     )
     part_nbytes: int = _of(
-        1 << 18, "bytes", "Few parameters share a segment; one scale for many would save bytes."
+        1 << 18, "bytes", "A part has as few parameters as a segment; a scale for more would save bytes."
     )
 
     def __post_init__(self) -> None:
@@ -239,12 +242,13 @@ CODECS = (
     "ecsq:0.5,sum=0.35",
     "ecsq:0.5,block=64,sum=0.35",
 )
-"""The default candidates: the planner's codecs, and codecs with fewer bytes. The latter send the fewest bytes
-with which a GPT's loss rises by at most 0.2 % (docs/auto.md). Small blocks are for parameters whose rows
-differ in
-scale, and ``foot`` is for parameters whose columns do."""
+"""The default candidates: the planner's codecs, and codecs that send fewer bytes.
+
+The latter send the fewest bytes with which a GPT's loss rises by at most 0.2 % (docs/auto.md). Small blocks
+are for parameters whose rows differ in scale, and ``foot`` is for parameters whose columns do.
+"""
 PLACE = "GRADWIRE_AUTO"
-"""The environment variable with the path of the decision file, used if ``Auto`` has no path."""
+"""The environment variable with the path of the decision file, which is used if ``Auto`` has no path."""
 
 
 @dataclass(frozen=True)
@@ -324,3 +328,66 @@ def terms_of(settings: Auto) -> str:
     terms = f"{float(settings.max_lost_norm)}, {', '.join(map(str, settings.candidates))}"
     changed = settings.config.changed
     return f"{terms}; {changed}" if changed else terms
+
+
+# The rules of the front ends.
+
+
+@dataclass(frozen=True)
+class CandidateRules:
+    """The rules for the plans that a run may choose.
+
+    Attributes
+    ----------
+    name
+        The name in the key of saved decisions.
+    whole
+        Whether all gradients are exchanged together, at the end of backward.
+    half
+        The half of a ring all-reduce that gradients use: ``"reduce"`` if each rank keeps a shard of the sum,
+        None for the plan's whole algorithm.
+    algorithms
+        The algorithms that may be chosen, in order of preference.
+    has_exceptions
+        Whether parameters may have a codec other than the plan's.
+    places
+        Whether each parameter begins a new block, if its codec has blocks.
+    pipeline
+        The number of steps in flight.
+    has_lanes
+        Whether several buckets may be exchanged at once.
+    """
+
+    name: str
+    whole: bool = False
+    half: str | None = None
+    algorithms: tuple[str, ...] = ALGORITHMS
+    has_exceptions: bool = True
+    places: bool = True
+    pipeline: int = 1
+    has_lanes: bool = False
+
+    @property
+    def overlaps(self) -> bool:
+        """Whether buckets are exchanged while backward computes the next ones."""
+        return not self.whole and self.half is None
+
+    def over(self, link: Link, *, has_group: bool = True) -> CandidateRules:
+        """Return the rules without the algorithms that ``link`` cannot run, or lanes without a group."""
+        may = (each for each in self.algorithms if each != backend.NAME or link.HAS_ALL_REDUCE)
+        return replace(self, algorithms=tuple(may), has_lanes=self.has_lanes and has_group)
+
+    def most_excepted(self, config: AutoConfig) -> float:
+        """Return the largest share of the values that may have a codec other than the plan's."""
+        return config.most_excepted_share if self.has_exceptions else 0.0
+
+
+BUCKETS = CandidateRules("buckets", has_lanes=True)
+"""The rules for DDP: each bucket is exchanged as soon as its gradients are computed."""
+SHARDS = CandidateRules("shards", half="reduce", algorithms=("ring",), has_exceptions=False, places=False)
+"""The rules for FSDP: each module's gradients are reduced separately, with one codec; backward waits."""
+
+
+def whole(pipeline: int) -> CandidateRules:
+    """Return the rules for gradients exchanged as one bucket, with ``pipeline`` steps in flight."""
+    return CandidateRules(f"a pipeline of {pipeline}", whole=True, pipeline=pipeline)

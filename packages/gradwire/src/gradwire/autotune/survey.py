@@ -1,4 +1,4 @@
-"""The collective measurements for a choice, and rank 0's conclusions from them."""
+"""The measurements in which all ranks take part, and rank 0's conclusions from them."""
 
 from __future__ import annotations
 
@@ -18,18 +18,15 @@ from gradwire.autotune.contract import (
     is_leaner,
     rules_for,
 )
-from gradwire.autotune.costs import Costs, typical
-from gradwire.autotune.decision import STAYS, Decision, deciding
-from gradwire.autotune.pacing import Together, Work, at_once
-from gradwire.autotune.rules import CandidateRules
+from gradwire.autotune.costs import Costs, Together, Work, at_once, hosts_of, typical
+from gradwire.autotune.decide import decide
+from gradwire.autotune.decision import STAYS, Decision, State
 from gradwire.autotune.samples import Samples
-from gradwire.autotune.saved import State
-from gradwire.autotune.settings import Auto
-from gradwire.autotune.states import TunerEvent
-from gradwire.autotune.step_times import StepTime, StepTimes, slowest
-from gradwire.autotune.trial import Trial
+from gradwire.autotune.settings import Auto, CandidateRules
+from gradwire.autotune.states import Trial, TunerEvent
+from gradwire.autotune.steps import StepTime, StepTimes, slowest
 from gradwire.codecs import Codec
-from gradwire.errors import ExchangeError, GradwireError, LinkError, SpecError
+from gradwire.errors import GradwireError, SpecError
 from gradwire.exchange import Exchange
 from gradwire.fields import flag, optional, pair
 from gradwire.fields import rows as rows_of
@@ -38,7 +35,7 @@ from gradwire.planner.candidates import Workload, lanes_in
 from gradwire.sync.bucket.observe import BetweenSteps
 from gradwire.sync.messages import Record, broadcast, gather, mean
 from gradwire.timing.line import Line
-from gradwire.timing.pairs import HostMap, map_hosts
+from gradwire.timing.pairs import HostMap
 
 _CHOICE, _LOOK = "the choice of a plan", "step times and relative errors"
 """The names of exchanges in errors."""
@@ -58,7 +55,7 @@ EARLIER = Record(
 )
 CHOICES = Record(2, "the plans of a choice", _at_least_one)
 GENTLER = Record(3, "other codecs for some parameters", optional(Decision.from_values))
-LEANER = Record(4, "the answer whether a leaner codec suits", flag)
+LEANER = Record(4, "the check for a leaner codec", flag)
 
 
 @dataclass(frozen=True)
@@ -109,7 +106,9 @@ class Survey:
         """Discard the relative errors of codecs, so that the next choice measures them again."""
         self._own_shares = []
 
-    def hear(self, sync: BetweenSteps, earlier: State | Decision | None) -> State | Decision | None:
+    def broadcast_earlier(
+        self, sync: BetweenSteps, earlier: State | Decision | None
+    ) -> State | Decision | None:
         """Return, on all ranks, rank 0's state or decision of an earlier run; None if it has neither."""
         own = (earlier, None) if isinstance(earlier, State) else (None, earlier)
         state, decision = sync.exchange_now(
@@ -129,20 +128,14 @@ class Survey:
             if gather(exchange, [float(knows_plan)], self._timeout_s)[0][0]:
                 return
             took_s.append(perf_counter() - began)
-        self._take_hosts(self._map_hosts(exchange))
+        self._take_hosts(hosts_of(exchange.link))
         trips_s = gather(exchange, [min(took_s)], self._timeout_s)
         if max(row[0] for row in trips_s) <= self._config.attaching_gather_s:
-            self._own_line = at_once(self._measuring_line(self._config.attaching_piece_s), exchange)
+            self._own_line = at_once(self._measure_line(self._config.attaching_piece_s), exchange)
         with suppress(GradwireError):  # the choice tries again, and has a place for the reason
             if self._is_first:
                 self._costs.prepare(self._line, self._settings.candidates, count)
         gather(exchange, [0.0], self._timeout_s)  # no rank begins its first step before the others
-
-    def _map_hosts(self, exchange: Exchange) -> HostMap:
-        try:
-            return map_hosts(exchange.link)
-        except LinkError as error:
-            raise ExchangeError(f"the hosts of the ranks are not known: {error}") from error
 
     def _take_hosts(self, hosts: HostMap) -> None:
         self._hosts = hosts
@@ -158,16 +151,19 @@ class Survey:
         """The link that this rank has measured, if any."""
         return Line(*self._own_line) if any(self._own_line) else None
 
-    def _measuring_line(self, budget_s: float) -> Work[tuple[float, ...]]:
+    def _measure_line(self, budget_s: float) -> Work[tuple[float, ...]]:
         assert self._hosts is not None
-        return network.measuring_line(self._hosts, self._rank, budget_s, self._config, self._timeout_s)
+        return network.measure_line(self._hosts, self._rank, budget_s, self._config, self._timeout_s)
 
     def choose(self, samples: Samples | None, now: StepTime, present: Plan) -> Work[Trial | None]:
-        """Choose a plan and its rivals, the same on all ranks; None if a rank has no finite sample yet."""
+        """Return the trial of a plan and its rivals, the same on all ranks.
+
+        Return None if a rank has no finite sample yet.
+        """
         timeout_s = self._timeout_s
 
         def gather_usable(exchange: Exchange) -> list[list[float]]:
-            usable = samples is not None and samples.finite  # a pipeline has sampled all buckets only now
+            usable = samples is not None and samples.finite  # a pipeline's last one is late
             return gather(exchange, [float(usable)], timeout_s)
 
         rows = yield Together(_CHOICE, gather_usable)
@@ -175,22 +171,22 @@ class Survey:
             return None
         if self._hosts is None:  # the plan of an earlier run was known
             yield None
-            self._take_hosts((yield Together(_CHOICE, self._map_hosts)))
+            self._take_hosts((yield Together(_CHOICE, lambda exchange: hosts_of(exchange.link))))
         if not self._own_line:
             config = self._config
             share_s = min(config.paced_share * now.step_s, config.longest_piece_s)
-            self._own_line = yield from self._measuring_line(max(share_s, config.piece_s))
+            self._own_line = yield from self._measure_line(max(share_s, config.piece_s))
         yield None
         if not self._own_shares or self._shares_of != samples.names:  # the same condition on all ranks
             yield from self._average_norms(samples)
-            yield from samples.measuring(encodings(self._settings.candidates))
+            yield from samples.measure(encodings(self._settings.candidates))
             self._shares_of = samples.names
             self._own_shares = self._contract.own_errors(samples, self._settings.candidates)
             self._costs.forget_sizes()
         if self._is_first:
             with suppress(GradwireError):  # rank 0 tries again
                 values = typical(samples.flat, self._config)
-                yield from self._costs.timing(self._line, self._settings.candidates, values)
+                yield from self._costs.time(self._line, self._settings.candidates, values)
         rows = yield Together(_CHOICE, lambda exchange: self._gather_all(exchange, now))
         yield None
         own: tuple[Decision, ...] = ()
@@ -208,13 +204,13 @@ class Survey:
     def _decide(
         self, samples: Samples, rows: Sequence[Sequence[float]], present: Plan
     ) -> Work[tuple[Decision, ...]]:
-        """Choose rank 0's plan and its rivals from the rows of all ranks."""
+        """Choose a plan and its rivals on rank 0, from the rows of all ranks."""
         line = network.line_of([each[-network.LINE_FIELDS :] for each in rows])
         ends = 3 + len(self._own_shares), -network.LINE_FIELDS
         shares = [each[3 : ends[0]] for each in rows]
         self._costs.take_slowest(self._settings.candidates, [each[ends[0] : ends[1]] for each in rows])
         codecs, may = self._settings.candidates, self._rules.algorithms
-        lost = yield from self._contract.finding_errors(shares, samples, codecs, may, present)
+        lost = yield from self._contract.errors(shares, samples, codecs, may, present)
         now = slowest(rows)
         try:
             return (yield from self._search(samples, line, now, lost, present))
@@ -225,7 +221,7 @@ class Survey:
     def _search(
         self, samples: Samples, line: Line, now: StepTime, lost: Mapping[str, RelativeErrors], present: Plan
     ) -> Work[tuple[Decision, ...]]:
-        """Return decisions from the errors with each algorithm."""
+        """Return the best decision and its rivals, from the relative errors with each algorithm."""
         workload = Workload(
             (sum(samples.counts),) if self._rules.whole else tuple(reversed(samples.counts)),
             forward_s=now.compute_s - now.backward_s,
@@ -233,10 +229,10 @@ class Survey:
         )
         involved = dict.fromkeys(codec for each in lost.values() for codec in each.involved(present))
         values = typical(samples.flat, self._config)
-        environment = yield from self._costs.measuring(line, involved, values)
+        environment = yield from self._costs.environment(line, involved, values)
         lanes = lanes_in(environment, self.most_lanes)
         how = environment, workload, self._world, lost, present, self._rules.half, lanes
-        return (yield from deciding(*how))
+        return (yield from decide(*how))
 
     def time_turn(self, sync: BetweenSteps, times: StepTimes) -> tuple[float, float]:
         """Return the step time of the slowest rank in the latest turn, and the scatter of its steps."""
@@ -265,7 +261,7 @@ class Survey:
             return Findings(times)
         yield from self._average_norms(samples)
         if samples.finite:
-            yield from samples.measuring(encodings(present.encodings))
+            yield from samples.measure(encodings(present.encodings))
         own = self._contract.row(samples, present)
         rows = yield Together(_LOOK, lambda exchange: gather(exchange, own, timeout_s))
         names = self._contract.judge(rows, samples, present)
@@ -297,13 +293,10 @@ class Survey:
         codecs = self._settings.candidates
         if present.codec not in codecs:  # no choice made this plan
             return None
-        yield from self._measured(samples, codecs)
-        own, timeout_s = self._contract.own_errors(samples, codecs), self._timeout_s
-        rows = yield Together(_LOOK, lambda exchange: gather(exchange, own, timeout_s))
-        yield None
+        rows = yield from self._gather_errors(samples, codecs)
         own_gentler: Decision | None = None
         if self._rank == 0:
-            errors = self._contract.finding_errors(rows, samples, codecs, [present.algorithm], present)
+            errors = self._contract.errors(rows, samples, codecs, [present.algorithm], present)
             lost = (yield from errors)[present.algorithm]
             if decisions and lost.part(names) <= lost.most_excepted:
                 gentler = lost.gentler(present.codec, names, self._contract.refused)
@@ -311,7 +304,7 @@ class Survey:
                 reason = in_words(plan.codec, gentler, lost.most) or f"{plan.codec} for all parameters again"
                 own_gentler = replace(decisions[-1][1], plan=plan, reason=reason)
         found: Decision | None = yield Together(
-            _LOOK, lambda exchange: broadcast(exchange, GENTLER, own_gentler, timeout_s)
+            _LOOK, lambda exchange: broadcast(exchange, GENTLER, own_gentler, self._timeout_s)
         )
         return found
 
@@ -328,29 +321,32 @@ class Survey:
         if not others:
             return False
         codecs = [present.codec, *others]
-        yield from self._measured(samples, codecs)
-        own, timeout_s = self._contract.own_errors(samples, codecs), self._timeout_s
-        rows = yield Together(_LOOK, lambda exchange: gather(exchange, own, timeout_s))
-        yield None
+        rows = yield from self._gather_errors(samples, codecs)
         is_leaner_suited = False
         if self._rank == 0:
-            errors = self._contract.finding_errors(rows, samples, codecs, self._rules.algorithms, present)
+            errors = self._contract.errors(rows, samples, codecs, self._rules.algorithms, present)
             found = yield from errors
             is_leaner_suited = any(is_leaner(each, present, others) for each in found.values())
         suits: bool = yield Together(
-            _LOOK, lambda exchange: broadcast(exchange, LEANER, is_leaner_suited, timeout_s)
+            _LOOK, lambda exchange: broadcast(exchange, LEANER, is_leaner_suited, self._timeout_s)
         )
         return suits
 
-    def _measured(self, samples: Samples, codecs: Sequence[Codec]) -> Work[None]:
-        """Measure codecs' relative errors; yields at least once, because other ranks may know them."""
+    def _gather_errors(self, samples: Samples, codecs: Sequence[Codec]) -> Work[list[list[float]]]:
+        """Return all ranks' relative errors of one encoding, a row for each rank."""
+        yield None  # at least once, because other ranks may have measured nothing or something else
+        yield from samples.measure(encodings(codecs))
+        own = self._contract.own_errors(samples, codecs)
+        rows: list[list[float]] = yield Together(
+            _LOOK, lambda exchange: gather(exchange, own, self._timeout_s)
+        )
         yield None
-        yield from samples.measuring(encodings(codecs))
+        return rows
 
     def _average_norms(self, samples: Samples) -> Work[None]:
         """Average the norms of columns and rows over all ranks, as the reference of relative errors."""
         yield None
-        norms = yield from samples.measuring_norms()
+        norms = yield from samples.slice_norms()
         yield Together("norms of gradients", lambda exchange: mean(exchange, norms, self._timeout_s))
         samples.compare_with(norms)
         yield None

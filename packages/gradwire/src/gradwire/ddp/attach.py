@@ -15,9 +15,8 @@ import torch
 from torch.nn.parallel import DistributedDataParallel
 
 from gradwire.attached import Attached
-from gradwire.autotune.initial_plan import InitialPlan
-from gradwire.autotune.rules import BUCKETS
-from gradwire.autotune.settings import Auto
+from gradwire.autotune import InitialPlan
+from gradwire.autotune.settings import BUCKETS, Auto
 from gradwire.codecs import Codec
 from gradwire.ddp.checks import (
     AveragedParameters,

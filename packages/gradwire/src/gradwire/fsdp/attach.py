@@ -20,9 +20,8 @@ import torch.distributed as dist
 from torch import nn
 
 from gradwire.attached import Attached
-from gradwire.autotune.initial_plan import InitialPlan
-from gradwire.autotune.rules import SHARDS
-from gradwire.autotune.settings import Auto
+from gradwire.autotune import InitialPlan
+from gradwire.autotune.settings import SHARDS, Auto
 from gradwire.codecs import Codec
 from gradwire.deferred import outside_inference
 from gradwire.errors import AttachError, SpecError

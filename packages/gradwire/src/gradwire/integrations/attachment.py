@@ -15,8 +15,7 @@ from torch import nn
 from torch.nn.parallel import DistributedDataParallel
 
 from gradwire.attached import Attached, Scaler
-from gradwire.autotune import Auto
-from gradwire.autotune.initial_plan import InitialPlan
+from gradwire.autotune import Auto, InitialPlan
 from gradwire.checkpoints import check_sealed, check_summed, save_checkpoint, sealed
 from gradwire.ddp.attach import attach
 from gradwire.errors import AttachError, MissingPackageError, SpecError, StateError, add_note

@@ -13,9 +13,8 @@ import torch
 from torch import nn
 from torch.nn import Parameter
 
-from gradwire.autotune.initial_plan import InitialPlan
-from gradwire.autotune.rules import whole
-from gradwire.autotune.settings import Auto
+from gradwire.autotune import InitialPlan
+from gradwire.autotune.settings import Auto, whole
 from gradwire.codecs.spec import is_whole
 from gradwire.errors import ExchangeError, SpecError, add_note, shown
 from gradwire.pipe.correction import CORRECTIONS, check_correction, check_forward

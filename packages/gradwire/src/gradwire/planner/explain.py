@@ -38,6 +38,17 @@ def name_plan(plan: Plan) -> str:
     return f"{name_coding(plan.encoding)} over {plan.algorithm}{pipeline}{lanes}{sharded}"
 
 
+LANES_LEGEND = " L: lanes, the number of buckets exchanged at once."
+"""The sentence to add to a table's legend if a plan in it has several lanes."""
+
+
+def name_in_table(plan: Plan) -> str:
+    """Return a plan as the cell of a table: its encoding, algorithm, and pipeline or lanes."""
+    lanes = f" L={plan.lanes}" if plan.lanes > 1 else ""
+    more = " sharded" if plan.is_sharded else f" K={plan.pipeline}" if plan.pipeline > 1 else lanes
+    return f"{name_coding(plan.encoding)} {plan.algorithm}{more}"
+
+
 def name_coding(encoding: Codec) -> str:
     """Return a plan's encoding in a few words."""
     if isinstance(encoding, Scaled):

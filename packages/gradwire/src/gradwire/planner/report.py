@@ -13,7 +13,7 @@ from gradwire.page.picture import CURVES, paint_bars
 from gradwire.plan import Plan
 from gradwire.planner.by_hosts import by_hosts, gains_by_hosts
 from gradwire.planner.choice import LEAST_GAIN, SCHEMA, Choice, ScalePoint, gains, paying_ranges
-from gradwire.planner.explain import name_coding, name_plan
+from gradwire.planner.explain import LANES_LEGEND, name_coding, name_in_table, name_plan
 from gradwire.planner.predict import Prediction
 from gradwire.tables import Column, Table, figure
 from gradwire.units import exact_size, format_duration
@@ -32,7 +32,6 @@ _LOSS_LEGEND = (
     "other runs; to loss: the step times 1 + extra, and its standard deviation."
 )
 _SIZES_LEGEND = " seg, bkt: the largest segment and bucket. wire: sent by the busiest host."
-_LANES_LEGEND = " L: lanes, the number of buckets exchanged at once."
 _SCALING_LEGEND = "Adds: the throughput added per host since the last row. Every host keeps its batch size."
 Report = list[str | Table]
 """The arguments of ``tables.show``."""
@@ -77,7 +76,7 @@ def ranking(choice: Choice, top: int) -> Report:
     )
     rows = [_row(each, each is choice.prediction, scale, by_loss) for each in shown]
     legend = _STEP_LEGEND + (_LOSS_LEGEND if by_loss else _TERMS_LEGEND) + _SIZES_LEGEND
-    legend += _LANES_LEGEND if any(each.plan.lanes > 1 for each in shown) else ""
+    legend += LANES_LEGEND if any(each.plan.lanes > 1 for each in shown) else ""
     more = len(choice.ranking) - len(shown)
     pruned = choice.ranked.considered - len(choice.ranking)
     note = f"{legend} {_compute(choice, shown)}"
@@ -139,7 +138,7 @@ def _row(prediction: Prediction, is_chosen: bool, scale: float, by_loss: bool) -
     to_loss = [prediction.to_loss_s, prediction.to_loss_deviation_s] if by_loss else []
     return (
         ">" if is_chosen else "",
-        f"{name_coding(plan.encoding)} {plan.algorithm}{_training(plan)}",
+        name_in_table(plan),
         _size(plan.segment_nbytes),
         "" if plan.bucket_nbytes is None else _size(plan.bucket_nbytes),
         *(figure(scale * each) for each in seconds),
@@ -148,11 +147,6 @@ def _row(prediction: Prediction, is_chosen: bool, scale: float, by_loss: bool) -
         *([f"{100 * prediction.extra.share:.1f}"] if by_loss else []),
         *(figure(scale * each) for each in to_loss),
     )
-
-
-def _training(plan: Plan) -> str:
-    lanes = f" L={plan.lanes}" if plan.lanes > 1 else ""
-    return " sharded" if plan.is_sharded else f" K={plan.pipeline}" if plan.pipeline > 1 else lanes
 
 
 def _refused(choice: Choice) -> list[str]:

@@ -18,9 +18,8 @@ import torch.distributed as dist
 from torch.nn.parallel import DistributedDataParallel
 
 from gradwire.attached import Attached
-from gradwire.autotune.observed import RecordedSteps, joined, shares, stretch
 from gradwire.autotune.settings import DEFAULT, AutoConfig
-from gradwire.autotune.step_times import StepTimes
+from gradwire.autotune.steps import RecordedSteps, StepTimes, joined, shares, stretch
 from gradwire.ddp.attach import attach, hook_state
 from gradwire.errors import GradwireError
 from gradwire.plan import Plan

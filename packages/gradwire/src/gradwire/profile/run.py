@@ -10,9 +10,9 @@ from pathlib import Path
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, TypeVar
 
-from gradwire.autotune.estimate import LEGEND, Estimate, deployments, gain, report, table
-from gradwire.autotune.observed import Observed
+from gradwire.autotune.estimate import Deployment, Estimate, gain, legend, table
 from gradwire.autotune.recorder import estimator
+from gradwire.autotune.steps import Observed
 from gradwire.errors import JobError
 from gradwire.files import write_files
 from gradwire.launch.launched import ending_on_signals
@@ -27,7 +27,7 @@ from gradwire.profile.tried import COUNTED, Tried
 from gradwire.records import make_record
 from gradwire.script.command import run_script
 from gradwire.script.lifeline import private_folder
-from gradwire.tables import show
+from gradwire.tables import Table, show
 from gradwire.timing.line import Line
 from gradwire.units import counted, format_duration, parse_rate
 
@@ -92,7 +92,7 @@ def page_of(record: Mapping[str, Any]) -> str:
     estimates = [Estimate.from_json(json.dumps(each)) for each in record["estimates"]]
     scaling = record.get("scaling", [])  # absent from older records
     sections = [
-        Section("With gradwire", [("Steps on each network", table(estimates)), LEGEND]),
+        Section("With gradwire", [("Steps on each network", table(estimates)), legend(estimates)]),
         Section("More or fewer hosts", by_hosts(scaling, observed.kind)),
         Section("The script without gradwire", [str(observed)]),
     ]
@@ -132,6 +132,21 @@ def verdict(first: Estimate) -> str:
     if first.speedup <= 1 + first.spread:
         return f"{where}, a step would take about the same time with gradwire: {step} instead of {plain}."
     return f"{where}, a step would be {gain(first, first.speedup)} as fast: {step} instead of {plain}."
+
+
+def report(
+    observed: Observed, estimates: Sequence[Estimate], predicted_s: float | None = None
+) -> list[str | Table]:
+    """Return the observation as text, and a table with one row per estimate.
+
+    ``predicted_s`` is the model's prediction for the observed step, in seconds.
+    """
+    said = str(observed)
+    if predicted_s is not None:
+        off = 100 * (predicted_s / observed.step_s - 1)
+        predicted = f"{format_duration(predicted_s)} ({off:+.0f} %)"
+        said += f" The model that predicts the steps below predicts {predicted} for this step."
+    return [said, "", table(estimates), legend(estimates)]
 
 
 def _observed(values: Mapping[str, Any]) -> Observed:
@@ -192,6 +207,28 @@ def profile(options: ProfileOptions) -> int:
     show(verdict(found.estimates[0]), "", *report(observed, found.estimates, found.predicted_s))
     _write(options, observed, found)
     return code
+
+
+def deployments(
+    observed: Observed, networks: Sequence[tuple[str, Line]], hosts: Sequence[int], *, shared_machine: bool
+) -> list[Deployment]:
+    """Return the deployments to estimate: the observed one, then each network with each number of hosts.
+
+    In other deployments, each rank has a machine on which it computes as fast as observed, unless
+    ``shared_machine`` says that all ranks share this one. By default, ``hosts`` is the observed number.
+    """
+    here = [] if observed.line is None else [("this one", observed.line)]
+    found: list[Deployment] = []
+    for name, line in (*here, *networks):
+        for number in hosts or [observed.world]:
+            is_here = line is observed.line and number == observed.world
+            sharing = observed.ranks_per_machine if is_here else number if shared_machine else 1
+            found.append(Deployment(name, line, number, sharing, is_here))
+    if observed.line is not None and not any(each.is_here for each in found):
+        found.insert(
+            0, Deployment("this one", observed.line, observed.world, observed.ranks_per_machine, is_here=True)
+        )
+    return found
 
 
 @dataclass(frozen=True)

@@ -12,8 +12,8 @@ from typing import Any, NoReturn
 import torch
 import torch.distributed as dist
 
-from gradwire.autotune.observed import Observed, RecordedSteps, observe, stretch
 from gradwire.autotune.recorder import Recorder
+from gradwire.autotune.steps import Observed, RecordedSteps, observe, stretch
 from gradwire.errors import AttachError, ExchangeError, GradwireError
 from gradwire.exchange import Exchange
 from gradwire.files import replace_file

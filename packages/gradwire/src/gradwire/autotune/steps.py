@@ -1,33 +1,126 @@
-"""Observed steps of a training run: the times and gradients that an estimate needs."""
+"""Steps of a training run: their times, measured on the training thread, and observations for estimates."""
 
 from __future__ import annotations
 
 import os
-from collections.abc import Sequence
+import statistics
+from collections import deque
+from collections.abc import Callable, Sequence
 from dataclasses import asdict, astuple, dataclass, replace
 from pathlib import Path
+from time import perf_counter
 from typing import Any
 
 import torch
 
-from gradwire.autotune.costs import LINE_FIELDS, line_of, measuring_line
-from gradwire.autotune.pacing import at_once
-from gradwire.autotune.rules import BUCKETS, SHARDS, CandidateRules
-from gradwire.autotune.settings import DEFAULT
-from gradwire.autotune.step_times import StepTime, StepTimes
+from gradwire.autotune.costs import LINE_FIELDS, at_once, hosts_of, line_of, measure_line
+from gradwire.autotune.settings import BUCKETS, DEFAULT, SHARDS, AutoConfig, CandidateRules
 from gradwire.checkpoints import check_summed, summed
-from gradwire.errors import DataError, ExchangeError, LinkError
+from gradwire.errors import DataError
 from gradwire.exchange import Exchange
 from gradwire.fields import Source, of, one_of, optional, real, rows, tensor_of, to_values
 from gradwire.files import Content, write_files
 from gradwire.machine import machine_id
 from gradwire.sync.messages import gather
+from gradwire.timing.calibrate import disagreement
 from gradwire.timing.line import Line
-from gradwire.timing.pairs import map_hosts
 from gradwire.units import counted, format_duration, format_size
 
-FORMS = {"DDP": BUCKETS, "FSDP2": SHARDS}
-"""The candidate rules of each kind of run."""
+
+@dataclass(frozen=True)
+class StepTime:
+    """Seconds of a step: computation, the backward pass in it, and exposed waiting for averages."""
+
+    compute_s: float
+    backward_s: float
+    exposed_s: float
+
+    @property
+    def step_s(self) -> float:
+        """Seconds of the whole step."""
+        return self.compute_s + self.exposed_s
+
+
+class StepTimes:
+    """The times of the latest steps. Each step begins when the previous one ends."""
+
+    def __init__(self, clock: Callable[[], float] = perf_counter, config: AutoConfig = DEFAULT) -> None:
+        self._clock = clock
+        self._latest = deque[StepTime](maxlen=config.window_steps)
+        self._buckets: list[tuple[float, int]] = []
+        self._ended: float | None = None
+        self._uncounted = 0
+
+    def __len__(self) -> int:
+        return len(self._latest)
+
+    def handed_over(self, count: int) -> None:
+        """Record the time at which backward has filled a bucket of ``count`` floats."""
+        self._buckets.append((self._clock(), count))
+
+    def end(self, wait_s: float | None = None) -> None:
+        """Record the end of a step. The first step is not timed, because its beginning is unknown.
+
+        ``wait_s`` is the time for which the step waited for averages; by default, the time after its last
+        bucket.
+        """
+        now, began = self._clock(), self._ended
+        self._ended = now
+        buckets, self._buckets = self._buckets, []
+        if began is None:
+            return
+        if wait_s is not None:
+            self._add(StepTime(max(now - began - wait_s, 0.0), 0.0, wait_s))
+        elif buckets:
+            (first, count), (last, _) = buckets[0], buckets[-1]
+            total = sum(each for _, each in buckets)
+            # The first bucket's backward time is unknown: assume times in proportion to bucket sizes.
+            backward_s = (last - first) * total / (total - count) if total > count else 0.0
+            self._add(StepTime(last - began, min(backward_s, last - began), now - last))
+
+    def forget(self, uncounted: int = 1) -> None:
+        """Discard all times, and don't time the next ``uncounted`` steps.
+
+        The next step is never timed, because its beginning is unknown.
+        """
+        self._latest.clear()
+        self._ended, self._uncounted = None, uncounted - 1
+
+    def _add(self, step: StepTime) -> None:
+        if self._uncounted == 0:
+            self._latest.append(step)
+        self._uncounted = max(self._uncounted - 1, 0)
+
+    def leave_out(self, seconds: float) -> None:
+        """Subtract ``seconds`` from the current step, because training was paused for them."""
+        self._ended = None if self._ended is None else self._ended + seconds
+
+    @property
+    def median(self) -> StepTime:
+        """The medians of the latest steps. There must be at least one."""
+        rows = [(each.compute_s, each.backward_s, each.exposed_s) for each in self._latest]
+        return StepTime(*map(statistics.median, zip(*rows, strict=True)))
+
+    @property
+    def disagreement(self) -> float:
+        """The relative scatter of the latest step times (``timing.calibrate.disagreement``)."""
+        return disagreement([each.step_s for each in self._latest])
+
+
+def slowest(rows: Sequence[Sequence[float]]) -> StepTime:
+    """Return the longest computation and backward times of all ranks, and their shortest waiting time.
+
+    The other ranks wait for the rank that computes longest, so that rank has the shortest waiting time.
+    """
+    compute_s = max(row[0] for row in rows)
+    backward_s = max(row[1] for row in rows)
+    return StepTime(compute_s, min(backward_s, compute_s), min(row[2] for row in rows))
+
+
+# Observed steps: the times and gradients that an estimate needs.
+
+RULES = {"DDP": BUCKETS, "FSDP2": SHARDS}
+"""The candidate rules, by the kind of run."""
 _DIGITS = 4
 """The number of hexadecimal digits of a machine's id per float32, which holds them exactly."""
 
@@ -88,7 +181,7 @@ class Observed:
     @property
     def rules(self) -> CandidateRules:
         """The candidate rules of this kind of run."""
-        return FORMS[self.kind]
+        return RULES[self.kind]
 
     def __str__(self) -> str:
         line = "" if self.line is None else f"; slowest link: {self.line}"
@@ -132,7 +225,7 @@ class Observed:
         source = Source(f"the observation {path}", "run 'gradwire profile' again", DataError)
         gradients = rows(tensor_of(torch.float32, None))
         line = optional(of(Line, nbytes_per_s=real(0.0, finite=False)))
-        return source.read(content, of(cls, kind=one_of(*FORMS), gradients=gradients, line=line))
+        return source.read(content, of(cls, kind=one_of(*RULES), gradients=gradients, line=line))
 
 
 @dataclass(frozen=True)
@@ -162,7 +255,9 @@ def observe(
     median, scatter = steps.times.median, steps.times.disagreement
     row = [*astuple(median), scatter, *_machine()]
     if line is None:
-        row += _own_line(exchange)
+        link = exchange.link
+        own_line = measure_line(hosts_of(link), link.rank, DEFAULT.attaching_piece_s)
+        row += at_once(own_line, exchange)
     rows, last = gather(exchange, row, timeout_s), None
     if line is None:
         line, last = line_of([each[-LINE_FIELDS:] for each in rows]), -LINE_FIELDS
@@ -180,23 +275,14 @@ def observe(
         gradients=steps.gradients,
         attached=attached,
         scatter=max(each[3] for each in rows),
-        **asdict(slowest(rows)),
+        **asdict(longest(rows)),
     )
 
 
-def _own_line(exchange: Exchange) -> tuple[float, ...]:
-    link = exchange.link
-    try:
-        hosts = map_hosts(link)
-    except LinkError as error:
-        raise ExchangeError(f"the hosts of the ranks are not known: {error}") from error
-    return at_once(measuring_line(hosts, link.rank, DEFAULT.attaching_piece_s), exchange)
+def longest(rows: Sequence[Sequence[float]]) -> StepTime:
+    """Return the longest step of all ranks, with the longest computation and backward times.
 
-
-def slowest(rows: Sequence[Sequence[float]]) -> StepTime:
-    """Return the times of the rank that computes longest, for which the others wait.
-
-    The rest of the longest step is waiting, because all ranks end a step together.
+    The rest of the step is waiting time, because all ranks end a step together.
     """
     compute_s = max(row[0] for row in rows)
     backward_s = min(max(row[1] for row in rows), compute_s)
@@ -214,7 +300,7 @@ def _machine() -> list[float]:
 
 
 def shares(counts: Sequence[int], most: int = DEFAULT.excerpt_count) -> list[int]:
-    """Return the floats to keep from each tensor: proportional to its size, at most ``most`` in total."""
+    """Return how many floats to keep from each tensor: in proportion to its size, ``most`` in total."""
     total = sum(counts)
     return list(counts) if total <= most else [count * most // total for count in counts]
 
