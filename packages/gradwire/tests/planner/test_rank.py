@@ -10,7 +10,7 @@ import pytest
 from gradwire.codecs import Identity, parse
 from gradwire.planner.candidates import Space, Workload, candidates, fastest_in_lanes, in_lanes, lanes_in
 from gradwire.planner.exchange_times import Family
-from gradwire.planner.predict import UNCERTAINTY, Predictor, is_exact, rank
+from gradwire.planner.predict import UNCERTAINTY, Predictor, choose, is_exact, rank
 from gradwire.planner.request import PlanRequest
 from gradwire.timing.environment import Environment
 from gradwire.timing.line import HostCost
@@ -59,6 +59,22 @@ def test_the_choice_is_among_the_fastest_of_all_plans(
     assert found.ranking[0].step_s == min(each.step_s for each in [*every, *lanes])
     plain = min(each.step_s for each in [*every, *lanes] if isinstance(each.plan.codec, Identity))
     assert found.uncompressed.step_s == plain
+
+
+def test_a_codec_gets_lanes_even_if_it_is_slower_in_one_lane_than_no_compression_in_several(
+    environment: Make,
+) -> None:
+    """Small buckets of a distant link: the latency is most of their time, whatever the codec."""
+    place, lossy = environment(25e6, 0.025), tuple(map(parse, LOSSY))
+    predictor = Predictor(Workload((1 << 16,) * 16, backward_s=0.05), 2, Family(place))
+    space = Space(lossy, ("ring",), buckets_nbytes=(4,), whole=False, lanes=(1, 16))
+    found = choose(predictor, space)
+    plans = [*candidates(space, predictor.workload, 2)]
+    several = [each for plan in plans for each in in_lanes(plan, space, predictor.workload)]
+    exact_s = min(predictor.predict(each).step_s for each in several if is_exact(each))
+    assert all(predictor.predict(plan).step_s > 2 * exact_s for plan in plans)
+    assert (str(found.plan.codec), found.plan.lanes) == ("quantize:8", 16)
+    assert found.prediction.step_s == min(predictor.predict(each).step_s for each in several)
 
 
 def test_lanes_that_a_bound_rules_out_are_considered_but_not_predicted(environment: Make) -> None:

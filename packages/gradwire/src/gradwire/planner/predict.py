@@ -277,11 +277,12 @@ def choose(predictor: Predictor, space: Space, uncertainty: float = UNCERTAINTY)
     """
     plans = list(candidates(space, predictor.workload, predictor.world))
     own = partial(fastest_in_lanes, space, predictor.workload, plans)
-    every, exact, more = list[Prediction](), list[Prediction](), 0
+    every, one_lane, exact, more = list[Prediction](), list[Prediction](), list[Prediction](), 0
     for lossless in (True, False):
         offered = [plan for plan in plans if is_exact(plan) == lossless]
-        found = _search(predictor, offered, uncertainty, every)
+        found = _search(predictor, offered, uncertainty, one_lane)  # even if several exact lanes are faster
         in_lanes = own(each.plan for each in sorted(found, key=_time_s))
+        one_lane += found
         every += found
         every += _search(predictor, in_lanes, uncertainty, every)
         exact, more = exact or every[:], more + len(in_lanes)
