@@ -15,9 +15,9 @@ from gradwire.collectives import backend
 from gradwire.errors import SpecError
 from gradwire.fields import Source, of, to_values
 from gradwire.page import in_notebook
-from gradwire.plan import FLOAT_NBYTES, MOST_HOSTS, Plan
+from gradwire.plan import FLOAT_NBYTES, MAX_LANES, MOST_HOSTS, Plan
 from gradwire.planner.baselines import cast_s, in_bf16
-from gradwire.planner.candidates import Space, Workload
+from gradwire.planner.candidates import Space, Workload, lanes_in
 from gradwire.planner.choice import ScalePoint
 from gradwire.planner.exchange_times import BucketPlan, Family
 from gradwire.planner.explain import LANES_LEGEND, name_in_table, name_plan
@@ -200,12 +200,14 @@ class Estimator:
     def at(self, place: Deployment, codecs: tuple[Codec, ...] | None = None) -> Estimate:
         """Return the estimate for one deployment, with one of ``codecs``, or None for all candidates."""
         predictor, rules = self._predictor(place), self._observed.rules
+        most_lanes = MAX_LANES if rules.has_lanes else 1
         space = Space(
             self._settings.candidates if codecs is None else codecs,
             rules.algorithms,
             buckets_nbytes=(FLOAT_NBYTES,),
             whole=False,
             refused=self._refused(place.hosts),
+            lanes=lanes_in(self._family(place).environment, most_lanes),
         )
         best = choose(predictor, space).prediction
         best = self._slowed(best, place)
@@ -304,7 +306,7 @@ class Estimator:
         key = place.line, place.ranks_per_machine, halved
         if key not in self._families:
             host = replace(self._host, ranks_per_machine=place.ranks_per_machine)
-            environment = Environment(place.line, self.costs, host)
+            environment = Environment(place.line, self.costs, host, threads=self._observed.threads)
             self._families[key] = Family(in_bf16(environment) if halved else environment)
         return self._families[key]
 
