@@ -171,7 +171,8 @@ def plan_texts(step: StepCounts) -> list[str]:
 def profiled(name: str) -> AbstractContextManager[object]:
     """Return a context manager that records a range ``gradwire: <name>`` in ``torch.profiler``'s trace.
 
-    Without a running profiler, it does nothing, because ``record_function`` takes 30 us. A profiler records only the thread that started it. It also records the communication thread with
+    Without a running profiler, it does nothing, because ``record_function`` takes 30 us. A profiler records
+    only the thread that started it. It also records the communication thread with
     ``experimental_config=torch._C._profiler._ExperimentalConfig(profile_all_threads=True)``.
     """
     is_recording = getattr(profiler, "_is_profiler_enabled", True)  # of any thread; private in PyTorch
