@@ -21,7 +21,7 @@ WAN = Line(0.025, 2.5e7)
 """A round trip of 50 ms, and 200 Mbit/s."""
 HOST = HostCost(send_s=2e-5, receive_s=2e-5, cores=8)
 COSTS = {
-    spec: CodecCost(spec, (CodecPoint(1, nbytes, *[2e-10] * 3, lost=lost),), exact=spec == "identity")
+    spec: CodecCost(spec, (CodecPoint(1, nbytes, 2e-10, 2e-10, 2e-10, lost=lost),), exact=spec == "identity")
     for spec, (nbytes, lost) in NBYTES.items()
 }
 CODECS = ("identity", "fp8")

@@ -91,9 +91,9 @@ def replaying(
     lanes: int = 1,
 ) -> Generator[None, None, Replay]:
     """Compute what ``replay`` returns, in pieces of about a millisecond."""
-    chosen, orders = collectives.get(algorithm), list[_Order]()
+    orders = list[_Order]()
     for rank in range(world):
-        orders.append(_order_of(chosen, half, rank, world, count, segment_nbytes // 4))
+        orders.append(_order_of(algorithm, half, rank, world, count, segment_nbytes // 4))
         yield
     first_terms = world if half == "broadcast" else 1
     environment = as_seen_by(algorithm, environment)
@@ -124,11 +124,12 @@ class _Order:
 
 @lru_cache(maxsize=512)
 def _order_of(
-    algorithm: collectives.Algorithm, half: str, rank: int, world: int, count: int, segment_count: int
+    algorithm: str, half: str, rank: int, world: int, count: int, segment_count: int
 ) -> _Order:
     """Return a rank's order; it is cached, because plans with different codecs have the same orders."""
-    steps: Callable[[int, int], Iterator[collectives.Step]] = getattr(algorithm, half)
-    chunks, numbers = algorithm.chunks(world), dict[Segment, int]()
+    chosen = collectives.get(algorithm)
+    steps: Callable[[int, int], Iterator[collectives.Step]] = getattr(chosen, half)
+    chunks, numbers = chosen.chunks(world), dict[Segment, int]()
     actions = frame_order(steps(rank, world), count, chunks, segment_count, AHEAD)
     moves = [
         _Move(
