@@ -98,7 +98,9 @@ def attach_with_other_lanes(lanes: Sequence[int]) -> tuple[str, torch.Tensor]:
         gradwire.attach(model, Plan(parse("fp8"), lanes=lanes[dist.get_rank()]), timeout_s=20.0)
     with gradwire.attach(model, Plan(parse("fp8"), lanes=lanes[0]), timeout_s=20.0):
         loss_of(model, 0).backward()  # type: ignore[no-untyped-call]
-    return str(caught.value), torch.cat([each.grad.flatten() for each in model.parameters() if each.grad is not None])
+    return str(caught.value), torch.cat(
+        [each.grad.flatten() for each in model.parameters() if each.grad is not None]
+    )
 
 
 @pytest.mark.parametrize("lanes", [(4, 2), (2, 2, 1)])

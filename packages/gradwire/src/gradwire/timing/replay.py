@@ -123,9 +123,7 @@ class _Order:
 
 
 @lru_cache(maxsize=512)
-def _order_of(
-    algorithm: str, half: str, rank: int, world: int, count: int, segment_count: int
-) -> _Order:
+def _order_of(algorithm: str, half: str, rank: int, world: int, count: int, segment_count: int) -> _Order:
     """Return a rank's order; it is cached, because plans with different codecs have the same orders."""
     chosen = collectives.get(algorithm)
     steps: Callable[[int, int], Iterator[collectives.Step]] = getattr(chosen, half)
