@@ -1,10 +1,10 @@
 // Format `bfp`: a = mantissa bits M (1..15), b = values in a block (a multiple of 8, 8..1024).
 //
-// Payload: one record a block: the shared exponent E (1 byte), then `block` mantissas of M + 1 bits in two's
+// Payload: one record per block, with the shared exponent E (1 byte), then `block` mantissas of M + 1 bits in two's
 // complement, packed little-endian; the last block is padded with zeros. E is the biased exponent of the block's
-// largest magnitude, a value is mantissa * 2^(E - 127 - (M - 1)); E = 0 marks a block of zeros, E = 255 a block that
-// held a non-finite value and decodes to NaN. Every byte string of the right length decodes, so nothing needs to be
-// checked beyond the length. The format of the FPGA AI smart NIC (section 4), where bfp:7x16 is "BFP16".
+// largest magnitude, and a value is mantissa * 2^(E - 127 - (M - 1)). E = 0 marks a block of zeros, and E = 255 a block
+// with a non-finite value, which decodes to NaN. Every byte string of the right length is valid, so only the length is
+// checked. Source: the FPGA AI smart NIC (section 4), where bfp:7x16 is "BFP16".
 #include "kernels/bfp.h"
 
 #include "gradwire/format.h"

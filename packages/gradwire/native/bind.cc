@@ -1,4 +1,5 @@
-// With bind_engine.cc, the only file that knows Python. Addresses and lengths come in; the GIL is released around every kernel.
+// The Python bindings of the kernels. Only this file and bind_engine.cc know Python. The arguments are addresses and
+// lengths, and the GIL is released during every kernel.
 #include <nanobind/nanobind.h>
 #include <nanobind/stl/optional.h>
 #include <nanobind/stl/string.h>
@@ -177,7 +178,7 @@ const char* run_entropy_decode(std::uintptr_t payload, std::size_t nbytes, std::
 using SourceTuple = std::tuple<std::uintptr_t, std::uintptr_t, std::size_t, std::size_t, bool>;
 using SpanTuple = std::tuple<std::size_t, std::size_t>;
 
-// `fronts` has those of all tensors, one after the other.
+// `fronts` has the fronts of all tensors, one after the other.
 std::vector<SpanTuple> delta_encode(gradwire::Words words, const std::vector<SourceTuple>& sources,
                                     const nb::bytes& fronts, std::uintptr_t out, std::size_t align, bool code,
                                     int threads) {
@@ -228,7 +229,7 @@ std::uint32_t crc32c(std::uintptr_t data, std::size_t nbytes, std::uint32_t seed
   return gradwire::current_target().crc32c(pointer<const std::uint8_t>(data), nbytes, seed);
 }
 
-std::uint32_t crc32c_of_bytes(const nb::bytes& data) {  // too few to give the interpreter's lock away for
+std::uint32_t crc32c_of_bytes(const nb::bytes& data) {  // too few bytes to release the GIL for
   return gradwire::current_target().crc32c(static_cast<const std::uint8_t*>(data.data()), data.size(), 0);
 }
 
@@ -261,8 +262,8 @@ std::optional<nb::bytes> nic_decode(const std::string& name, int a, int b, unsig
   return as_bytes(payload.data(), nbytes);
 }
 
-// A frame that the kernel would cut into segments, and whose checksum it would complete, where cut_nbytes is not 0. The
-// checksums of the frames that come out are complete.
+// Passes a frame through a NIC. If cut_nbytes isn't 0, the frame is one that the kernel would cut into segments and
+// whose checksum it would complete. The checksums of the resulting frames are complete.
 std::vector<nb::bytes> nic_handle(nic::Engine& engine, bool to_link, const nb::bytes& frame, unsigned cut_nbytes) {
   const gradwire::FloatEnvironment environment;
   std::vector<nic::Byte> copy(data_of(frame), data_of(frame) + frame.size());
@@ -319,7 +320,7 @@ void bind_nic(nb::module_& m) {
 }  // namespace
 
 NB_MODULE(_core, m) {
-  nb::set_leak_warnings(false);  // an engine lives as long as its link, which may be until the process ends
+  nb::set_leak_warnings(false);  // an engine lives as long as its link, maybe until the process ends
   m.def("available_targets", &available_targets);
   m.def("target", [] { return std::string(gradwire::current_target().name); });
   m.def("set_target", [](const std::string& name) { return gradwire::set_target(name.c_str()); });

@@ -1,4 +1,5 @@
-// The engine for Python: addresses and lengths come in, an outcome and the state of the connections go out.
+// The Python bindings of the engine. The arguments are addresses and lengths; the result is an outcome and the state of
+// the connections.
 #include "bind_engine.h"
 
 #include <nanobind/stl/optional.h>
@@ -48,8 +49,8 @@ using ErrorsTuple = std::tuple<std::uintptr_t, std::uintptr_t, std::uintptr_t, s
 using Numbers = std::tuple<int, int, int>;
 using Times = std::tuple<double, double, double>;
 
-// Whether the interpreter is about to end, after which a thread that returns to it would be ended through C++ frames,
-// which aborts the process. A thread that is still in a run waits for the end of the process instead.
+// Whether the interpreter is about to end. A thread that then returned to it would be unwound through C++ frames, which
+// aborts the process. So a thread that is still in a run waits for the end of the process.
 std::atomic<bool> interpreter_ends{false};
 
 // The state of one connection after a run.
@@ -60,9 +61,9 @@ struct End {
   std::uint32_t next_sent;
   std::uint32_t next_received;
   std::vector<nb::bytes> unsent;
-  std::vector<nb::bytes> received;  // whole frames that no action has taken
-  std::size_t open;                 // posted receives without a whole frame
-  std::optional<std::pair<std::size_t, nb::bytes>> partial;  // the size of the first of these, and its bytes so far
+  std::vector<nb::bytes> received;  // whole frames that no action has used
+  std::size_t open;                 // the number of posted receives without a whole frame
+  std::optional<std::pair<std::size_t, nb::bytes>> partial;  // the first one's size, and its bytes so far
 };
 
 End end_of(const engine::Peer& peer) {

@@ -1,5 +1,5 @@
-// Formats `fp16` and `bf16`: 2 n bytes, IEEE half precision or the upper half of a float, rounded to nearest even. No
-// parameters. Every byte string of the right length decodes.
+// Formats `fp16` and `bf16`: 2 n bytes, IEEE half precision or the upper half of a float, rounded to nearest even. They
+// have no parameters. Every byte string of the right length is valid.
 #include "kernels/cast.h"
 
 #include "gradwire/format.h"
@@ -11,7 +11,7 @@ namespace gradwire {
 
 namespace {
 
-// Borders between threads: whole cache lines of payload.
+// Parts of threads are separated at whole cache lines of payload.
 constexpr std::size_t kGranule = 64;
 
 using Encode = void (*CastKernels::*)(const float*, std::size_t, std::uint8_t*);

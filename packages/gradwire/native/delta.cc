@@ -1,4 +1,4 @@
-// Sections and blocks of weight deltas, validation and threads. The kernels are in kernels/delta_*.
+// Weight deltas: sections and blocks, validation, and threads. The kernels are in kernels/delta_*.
 #include "gradwire/delta.h"
 
 #include <algorithm>
@@ -49,7 +49,7 @@ std::size_t max_nbytes(std::size_t n) {
   return sections.directory_nbytes() + full * section_max_nbytes<Word>(kSection) + rest;
 }
 
-// The memory of one thread for a section of n weights at a time, small for a small tensor: the system maps large memory
+// One thread's memory for a section of n weights. It is small for a small tensor, because the system maps large memory
 // anew for each call.
 template <typename Word>
 struct Workspace {
@@ -111,12 +111,12 @@ const char* read_escapes(const Target& target, const std::uint8_t* section, cons
 template <typename Word>
 const char* read_section(const Target& target, const std::uint8_t* section, std::size_t nbytes, std::size_t n,
                          std::uint8_t* classes, Word* escapes) {
-  if (nbytes < kHeadNbytes<Word>) return "a section ends within the sizes of its blocks";
+  if (nbytes < kHeadNbytes<Word>) return "the block sizes of a section are truncated";
   std::size_t starts[kBlocks<Word> + 1] = {kHeadNbytes<Word>};
   for (std::size_t i = 0; i < kBlocks<Word>; ++i) {
     starts[i + 1] = starts[i] + load_word<std::uint32_t>(section + 4 * i);
   }
-  if (starts[kBlocks<Word>] != nbytes) return "the blocks of a section announce another number of bytes";
+  if (starts[kBlocks<Word>] != nbytes) return "the block sizes of a section do not add up";
   const std::size_t size = classes_nbytes(n);
   if (const char* reason = decode_block(target, {section + starts[0], starts[1] - starts[0], classes, size})) {
     return reason;
@@ -126,7 +126,7 @@ const char* read_section(const Target& target, const std::uint8_t* section, std:
   return read_escapes(target, section, starts, count, escapes);
 }
 
-// All sections are read before any is applied, so that a refused payload changes nothing.
+// All sections are validated before any is applied, so that an invalid payload changes nothing.
 template <typename Word>
 const char* apply(const Target& target, const std::uint8_t* body, std::size_t nbytes, Word* base, std::size_t n,
                   bool full, int threads) {
@@ -200,7 +200,7 @@ const char* delta_apply_message(const Target& target, Words words, const DeltaBo
   for (applied = 0; applied < count; ++applied) {
     const DeltaBody& each = bodies[applied];
     if (each.plain) {
-      if (each.nbytes != nbytes_of(words, each.n)) return "it is not as long as the weights";
+      if (each.nbytes != nbytes_of(words, each.n)) return "its length differs from that of the weights";
       if (each.nbytes != 0) std::memcpy(each.base, each.body, each.nbytes);
     } else if (const char* reason =
                    delta_apply(target, words, each.body, each.nbytes, each.base, each.n, each.full, threads)) {

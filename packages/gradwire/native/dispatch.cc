@@ -1,4 +1,4 @@
-// The only file that asks the CPU what it can run.
+// The choice of a target. Only this file queries the CPU's features.
 #include <atomic>
 #include <cstring>
 

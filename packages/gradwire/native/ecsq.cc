@@ -1,13 +1,14 @@
-// Format `ecsq` (entropy-coded scalar quantisation): a = the step as a share of the root mean square of a block, the
-// bits of a float from 2^-5 to 4; b = the values in a block, a power of two from 64 to 65536; c = 1 where values of less
-// than half a step have a foot, else 0.
+// Format `ecsq` (entropy-coded scalar quantisation): a = the bits of a float from 2^-5 to 4, the step size relative to
+// a block's root mean square; b = the number of values per block, a power of two from 64 to 65536; c = 1 if values
+// below half a step have a foot, else 0.
 //
-// A value is q * scale, where q is a whole number and the scale of a block is below a * RMS, the upper half of a float.
-// A block with a value that is not finite has the scale NaN, one whose scale would be subnormal has the scale 0; in both,
-// every q is 0. Payload: the sizes of sections of 2^17 values (sections.h), the sections. A section: the 32-bit sizes of
-// its blocks of entropy.h but the last; the low byte of each scale, mostly mantissa, which coding hardly shortens; the
-// blocks: the high bytes of the scales, the codes of kernels/ecsq.h (pairs), the low bytes of the escapes, their high
-// bytes, and the feet, if any. All is little-endian. Blocks of values whose smallest foot would be subnormal have no feet.
+// A value is q * scale. q is an integer, and a block's scale is the upper half of a float slightly below a * RMS. A
+// block with a non-finite value has the scale NaN, and a block whose scale would be subnormal has the scale 0; in both,
+// every q is 0. Payload: the sizes of the sections of 2^17 values (sections.h), then the sections. A section has the
+// 32-bit sizes of its entropy-coded blocks (entropy.h) except the last one's; the low byte of each scale, which is
+// mostly mantissa and hardly compressible; and the blocks: the high bytes of the scales, the codes of kernels/ecsq.h
+// (pairs), the low bytes of the escapes, their high bytes, and the feet, if any. All numbers are little-endian. Blocks
+// of values whose smallest foot would be subnormal have no feet.
 #include <algorithm>
 #include <atomic>
 #include <cmath>
@@ -46,7 +47,7 @@ std::size_t count_planes(const Params& params) { return has_feet(params) ? kFeet
 
 std::size_t head_nbytes(const Params& params) { return 4 * (count_planes(params) - 1); }
 
-// A value has an escape of two bytes, or a foot, or neither.
+// A value has either an escape of two bytes, a foot, or neither.
 std::size_t section_max_nbytes(std::size_t n, const Params& params) {
   const std::size_t scales = count_scales(n, block_of(params));
   return head_nbytes(params) + scales + block_max_nbytes(scales) + block_max_nbytes(codes_nbytes(n)) +
@@ -60,8 +61,8 @@ std::size_t max_nbytes(std::size_t n, const Params& params) {
          (rest != 0 ? section_max_nbytes(rest, params) : 0);
 }
 
-// The sum of squares says everything: it is finite exactly where all values are. What multiplying by 1 / scale rounds
-// wrong is less than the 2^-8 by which the scale is smaller than step * RMS, since |x| <= 256 RMS and thus |q| < 2^14.
+// The sum of squares is finite if and only if all values are. The rounding error of the product with 1 / scale is
+// covered, because the scale is smaller than step * RMS by the factor 1 - 2^-8, and |x| <= 256 RMS, so |q| < 2^14.
 std::uint16_t scale_of(double sum, std::size_t n, double step) {
   if (!std::isfinite(sum)) return kNanScale;
   const double wanted = step * std::sqrt(sum / static_cast<double>(n)) * (1.0 - 0x1p-8);
@@ -78,7 +79,7 @@ bool has_feet(const Params& params, std::uint16_t scale) {
 
 float value_of_scale(std::uint16_t scale) { return float_of(static_cast<std::uint32_t>(scale) << 16); }
 
-// The memory of one thread, for a section at a time.
+// One thread's memory, for one section at a time.
 struct Workspace {
   std::unique_ptr<std::uint16_t[]> scales;
   std::unique_ptr<std::uint8_t[]> codes;
@@ -110,7 +111,7 @@ struct Beside {
   std::size_t feet = 0;
 };
 
-// A section's values without entropy coding.
+// A section's codes and scales before entropy coding.
 struct Quantised {
   std::size_t n;
   const std::uint8_t* codes;
@@ -127,15 +128,15 @@ void write_values(const Target& target, const Quantised& section, float* out, co
     const std::uint16_t word = section.scales[at / block];
     const float scale = value_of_scale(word);
     const std::size_t count = std::min(block, section.n - at);
-    // No q reaches 2^16: below this scale no product leaves the range of floats, which the scalar kernel keeps.
+    // q is below 2^16, so with a scale below this one, no product overflows. For larger scales, the scalar kernel
+    // clamps.
     const EcsqKernels& kernels = scale < 0x1p112F ? *target.ecsq : kEcsqScalar;
     escapes += kernels.from_codes(section.codes + at / 2, escapes, count, scale, out + at, add);
     if (has_feet(params, word)) feet += kernels.add_feet(section.codes + at / 2, feet, count, scale, out + at);
   }
 }
 
-// Fills scales and codes; returns what there is beside them. Passes over a block that find it in the cache, after the
-// first.
+// Fills scales and codes, and returns the escapes and feet. All passes over a block but the first find it in the cache.
 Beside quantise(const Target& target, const float* x, std::size_t n, const Params& params, const Workspace& own) {
   const double step = static_cast<double>(float_of(static_cast<std::uint32_t>(params.a)));
   const std::size_t block = block_of(params);
@@ -182,7 +183,7 @@ std::size_t encode_section(const Target& target, const float* x, std::size_t n, 
   return static_cast<std::size_t>(at - out);
 }
 
-// Encodes, and calls done(section, workspace) for the number of each section that is encoded.
+// Encodes, and calls done(section, workspace) with the number of each encoded section.
 template <typename Done>
 std::size_t encode_sections(const Target& target, const float* x, std::size_t n, std::uint8_t* out, const Params& params,
                             int threads, const Done& done) {
@@ -202,7 +203,8 @@ std::size_t encode(const Target& target, const float* x, std::size_t n, std::uin
   return encode_sections(target, x, n, out, params, threads, [](std::size_t, const Workspace&) {});
 }
 
-// Values come from the codes at hand: entropy coding, the larger part of decoding, loses nothing.
+// The values are decoded from the codes in memory: entropy decoding, the larger part of the work, is lossless and
+// skipped.
 std::size_t encode_finished(const Target& target, float* x, std::size_t n, std::uint8_t* out, const Params& params,
                             float divisor, bool& finite, int threads) {
   const Sections sections{n, kSection};
@@ -219,7 +221,7 @@ std::size_t encode_finished(const Target& target, float* x, std::size_t n, std::
   return nbytes;
 }
 
-// The parts of a section, read before anything is written.
+// The parts of a section, located before anything is written.
 struct Section {
   std::size_t n = 0;
   std::uint8_t* codes = nullptr;
@@ -237,16 +239,16 @@ struct Section {
   }
 };
 
-// Finds the parts of a section; returns the fault, or null.
+// Locates the parts of a section, and returns the fault, or null.
 const char* open_section(const std::uint8_t* from, std::size_t nbytes, const Params& params, Section& section) {
   const std::size_t scales = count_scales(section.n, block_of(params));
   std::size_t used = head_nbytes(params) + scales;
-  if (nbytes < used) return "a section ends within its sizes or scales";
+  if (nbytes < used) return "the block sizes or scales of a section are truncated";
   section.low_scales = from + head_nbytes(params);
   section.planes[0] = from + used;
   for (std::size_t i = 0; 4 * i < head_nbytes(params); ++i) {
     used += load_word<std::uint32_t>(from + 4 * i);
-    if (used > nbytes) return "the blocks of a section announce another number of bytes";
+    if (used > nbytes) return "the block sizes of a section do not add up";
     section.planes[i + 1] = from + used;
   }
   section.planes[count_planes(params)] = from + nbytes;
@@ -263,7 +265,7 @@ const char* read_scales(const Target& target, const Params& params, Section& sec
   if (const char* reason = decode_block(target, section.plane(kScales, high.get(), count))) return reason;
   section.scales = join_bytes(section.low_scales, high.get(), count);
   const bool valid = std::all_of(section.scales.get(), section.scales.get() + count, is_scale);
-  return valid ? nullptr : "a scale is none that an encoder writes";
+  return valid ? nullptr : "a scale is invalid";
 }
 
 const char* read_escapes(const Target& target, Section& section) {
@@ -276,7 +278,7 @@ const char* read_escapes(const Target& target, Section& section) {
   return nullptr;
 }
 
-// The zeros among the codes of blocks that have feet.
+// Returns the number of zeros among the codes of blocks with feet.
 std::size_t count_feet(const Target& target, const Section& section, const Params& params) {
   const std::size_t block = block_of(params);
   std::size_t count = 0;
@@ -294,14 +296,14 @@ bool are_feet(const std::uint8_t* feet, std::size_t count) {
   return largest <= kMostFoot;
 }
 
-// Decodes a block of each of one or two sections.
+// Decodes one block of each of one or two sections.
 template <typename BlockOf>
 const char* decode_each(const Target& target, Section* sections, std::size_t count, const BlockOf& block_of) {
   if (count == 1) return decode_block(target, block_of(sections[0]));
   return decode_two_blocks(target, block_of(sections[0]), block_of(sections[1]));
 }
 
-// Reads one or two sections that are open, two at a time because that takes less.
+// Reads one or two opened sections, because two at a time take less time than one after the other.
 const char* read_opened(const Target& target, const Params& params, Section* sections, std::size_t count) {
   const auto codes_of = [](Section& each) {
     return each.plane(kCodes, each.codes, codes_nbytes(each.n), Symbols::kPairs);
@@ -320,12 +322,12 @@ const char* read_opened(const Target& target, const Params& params, Section* sec
   const auto feet_of = [](Section& each) { return each.plane(kFeet, each.feet.get(), each.feet_count); };
   if (const char* reason = decode_each(target, sections, count, feet_of)) return reason;
   for (std::size_t i = 0; i < count; ++i) {
-    if (!are_feet(sections[i].feet.get(), sections[i].feet_count)) return "a foot is none that an encoder writes";
+    if (!are_feet(sections[i].feet.get(), sections[i].feet_count)) return "a foot is invalid";
   }
   return nullptr;
 }
 
-// Decodes, and calls done(out, n) for each section that has its values.
+// Decodes, and calls done(out, n) for each decoded section.
 template <typename Done>
 const char* decode_sections(const Target& target, const std::uint8_t* payload, std::size_t nbytes, float* out,
                             std::size_t n, const Params& params, bool add, int threads, const Done& done) {

@@ -1,4 +1,4 @@
-// Frequencies, tables, and the choice of a block's mode; the coding itself is in kernels/rans_*.
+// The entropy coder's frequencies, tables, and choice of a block's mode. The coding itself is in kernels/rans_*.
 #include "gradwire/entropy.h"
 
 #include <algorithm>
@@ -22,12 +22,12 @@ constexpr std::uint32_t kTwoBytes = 192;
 
 constexpr std::size_t kByteValues = 256;
 constexpr std::size_t kNibbleValues = 16;
-// Blocks of no more symbols aren't coded: the kernels want room for a round and the states.
+// Blocks of up to this many symbols aren't coded, because kernels need room for a round and the states.
 constexpr std::size_t kTooFew = kRansStatesNbytes + kRansRoundNbytes;
 
 enum Mode : std::uint8_t { kRaw, kConstant, kCoded, kByNibbles };
 
-// In blocks of this many symbols, the first 64 of every 512 are counted if that is enough.
+// In blocks of at least this many symbols, only the first 64 of every 512 are counted, if that suffices.
 constexpr std::size_t kSampled = std::size_t{1} << 18;
 constexpr std::size_t kAll = 64;
 constexpr std::size_t kSampleOf = 8;
@@ -42,7 +42,7 @@ struct Counts {
     if (n >= kSampled) {
       target.rans->count(symbols, n, kSampleOf * kAll, of);
       if (4 * *std::max_element(of, of + kByteValues) <= total()) {
-        // Any value up to the largest may be among the others.
+        // Any value up to the largest may occur among the symbols that aren't counted.
         std::uint8_t largest = 0;
         for (std::size_t i = 0; i < n; ++i) largest = std::max(largest, symbols[i]);
         for (std::size_t symbol = 0; symbol <= largest; ++symbol) of[symbol] = kSampleOf * of[symbol] + 1;
@@ -51,7 +51,7 @@ struct Counts {
       }
       std::fill(of, of + kByteValues, 0);
     }
-    // If one value prevails, counting is fast, and the other values matter.
+    // If one value dominates, counting is fast, and the rare values matter.
     target.rans->count(symbols, n, kAll, of);
     sum = n;
   }
@@ -62,7 +62,7 @@ struct Counts {
     return static_cast<std::size_t>(std::count_if(of, of + kByteValues, [](std::uint64_t count) { return count > 0; }));
   }
 
-  // The counts of the two nibbles in each symbol.
+  // Returns the counts of the two nibbles of each symbol.
   Counts nibbles() const {
     Counts each;
     for (std::size_t symbol = 0; symbol < kByteValues; ++symbol) {
@@ -74,8 +74,8 @@ struct Counts {
   }
 };
 
-// Returns whether 2 to the power of the entropy of order two, a lower limit of Shannon's, is above 256 / (1 + 1/64).
-// Coding then gains less than 0.3 % and is not tried.
+// Returns whether 2 to the power of the second-order (collision) entropy, a lower bound on Shannon's, is above 256 / (1
+// + 1/64). Coding would then gain less than 0.3 %, and isn't tried.
 bool is_nearly_uniform(const Counts& counts) {
   double squares = 0.0;  // exact: a block has at most 2^20 symbols
   for (const std::uint64_t count : counts.of) squares += static_cast<double>(count * count);
@@ -83,8 +83,8 @@ bool is_nearly_uniform(const Counts& counts) {
   return 256.0 * squares <= sum * sum * (1.0 + 1.0 / 64);
 }
 
-// Every value that occurs has one slot, and the other slots are shared out by the cumulative counts: the frequencies
-// add up to 2^14 without a correction.
+// Every value that occurs gets one slot, and the remaining slots are divided in proportion to cumulative counts, so
+// that the frequencies add up to 2^14 without a correction.
 void share_slots(const Counts& counts, RansTable& table) {
   const std::uint64_t shared = kRansSlots - counts.present();
   std::uint64_t before = 0;
@@ -101,7 +101,7 @@ void share_slots(const Counts& counts, RansTable& table) {
   }
 }
 
-// Makes a table of nibbles one of the symbols that consist of two.
+// Expands a table of nibbles to a table of symbols, each of two nibbles.
 void multiply_nibbles(RansTable& table) {
   Counts products;
   for (std::size_t symbol = 0; symbol < kByteValues; ++symbol) {
@@ -112,7 +112,7 @@ void multiply_nibbles(RansTable& table) {
   share_slots(products, table);
 }
 
-// 256 log2(1 + i / 256), rounded down: by squaring whole numbers, so that it is the same everywhere.
+// 256 log2(1 + i / 256), rounded down, computed by squaring integers, so that it is the same on every machine.
 constexpr std::array<std::uint8_t, 256> logarithms() {
   std::array<std::uint8_t, 256> logs{};
   for (std::size_t i = 0; i < logs.size(); ++i) {
@@ -131,7 +131,7 @@ constexpr std::array<std::uint8_t, 256> logarithms() {
 
 constexpr std::array<std::uint8_t, 256> kLogarithms = logarithms();
 
-// 256 log2(x), nearly.
+// Returns approximately 256 log2(x).
 std::uint64_t log_of(std::uint32_t x) {
   const unsigned whole = 31 - static_cast<unsigned>(__builtin_clz(x));
   return 256 * whole + kLogarithms[(x << (31 - whole) >> 23) & 0xFF];
@@ -158,7 +158,7 @@ std::size_t write_table(const RansTable& table, std::uint8_t* out) {
   return static_cast<std::size_t>(at - out);
 }
 
-// Returns the bytes of a table of `symbols` symbols, or 0 for one that no encoder writes.
+// Returns the size in bytes of a table of `symbols` symbols, or 0 if it is invalid.
 std::size_t read_table(const std::uint8_t* from, std::size_t nbytes, std::size_t symbols, RansTable& table) {
   std::memset(table.of_symbol, 0, sizeof table.of_symbol);
   std::uint32_t sum = 0;
@@ -204,7 +204,7 @@ struct Head {
     nbytes = write_table(table, written);
   }
 
-  // About the bits of the table and of the symbols, in 1 / 256.
+  // Returns the approximate size of the table and the coded symbols, in 1 / 256 bits.
   std::uint64_t cost(const Counts& counts) const {
     std::uint64_t bits = 8 * nbytes;
     std::uint64_t saved = 0;
@@ -217,7 +217,7 @@ struct Head {
   }
 };
 
-// Writes a block by its table. Returns the size, or 0 where the block is not smaller than its raw symbols.
+// Writes a block with its table. Returns the size, or 0 if the block isn't smaller than its raw symbols.
 std::size_t encode_coded(const Target& target, const std::uint8_t* symbols, std::size_t n, Mode mode,
                          const Head& head, std::uint8_t* out) {
   if (head.nbytes >= n) return 0;
@@ -228,7 +228,7 @@ std::size_t encode_coded(const Target& target, const std::uint8_t* symbols, std:
   return stream == 0 ? 0 : 1 + head.nbytes + stream;
 }
 
-// Returns the size, or 0 as encode_coded does.
+// Returns the size, or 0 like encode_coded.
 std::size_t encode_counted(const Target& target, const std::uint8_t* symbols, std::size_t n, const Counts& counts,
                            Symbols kind, std::uint8_t* out) {
   const Head whole(counts);
@@ -276,7 +276,7 @@ std::size_t encode_block(const Target& target, const std::uint8_t* symbols, std:
 namespace {
 
 constexpr const char* kWrongTable = "the table of a block is malformed";
-constexpr const char* kWrongWords = "the words of a block do not lead back to its first symbol";
+constexpr const char* kWrongWords = "the coders of a block do not end in their initial states";
 
 bool is_by_nibbles(const Block& block) { return block.kind == Symbols::kPairs && block.from[0] == kByNibbles; }
 
@@ -284,7 +284,7 @@ bool is_coded(const Block& block) {
   return block.nbytes > 0 && (block.from[0] == kCoded || is_by_nibbles(block));
 }
 
-// The stream of a coded block, whose table is read; its `stream` is null where that is malformed.
+// The stream of a coded block, after reading its table. `stream` is null if the table is malformed.
 RansCoded stream_of(const Block& block, RansTable& table) {
   const bool by_nibbles = is_by_nibbles(block);
   const std::size_t table_nbytes =
@@ -311,11 +311,11 @@ const char* decode_block(const Target& target, const Block& block) {
   const std::size_t body_nbytes = block.nbytes - 1;
   switch (block.from[0]) {
     case kRaw:
-      if (body_nbytes != block.n) return "a raw block has another number of symbols";
+      if (body_nbytes != block.n) return "a raw block has a different number of symbols";
       if (block.n > 0) std::memcpy(block.symbols, body, block.n);
       return nullptr;
     case kConstant:
-      if (body_nbytes != 1 || block.n == 0) return "a constant block has not one symbol";
+      if (body_nbytes != 1 || block.n == 0) return "a constant block does not have exactly one symbol";
       std::memset(block.symbols, body[0], block.n);
       return nullptr;
     default:
@@ -353,10 +353,10 @@ std::size_t entropy_encode(const Target& target, const std::uint8_t* symbols, st
 
 const char* entropy_decode(const Target& target, const std::uint8_t* payload, std::size_t nbytes,
                            std::uint8_t* symbols, std::size_t n, int threads) {
-  if (nbytes < kHeadNbytes) return "it ends within its first eight bytes";
+  if (nbytes < kHeadNbytes) return "it is shorter than eight bytes";
   const auto head = load_word<std::uint64_t>(payload);
-  if ((head & 0xFF) != kVersion) return "its first byte is not 1, the version of this format";
-  if (head >> 8 != n) return "it announces another number of symbols";
+  if ((head & 0xFF) != kVersion) return "its version byte is not 1";
+  if (head >> 8 != n) return "it declares a different number of symbols";
   const Sections blocks{n, kBlock};
   const std::uint8_t* const body = payload + kHeadNbytes;
   const auto decode = [&](std::size_t i, std::size_t count, const Starts& starts) {

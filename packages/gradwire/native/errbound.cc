@@ -1,8 +1,9 @@
-// Format `errbound`: a = the biased exponent of an absolute bound, or 0 for relative bounds. Of these b = the share of
-// the root mean square, as the bits of a float, and c = the values in a block with a bound of its own, a power of two
-// from 64 to 65536, or 0 where the chunk has one bound.
+// Format `errbound`: a = the biased exponent of an absolute bound, or 0 for relative bounds. For relative bounds, b =
+// the bits of a float, the bound relative to the root mean square; c = the number of values per block with its own
+// bound, a power of two from 64 to 65536, or 0 if the whole chunk has one bound.
 //
-// Choice of the bounds, layout, validation and splitting over threads. The kernels are in kernels/errbound_*.
+// This file chooses bounds, lays out the payload, validates it, and divides work among threads. The kernels are in
+// kernels/errbound_*.
 #include <algorithm>
 #include <bit>
 #include <cmath>
@@ -21,25 +22,25 @@ namespace gradwire {
 
 namespace {
 
-// Whole tag bytes, and whole vectors of every target.
+// A multiple of whole tag bytes, and of whole vectors on every target.
 constexpr std::size_t kGranule = 64;
 constexpr int kSmallestExponent = 1;
 constexpr int kLargestExponent = 253;
 
 std::size_t tags_nbytes(std::size_t n) { return n / 4 + (n % 4 != 0 ? 1 : 0); }
 
-// The values that share a bound: a chunk without blocks is one block.
+// The number of values that share a bound. A chunk without blocks is one block.
 std::size_t block_of(std::size_t n, const Params& params) {
   return params.c != 0 ? static_cast<std::size_t>(params.c) : n;
 }
 
-// Part borders fall on whole blocks, except where the chunk is one block.
+// Parts consist of whole blocks, unless the whole chunk is one block.
 std::size_t granule_of(const Params& params) { return std::max(kGranule, static_cast<std::size_t>(params.c)); }
 
-// A relative bound differs from block to block, so its exponent travels in front; an absolute one is the codec's own.
+// Relative bounds differ between blocks, so the payload starts with their exponents. An absolute bound is a parameter.
 std::size_t head_nbytes(std::size_t n, const Params& params) {
   if (params.a != 0) return 0;
-  if (params.c == 0) return 1;  // even where there are no values
+  if (params.c == 0) return 1;  // even for an empty chunk
   const std::size_t block = block_of(n, params);
   return n / block + (n % block != 0 ? 1 : 0);
 }
@@ -57,7 +58,7 @@ void for_each_block(const Part& part, std::size_t block, const Work& work) {
 }
 
 ErrboundScale scale_of(int exponent) {
-  // 2^(254 - E) times 2 bound is 2^128, the first power of two that is no float.
+  // 2^(254 - E) times 2 bound is 2^128, the smallest power of two that overflows a float.
   const std::uint32_t first_overflow = exponent > 238 ? 1U << (254 - exponent) : 1U << 16;
   return {
       .to_q = power_of_two(126 - exponent),
@@ -87,7 +88,7 @@ SumOfSquares sum_all_squares(const ErrboundKernels& kernels, const float* x, std
   return total;
 }
 
-// The largest power of two that is not above share * RMS, as a biased exponent.
+// Returns the biased exponent of the largest power of two up to share * RMS.
 int relative_exponent(const ErrboundKernels& kernels, const float* x, std::size_t n, const Params& params,
                       int threads) {
   const SumOfSquares squares = sum_all_squares(kernels, x, n, threads);
@@ -105,8 +106,8 @@ std::size_t encode(const Target& target, const float* x, std::size_t n, std::uin
   std::uint8_t* const tags = out + head_nbytes(n, params);
   std::uint8_t* const data = tags + tags_nbytes(n);
 
-  // A bound for the whole chunk is chosen before there are parts; that of a block right before the block is encoded,
-  // so that the kernel finds the values in the cache.
+  // A bound for the whole chunk is chosen first. A block's bound is chosen right before the block is encoded, so that
+  // the kernel finds the values in the cache.
   const bool in_blocks = params.c != 0;
   int exponent_of_all = params.a;
   if (params.a == 0 && !in_blocks) {
@@ -114,7 +115,7 @@ std::size_t encode(const Target& target, const float* x, std::size_t n, std::uin
     out[0] = static_cast<std::uint8_t>(exponent_of_all);
   }
 
-  // Each part encodes where it would start if all values before it took four bytes, and then moves down.
+  // Each part is written where it would start if all preceding values took four bytes, and is then moved to its place.
   const int parts = count_parts(n, threads);
   std::vector<std::size_t> sizes(static_cast<std::size_t>(parts));
   run_parts(parts, [&](int index) {
@@ -148,14 +149,14 @@ bool are_exponents(const std::uint8_t* exponents, std::size_t nbytes) {
   return valid;
 }
 
-// Looks at the exponents of relative bounds and at what no tag may say; what the tags announce is counted later.
+// Checks the exponents of relative bounds, and the unused tags. The sizes in the tags are counted later.
 const char* check_head(const std::uint8_t* payload, std::size_t nbytes, std::size_t n, const Params& params) {
   const std::size_t head = head_nbytes(n, params);
   if (nbytes < head) {
-    return nbytes == 0 ? "it is empty, but an exponent byte was expected" : "it ends within its exponent bytes";
+    return nbytes == 0 ? "it is empty, but an exponent byte was expected" : "its exponent bytes are truncated";
   }
   if (!are_exponents(payload, head)) return "an exponent byte is not within 1..253";
-  if (nbytes - head < tags_nbytes(n)) return "it ends within its tags";
+  if (nbytes - head < tags_nbytes(n)) return "its tags are truncated";
   if (n % 4 != 0 && payload[head + n / 4] >> (2 * (n % 4)) != 0) return "unused bits of its last tag are set";
   return nullptr;
 }
@@ -177,7 +178,7 @@ const char* decode(const Target& target, const std::uint8_t* payload, std::size_
     starts[static_cast<std::size_t>(index)] = announced;
     announced += kernels.count_data(tags + part.begin / 4, tags_nbytes(part.end - part.begin));
   }
-  if (announced != static_cast<std::size_t>(data_end - data)) return "its tags announce another number of bytes";
+  if (announced != static_cast<std::size_t>(data_end - data)) return "its tags declare a different number of bytes";
 
   const auto kernel = add ? kernels.decode_add : kernels.decode;
   run_parts(parts, [&](int index) {
@@ -186,7 +187,7 @@ const char* decode(const Target& target, const std::uint8_t* payload, std::size_
     for_each_block(part, block, [&](std::size_t first, std::size_t count) {
       const ErrboundScale scale = scale_of(params.a != 0 ? params.a : payload[first / block]);
       kernel(tags + first / 4, at, data_end, out + first, count, scale);
-      // The kernel does not say how far it came; its tags are still in the cache.
+      // The kernel doesn't return the number of bytes that it read. Its tags are still in the cache.
       if (first + count < part.end) at += kernels.count_data(tags + first / 4, tags_nbytes(count));
     });
   });

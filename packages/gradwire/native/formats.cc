@@ -1,4 +1,4 @@
-// The table of compiled formats: one row each.
+// The table of compiled formats, with one row for each.
 #include <cstring>
 
 #include "gradwire/format.h"

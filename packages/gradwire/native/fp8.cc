@@ -1,10 +1,11 @@
 // Format `fp8`: a = values in a block (a multiple of 16).
 //
-// Payload: ceil(n / block) exponent bytes E, then n codes, one byte each: a sign, 4 exponent bits (bias 7) and 3
-// mantissa bits. A value is that of its code times 2^(E - 134), where E is the biased exponent of the block's largest
-// magnitude. E = 0 marks a block below 2^-95, which is all zero, E = 255 one with a non-finite value, which decodes to
-// NaN; their codes are written as 0 and not read. Every code decodes, so that exponents alone are checked. The E4M3
-// of "FP8 Formats for Deep Learning", without its NaN, under block scales as those of the OCP Microscaling formats.
+// Payload: ceil(n / block) exponent bytes E, then n codes of one byte each: a sign, 4 exponent bits (bias 7), and 3
+// mantissa bits. A value is its code's value times 2^(E - 134), where E is the biased exponent of the block's largest
+// magnitude. E = 0 marks a block below 2^-95, which is all zero, and E = 255 a block with a non-finite value, which
+// decodes to NaN; their codes are written as 0, and not read. Every code is valid, so only exponents are checked.
+// Source: E4M3 of "FP8 Formats for Deep Learning", without its NaN, with block scales like those of the OCP
+// Microscaling formats.
 #include "kernels/fp8.h"
 
 #include <cstring>
@@ -27,7 +28,7 @@ std::size_t exponents_nbytes(std::size_t n, const Params& params) {
 
 std::size_t max_nbytes(std::size_t n, const Params& params) { return exponents_nbytes(n, params) + n; }
 
-// Two passes over a block, the second of which finds it in the L1 or L2 cache.
+// Makes two passes over a block; the second one finds it in the L1 or L2 cache.
 void encode_part(const Target& target, const float* x, std::size_t n, const Params& params, std::uint8_t* exponents,
                  std::uint8_t* codes) {
   const std::size_t block = block_of(params);
@@ -88,7 +89,7 @@ bool are_exponents(const std::uint8_t* exponents, std::size_t nbytes) {
 const char* find_fault(const Target&, const std::uint8_t* payload, std::size_t nbytes, std::size_t n,
                        const Params& params, int) {
   if (nbytes != max_nbytes(n, params)) return "its length does not match";
-  return are_exponents(payload, exponents_nbytes(n, params)) ? nullptr : "an exponent byte is within 1..31";
+  return are_exponents(payload, exponents_nbytes(n, params)) ? nullptr : "an exponent byte is in the invalid range 1..31";
 }
 
 std::size_t granule(const Params& params) { return block_of(params); }

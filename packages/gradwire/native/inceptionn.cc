@@ -1,4 +1,5 @@
-// inceptionn: class borders, validation and splitting over threads. The kernels are in kernels/inceptionn_*.
+// Format `inceptionn`: class borders, validation, and the division of work among threads. The kernels are in
+// kernels/inceptionn_*.
 #include <bit>
 #include <cmath>
 #include <cstring>
@@ -16,7 +17,7 @@ namespace gradwire {
 
 namespace {
 
-// Part borders fall on whole bursts and on whole vectors of every target.
+// Parts consist of whole bursts, and of whole vectors on every target.
 constexpr std::size_t kGranule = 64;
 
 std::size_t count_bursts(std::size_t n) { return n / kBurstValues + (n % kBurstValues != 0 ? 1 : 0); }
@@ -41,7 +42,8 @@ std::size_t encode(const Target& target, const float* x, std::size_t n, std::uin
   const InceptionnClasses classes = classes_of(params);
   const auto worst_start = [](const Part& part) { return part.begin / kBurstValues * kBurstMaxNbytes; };
 
-  // Each part encodes where it would start if all bursts before it were of the largest size, and then moves down.
+  // Each part is written where it would start if all preceding bursts had the largest size, and is then moved to its
+  // place.
   const int parts = count_parts(n, threads);
   std::vector<std::size_t> sizes(static_cast<std::size_t>(parts));
   run_parts(parts, [&](int index) {
@@ -58,7 +60,7 @@ std::size_t encode(const Target& target, const float* x, std::size_t n, std::uin
   return used;
 }
 
-// Walks all bursts, and notes their sizes and where each part starts.
+// Walks over all bursts, and records their sizes and the start of each part.
 const char* measure_all(const InceptionnKernels& kernels, const std::uint8_t* payload, std::size_t nbytes,
                         std::size_t n, std::uint8_t* sizes, std::vector<std::size_t>& starts) {
   const int parts = static_cast<int>(starts.size());
@@ -69,7 +71,7 @@ const char* measure_all(const InceptionnKernels& kernels, const std::uint8_t* pa
     position = kernels.measure(payload, nbytes, position, count_bursts(part.end - part.begin),
                                sizes + part.begin / kBurstValues);
   }
-  if (position > nbytes) return "it ends within a burst";
+  if (position > nbytes) return "its last burst is truncated";
   if (position < nbytes) return "bytes are left over after its last burst";
   if (n % kBurstValues != 0) {
     const std::uint8_t* const last = payload + nbytes - sizes[count_bursts(n) - 1];
@@ -84,7 +86,7 @@ const char* decode(const Target& target, const std::uint8_t* payload, std::size_
   const InceptionnKernels& kernels = *target.inceptionn;
   const int parts = count_parts(n, threads);
   std::vector<std::size_t> starts(static_cast<std::size_t>(parts));
-  const std::unique_ptr<std::uint8_t[]> sizes(new std::uint8_t[count_bursts(n)]);  // not initialised, as it is large
+  const std::unique_ptr<std::uint8_t[]> sizes(new std::uint8_t[count_bursts(n)]);  // uninitialised
   if (const char* reason = measure_all(kernels, payload, nbytes, n, sizes.get(), starts)) return reason;
 
   const InceptionnClasses classes = classes_of(params);

@@ -1,4 +1,4 @@
-// Cuts a segment into tiles, small enough that the L1 cache keeps one while it passes through several kernels.
+// Cuts a segment into tiles that stay in the L1 cache while several kernels process them.
 #include "gradwire/losses.h"
 
 #include <atomic>
@@ -18,7 +18,7 @@ constexpr std::size_t kTile = 2048;
 
 std::size_t tile_of(std::size_t granule) { return (kTile + granule - 1) / granule * granule; }
 
-// Calls the work(begin, end) of hire(index) for every tile, with one work for each thread.
+// Calls hire(index) once per thread, and the resulting work(begin, end) for every tile.
 template <typename Hire>
 void for_each_tile(std::size_t n, std::size_t tile, int parts, const Hire& hire) {
   run_parts(parts, [&](int index) {
@@ -35,14 +35,14 @@ struct PieceSums {
   double decoded;
 };
 
-// The sums of one thread, piece by piece, and memory for encoding errors that no caller keeps.
+// One thread's sums of each piece, and its memory for encoding errors that the caller doesn't keep.
 struct Found {
   std::vector<PieceSums> pieces;
   std::vector<float> scratch;
   bool finite = true;
 };
 
-// All pieces are added up in their order, whichever threads they were found by.
+// Adds up all pieces in order, whichever threads computed them.
 double add_up(const std::vector<Found>& all, const RangeSums& into) {
   double total = 0.0;
   for (const Found& found : all) {

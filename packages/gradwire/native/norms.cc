@@ -1,4 +1,4 @@
-// Passes over the pieces of a segment, with the kernels in kernels/norms_*.
+// Passes over a segment, piece by piece, with the kernels in kernels/norms_*.
 #include "gradwire/norms.h"
 
 #include <vector>

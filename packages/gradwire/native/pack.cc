@@ -1,9 +1,9 @@
 // Format `pack` (codecs truncate and bitpack): a = kept bits k, 1..32.
 //
-// Payload: ceil(n k / 8) bytes, the top k bits of every float packed little-endian, unused high bits zero. Up to
-// k = 8 the exponent is not whole, so that infinity and NaN would come back finite; a marker byte follows there: 0,
-// or 1 for a chunk that held a non-finite value and therefore decodes to NaN as a whole. From k = 9 on such values
-// keep an exponent of ones and stay non-finite by themselves.
+// Payload: ceil(n k / 8) bytes, with the top k bits of every float packed little-endian; unused high bits are zero. Up
+// to k = 8, the exponent is truncated, so infinity and NaN would decode to finite values. A marker byte then follows:
+// 0, or 1 for a chunk with a non-finite value, which decodes to NaN as a whole. From k = 9 on, such values keep an
+// exponent of ones, and stay non-finite.
 #include <atomic>
 #include <cmath>
 #include <numeric>
@@ -23,9 +23,9 @@ namespace gradwire {
 
 namespace {
 
-// Values whose tile is packed from the L1 cache right after it was searched for non-finite values.
+// The number of values in a tile, which is searched for non-finite values and then packed from the L1 cache.
 constexpr std::size_t kTile = 4096;
-// A multiple of 8 keeps the parts of two threads in different bytes, this one mostly in different cache lines.
+// Any multiple of 8 keeps the parts of two threads in different bytes; this one keeps most in different cache lines.
 constexpr std::size_t kGranule = kTile;
 
 std::size_t packed_nbytes(std::size_t n, int bits) { return (n * static_cast<std::size_t>(bits) + 7) / 8; }
@@ -94,7 +94,7 @@ void decode_range(const Target& target, const std::uint8_t* payload, std::size_t
 
 constexpr Ranges kRanges = {.find_fault = find_fault, .granule = granule, .decode = decode_range};
 
-// Each piece is packed from the L2 cache right after it was summed. A sum is finite exactly where all values are.
+// Each piece is packed from the L2 cache right after it was summed. A sum is finite if and only if all values are.
 double encode_and_sum(const Target& target, const PackedTensor& tensor, int threads) {
   const Sections pieces{tensor.n, kNormsPiece};
   std::vector<double> sums(pieces.count());

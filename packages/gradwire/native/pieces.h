@@ -1,4 +1,4 @@
-// A segment, cut where ranges of the bucket end, and long ranges into pieces.
+// The pieces of a segment: it is cut at the ends of the bucket's ranges, and long ranges are cut further.
 #pragma once
 
 #include <algorithm>
@@ -15,7 +15,7 @@ struct Piece {
   std::size_t range;
 };
 
-// Walks over the pieces of a segment in their order.
+// Walks over the pieces of a segment in order.
 class Pieces {
  public:
   Pieces(std::size_t n, std::size_t start, const std::int64_t* borders, std::size_t ranges)

@@ -1,9 +1,10 @@
 // Format `quantize`: a = bits of a code (8 or 4), b = values in a block (a multiple of 16).
 //
 // Payload: ceil(n / block) float32 scales, then n signed bytes, or ceil(n / 2) bytes of two signed nibbles (the first
-// value in the low one, an unused nibble is 0). A value is code * scale. A block of values below 2^-100 has scale 0,
-// one with a non-finite value the scale 0x7FC00000 (NaN), which makes NaN of all of it. The codes -128 and -8 are
-// left out, so that the range is symmetric. The range scalar quantisation of Pipe-SGD (section 3), in blocks.
+// value in the low nibble; an unused nibble is 0). A value is code * scale. A block of values below 2^-100 has the
+// scale 0, and a block with a non-finite value has the scale 0x7FC00000 (NaN), so all of it decodes to NaN. The codes
+// -128 and -8 are invalid, so that the range is symmetric. Source: the scalar quantisation of Pipe-SGD (section 3), in
+// blocks.
 #include <atomic>
 #include <cstring>
 
@@ -30,7 +31,7 @@ std::size_t max_nbytes(std::size_t n, const Params& params) {
   return scales_nbytes(n, params) + codes_nbytes(n, params.a);
 }
 
-// Two passes over a block, the second of which finds it in the L1 or L2 cache.
+// Makes two passes over a block; the second one finds it in the L1 or L2 cache.
 void encode_part(const QuantizeKernels& kernels, const float* x, std::size_t n, const Params& params,
                  std::uint8_t* scales, std::uint8_t* codes) {
   const std::size_t block = block_of(params);

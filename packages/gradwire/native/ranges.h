@@ -1,4 +1,4 @@
-// The decoder of a format whose ranges are decoded one by one: a check, then a range for each thread.
+// The decoder of formats whose ranges can be decoded independently: a check of the payload, then one range per thread.
 #pragma once
 
 #include "gradwire/format.h"
@@ -6,7 +6,8 @@
 
 namespace gradwire {
 
-// Without a name: GCC 14 takes the instances of all files for one where only what they are made with has none.
+// In an unnamed namespace: otherwise GCC 14 merges the instances of all files, even if their template arguments are in
+// unnamed namespaces.
 namespace {
 
 template <const Ranges& kRanges>

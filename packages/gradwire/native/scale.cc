@@ -13,7 +13,7 @@ namespace {
 constexpr std::size_t kGranule = 64;
 
 std::int32_t largest_of(const float* x, std::size_t n) {
-  std::int32_t largest = 0;  // signed: comparing these takes one instruction everywhere
+  std::int32_t largest = 0;  // signed, because every target compares signed numbers with one instruction
   for (std::size_t i = 0; i < n; ++i) {
     std::int32_t bits;
     std::memcpy(&bits, x + i, sizeof bits);

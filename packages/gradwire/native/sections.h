@@ -1,5 +1,5 @@
-// A payload of sections of variable size that threads write and read on their own: a directory of 32-bit sizes, then
-// the sections.
+// Payloads of variable-size sections, which threads write and read independently: a directory of 32-bit sizes, then the
+// sections.
 #pragma once
 
 #include <algorithm>
@@ -12,7 +12,7 @@
 
 namespace gradwire {
 
-// n elements in sections of `length`, of which the last may have less.
+// The division of n elements into sections of `length`; the last may be shorter.
 struct Sections {
   std::size_t n;
   std::size_t length;
@@ -23,14 +23,14 @@ struct Sections {
   std::size_t elements(std::size_t index) const { return std::min(length, n - first(index)); }
 };
 
-// Memory that is written before it is read; zeros would cost a pass.
+// Memory that is written before it is read. Initialising it would cost a pass.
 template <typename T>
 std::unique_ptr<T[]> scratch(std::size_t size) {
   return std::unique_ptr<T[]>(new T[size]);
 }
 
-// Calls work(first, count) for every kSize sections, or the fewer at the end of a thread's part, on several threads, each
-// with a work of its own from hire(), so that what it needs for a section at a time is there once.
+// Calls work(first, count) for every kSize sections, or fewer at the end of a thread's part, on several threads. Each
+// thread gets its own work from hire(), which owns the memory for one section at a time.
 template <std::size_t kSize, typename Hire>
 void for_each_group(const Sections& sections, int threads, const Hire& hire) {
   const std::size_t count = sections.count();
@@ -44,7 +44,7 @@ void for_each_group(const Sections& sections, int threads, const Hire& hire) {
   });
 }
 
-// The same with work(index) for every section.
+// Calls work(index) for every section, in the same way.
 template <typename Hire>
 void for_each_section(const Sections& sections, int threads, const Hire& hire) {
   for_each_group<1>(sections, threads, [&] {
@@ -52,8 +52,8 @@ void for_each_section(const Sections& sections, int threads, const Hire& hire) {
   });
 }
 
-// Each part of the sections is written where it would start if all before it had `most_nbytes`, one after the other, and
-// then moves down. The encode(index, at) of hire() returns the size of a section. Returns the bytes used.
+// Writes each part of the sections where it would start if all preceding sections took `most_nbytes`, and then moves it
+// to its place. The encode(index, at) from hire() returns a section's size. Returns the number of bytes used.
 template <typename Hire>
 std::size_t write_sections(const Sections& sections, std::size_t most_nbytes, int threads, std::uint8_t* out,
                            const Hire& hire) {
@@ -78,20 +78,19 @@ std::size_t write_sections(const Sections& sections, std::size_t most_nbytes, in
   return static_cast<std::size_t>(end - out);
 }
 
-// The starts of the sections of a payload, and one more for their end.
+// The starts of a payload's sections, and the end of the last one.
 using Starts = std::vector<std::size_t>;
 
-// decode(first, count, starts) returns null or what is wrong with `count` sections, at most kSize. Returns the reason of
-// the first that has one.
+// Calls decode(first, count, starts), which returns null or the fault of up to kSize sections. Returns the first fault.
 template <std::size_t kSize, typename Decode>
 const char* read_groups(const Sections& sections, int threads, const std::uint8_t* payload, std::size_t nbytes,
                         const Decode& decode) {
   const std::size_t count = sections.count();
-  if (nbytes / 4 < count) return "it ends within its directory";
+  if (nbytes / 4 < count) return "its section sizes are truncated";
   Starts starts(count + 1);
   starts[0] = sections.directory_nbytes();
   for (std::size_t i = 0; i < count; ++i) starts[i + 1] = starts[i] + load_word<std::uint32_t>(payload + 4 * i);
-  if (starts[count] != nbytes) return "its directory announces another number of bytes";
+  if (starts[count] != nbytes) return "its section sizes do not add up";
   std::vector<const char*> reasons(count);
   for_each_group<kSize>(sections, threads, [&] {
     return [&](std::size_t first, std::size_t some) { reasons[first] = decode(first, some, starts); };
@@ -100,7 +99,7 @@ const char* read_groups(const Sections& sections, int threads, const std::uint8_
   return wrong == reasons.end() ? nullptr : *wrong;
 }
 
-// The same with decode(index, from, nbytes) for every section.
+// Calls decode(index, from, nbytes) for every section, in the same way.
 template <typename Decode>
 const char* read_sections(const Sections& sections, int threads, const std::uint8_t* payload, std::size_t nbytes,
                           const Decode& decode) {

@@ -15,8 +15,8 @@
 
 namespace gradwire {
 
-// The scalar kernels that stay are either vectors already (NEON belongs to the baseline that they are compiled for, and
-// norms and hash64 are written in the compiler's own vectors), or chains of dependent loads.
+// The remaining scalar kernels are vectorised anyway (NEON is part of the baseline for which they are compiled, and
+// norms and hash64 use the compiler's vector types), or are chains of dependent loads.
 extern const Target kNeonTarget;
 const Target kNeonTarget = {
     .name = "neon",

@@ -1,11 +1,11 @@
-// Format `terngrad` (Wen et al., NeurIPS 2017): a, b = the low and high 32 bits of the seed. Portable code only: a
-// baseline to compare with, not a codec to be fast with.
+// Format `terngrad` (Wen et al., NeurIPS 2017): a, b = the low and high 32 bits of the seed. The code is portable only,
+// because this codec is a baseline for comparisons, not for speed.
 //
-// Payload: float32 scale s = max |x|, then 2 bits a value (value i of a quartet in bits 2i+1..2i; unused bits zero):
-// 0 zero, 1 +s, 2 -s, 3 never. A value is nonzero with probability |x| / s, drawn from a counter-based hash of the
-// seed, the CRC32C of the chunk's bytes and the value's index: the same chunk gives the same bytes on every machine
-// and number of threads, and the next step's chunk gets other noise. s = 0x7FC00000 (NaN) marks a chunk with a
-// non-finite value; it decodes to NaN.
+// Payload: the float32 scale s = max |x|, then 2 bits per value (value i of a quartet in bits 2i+1..2i; unused bits are
+// zero): 0 for zero, 1 for +s, 2 for -s; 3 is invalid. A value is nonzero with probability |x| / s, drawn from a
+// counter-based hash of the seed, the CRC32C of the chunk's bytes, and the value's index. So the same chunk gives the
+// same bytes on every machine and with any number of threads, and the next step's chunk gets different noise. s =
+// 0x7FC00000 (NaN) marks a chunk with a non-finite value, which decodes to NaN.
 #include "gradwire/format.h"
 #include "gradwire/parallel.h"
 #include "gradwire/target.h"
@@ -16,14 +16,15 @@ namespace gradwire {
 
 namespace {
 
-// A multiple of 4 keeps the parts of two threads in different bytes.
+// Any multiple of 4 keeps the parts of two threads in different bytes.
 constexpr std::size_t kGranule = 256;
 
 std::size_t codes_nbytes(std::size_t n) { return (n + 3) / 4; }
 
 std::size_t max_nbytes(std::size_t n, const Params&) { return 4 + codes_nbytes(n); }
 
-// The finisher of SplitMix64 (Steele, Lea and Flood 2014), cut to the 24 bits that a float in [0, 1) holds exactly.
+// The finaliser of SplitMix64 (Steele, Lea and Flood 2014), truncated to the 24 bits that a float in [0, 1) holds
+// exactly.
 float uniform(std::uint64_t key, std::size_t index) {
   std::uint64_t z = key + (static_cast<std::uint64_t>(index) + 1) * 0x9E3779B97F4A7C15U;
   z = (z ^ z >> 30) * 0xBF58476D1CE4E5B9U;
@@ -38,7 +39,7 @@ std::uint64_t key_of(const Target& target, const float* x, std::size_t n, const 
   return seed ^ target.crc32c(reinterpret_cast<const std::uint8_t*>(x), n * sizeof(float), 0);
 }
 
-// The codes of x[begin .. end); `begin` is a multiple of 4.
+// Writes the codes of x[begin .. end). `begin` is a multiple of 4.
 void encode_part(const float* x, std::size_t begin, std::size_t end, float scale, std::uint64_t key,
                  std::uint8_t* codes) {
   for (std::size_t at = begin; at < end; at += 4) {

@@ -1,4 +1,4 @@
-// A rank's schedule as rows of numbers, and what follows from it.
+// A rank's schedule as rows of numbers, and values derived from it.
 #pragma once
 
 #include <cstddef>
@@ -9,7 +9,7 @@
 
 namespace gradwire::engine {
 
-// The operations of gradwire/collectives/frame_order.py, in its order.
+// The operations of gradwire/collectives/frame_order.py, in the same order.
 enum class Do : std::int64_t { send_partial, publish, forward, add, store };
 
 // A rank's operation on one frame, as a row of 64-bit integers.
@@ -36,7 +36,7 @@ inline Order order_of(const Action& action) { return {action.step, action.place}
 
 constexpr std::size_t kNone = std::numeric_limits<std::size_t>::max();
 
-// Returns, for each action, the one that encodes its segment next, or kNone if the segment changes before.
+// Returns, for each action, the next action that encodes the same segment, or kNone if the segment changes before.
 inline std::vector<std::size_t> next_encodings(const Action* actions, std::size_t count, std::size_t segments) {
   std::vector<std::size_t> found(count, kNone);
   std::vector<std::size_t> next(segments, kNone);

@@ -22,7 +22,7 @@ constexpr std::size_t kMostFrameNbytes = std::size_t{1} << 25;
 // Seconds of the monotonic clock, as Python's time.monotonic().
 double now_s();
 
-// The times of the last part of a frame, of the last keepalive received, and of the last one sent.
+// The times of the last part of a frame moved, the last keepalive received, and the last keepalive sent.
 struct Activity {
   double moved_s;
   double heard_s;
@@ -34,13 +34,13 @@ struct Fault {
   enum class Kind { none, ended, system, oversized };
 
   Kind kind = Kind::none;
-  int error = 0;                // errno, of `system`
-  std::uint64_t announced = 0;  // the length, of `oversized`
+  int error = 0;                // errno, for `system`
+  std::uint64_t announced = 0;  // the frame's length, for `oversized`
 
   explicit operator bool() const { return kind != Kind::none; }
 };
 
-// A frame in one or two parts of memory.
+// A frame to send, in one or two parts of memory.
 struct FrameParts {
   const Byte* head;  // null for a keepalive
   std::size_t head_nbytes;
@@ -59,7 +59,8 @@ struct Incoming {
 
 class Connection {
  public:
-  // `length` has the first `filled` bytes of a length that has arrived; `low_water` is the socket's SO_RCVLOWAT.
+  // `length` has the `filled` bytes of the next frame's length that have arrived; `low_water` is the socket's
+  // SO_RCVLOWAT.
   Connection(int descriptor, const Byte* length, std::size_t filled, int low_water);
 
   int descriptor() const { return descriptor_; }
@@ -82,15 +83,15 @@ class Connection {
 
   // Sends as many bytes as the kernel accepts.
   void push(Activity& activity);
-  // Receives the bytes of posted receives that have arrived and, if listening, keepalives.
+  // Receives the arrived bytes of posted receives and, if listening, keepalives.
   void pull(bool listening, Activity& activity);
 
-  // What is left in flight, for the caller that goes on.
+  // The frames left in flight, for the caller to continue with.
   int low_water() const { return low_water_; }
   std::vector<Byte> length() const;
   std::vector<std::vector<Byte>> unsent() const;
   const std::deque<Incoming>& incoming() const { return incoming_; }
-  // Whether the first incomplete receive has its frame's length, which is its `nbytes`, and how much has arrived.
+  // Whether the first incomplete receive has got its frame's length, which is its `nbytes`, and how much has arrived.
   bool is_within_frame() const { return within_frame_; }
   std::size_t filled() const { return filled_; }
 
@@ -98,10 +99,10 @@ class Connection {
   struct Outgoing {
     std::array<Byte, kLengthNbytes> length;
     FrameParts frame;
-    std::size_t sent;  // of the length and the frame
+    std::size_t sent;  // bytes of the length and the frame
 
     std::size_t left() const { return kLengthNbytes + frame.nbytes() - sent; }
-    // Calls work(data, nbytes) for each part that is left.
+    // Calls work(data, nbytes) for each remaining part.
     template <typename Work>
     void for_each_part(const Work& work) const {
       std::size_t before = 0;
@@ -126,7 +127,7 @@ class Connection {
   std::uint64_t queued_ = 0;
   std::uint64_t sent_ = 0;
   std::deque<Incoming> incoming_;
-  std::size_t done_ = 0;  // of the posted receives
+  std::size_t done_ = 0;  // the number of completed receives
   std::array<Byte, kLengthNbytes> length_{};
   std::size_t filled_;
   bool within_frame_ = false;

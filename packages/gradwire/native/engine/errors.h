@@ -12,11 +12,11 @@ namespace gradwire::engine {
 
 struct Segment {
   float* values;
-  std::size_t start;  // in the bucket
+  std::size_t start;  // position in the bucket
   std::size_t count;
 };
 
-// The receivers of the error: none, sums of squares by ranges of the bucket, or these and the error of each value.
+// The memory for the error: none, sums of squares for each range of the bucket, or these and each value's error.
 struct Errors {
   float* lost = nullptr;  // null without error feedback
   const std::int64_t* borders = nullptr;
@@ -25,8 +25,8 @@ struct Errors {
 
   bool are_measured() const { return sums != nullptr; }
 
-  // Adds the error of a payload that encodes the segment, whose values become the decoded ones, divided, if `adopts`.
-  // `scratch` is memory for the decoded values.
+  // Adds the error of the payload that encodes the segment. With `adopts`, the segment's values are replaced with the
+  // decoded values, divided. `scratch` is memory for the decoded values.
   Loss measure(const Target& target, const Payload& payload, const Segment& segment, bool adopts, float divisor,
                std::vector<float>& scratch, int threads) const;
 

@@ -12,7 +12,7 @@ constexpr Byte kMagic[4] = {'G', 'R', 'D', 'W'};
 constexpr Byte kVersion = 1;
 constexpr std::uint16_t kAverage = 1;
 
-// The places of the fields, little-endian.
+// The positions of the header's fields, which are little-endian.
 constexpr std::size_t kVersionAt = 4;
 constexpr std::size_t kCodecAt = 5;
 constexpr std::size_t kFlagsAt = 6;
@@ -25,7 +25,7 @@ constexpr std::size_t kChecksumAt = 28;
 
 void sign(const Target& target, Byte* frame) { store_word(frame + kChecksumAt, target.crc32c(frame, kChecksumAt, 0)); }
 
-// A frame without a step belongs to every step.
+// A frame without a step is valid in every step.
 bool agree(std::uint16_t got, std::uint16_t expected) {
   const auto differ = static_cast<std::uint16_t>(got ^ expected);
   return (differ & kAverage) == 0 && (differ >> 1 == 0 || got >> 1 == 0 || expected >> 1 == 0);

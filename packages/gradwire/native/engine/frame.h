@@ -20,18 +20,18 @@ struct Header {
   std::uint32_t sequence;
 };
 
-// Writes the header of a payload, which may lie elsewhere.
+// Writes the header of a payload, which may be anywhere in memory.
 void write_header(const Target& target, Byte* frame, const Byte* payload, std::size_t payload_nbytes,
                   const Header& header);
 
-// Writes the header before a payload, which is already in its place, and returns the size of the frame.
+// Writes the header in front of a payload, which is already in place, and returns the frame's size.
 std::size_t seal(const Target& target, Byte* frame, std::size_t payload_nbytes, const Header& header);
 
 // Changes the sequence number of a valid frame.
 void renumber(const Target& target, Byte* frame, std::uint32_t sequence);
 
 // Returns whether a frame has the expected header and an intact payload of at most `most_nbytes`, and sets the payload's
-// size. It accepts what wire.open_frame accepts; that function names what is wrong with a refused frame.
+// size. It accepts the same frames as wire.open_frame, which has the reason for refusing a frame.
 bool open(const Target& target, const Byte* frame, std::size_t nbytes, const Header& expected, std::size_t most_nbytes,
           std::size_t& payload_nbytes);
 

@@ -1,4 +1,4 @@
-// A run's frames on their way out.
+// A run's outgoing frames.
 #pragma once
 
 #include <cstddef>
@@ -9,8 +9,8 @@
 
 namespace gradwire::engine {
 
-// A sealed frame, and the pool of its memory. `is_finished` if its send needs no more work on the segment's values;
-// `values` are those that it carries as they lie in the bucket, which mustn't change until it has left.
+// A sealed frame, and the pool of its memory. If `is_finished`, the segment's values need no more work after the send.
+// If the frame sends values directly from the bucket, they are `values`, and mustn't change until it is sent.
 struct Frame {
   Byte* memory = nullptr;
   std::size_t nbytes = 0;  // without `values`

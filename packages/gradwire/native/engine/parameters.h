@@ -7,12 +7,12 @@
 
 namespace gradwire::engine {
 
-// The copies between a bucket and the exchanged values, where each parameter is padded with zeros.
+// The copies between a bucket and the exchanged values, in which each parameter is padded with zeros.
 struct Copies {
   float* bucket = nullptr;  // null without copies
-  const std::int64_t* starts = nullptr;   // in the bucket
-  const std::int64_t* counts = nullptr;   // of values
-  const std::int64_t* borders = nullptr;  // in the exchanged values; one more than there are parameters
+  const std::int64_t* starts = nullptr;   // positions in the bucket
+  const std::int64_t* counts = nullptr;   // numbers of values
+  const std::int64_t* borders = nullptr;  // positions in the exchanged values, and their end
   std::size_t parameters = 0;
 
   // Copies the exchanged values [start, stop) from the bucket.
@@ -23,7 +23,7 @@ struct Copies {
     });
   }
 
-  // Copies them to the bucket.
+  // Copies the exchanged values [start, stop) to the bucket.
   void take_back(const float* values, std::int64_t start, std::int64_t stop) const {
     for_each_part(start, stop, [&](std::int64_t to, std::int64_t from, std::int64_t count, std::int64_t /*zeros*/) {
       std::copy_n(values + from, count, bucket + to);
@@ -31,8 +31,8 @@ struct Copies {
   }
 
  private:
-  // Calls work(position in the bucket, position in the exchanged values, number of values, number of zeros) for each part
-  // of a parameter.
+  // Calls work(position in the bucket, position in the exchanged values, number of values, number of zeros) for each
+  // parameter's part of the range.
   template <typename Work>
   void for_each_part(std::int64_t start, std::int64_t stop, const Work& work) const {
     const auto all = static_cast<std::ptrdiff_t>(parameters);

@@ -14,14 +14,14 @@ namespace gradwire::engine {
 
 namespace {
 
-// The largest number of receives posted early, and of frames in flight, as frame_order.AHEAD.
+// The limit on receives posted early, and on frames in flight; equal to frame_order.AHEAD.
 constexpr std::size_t kAhead = 4;
-// The largest number of frames that are encoded before their turn; a ring needs one more than are in flight.
+// The largest number of frames encoded early. A ring needs one more than the number of frames in flight.
 constexpr std::size_t kMostReady = 2 * kAhead;
 
-struct Failed {};  // thrown once the outcome says why
+struct Failed {};  // thrown once the outcome has the reason
 
-// Returns whether payloads are the floats as they lie in memory.
+// Returns whether payloads are the floats themselves.
 bool is_plain(const Codec& codec) {
   const bool keeps_all = codec.format == find_format("pack") && codec.params.a == 32 && codec.of_sums.a == 32;
   return std::endian::native == std::endian::little && keeps_all && codec.exact;
@@ -70,7 +70,7 @@ class Run {
     while (!in_flight_.empty()) retire();
   }
 
-  // The receives that no action has taken.
+  // The receives that no action has used.
   std::vector<std::size_t> posted() const { return {posted_.begin(), posted_.end()}; }
 
  private:
@@ -132,7 +132,8 @@ class Run {
     return frame;
   }
 
-  // Encodes a segment, and adopts finished sums at once if the format gains by it; returns the size of the payload.
+  // Encodes a segment, and immediately adopts finished sums if that is faster in this format. Returns the payload's
+  // size.
   std::size_t encode_payload(const Action& action, Frame& frame) {
     const Format& format = *request_.codec.format;
     Byte* const out = frame.memory + kHeaderNbytes;
@@ -148,7 +149,7 @@ class Run {
     return nbytes;
   }
 
-  // Returns whether an action replaces its segment with decoded values that no measurement compares.
+  // Returns whether an action replaces its segment with decoded values without measuring their error.
   bool is_adopted(const Action& action) const {
     return action.what == Do::publish && !request_.codec.exact && !request_.errors.are_measured();
   }
@@ -157,7 +158,7 @@ class Run {
     return action.what == Do::publish ? request_.codec.of_sums : request_.codec.params;
   }
 
-  // Returns the frame of an action that was encoded before its turn; without memory if there is none.
+  // Returns the frame of an action if it was encoded early, otherwise a frame without memory.
   Frame take_ready(std::size_t index) {
     const auto found = ready_.find(index);
     if (found == ready_.end()) return {};
@@ -166,7 +167,7 @@ class Run {
     return frame;
   }
 
-  // Returns whether the sum of a segment, to which a frame is added, is to be encoded at once, while the cache holds it.
+  // Returns whether to encode a segment's sum as soon as a frame has been added to it, while the sum is in the cache.
   bool is_relayed(std::size_t index) const {
     return encoding_after_[index] != kNone && ready_.size() < kMostReady && relays(*request_.codec.format);
   }
@@ -213,7 +214,7 @@ class Run {
     in_flight_.push_back({index, frame, peer_of(action).connection.send(parts, activity_)});
   }
 
-  // Waits until no send carries the values of a segment that are about to change.
+  // Waits until no send uses the values of a segment that are about to change.
   void await_values(const Action& action) {
     await_leaving([&](const InFlight& each) { return each.frame.values == values_of(action) && each.frame.count > 0; });
   }
@@ -318,7 +319,7 @@ class Run {
     finished(action, finish(target_, values_of(action), action.count(), request_.ranks, request_.threads));
   }
 
-  // Takes note of a segment with its final values.
+  // Records that a segment has its final values.
   void finished(const Action& action, bool finite) {
     outcome_.finite &= finite;
     take_back(action);
@@ -346,7 +347,7 @@ class Run {
     if (request_.copies.bucket != nullptr) request_.copies.take_back(request_.values, action.start, action.stop);
   }
 
-  // Moves all frames that can move until is_done(), or fails.
+  // Moves all frames that can move until is_done(); fails if that isn't reached.
   template <typename IsDone, typename FaultOf>
   void wait(Connection& own, std::size_t action, const IsDone& is_done, const FaultOf& fault_of) {
     if (is_done()) return;

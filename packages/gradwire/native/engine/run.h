@@ -1,6 +1,6 @@
 // One run of a schedule, frame by frame, without the interpreter: encode, send, receive, validate, decode.
 //
-// gradwire/exchange/walk.py is the definition: the frames, their order, the windows and the waits are the same.
+// gradwire/exchange/walk.py is the definition; the frames, their order, the windows, and the waits are the same.
 #pragma once
 
 #include <cstddef>
@@ -24,7 +24,7 @@ namespace gradwire::engine {
 struct Codec {
   const Format* format;
   Params params;
-  Params of_sums;  // of the codec that encodes finished sums
+  Params of_sums;  // the parameters of the codec that encodes finished sums
   std::uint8_t id;
   std::uint32_t fingerprint;
   bool exact;
@@ -48,7 +48,7 @@ struct Request {
 // The result, and the costs as in gradwire/costs.py.
 struct Outcome {
   Status status = Status::done;
-  std::size_t action = 0;  // the one that failed
+  std::size_t action = 0;  // the failed action
   Fault fault;
   bool finite = true;
   bool lost_finite = true;
@@ -58,16 +58,16 @@ struct Outcome {
   std::uint64_t frames = 0;
   std::uint64_t wire_nbytes = 0;
   std::uint64_t raw_nbytes = 0;
-  std::vector<Byte> refused;         // the frame
-  std::vector<std::size_t> posted;  // the receives that were posted and not taken, as indices of actions
+  std::vector<Byte> refused;         // the refused frame
+  std::vector<std::size_t> posted;  // posted receives that no action has used, as indices of actions
 };
 
 class Engine {
  public:
   Engine() : incoming_(kMostFrameNbytes) {}
 
-  // Runs a schedule over connections without frames in flight. `is_interrupted` is called now and then while a wait lasts
-  // and may be empty. After a failure, the peers' connections still hold what was in flight.
+  // Runs a schedule over connections without frames in flight. `is_interrupted`, which may be empty, is called
+  // regularly during waits. After a failure, the peers' connections still hold the frames in flight.
   Outcome run(const Request& request, std::vector<Peer>& peers, Activity& activity,
               const std::function<bool()>& is_interrupted);
 

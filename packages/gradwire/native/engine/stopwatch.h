@@ -5,7 +5,7 @@
 
 namespace gradwire::engine {
 
-// Adds the seconds of its lifetime to a sum.
+// A timer that adds its lifetime in seconds to a sum.
 class Stopwatch {
  public:
   explicit Stopwatch(double& total) : total_(total), began_(now_s()) {}

@@ -8,11 +8,11 @@ namespace gradwire::engine {
 
 namespace {
 
-// The number of keepalives per timeout, as links/base.SIGNS.
+// The number of keepalives per timeout; equal to links/base.SIGNS.
 constexpr double kSigns = 4.0;
 constexpr double kMoment = 0.001;
 constexpr double kLongestSleep = 3600.0;
-// The longest time for which a thread that has to notice interrupts doesn't look for them.
+// The longest interval between two checks for interrupts, on a thread that must notice them.
 constexpr double kInterruptible = 0.2;
 
 }  // namespace

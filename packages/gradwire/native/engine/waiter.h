@@ -1,4 +1,4 @@
-// A run's waits: all connections go on while a run waits for one of them.
+// The waits of a run. While it waits for one connection, frames on all connections move.
 #pragma once
 
 #include <poll.h>
@@ -18,16 +18,16 @@ struct Peer {
   std::uint32_t next_received;
 };
 
-// The end of a run, or of a wait.
+// The way in which a run, or a wait, ended.
 enum class Status { done, frame_refused, payload_refused, link_failed, timed_out, interrupted };
 
 class Waiter {
  public:
-  // `is_interrupted` is called now and then while a wait lasts, and may be empty.
+  // `is_interrupted`, which may be empty, is called regularly during waits.
   Waiter(std::vector<Peer>& peers, Activity& activity, double timeout_s, const std::function<bool()>& is_interrupted)
       : peers_(peers), activity_(activity), timeout_s_(timeout_s), is_interrupted_(is_interrupted) {}
 
-  // Moves all frames that can move until is_done(), or until fault_of() is a fault.
+  // Moves all frames that can move until is_done() is true, or fault_of() returns a fault.
   template <typename IsDone, typename FaultOf>
   Status wait(Connection& own, const IsDone& is_done, const FaultOf& fault_of) {
     const double began = now_s();
@@ -46,7 +46,7 @@ class Waiter {
 
  private:
   void send_due_keepalives();
-  // Moves frames on the other connections, and returns the seconds that are left.
+  // Moves frames on the other connections, and returns the remaining seconds.
   double move_others(Connection& own, double began);
   // Sleeps until a frame can move.
   void sleep(double left_s);

@@ -1,5 +1,5 @@
-// Heap memory that ends exactly where the kernels must stop, so that a sanitizer sees any access past it. It starts a
-// few elements into its allocation, so that kernels meet every alignment.
+// Heap memory that ends exactly where kernels must stop, so that a sanitizer detects any access past it. It starts a
+// few elements into its allocation, so that kernels are tested with every alignment.
 #pragma once
 
 #include <cstddef>
@@ -31,7 +31,7 @@ class Buffer {
     if (size_ > 0) std::memset(data(), byte, size_ * sizeof(T));
   }
 
-  // Equal bits, so that NaN equals itself and 0 differs from -0.
+  // Compares bits, so that NaN equals itself, and 0 differs from -0.
   bool same_bits(const Buffer& other) const {
     return size_ == other.size_ && (size_ == 0 || std::memcmp(data(), other.data(), size_ * sizeof(T)) == 0);
   }

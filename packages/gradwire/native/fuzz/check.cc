@@ -21,7 +21,7 @@ namespace {
 Buffer<std::uint8_t> encode(const Case& chosen, const Engine& engine, const Buffer<float>& chunk, Random& random) {
   const std::size_t capacity = chosen.format->max_nbytes(chunk.size(), chosen.params);
   Buffer<std::uint8_t> out(capacity, random.below(8));
-  out.fill(static_cast<int>(random.below(256)));  // what lay there must not matter
+  out.fill(static_cast<int>(random.below(256)));  // old content must not matter
   const std::size_t nbytes =
       chosen.format->encode(*engine.target, chunk.data(), chunk.size(), out.data(), chosen.params, engine.threads);
   if (nbytes > capacity) fail(chosen, engine, chunk.size(), "the payload is larger than max_nbytes");
@@ -30,14 +30,14 @@ Buffer<std::uint8_t> encode(const Case& chosen, const Engine& engine, const Buff
   return payload;
 }
 
-// The decoded chunk, or nothing for a refused payload, which must leave the memory as it was.
+// Returns the decoded chunk, or nothing for an invalid payload, which must leave the memory unchanged.
 std::optional<Buffer<float>> decode(const Case& chosen, const Engine& engine, const Buffer<std::uint8_t>& payload,
                                     const Buffer<float>& before, bool add) {
   Buffer<float> out = before;
   const char* const reason = chosen.format->decode(*engine.target, payload.data(), payload.size(), out.data(),
                                                    out.size(), chosen.params, add, engine.threads);
   if (reason == nullptr) return out;
-  if (!out.same_bits(before)) fail(chosen, engine, out.size(), "a refused payload was written to the output");
+  if (!out.same_bits(before)) fail(chosen, engine, out.size(), "an invalid payload changed the output");
   return std::nullopt;
 }
 
@@ -47,7 +47,7 @@ bool is_sum(const Buffer<float>& sum, const Buffer<float>& accumulated, const Bu
   return sum.same_bits(expected);
 }
 
-// Finite numbers of gradient size: a NaN could keep the payload of either operand.
+// Finite numbers as large as gradients, because a sum with NaN could keep either operand's payload.
 Buffer<float> random_sums(Random& random, std::size_t n) {
   Buffer<float> sums(n, random.below(4));
   for (std::size_t i = 0; i < n; ++i) {
@@ -67,7 +67,7 @@ Buffer<std::uint8_t> check_encode(const Case& chosen, const Buffer<float>& chunk
     }
   }
   const auto decoded = decode(chosen, all[0], payload, random_sums(random, chunk.size()), false);
-  if (!decoded) fail(chosen, all[0], chunk.size(), "the decoder refuses the encoder's own payload");
+  if (!decoded) fail(chosen, all[0], chunk.size(), "the decoder rejects the encoder's own payload");
   for (std::size_t i = 0; i < chunk.size(); ++i) {
     if (!std::isfinite(chunk[i]) && std::isfinite((*decoded)[i])) {
       fail(chosen, all[0], chunk.size(), "a non-finite value became finite");
@@ -84,7 +84,7 @@ bool check_decode(const Case& chosen, const Buffer<std::uint8_t>& payload, std::
     const auto decoded = decode(chosen, engine, payload, before, false);
     const auto sum = decode(chosen, engine, payload, before, true);
     if (decoded.has_value() != expected.has_value() || sum.has_value() != expected.has_value()) {
-      fail(chosen, engine, n, "refused here and accepted there");
+      fail(chosen, engine, n, "rejected by this target, and accepted by the scalar one");
     }
     if (!expected) continue;
     if (!decoded->same_bits(*expected)) fail(chosen, engine, n, "decoded bits differ from the scalar ones");

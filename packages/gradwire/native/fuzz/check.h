@@ -1,4 +1,4 @@
-// The properties of every format, on every target and number of threads. Failures throw Failure.
+// Checks of every format, on every target and number of threads. They throw Failure.
 #pragma once
 
 #include <stdexcept>
@@ -13,15 +13,16 @@ struct Failure : std::runtime_error {
   using std::runtime_error::runtime_error;
 };
 
-// Encodes on all targets; the bytes must agree. Then the payload must be accepted and keep non-finite values so.
+// Encodes on all targets, whose bytes must agree. The payload must be valid, and non-finite values must stay
+// non-finite.
 Buffer<std::uint8_t> check_encode(const Case& chosen, const Buffer<float>& chunk, Random& random);
 
-// Decodes arbitrary bytes on all targets, which must agree on whether they are a payload of n elements, and on every
-// bit. A refused payload must leave the output untouched; decode_add must equal decode and an addition. Returns
-// whether it was accepted.
+// Decodes arbitrary bytes on all targets, which must agree on whether they are a valid payload of n elements, and on
+// every decoded bit. An invalid payload must leave the output unchanged, and decode_add must equal decode and an
+// addition. Returns whether the payload is valid.
 bool check_decode(const Case& chosen, const Buffer<std::uint8_t>& payload, std::size_t n, Random& random);
 
-// The checksum of all targets must agree, also when the bytes come in two pieces.
+// Compares the checksums of all targets, also for bytes in two pieces.
 void check_crc32c(const Buffer<std::uint8_t>& bytes, Random& random);
 
 }  // namespace gradwire::fuzz

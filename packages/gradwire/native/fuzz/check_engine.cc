@@ -49,7 +49,7 @@ class Sockets {
 
 std::array<std::int64_t, 5> borders_of(std::int64_t n) { return {0, n / 4, n / 2, n / 2 + n / 8, n}; }
 
-// A ring of two ranks, in two segments a chunk.
+// A ring of two ranks, with two segments per chunk.
 std::vector<Action> schedule(std::int64_t rank, std::int64_t n) {
   const std::array<std::int64_t, 5> borders = borders_of(n);
   std::vector<Action> actions;
@@ -105,7 +105,7 @@ struct Rank {
   engine::Request request{};
 };
 
-// The averages of two ranks, segment by segment with the scalar kernels.
+// Returns the averages of two ranks, computed segment by segment with the scalar kernels.
 Buffer<float> averages(const Case& chosen, const Buffer<float>& one, const Buffer<float>& other) {
   const Target& target = *available_targets()[0];
   const Format& format = *chosen.format;
@@ -150,7 +150,7 @@ void exchange(const Case& chosen, Random& random, std::size_t n) {
   }
 }
 
-// The first frame that a correct peer of rank 0 sends, after its length.
+// Returns the first frame that a correct peer of rank 0 sends, preceded by its length.
 Buffer<std::uint8_t> first_frame(const Case& chosen, const Buffer<float>& chunk, std::size_t count) {
   Buffer<std::uint8_t> frame(8 + engine::kHeaderNbytes + chosen.format->max_nbytes(count, chosen.params), 0);
   std::uint8_t* const at = frame.data() + 8;
@@ -163,16 +163,16 @@ Buffer<std::uint8_t> first_frame(const Case& chosen, const Buffer<float>& chunk,
   return cut;
 }
 
-// A peer that sends these bytes and leaves. Returns whether the rank took the first frame.
+// Runs a rank whose peer sends these bytes and disconnects. Returns whether the rank accepted the first frame.
 bool is_taken(const Case& chosen, const Buffer<float>& chunk, const Buffer<std::uint8_t>& bytes) {
   Rank rank(chosen, 0, chunk, false, false);
   Sockets sockets;
-  const std::size_t some = std::min<std::size_t>(bytes.size(), 1 << 16);  // fits the kernel's buffer
+  const std::size_t some = std::min<std::size_t>(bytes.size(), 1 << 16);  // fits into the kernel's buffer
   if (::send(sockets[1], bytes.data(), some, MSG_NOSIGNAL) < 0) throw Failure("a peer could not send");
   ::shutdown(sockets[1], SHUT_WR);
   const Outcome outcome = rank.run(0, sockets[0]);
   if (outcome.status == Status::done) throw Failure("an exchange ended without its peer");
-  if (outcome.status == Status::timed_out) throw Failure("a rank did not notice that its peer has left");
+  if (outcome.status == Status::timed_out) throw Failure("a rank did not detect that its peer had disconnected");
   const Action& failed = rank.actions[outcome.action];
   return !failed.receives() || failed.place > 0 || failed.step > 0;
 }
@@ -189,7 +189,7 @@ Verdicts check_engine(const std::vector<std::vector<Case>>& cases, Random& rando
   const Buffer<float> chunk = random_chunk(random, n);
   const auto count = static_cast<std::size_t>(n / 2 + n / 8 - n / 2);
   const Buffer<std::uint8_t> frame = first_frame(chosen, chunk, count);
-  if (!is_taken(chosen, chunk, frame)) throw Failure("an intact frame was refused");
+  if (!is_taken(chosen, chunk, frame)) throw Failure("an intact frame was rejected");
   for (int i = 0; i < kMutations; ++i) {
     (is_taken(chosen, chunk, mutated(random, frame)) ? verdicts.accepted : verdicts.refused) += 1;
   }

@@ -25,7 +25,7 @@ constexpr int kMutations = 8;
                 std::to_string(engine.threads) + " thread(s): " + reason);
 }
 
-// One value, few, skewed, or all alike.
+// Returns symbols with one value, few values, a skewed distribution, or a uniform one.
 Bytes random_symbols(Random& random, std::size_t n) {
   Bytes symbols(n, random.below(8));
   const std::size_t alphabet = std::size_t{1} << random.below(9);
@@ -81,11 +81,11 @@ std::optional<Bytes> apply_delta(const Engine& engine, const Weights& weights, c
   const char* const reason = delta_apply(*engine.target, weights.words, body.data(), body.size(), after.data(), n,
                                          false, engine.threads);
   if (reason == nullptr) return after;
-  if (!after.same_bits(weights.base)) fail("weights", n, engine, "a refused delta changed the weights");
+  if (!after.same_bits(weights.base)) fail("weights", n, engine, "an invalid delta changed the weights");
   return std::nullopt;
 }
 
-// Near the masters, so that differences are small, or anything.
+// Returns weights near the masters, so that differences are small, or arbitrary weights.
 Weights random_weights(Random& random, const Buffer<float>& masters) {
   const Words words = random.one_in(4) ? Words::fp32 : Words::bf16;
   const std::size_t size = words == Words::bf16 ? 2 : 4;
@@ -112,9 +112,9 @@ Verdicts check_entropy(Random& random) {
   const std::vector<Engine> all = engines(n);
   const Bytes payload = encode_symbols(all[0], symbols, random);
   for (const Engine& engine : all) {
-    if (!encode_symbols(engine, symbols, random).same_bits(payload)) fail("symbols", n, engine, "another payload");
+    if (!encode_symbols(engine, symbols, random).same_bits(payload)) fail("symbols", n, engine, "the payload differs");
     const auto decoded = decode_symbols(engine, payload, n, random);
-    if (!decoded || !decoded->same_bits(symbols)) fail("symbols", n, engine, "other symbols came back");
+    if (!decoded || !decoded->same_bits(symbols)) fail("symbols", n, engine, "decoded symbols differ");
   }
   Verdicts verdicts;
   for (int i = 0; i < kMutations; ++i) {
@@ -123,8 +123,8 @@ Verdicts check_entropy(Random& random) {
     (expected ? verdicts.accepted : verdicts.refused) += 1;
     for (const Engine& engine : all) {
       const auto decoded = decode_symbols(engine, wrong, n, random);
-      if (decoded.has_value() != expected.has_value()) fail("symbols", n, engine, "refused here, accepted there");
-      if (expected && !decoded->same_bits(*expected)) fail("symbols", n, engine, "other symbols than the scalar ones");
+      if (decoded.has_value() != expected.has_value()) fail("symbols", n, engine, "targets disagree on validity");
+      if (expected && !decoded->same_bits(*expected)) fail("symbols", n, engine, "symbols differ from the scalar ones");
     }
   }
   return verdicts;
@@ -141,14 +141,14 @@ Verdicts check_delta(Random& random) {
   for (const Engine& engine : all) {
     Bytes other = weights.base;
     if (!encode_delta(engine, weights.words, masters, other, code, random).same_bits(body)) {
-      fail("weights", n, engine, "another delta");
+      fail("weights", n, engine, "the delta differs");
     }
-    if (!other.same_bits(after)) fail("weights", n, engine, "another base after encoding");
+    if (!other.same_bits(after)) fail("weights", n, engine, "the base after encoding differs");
     const auto applied = apply_delta(engine, weights, body, n);
-    if (!applied || !applied->same_bits(after)) fail("weights", n, engine, "other weights came back");
+    if (!applied || !applied->same_bits(after)) fail("weights", n, engine, "decoded weights differ");
     if (hash64(*engine.target, after.data(), after.size(), engine.threads) !=
         hash64(*all[0].target, after.data(), after.size(), 1)) {
-      fail("weights", n, engine, "another hash");
+      fail("weights", n, engine, "the hash differs");
     }
   }
   Verdicts verdicts;
@@ -158,8 +158,8 @@ Verdicts check_delta(Random& random) {
     (expected ? verdicts.accepted : verdicts.refused) += 1;
     for (const Engine& engine : all) {
       const auto applied = apply_delta(engine, weights, wrong, n);
-      if (applied.has_value() != expected.has_value()) fail("weights", n, engine, "refused here, accepted there");
-      if (expected && !applied->same_bits(*expected)) fail("weights", n, engine, "other weights than the scalar ones");
+      if (applied.has_value() != expected.has_value()) fail("weights", n, engine, "targets disagree on validity");
+      if (expected && !applied->same_bits(*expected)) fail("weights", n, engine, "weights differ from the scalar ones");
     }
   }
   return verdicts;

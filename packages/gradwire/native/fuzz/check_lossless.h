@@ -1,5 +1,4 @@
-// The properties of the entropy coder and the weight deltas, on every target and number of threads. Failures throw
-// Failure.
+// Checks of the entropy coder and the weight deltas, on every target and number of threads. They throw Failure.
 #pragma once
 
 #include "random.h"
@@ -11,12 +10,12 @@ struct Verdicts {
   std::size_t accepted = 0;
 };
 
-// Random symbols: the same payload on all targets, and the symbols again. Then the payload gone wrong: the same verdict
-// everywhere, and the same symbols where it is accepted.
+// Encodes random symbols: all targets must give the same payload, and decode the same symbols. Then damages the
+// payload: all targets must agree on its validity, and decode a valid one to the same symbols.
 Verdicts check_entropy(Random& random);
 
-// Random masters and weights: the same delta on all targets, and the masters' words again. Then the delta gone wrong: the
-// same verdict everywhere, and weights that are as they were where it is refused.
+// Encodes random masters and weights: all targets must give the same delta, and decode the masters' words. Then damages
+// the delta: all targets must agree on its validity, and an invalid one must leave the weights unchanged.
 Verdicts check_delta(Random& random);
 
 }  // namespace gradwire::fuzz

@@ -20,7 +20,7 @@ constexpr unsigned kTos = 0x28;
 constexpr std::size_t kHeaders = nic::kEthernetNbytes + nic::kIpNbytes + nic::kTcpNbytes;
 constexpr std::uint32_t kFirst = 0xFFFFFFF0U;
 
-// A frame with right checksums, of which the receiver of the handshake sends the odd ones.
+// Returns a frame with correct checksums, from the initiator or, if `is_answer`, from the other host.
 Bytes make_frame(unsigned flags, std::uint32_t sequence, const Bytes& payload, bool is_answer, Random& random) {
   Bytes frame(kHeaders + payload.size(), random.below(8));
   frame.fill(0);
@@ -76,7 +76,7 @@ void check_whole(const std::vector<Bytes>& frames, const Bytes& sent) {
     nic::Packet packet;
     if (!nic::parse(copy.data(), copy.size(), packet) || packet.protocol() != nic::kTcp ||
         !nic::has_right_ip_checksum(packet) || !nic::has_right_tcp_checksum(packet)) {
-      throw Failure("a NIC gave its host a frame that is not whole");
+      throw Failure("a NIC passed an incomplete frame to its host");
     }
   }
 }
@@ -103,7 +103,7 @@ Verdicts check_nic(const std::vector<std::vector<Case>>& cases, Random& random) 
     const Bytes call = make_frame(flags, kFirst, nothing, is_answer, random);
     const auto sent = handle(is_answer ? far : near, true, call, 0);
     const auto came = handle(is_answer ? near : far, false, sent.at(0), 0);
-    if (came.size() != 1 || !came[0].same_bits(call)) throw Failure("a handshake has changed for the hosts");
+    if (came.size() != 1 || !came[0].same_bits(call)) throw Failure("a NIC changed the hosts' handshake");
   }
   const Bytes payload = random_payload(random);
   const Bytes segment = make_frame(nic::kAck, kFirst + 1 + static_cast<std::uint32_t>(random.below(4)), payload, false,
@@ -113,7 +113,7 @@ Verdicts check_nic(const std::vector<std::vector<Case>>& cases, Random& random) 
   Verdicts verdicts;
   for (const Bytes& frame : sent) {
     const auto came = handle(far, false, frame, 0);
-    if (came.size() != 1) throw Failure("a NIC has dropped what another one sent");
+    if (came.size() != 1) throw Failure("a NIC dropped another NIC's packet");
     check_whole(came, frame);
     for (int i = 0; i < kMutations; ++i) {
       const Bytes wrong = mutated(random, frame);

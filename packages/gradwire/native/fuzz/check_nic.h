@@ -1,4 +1,4 @@
-// The properties of the frames that a NIC handles, whatever their bytes are. Failures throw Failure.
+// Checks of a NIC with arbitrary frames. They throw Failure.
 #pragma once
 
 #include "cases.h"
@@ -7,8 +7,8 @@
 
 namespace gradwire::fuzz {
 
-// Two NICs shake hands and pass a segment. Then frames gone wrong on both sides: each passes as it is, is dropped, or is
-// restored to a whole packet.
+// Two NICs shake hands and pass on a segment. Then both sides send damaged frames; each must be passed on unchanged,
+// dropped, or restored to a whole packet.
 Verdicts check_nic(const std::vector<std::vector<Case>>& cases, Random& random);
 
 }  // namespace gradwire::fuzz

@@ -31,7 +31,7 @@ void check_largest(const Buffer<float>& chunk, int threads) {
   for (std::size_t i = 0; i < chunk.size(); ++i) {
     largest = std::max(largest, std::bit_cast<std::uint32_t>(std::fabs(chunk[i])));
   }
-  if (largest_bits(chunk.data(), chunk.size(), threads) != largest) fail(chunk.size(), threads, "another largest value");
+  if (largest_bits(chunk.data(), chunk.size(), threads) != largest) fail(chunk.size(), threads, "the largest value differs");
 }
 
 }  // namespace

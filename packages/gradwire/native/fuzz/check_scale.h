@@ -1,12 +1,12 @@
-// The properties of the powers of two of scaled codecs, on every number of threads. Failures throw Failure.
+// Checks of the power-of-two scales of scaled codecs, with every number of threads. They throw Failure.
 #pragma once
 
 #include "random.h"
 
 namespace gradwire::fuzz {
 
-// The largest magnitude of a random chunk, and its products with a power of two, which may replace it or be added to
-// sums: as float64 has them.
+// Compares a random chunk's largest magnitude, and its products with a power of two (stored or added), with float64
+// results.
 void check_scale(Random& random);
 
 }  // namespace gradwire::fuzz

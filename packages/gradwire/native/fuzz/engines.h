@@ -1,4 +1,4 @@
-// The targets and numbers of threads of all checks.
+// The targets and numbers of threads for all checks.
 #pragma once
 
 #include <vector>
@@ -13,7 +13,7 @@ struct Engine {
   int threads;
 };
 
-// All targets; with three threads too where the input is long enough to be split at all.
+// Returns all targets with one thread and, if the input is long enough to be divided, also with three.
 inline std::vector<Engine> engines(std::size_t n) {
   std::vector<Engine> all;
   for (const Target* const* target = available_targets(); *target != nullptr; ++target) {

@@ -1,5 +1,5 @@
-// Fuzzes every format, the entropy coder, the weight deltas, the NIC's frames, the engine, and scales on every target of this machine;
-// build it with sanitizers. A failure names the seed and the round that repeat it.
+// Fuzzes every format, the entropy coder, the weight deltas, the NIC's frames, the engine, and scales on every target
+// of this machine; build it with sanitizers. A failure prints the seed and the round that reproduce it.
 //
 //   fuzz_formats [--seconds S] [--rounds N] [--seed K] [--first-round R]
 #include <chrono>
@@ -20,7 +20,7 @@
 #include "gradwire/target.h"
 #include "inputs.h"
 
-// Sanitizers call this before they end the process; absent without them.
+// Sanitizers call this before they end the process; without sanitizers, it doesn't exist.
 extern "C" [[gnu::weak]] void __sanitizer_set_death_callback(void (*callback)());
 
 namespace {
@@ -39,7 +39,7 @@ struct Count {
   std::uint64_t rounds = 0;
   std::uint64_t refused = 0;
   std::uint64_t accepted = 0;
-  std::uint32_t crc32c = 0;  // of all payloads that were encoded: the same on every processor
+  std::uint32_t crc32c = 0;  // checksum of all encoded payloads, the same on every processor
 };
 
 std::uint64_t current_seed = 0;
@@ -122,7 +122,7 @@ void run(const Options& options) {
       counts["(scale)"].rounds += 1;
       continue;
     }
-    const std::uint64_t format = random.below(1 << 16);  // in this order, whatever the compiler's
+    const std::uint64_t format = random.below(1 << 16);  // in this order, whatever the compiler's order of evaluation
     const Case& chosen = pick(cases, format, random.below(1 << 16));
     run_round(chosen, random, counts[chosen.format->name]);
   }

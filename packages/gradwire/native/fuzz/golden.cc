@@ -1,5 +1,5 @@
-// Compares golden vectors with what every target of this machine makes of them, for machines without Python, such as an
-// emulated one. Standard input has a line for each vector, as scripts/golden_lines.py writes them:
+// Compares golden vectors with the results of every target of this machine, for machines without Python, such as
+// emulated ones. Standard input has one line per vector, in the format of scripts/golden_lines.py:
 //
 //   FORMAT A B C INPUT PAYLOAD DECODED      the last three as hexadecimal, INPUT and DECODED as words of floats
 #include <cstdio>
@@ -61,7 +61,7 @@ Vector parse(const std::string& line) {
   return vector;
 }
 
-// The sign and the payload of a NaN that arithmetic makes belong to the processor.
+// The sign and the payload of a computed NaN depend on the processor.
 bool same_floats(const std::vector<float>& left, const std::vector<float>& right) {
   if (left.size() != right.size()) return false;
   for (std::size_t i = 0; i < left.size(); ++i) {

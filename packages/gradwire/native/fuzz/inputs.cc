@@ -19,7 +19,7 @@ float signed_power_of_two(Random& random) {
   return random.one_in(2) ? power : -power;
 }
 
-// In [-1, 1), with more values near 0.
+// Returns a number in [-1, 1), more often near 0.
 float peaked(Random& random) {
   const double u = static_cast<double>(random.next() >> 11) * 0x1p-53 * 2.0 - 1.0;
   return static_cast<float>(u * u * u);
@@ -65,7 +65,7 @@ Buffer<std::uint8_t> mutated(Random& random, const Buffer<std::uint8_t>& payload
   Buffer<std::uint8_t> bytes(after, random.below(8));
   for (std::size_t i = 0; i < after; ++i) bytes[i] = i < before ? payload[i] : static_cast<std::uint8_t>(random.next());
   if (after == 0) return bytes;
-  // Half of the hits go to the first bytes, where exponents, scales and tags stand.
+  // Half of the changes are in the first bytes, where exponents, scales, and tags are.
   const auto place = [&] { return random.below(random.one_in(2) && after > 16 ? 16 : after); };
   switch (random.below(5)) {
     case 0:

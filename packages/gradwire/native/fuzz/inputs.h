@@ -1,4 +1,4 @@
-// The inputs of fuzzers: chunks with structure, and damaged payloads.
+// The fuzzers' inputs: structured chunks, and damaged payloads.
 #pragma once
 
 #include "buffer.h"
@@ -6,13 +6,14 @@
 
 namespace gradwire::fuzz {
 
-// Returns the number of elements of a chunk: mostly few, now and then enough to be split over threads.
+// Returns the number of elements of a chunk: mostly small, sometimes large enough for several threads.
 std::size_t random_length(Random& random);
 
-// Gradient-like values, arbitrary bit patterns, ties, huge or tiny values, runs of zeros; some with NaN or infinity.
+// Returns gradient-like values, arbitrary bit patterns, ties, huge or tiny values, or runs of zeros; sometimes with NaN
+// or infinity.
 Buffer<float> random_chunk(Random& random, std::size_t n);
 
-// Flipped bits, another length, foreign bytes or two bytes swapped.
+// Returns a payload with flipped bits, a different length, random bytes, or two bytes swapped.
 Buffer<std::uint8_t> mutated(Random& random, const Buffer<std::uint8_t>& payload);
 
 }  // namespace gradwire::fuzz

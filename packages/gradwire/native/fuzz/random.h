@@ -1,4 +1,4 @@
-// A small generator whose whole state is one number, so that a round is reproduced by its seed.
+// A small generator whose state is one number, so that a seed reproduces a round.
 #pragma once
 
 #include <cstddef>

@@ -1,4 +1,4 @@
-// Words shared by the AVX2 kernels; included by *_avx2.cc files alone.
+// Functions shared by the AVX2 kernels; included only by *_avx2.cc files.
 #pragma once
 
 #include <immintrin.h>
@@ -29,7 +29,8 @@ static inline __m128i load_quarter(const void* from) { return _mm_loadl_epi64(st
 
 static inline __m256i magnitude8(__m256i bits) { return _mm256_and_si256(bits, _mm256_set1_epi32(0x7FFFFFFF)); }
 
-// Floats to bfloat16: adds half of the kept unit, less one where the kept bits are even, and cuts; a NaN is cut and made quiet instead.
+// Rounds floats to bfloat16: adds half a unit of the kept bits, minus one if they are even, and truncates. A NaN is
+// truncated and made quiet.
 static inline __m128i bf16_of(const float* x) {
   const __m256i bits = load_vector(x);
   const __m256i upper = _mm256_srli_epi32(bits, 16);
@@ -48,8 +49,8 @@ static inline std::uint32_t largest_of(__m256i words) {
   return static_cast<std::uint32_t>(_mm_cvtsi128_si32(peak));
 }
 
-// Four vectors of dwords to one of bytes, saturated and in order: the packs work within 128-bit lanes, so that the
-// dwords come out as quartets of vectors 0 1 2 3 0 1 2 3, which the permutation sorts.
+// Narrows four vectors of dwords to one of bytes, saturated and in order. The packs work within 128-bit lanes, so their
+// results are quartets of the vectors 0 1 2 3 0 1 2 3, which the permutation sorts.
 static inline __m256i narrow_to_bytes(__m256i a, __m256i b, __m256i c, __m256i d) {
   const __m256i bytes = _mm256_packs_epi16(_mm256_packs_epi32(a, b), _mm256_packs_epi32(c, d));
   return _mm256_permutevar8x32_epi32(bytes, _mm256_setr_epi32(0, 4, 1, 5, 2, 6, 3, 7));
@@ -60,16 +61,16 @@ static inline void prefetch(const void* from, std::size_t ahead_nbytes) {
   _mm_prefetch(reinterpret_cast<const char*>(reinterpret_cast<std::uintptr_t>(from) + ahead_nbytes), _MM_HINT_T0);
 }
 
-// 32 signed nibbles in bytes, two to a byte, the first in the low half: the multiply-add makes low + 16 * high of each
-// pair; the pack works within lanes, hence the permutation.
+// Packs 32 signed nibbles, two per byte, the first in the low half. The multiply-add computes low + 16 * high of each
+// pair. The pack works within lanes, hence the permutation.
 static inline __m128i join_nibbles(__m256i bytes) {
   const __m256i nibbles = _mm256_and_si256(bytes, _mm256_set1_epi8(0x0F));
   const __m256i pairs = _mm256_maddubs_epi16(nibbles, _mm256_set1_epi16(0x1001));
   return _mm256_castsi256_si128(_mm256_permute4x64_epi64(_mm256_packus_epi16(pairs, pairs), 0xD8));
 }
 
-// The nibbles of the low 8 bytes, a byte each: a byte widened to a word, or-ed with itself four bits up, holds its
-// nibbles in two bytes.
+// Unpacks the nibbles of the low 8 bytes to one byte each. A byte widened to a word, or-ed with itself shifted by four
+// bits, has its nibbles in two bytes.
 static inline __m128i split_nibbles(__m128i bytes) {
   const __m128i words = _mm_cvtepu8_epi16(bytes);
   return _mm_and_si128(_mm_or_si128(words, _mm_slli_epi16(words, 4)), _mm_set1_epi8(0x0F));

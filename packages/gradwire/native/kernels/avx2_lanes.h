@@ -1,4 +1,4 @@
-// A table of permutations of eight dwords, in place of the compress and expand of AVX-512.
+// A table of permutations of eight dwords, which replaces the compress and expand instructions of AVX-512.
 #pragma once
 
 #include "kernels/avx2.h"
@@ -7,7 +7,7 @@ namespace gradwire {
 
 namespace {
 
-// The permutations of each set of lanes: `gather` brings them to the front, `spread` takes them back.
+// The permutations for each set of lanes: `gather` moves these lanes to the front, and `spread` moves them back.
 struct Permutations {
   alignas(32) std::uint32_t gather[256][8];
   alignas(32) std::uint32_t spread[256][8];

@@ -1,4 +1,4 @@
-// Words shared by the AVX-512 kernels; included by *_avx512.cc files alone.
+// Functions shared by the AVX-512 kernels; included only by *_avx512.cc files.
 #pragma once
 
 #include <immintrin.h>
@@ -19,7 +19,8 @@ static inline __m512i load16_bits(const float* x) { return _mm512_loadu_si512(x)
 
 static inline __m512i magnitude16(__m512i bits) { return _mm512_and_si512(bits, _mm512_set1_epi32(0x7FFFFFFF)); }
 
-// Floats to bfloat16: adds half of the kept unit, less one where the kept bits are even, and cuts; a NaN is cut and made quiet instead.
+// Rounds floats to bfloat16: adds half a unit of the kept bits, minus one if they are even, and truncates. A NaN is
+// truncated and made quiet.
 static inline __m256i bf16_of(const float* x) {
   const __m512i bits = load16_bits(x);
   const __m512i upper = _mm512_srli_epi32(bits, 16);
@@ -30,21 +31,22 @@ static inline __m256i bf16_of(const float* x) {
   return _mm512_cvtepi32_epi16(_mm512_mask_or_epi32(rounded, nan, upper, _mm512_set1_epi32(0x40)));
 }
 
-// The hardware prefetcher stops at the end of a 4 KiB page; asking for the next page's lines keeps the memory busy
-// while it starts again. Prefetching any address is harmless, so it is made from an integer, past the array's end too.
+// The hardware prefetcher stops at the end of a 4 KiB page. Prefetching the next page's lines keeps memory busy until
+// it restarts. Prefetching any address is harmless, even past the array's end, so the address is computed as an
+// integer.
 static inline void prefetch(const void* from, std::size_t ahead_nbytes) {
   _mm_prefetch(reinterpret_cast<const char*>(reinterpret_cast<std::uintptr_t>(from) + ahead_nbytes), _MM_HINT_T0);
 }
 
-// 32 signed nibbles in bytes, two to a byte, the first in the low half: the multiply-add makes low + 16 * high of each
+// Packs 32 signed nibbles, two per byte, the first in the low half. The multiply-add computes low + 16 * high of each
 // pair.
 static inline __m128i join_nibbles(__m256i bytes) {
   const __m256i nibbles = _mm256_and_si256(bytes, _mm256_set1_epi8(0x0F));
   return _mm256_cvtepi16_epi8(_mm256_maddubs_epi16(nibbles, _mm256_set1_epi16(0x1001)));
 }
 
-// The nibbles of 16 bytes, a byte each: a byte widened to a word, or-ed with itself four bits up, holds its nibbles in
-// two bytes.
+// Unpacks the nibbles of 16 bytes to one byte each. A byte widened to a word, or-ed with itself shifted by four bits,
+// has its nibbles in two bytes.
 static inline __m256i split_nibbles(const std::uint8_t* from) {
   const __m256i words = _mm256_cvtepu8_epi16(_mm_loadu_si128(reinterpret_cast<const __m128i*>(from)));
   return _mm256_and_si256(_mm256_or_si256(words, _mm256_slli_epi16(words, 4)), _mm256_set1_epi8(0x0F));

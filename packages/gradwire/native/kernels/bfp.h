@@ -1,4 +1,4 @@
-// Kernels of `bfp`: block floating point, a shared exponent and two's complement mantissas for each block.
+// Kernels of `bfp`: block floating point, with a shared exponent and two's complement mantissas for each block.
 #pragma once
 
 #include <cstddef>
@@ -10,7 +10,7 @@
 namespace gradwire {
 
 struct BfpKernels {
-  // n values, of which the last block may be short: ceil(n / block) blocks of bfp_block_nbytes at `out`.
+  // Encodes n values as ceil(n / block) blocks of bfp_block_nbytes each. The last block may be short.
   void (*encode)(const float* x, std::size_t n, int mantissa_bits, std::size_t block, std::uint8_t* out);
   void (*decode)(const std::uint8_t* payload, std::size_t n, int mantissa_bits, std::size_t block, float* out,
                  bool add);
@@ -29,26 +29,27 @@ static inline std::size_t bfp_block_nbytes(int mantissa_bits, std::size_t block)
   return 1 + block * static_cast<std::size_t>(mantissa_bits + 1) / 8;
 }
 
-// The exponent byte of a block from the bits of its largest magnitude.
+// Returns a block's exponent byte, given the bits of its largest magnitude.
 static inline std::uint32_t bfp_exponent(std::uint32_t peak_bits) {
   const std::uint32_t exponent = peak_bits >> 23;
   return exponent < kBfpSmallestExponent ? 0 : exponent;
 }
 
-// Returns the factor of values before they are rounded, or 0 if all mantissas are 0 for any values.
+// Returns the factor by which values are multiplied before rounding, or 0 if all mantissas are 0.
 static inline float bfp_encode_scale(std::uint32_t exponent, int mantissa_bits) {
   if (exponent == 0 || exponent == kBfpNanExponent) return 0.0F;
   return power_of_two(mantissa_bits - 1 + 127 - static_cast<int>(exponent));
 }
 
-// Returns the factor of mantissas. Products are exact: a mantissa has at most 16 bits, and this is a power of two.
+// Returns the factor by which mantissas are multiplied. The products are exact, because a mantissa has at most 16 bits,
+// and the factor is a power of two.
 static constexpr float bfp_decode_scale(std::uint32_t exponent, int mantissa_bits) {
   if (exponent == 0) return 0.0F;
   if (exponent == kBfpNanExponent) return float_of(kQuietNanBits);
   return power_of_two(static_cast<int>(exponent) - 127 - (mantissa_bits - 1));
 }
 
-// bfp_decode_scale by exponent byte for 7 mantissa bits, the vectored case: a load in the place of three cases.
+// bfp_decode_scale by exponent byte for 7 mantissa bits, the vectorised case: one load instead of three cases.
 struct BfpByteScales {
   float of[256];
 };
@@ -56,9 +57,9 @@ extern const BfpByteScales kBfpByteScales;
 
 namespace {
 
-// Vectors take blocks of 16 k with 7 mantissa bits, whose mantissas are whole bytes; others take the portable kernel.
-// A target's Blocks: encode(x, block, out) and decode<kAdd>(payload, block, out) a block; encode_16(x, out)
-// k16Blocks of 16, the paper's size.
+// Vector kernels process blocks of 16 k values with 7 mantissa bits, whose mantissas are whole bytes; other blocks use
+// the portable kernel. A target's Blocks has encode(x, block, out) and decode<kAdd>(payload, block, out) for one block,
+// and encode_16(x, out) for k16Blocks blocks of 16, the paper's size.
 inline constexpr int kBfpByteMantissa = 7;
 
 [[maybe_unused]] bool bfp_is_vectored(int mantissa_bits, std::size_t block) {

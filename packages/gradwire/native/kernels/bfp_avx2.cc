@@ -1,4 +1,5 @@
-// `bfp` with 7 mantissa bits, whose mantissas are whole bytes, in blocks of 16 k; others take the portable kernel.
+// `bfp` with 7 mantissa bits, whose mantissas are whole bytes, in blocks of 16 k values; others use the portable
+// kernel.
 #include "kernels/bfp.h"
 
 #include "kernels/avx2.h"
@@ -7,7 +8,7 @@ namespace gradwire {
 
 namespace {
 
-// 16 mantissas; the packs saturate at 127, the maximum at -127.
+// Computes 16 mantissas. The packs saturate at 127, and the maximum at -127.
 __m128i mantissas_of(const float* x, __m256 scale) {
   const __m256i low = _mm256_cvtps_epi32(_mm256_mul_ps(_mm256_loadu_ps(x), scale));
   const __m256i high = _mm256_cvtps_epi32(_mm256_mul_ps(_mm256_loadu_ps(x + 8), scale));
@@ -24,7 +25,7 @@ struct Blocks {
     for (std::size_t i = 0; i < block; i += 8) peak = _mm256_max_epu32(peak, magnitude8(load_vector(x + i)));
     const std::uint32_t exponent = bfp_exponent(largest_of(peak));
     const float scale = bfp_encode_scale(exponent, kBfpByteMantissa);
-    // A scale of 0 masks off the mantissas, since infinity * 0 is NaN.
+    // A scale of 0 masks off the mantissas, because infinity * 0 is NaN.
     const __m128i kept = _mm_set1_epi8(scale == 0.0F ? 0 : -1);
     *out++ = static_cast<std::uint8_t>(exponent);
     for (std::size_t i = 0; i < block; i += 16) {

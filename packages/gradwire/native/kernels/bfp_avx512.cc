@@ -1,4 +1,5 @@
-// `bfp` with 7 mantissa bits, whose mantissas are whole bytes, in blocks of 16 k; others take the portable kernel.
+// `bfp` with 7 mantissa bits, whose mantissas are whole bytes, in blocks of 16 k values; others use the portable
+// kernel.
 #include "kernels/bfp.h"
 
 #include "kernels/avx512.h"
@@ -12,8 +13,8 @@ inline void store_record(std::uint8_t* out, int exponent, __m128i mantissas) {
   _mm_storeu_si128(reinterpret_cast<__m128i*>(out + 1), mantissas);
 }
 
-// The largest of each of four vectors, in the order of the vectors, in every 128-bit lane: three rounds of halving
-// for all four at once take a quarter of the shuffles that four separate reductions take.
+// Returns the largest element of each of four vectors, in order, in every 128-bit lane. Halving all four at once takes
+// a quarter of the shuffles of four separate reductions.
 inline __m512i peaks_of(__m512i a, __m512i b, __m512i c, __m512i d) {
   const __m512i ab = _mm512_max_epu32(_mm512_unpacklo_epi32(a, b), _mm512_unpackhi_epi32(a, b));
   const __m512i cd = _mm512_max_epu32(_mm512_unpacklo_epi32(c, d), _mm512_unpackhi_epi32(c, d));
@@ -22,7 +23,7 @@ inline __m512i peaks_of(__m512i a, __m512i b, __m512i c, __m512i d) {
   return _mm512_max_epu32(peaks, _mm512_shuffle_i32x4(peaks, peaks, 0xB1));
 }
 
-// The mantissas of block kBlock of four, not yet saturated; its scale is lane kBlock of every 128-bit lane.
+// Returns the mantissas of block kBlock of four, not yet saturated. Its scale is lane kBlock of every 128-bit lane.
 template <int kBlock>
 inline __m512i mantissas_of(const float* x, __m512 scales) {
   const __m512 scale = _mm512_permute_ps(scales, kBlock * 0x55);
@@ -37,7 +38,7 @@ struct Blocks {
     for (std::size_t i = 16; i < block; i += 16) peak = _mm512_max_epu32(peak, magnitude16(load16_bits(x + i)));
     const std::uint32_t exponent = bfp_exponent(_mm512_reduce_max_epu32(peak));
     const float scale = bfp_encode_scale(exponent, kBfpByteMantissa);
-    // With a scale of 0, no lane is converted, since infinity * 0 is NaN.
+    // With a scale of 0, no lane is converted, because infinity * 0 is NaN.
     const __mmask16 lanes = scale == 0.0F ? __mmask16{0} : __mmask16{0xFFFF};
     *out++ = static_cast<std::uint8_t>(exponent);
     for (std::size_t i = 0; i < block; i += 16) {
@@ -63,7 +64,8 @@ struct Blocks {
     const __m512i bias = _mm512_set1_epi32(kBfpByteMantissa - 1 + 127 + 127);
     const __m512i scale_bits = _mm512_slli_epi32(_mm512_sub_epi32(bias, raw), 23);
     const __m512 scales = _mm512_castsi512_ps(_mm512_mask_mov_epi32(scale_bits, flushed, _mm512_setzero_si512()));
-    // The packs saturate and work within lanes; their dwords come out as quartets a b c d, which the permutation sorts.
+    // The packs saturate and work within lanes. Their results are quartets of dwords a b c d, which the permutation
+    // sorts.
     const __m512i sort = _mm512_setr_epi32(0, 4, 8, 12, 1, 5, 9, 13, 2, 6, 10, 14, 3, 7, 11, 15);
     const __m512i words_ab = _mm512_packs_epi32(mantissas_of<0>(x, scales), mantissas_of<1>(x, scales));
     const __m512i words_cd = _mm512_packs_epi32(mantissas_of<2>(x, scales), mantissas_of<3>(x, scales));

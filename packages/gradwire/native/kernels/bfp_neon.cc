@@ -1,4 +1,5 @@
-// `bfp` with 7 mantissa bits, whose mantissas are whole bytes, in blocks of 16 k; others take the portable kernel.
+// `bfp` with 7 mantissa bits, whose mantissas are whole bytes, in blocks of 16 k values; others use the portable
+// kernel.
 #include "kernels/bfp.h"
 
 #include "kernels/neon.h"
@@ -15,7 +16,7 @@ struct Blocks {
     for (std::size_t i = 0; i < block; i += 4) peak = vmaxq_u32(peak, magnitude4(load_bits(x + i)));
     const std::uint32_t exponent = bfp_exponent(vmaxvq_u32(peak));
     const float scale = bfp_encode_scale(exponent, kBfpByteMantissa);
-    // A scale of 0 masks off the mantissas, so that infinity * 0 never matters.
+    // A scale of 0 masks off the mantissas, because infinity * 0 is NaN.
     const int8x16_t kept = vdupq_n_s8(scale == 0.0F ? 0 : -1);
     *out++ = static_cast<std::uint8_t>(exponent);
     for (std::size_t i = 0; i < block; i += 16) {

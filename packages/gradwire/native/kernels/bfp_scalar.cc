@@ -18,7 +18,8 @@ std::uint32_t mantissa_of(float x, float scale) {
   return static_cast<std::uint32_t>(saturated) & ((2U << kMantissaBits) - 1);
 }
 
-// `count` values and zeros up to `block`. Where the scale is 0 all mantissas are, also those of infinity and NaN.
+// Encodes `count` values, and zeros up to `block`. With a scale of 0, all mantissas are 0, even those of infinity and
+// NaN.
 template <int kMantissaBits>
 void encode_block(const float* x, std::size_t count, std::size_t block, std::uint8_t* out) {
   const std::uint32_t exponent = bfp_exponent(peak_bits_of(x, count));

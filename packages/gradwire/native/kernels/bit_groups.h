@@ -1,5 +1,5 @@
 // Eight k-bit values as k whole bytes, little-endian without gaps. The width is a template argument, so that every
-// shift is a constant and the loops unroll; kernels pick the width once, from a table of all of them.
+// shift is a constant and the loops are unrolled. Kernels select the width once, from a table.
 #pragma once
 
 #include <cstddef>
@@ -13,7 +13,7 @@ inline constexpr std::size_t kGroup = 8;
 // The values must be below 2^kBits.
 template <int kBits>
 static inline void pack_group(const std::uint32_t* values, std::uint8_t* out) {
-  std::uint64_t words[5] = {};  // 256 bits at most; the fifth is named, never used
+  std::uint64_t words[5] = {};  // 256 bits at most; the fifth word is addressed, but never used
   for (int i = 0; i < 8; ++i) {
     const int word = i * kBits / 64;
     const int shift = i * kBits % 64;

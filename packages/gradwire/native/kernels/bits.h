@@ -1,5 +1,6 @@
-// Bits and bytes of floats. Everything here is `static inline`: each kernel file is compiled for another instruction
-// set, and a shared (COMDAT) copy could be the one that an older machine cannot run (so no std::bit_cast either).
+// Bits and bytes of floats. Everything here is `static inline`: each kernel file is compiled for a different
+// instruction set, and a shared (COMDAT) copy could be one that an older machine can't run (for the same reason, there
+// is no std::bit_cast).
 #pragma once
 
 #include <cstddef>
@@ -16,7 +17,7 @@ static constexpr std::uint32_t bits_of(float value) { return __builtin_bit_cast(
 
 static constexpr float float_of(std::uint32_t bits) { return __builtin_bit_cast(float, bits); }
 
-// Little-endian words at any address.
+// Reads and writes little-endian words at any address.
 template <typename Word>
 static inline Word load_word(const std::uint8_t* from) {
   Word word;
@@ -29,32 +30,32 @@ static inline void store_word(std::uint8_t* to, Word word) {
   std::memcpy(to, &word, sizeof word);
 }
 
-// The one place where decode and decode_add differ: the old value is the left operand of a single float addition.
+// The only place where decode and decode_add differ: the old value is the left operand of a single float addition.
 template <bool kAdd>
 static inline void put(float* out, float value) {
   *out = kAdd ? *out + value : value;
 }
 
 // Rounds |value| < 2^22 to the nearest integer, ties to even: adding 1.5 * 2^23 leaves no bits for a fraction, so the
-// addition itself rounds, and the integer stands in the low bits. Unlike std::nearbyint this needs no library call.
+// addition itself rounds, and the integer is in the low bits. Unlike std::nearbyint, this needs no library call.
 static inline std::int32_t round_half_even(float value) {
   return static_cast<std::int32_t>(bits_of(value + 0x1.8p23F) - 0x4B400000U);
 }
 
-// Rounds to bfloat16, to nearest even; a NaN is cut and made quiet.
+// Rounds to bfloat16, to nearest even. A NaN is truncated and made quiet.
 static inline std::uint16_t bf16_of(float value) {
   const std::uint32_t bits = bits_of(value);
   if ((bits & kMagnitudeMask) > kInfinityBits) return static_cast<std::uint16_t>(bits >> 16 | 0x40U);
   return static_cast<std::uint16_t>((bits + 0x7FFFU + (bits >> 16 & 1U)) >> 16);
 }
 
-// 2^exponent for -149 <= exponent <= 127, subnormals included.
+// Returns 2^exponent for -149 <= exponent <= 127, including subnormals.
 static constexpr float power_of_two(int exponent) {
   return float_of(exponent >= -126 ? static_cast<std::uint32_t>(exponent + 127) << 23 : 1U << (exponent + 149));
 }
 
-// The largest |x| as bits: for floats without a sign the order of the bits is the order of the values, and every
-// infinity or NaN comes out as kInfinityBits or more.
+// Returns the largest |x| as bits. Without a sign, floats sort like their bits, and the bits of infinity and NaN are
+// kInfinityBits or more.
 static inline std::uint32_t peak_bits_of(const float* x, std::size_t n) {
   std::uint32_t peak = 0;
   for (std::size_t i = 0; i < n; ++i) {

@@ -1,8 +1,10 @@
-// Walking inceptionn's bursts. A burst's start is known only when the tags of the one before have been read, so this is
-// a chain of dependent loads. It is walked once: the sizes it notes let the decoder find the bursts by additions alone.
+// The walk over inceptionn's bursts. A burst's start is known only once the previous burst's tags have been read, so
+// the walk is a chain of dependent loads. It runs once, and records all sizes, from which the decoder computes the
+// bursts' starts by additions.
 //
-// To keep the chain short, the size of a burst is made for every byte of a piece of the payload, as if one began there,
-// 32 at a time; the walk then reads one byte per burst. Included by the files of AVX2 and AVX-512.
+// To keep the chain short, the size of a burst is computed for every byte of a piece of the payload, as if a burst
+// began there, 32 at a time. The walk then reads one byte per burst. Only the files of AVX2 and AVX-512 include this
+// file.
 #pragma once
 
 #include <immintrin.h>
@@ -18,10 +20,10 @@ namespace gradwire {
 
 namespace {
 
-constexpr std::size_t kPieceNbytes = 256;  // measured: short where zeros interrupt, long enough to pay for its start
+constexpr std::size_t kPieceNbytes = 256;  // measured: a trade-off between runs of zeros and start-up cost
 constexpr std::size_t kZerosNbytes = 8;    // four bursts without data
 
-// sizes[i] is the size of a burst that begins at at[i], for `count` bytes, a multiple of 32; reads one byte more.
+// Sets sizes[i] to the size of a burst that begins at at[i], for `count` bytes, a multiple of 32. Reads one more byte.
 void size_everywhere(const std::uint8_t* at, std::size_t count, std::uint8_t* sizes) {
   const __m256i nibble_sizes =
       _mm256_broadcastsi128_si256(_mm_setr_epi8(0, 1, 2, 4, 1, 2, 3, 5, 2, 3, 4, 6, 4, 5, 6, 8));
@@ -41,7 +43,7 @@ void size_everywhere(const std::uint8_t* at, std::size_t count, std::uint8_t* si
   }
 }
 
-// Near the payload's end, one burst after the other; see InceptionnKernels::measure.
+// Measures bursts one after the other, near the payload's end; see InceptionnKernels::measure.
 std::size_t measure_last_bursts(const std::uint8_t* payload, std::size_t nbytes, std::size_t position,
                                 const std::uint8_t* sizes_end, std::uint8_t* sizes) {
   for (; sizes < sizes_end; position += *sizes++) {

@@ -1,4 +1,4 @@
-// Kernels of `fp16` and `bf16`: two bytes a value, rounded to nearest even.
+// Kernels of `fp16` and `bf16`: two bytes per value, rounded to nearest even.
 #pragma once
 
 #include <cstddef>
@@ -22,7 +22,8 @@ extern const CastKernels kCastNeon;
 
 namespace {
 
-// A target has a Cast for each format: encode(x, out) takes kEncoded values, decode<kAdd>(payload, out) gives kDecoded.
+// A target has a Cast for each format. encode(x, out) encodes kEncoded values, and decode<kAdd>(payload, out) decodes
+// kDecoded values.
 template <typename Cast, auto kRest>
 void cast_to(const float* x, std::size_t n, std::uint8_t* out) {
   const std::size_t i = walk<Cast::kEncoded>(n, [&](std::size_t at) { Cast::encode(x + at, out + 2 * at); });

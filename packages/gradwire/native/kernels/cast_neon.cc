@@ -11,7 +11,8 @@ uint16x8_t fp16_of(const float* x) {
   return vreinterpretq_u16_f16(vcvt_high_f16_f32(vcvt_f16_f32(vld1q_f32(x)), vld1q_f32(x + 4)));
 }
 
-// Adds half of the kept unit, less one where the kept bits are even, and cuts; a NaN is cut and made quiet instead.
+// Rounds to bfloat16: adds half a unit of the kept bits, minus one if they are even, and truncates. A NaN is truncated
+// and made quiet.
 uint32x4_t raised_bf16(const float* x) {
   const uint32x4_t bits = load_bits(x);
   const uint32x4_t odd = vandq_u32(vshrq_n_u32(bits, 16), vdupq_n_u32(1));

@@ -1,5 +1,5 @@
 // The definition of `fp16` and `bf16`. A NaN keeps its sign and the upper bits of its payload and becomes quiet, as
-// the conversion instructions of x86 and Arm do it.
+// with the conversion instructions of x86 and Arm.
 #include "kernels/cast.h"
 
 #include "kernels/bits.h"

@@ -1,5 +1,5 @@
-// CRC32C by the crc32 instruction. It takes 3 cycles but a new one can start in each, so three streams run side by
-// side and are then merged (Gopal et al., "Fast CRC Computation for iSCSI Polynomial Using CRC32 Instruction", 2011).
+// CRC32C by the crc32 instruction. It takes 3 cycles, but one can start in every cycle, so three streams are processed
+// at once and then merged (Gopal et al., "Fast CRC Computation for iSCSI Polynomial Using CRC32 Instruction", 2011).
 #include "kernels/crc32c.h"
 
 #include <immintrin.h>
@@ -11,8 +11,8 @@ namespace gradwire {
 
 namespace {
 
-// The CRC after nbytes more zero bytes, that is crc * x^(8 nbytes): the carry-less product of two reflected words
-// comes out multiplied by x, and reducing it with the crc32 instruction multiplies by x^32, hence the 33.
+// Returns the CRC after nbytes more zero bytes, that is crc * x^(8 nbytes). The carry-less product of two reflected
+// words has an additional factor x, and its reduction by the crc32 instruction multiplies by x^32, hence the 33.
 template <std::size_t kNbytes>
 std::uint64_t shift(std::uint64_t crc) {
   constexpr std::uint32_t kFactor = power_of_x(8 * kNbytes - 33);
@@ -21,14 +21,14 @@ std::uint64_t shift(std::uint64_t crc) {
   return _mm_crc32_u64(0, static_cast<std::uint64_t>(_mm_cvtsi128_si64(product)));
 }
 
-// Consumes runs of three streams of kNbytes each.
+// Processes runs of three streams of kNbytes each.
 template <std::size_t kNbytes>
 std::uint64_t run_streams(const std::uint8_t*& data, std::size_t& nbytes, std::uint64_t crc) {
   while (nbytes >= 3 * kNbytes) {
     std::uint64_t second = 0;
     std::uint64_t third = 0;
     for (std::size_t i = 0; i < kNbytes; i += 8) {
-      if (i % 64 == 0) {  // three short streams are too many starts for the hardware prefetcher
+      if (i % 64 == 0) {  // three short streams start too often for the hardware prefetcher
         for (std::size_t stream = 0; stream < 3; ++stream) prefetch(data + stream * kNbytes + i, 3 * kNbytes);
       }
       crc = _mm_crc32_u64(crc, load_word<std::uint64_t>(data + i));

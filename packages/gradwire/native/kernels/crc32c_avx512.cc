@@ -1,6 +1,6 @@
-// CRC32C by carry-less products of 64 bytes: what four registers hold is multiplied by the power of x that moves it 256
-// bytes on, and added to the bytes there (Gopal et al., "Fast CRC Computation for Generic Polynomials Using PCLMULQDQ
-// Instruction", 2009).
+// CRC32C by carry-less products of 64 bytes. The contents of four registers are multiplied by the power of x that
+// shifts them by 256 bytes, and added to the bytes there (Gopal et al., "Fast CRC Computation for Generic Polynomials
+// Using PCLMULQDQ Instruction", 2009).
 #include <immintrin.h>
 
 #include "gradwire/target.h"
@@ -13,8 +13,8 @@ namespace {
 
 constexpr std::size_t kAtOnce = 256;
 
-// The factors for the low and the high half of 16 bytes that move `nbytes` on; products of reflected words come out
-// multiplied by x, so the powers are shifted by one.
+// Returns the factors that shift the low and the high half of 16 bytes by `nbytes`. Products of reflected words have an
+// additional factor x, so the powers are smaller by one.
 template <std::size_t kNbytes>
 __m128i factors() {
   constexpr std::uint64_t kLow = std::uint64_t{power_of_x(8 * kNbytes + 32)} << 1;
@@ -35,7 +35,7 @@ __m128i moved16(__m128i x) {
 
 __m512i load64(const std::uint8_t* data) { return _mm512_loadu_si512(data); }
 
-// Consumes all whole runs of 64 bytes, of which there are four or more; returns the CRC register.
+// Processes all whole runs of 64 bytes, at least four, and returns the CRC register.
 std::uint32_t fold(const std::uint8_t*& data, std::size_t& nbytes, std::uint32_t crc) {
   __m512i sums[4];
   for (std::size_t i = 0; i < 4; ++i) sums[i] = load64(data + 64 * i);

@@ -1,4 +1,5 @@
-// CRC32C by the crc32c instruction of Armv8. One stream: merging several takes instructions that fewer machines have.
+// CRC32C by the crc32c instruction of Armv8. It uses one stream, because merging several takes instructions that fewer
+// machines have.
 #include <arm_acle.h>
 
 #include "kernels/bits.h"

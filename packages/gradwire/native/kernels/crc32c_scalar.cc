@@ -1,5 +1,6 @@
-// CRC32C, eight bytes at a time by eight tables of 256 entries ("slicing by 8": table k holds the CRC of a byte that
-// k zero bytes follow), made at compile time from the polynomial. For little-endian machines, as the formats are.
+// CRC32C of eight bytes at a time, by eight tables of 256 entries ("slicing by 8": table k has the CRC of each byte
+// followed by k zero bytes), computed from the polynomial at compile time. It requires a little-endian machine, like
+// the formats.
 #include "kernels/crc32c.h"
 
 #include <array>

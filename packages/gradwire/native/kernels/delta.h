@@ -1,4 +1,4 @@
-// Kernels of the weight deltas (gradwire/delta.h), and their definition, which each target compiles for itself.
+// Kernels of the weight deltas (gradwire/delta.h), and their definition, which each target compiles separately.
 #pragma once
 
 #include <cstddef>
@@ -9,18 +9,18 @@
 
 namespace gradwire {
 
-// The escapes beyond the last one that vectors may store and load.
+// The number of escapes past the last one that vectors may store and load.
 inline constexpr std::size_t kEscapeSlack = 32;
-// Weights whose escapes are split into bytes at a time, from the L1 cache; a multiple of four.
+// The number of weights whose escapes are split into bytes at once, from the L1 cache; a multiple of four.
 inline constexpr std::size_t kDeltaTile = 4096;
 
 template <typename Word>
 struct DeltaCoder {
-  // Writes the classes of n weights, four to a byte, and the escapes, u - 3 of each weight of class 3: the lowest bytes to
-  // the first n bytes of `planes`, the next ones to the next n, and so on. `base` becomes the masters' words. Returns how
-  // many escapes there are.
+  // Writes the classes of n weights, four per byte, and the escapes, u - 3 of each weight of class 3: the lowest bytes
+  // to the first n bytes of `planes`, the next ones to the next n, and so on. Replaces `base` with the masters' words.
+  // Returns the number of escapes.
   std::size_t (*code)(const float* masters, std::size_t n, Word* base, std::uint8_t* classes, std::uint8_t* planes);
-  // The reverse; `escapes` has kEscapeSlack words more than there are weights of class 3.
+  // Applies classes and escapes to the words. `escapes` has kEscapeSlack more words than there are weights of class 3.
   void (*apply)(const std::uint8_t* classes, const Word* escapes, std::size_t n, Word* base);
 };
 
@@ -40,13 +40,13 @@ namespace {
 template <typename Word>
 constexpr Word kDeltaTop = static_cast<Word>(Word{1} << (8 * sizeof(Word) - 1));
 
-// All bits where the top one is set, else none.
+// Returns all bits set if the top bit is, else none.
 template <typename Word>
 Word delta_sign(Word word) {
   return static_cast<Word>(Word{0} - static_cast<Word>(word >> (8 * sizeof(Word) - 1)));
 }
 
-// To integers in total order and back: ... -1, -0, +0, 1 ..., with NaN at both ends.
+// Converts words to integers in total order, and back: ... -1, -0, +0, 1 ..., with NaN at both ends.
 template <typename Word>
 Word delta_order(Word word) {
   return static_cast<Word>(word ^ (delta_sign(word) & static_cast<Word>(~kDeltaTop<Word>)));
@@ -61,7 +61,7 @@ Word delta_word(float master) {
   }
 }
 
-// Four weights, or the rest of them: the definition.
+// The definition, for four weights or the rest.
 template <typename W>
 struct DeltaQuartet {
   using Word = W;
@@ -92,7 +92,7 @@ struct DeltaQuartet {
   }
 };
 
-// Calls `each` with a step and where it begins: as many of `Vector` as fit, then quartets, then what is left.
+// Calls `each` with a step and its start: as many steps of `Vector` as fit, then quartets, then the rest.
 template <typename Vector, typename Each>
 void delta_walk(std::size_t n, const Each& each) {
   using Quartet = DeltaQuartet<typename Vector::Word>;
@@ -156,7 +156,7 @@ void delta_apply(const std::uint8_t* classes, const Word* escapes, std::size_t n
   return count;
 }
 
-// The kernels of a target, by its vectors of 16-bit and of 32-bit weights.
+// The kernels of a target, given its vectors of 16-bit and 32-bit weights.
 template <typename Vector16, typename Vector32>
 constexpr DeltaKernels kDeltaKernelsOf = {
     .bf16 = {.code = delta_code<Vector16>, .apply = delta_apply<Vector16>},

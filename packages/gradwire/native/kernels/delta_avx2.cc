@@ -1,4 +1,5 @@
-// Deltas of weights: 16 of bfloat16, or 8 of float32, at a time. AVX2 (pdep and pext are slow where there is no AVX-512).
+// Weight deltas, for 16 weights of bfloat16 or 8 of float32 at a time, with AVX2 (pdep and pext are slow on processors
+// without AVX-512).
 #include "kernels/avx2_lanes.h"
 #include "kernels/delta.h"
 
@@ -18,7 +19,7 @@ struct Bf16Vector {
     return _mm256_xor_si256(words, _mm256_and_si256(sign, _mm256_set1_epi16(0x7FFF)));
   }
 
-  // Sixteen classes of 16 bits as four bytes: pairs to 4 bits, pairs of these to 8.
+  // Packs sixteen classes of 16 bits to four bytes: pairs to 4 bits, and pairs of these to 8.
   static Classes pack_classes(__m256i classes) {
     const __m256i pairs = _mm256_madd_epi16(classes, _mm256_set1_epi32(1 | 4 << 16));
     const __m256i words = _mm256_packus_epi32(pairs, pairs);
@@ -28,9 +29,9 @@ struct Bf16Vector {
     return static_cast<Classes>(_mm_cvtsi128_si32(four));
   }
 
-  // Four bytes of classes as sixteen words.
+  // Unpacks four bytes of classes to sixteen words.
   static __m256i unpack_classes(Classes classes) {
-    // Each word gets its byte, shifted so that its class has the bits 7..6.
+    // Each word gets its byte, shifted so that its class is in bits 7..6.
     const __m256i bytes = _mm256_shuffle_epi8(
         _mm256_set1_epi32(static_cast<int>(classes)),
         _mm256_setr_epi8(0, -1, 0, -1, 0, -1, 0, -1, 1, -1, 1, -1, 1, -1, 1, -1,  //
@@ -39,7 +40,7 @@ struct Bf16Vector {
     return _mm256_and_si256(_mm256_srli_epi16(raised, 6), _mm256_set1_epi16(3));
   }
 
-  // The words of a mask: the first eight in the bits 0..7, the others in 16..23.
+  // Returns the mask of words: the first eight in bits 0..7, the others in bits 16..23.
   static unsigned words_of(__m256i mask) {
     return static_cast<unsigned>(_mm256_movemask_epi8(_mm256_packs_epi16(mask, mask))) & 0x00FF00FFU;
   }
@@ -96,7 +97,7 @@ struct Fp32Vector {
     return _mm256_xor_si256(words, _mm256_and_si256(sign, _mm256_set1_epi32(0x7FFFFFFF)));
   }
 
-  // The bits of two bytes in turn.
+  // Interleaves the bits of two bytes.
   static Classes interleave(unsigned low, unsigned high) {
     unsigned both = low | high << 16;
     both = (both | both << 4) & 0x0F0F0F0FU;

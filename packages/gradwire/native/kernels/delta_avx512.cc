@@ -1,4 +1,4 @@
-// Deltas of weights: 32 of bfloat16, or 16 of float32, at a time. AVX-512 F, BW, DQ, VL and BMI2.
+// Weight deltas, for 32 weights of bfloat16 or 16 of float32 at a time, with AVX-512 F, BW, DQ, VL, and BMI2.
 #include "kernels/avx512.h"
 #include "kernels/delta.h"
 
@@ -11,7 +11,7 @@ constexpr std::size_t kPrefetchNbytes = 4096;
 
 __m512i join(__m256i low, __m256i high) { return _mm512_inserti64x4(_mm512_castsi256_si512(low), high, 1); }
 
-// The lower and the upper bits of classes, in turn, and back.
+// Interleaves the lower and the upper bits of classes, and back.
 std::uint64_t interleave(std::uint32_t low, std::uint32_t high) {
   return _pdep_u64(low, kLowBits) | _pdep_u64(high, kLowBits << 1);
 }
@@ -30,7 +30,7 @@ struct Bf16Vector {
     return _mm512_xor_si512(words, _mm512_and_si512(sign, _mm512_set1_epi16(0x7FFF)));
   }
 
-  // There is no instruction for words of 16 bits in this target, so that each half goes through dwords.
+  // This target has no such instruction for 16-bit words, so each half is processed as dwords.
   static void store_escapes(__m512i words, __mmask32 which, Word*& at) {
     const auto store = [&](__m256i half, __mmask16 mask) {
       const __m512i chosen = _mm512_maskz_compress_epi32(mask, _mm512_cvtepu16_epi32(half));

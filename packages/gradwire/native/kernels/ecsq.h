@@ -1,10 +1,10 @@
-// Kernels of `ecsq`: values as whole numbers q of steps, before the entropy coder. Two signed nibbles to a byte hold q
-// from -7 to 7, the first value in the low one; -8 stands for an escape, a q further from 0 in a word of its own:
-// 2 (|q| - 8), plus 1 where q is negative.
+// Kernels of `ecsq`: values as integer multiples q of a step, before entropy coding. A byte has two signed nibbles, the
+// first value in the low one, with q from -7 to 7. The nibble -8 marks an escape: q is larger and has a separate word,
+// 2 (|q| - 8), plus 1 if q is negative.
 //
-// A value with q = 0 may have a foot, a symbol for what is left of it, |x| <= scale / 2, in powers of the square root of
-// two or so: one bit of mantissa. Foot 0 is 0; foot 1 + 2 d + (1 where x is negative) is the float d places below 1 / 2
-// among those whose mantissa has one bit after its first, times scale. With d up to 30, feet reach down to 2^-16.
+// A value with q = 0 may have a foot: a symbol for its remainder, |x| <= scale / 2, with one bit of mantissa. Foot 0 is
+// 0. Foot 1 + 2 d, plus 1 if x is negative, is scale times the float d places below 1 / 2 among the floats with one
+// explicit mantissa bit. With d up to 30, feet reach down to 2^-16.
 #pragma once
 
 #include <cstddef>
@@ -16,27 +16,27 @@
 namespace gradwire {
 
 inline constexpr std::int32_t kFirstEscape = 8;
-// The escapes beyond the last one that vectors may store and load.
+// The number of escapes past the last one that vectors may store and load.
 inline constexpr std::size_t kEcsqSlack = 32;
-// Floats of one bit of mantissa are whole numbers once their other bits are shifted away.
+// Floats with one mantissa bit are consecutive integers once the other bits are shifted out.
 inline constexpr unsigned kFootShift = 22;
 inline constexpr std::uint32_t kFirstFoot = 126U << 1;  // 1 / 2
 inline constexpr std::uint32_t kLastFoot = kFirstFoot - 30;
 inline constexpr std::uint8_t kMostFoot = 62;
 
 struct EcsqKernels {
-  // q = x * inverse, rounded half to even; |q| is below 2^15. Writes ceil(n / 2) bytes of codes, an unused nibble 0, and
-  // the escapes. Returns how many there are; `escapes` has room for n + kEcsqSlack.
+  // Computes q = x * inverse, rounded half to even; |q| is below 2^15. Writes ceil(n / 2) bytes of codes, with an
+  // unused nibble 0, and the escapes. Returns the number of escapes; `escapes` has room for n + kEcsqSlack.
   std::size_t (*to_codes)(const float* x, std::size_t n, float inverse, std::uint8_t* codes, std::uint16_t* escapes);
-  // Returns the number of nibbles of these bytes of codes that are `nibble`.
+  // Returns the number of nibbles in these bytes of codes that equal `nibble`.
   std::size_t (*count)(const std::uint8_t* codes, std::size_t nbytes, std::uint8_t nibble);
-  // y = q * scale, where the largest q does not overflow; `escapes` has kEcsqSlack words more than these codes need.
-  // Returns how many escapes there were.
+  // Computes y = q * scale, if the largest q doesn't overflow. `escapes` has kEcsqSlack more words than these codes
+  // need. Returns the number of escapes.
   std::size_t (*from_codes)(const std::uint8_t* codes, const std::uint16_t* escapes, std::size_t n, float scale,
                             float* out, bool add);
-  // The feet of the values with q = 0. Returns how many there are; `feet` has room for n + kEcsqSlack.
+  // Writes the feet of the values with q = 0, and returns their number. `feet` has room for n + kEcsqSlack.
   std::size_t (*to_feet)(const float* x, std::size_t n, float inverse, std::uint8_t* feet);
-  // Adds the feet of the nibbles 0; they have kEcsqSlack symbols more than these codes need. Returns how many there were.
+  // Adds the feet of the nibbles 0, and returns their number. `feet` has kEcsqSlack more symbols than these codes need.
   std::size_t (*add_feet)(const std::uint8_t* codes, const std::uint8_t* feet, std::size_t n, float scale, float* out);
 };
 
@@ -55,9 +55,9 @@ namespace {
   return count;
 }
 
-// A target's Codes is made with what values or codes are multiplied by. Its steps: to_codes(x, codes, escapes) takes
-// kEncoded values; from_codes<kAdd>(codes, escapes, out) gives kDecoded; count(codes, nibble) looks at kCounted bytes;
-// to_feet(x, feet) takes kWithFeet values; all move on what they are given by reference.
+// A target's Codes is constructed with the factor of values or codes. Its steps advance the arguments passed by
+// reference: to_codes(x, codes, escapes) encodes kEncoded values, from_codes<kAdd>(codes, escapes, out) decodes
+// kDecoded values, count(codes, nibble) counts in kCounted bytes, and to_feet(x, feet) encodes kWithFeet values.
 template <typename Codes>
 std::size_t ecsq_to_codes(const float* x, std::size_t n, float inverse, std::uint8_t* codes, std::uint16_t* escapes) {
   const Codes to(inverse);
@@ -99,7 +99,7 @@ std::size_t ecsq_to_feet(const float* x, std::size_t n, float inverse, std::uint
   return static_cast<std::size_t>(next - feet);
 }
 
-// The kernel of targets without a gain from vectors.
+// The kernel of targets on which vectors aren't faster.
 [[maybe_unused]] std::size_t ecsq_add_feet(const std::uint8_t* codes, const std::uint8_t* feet, std::size_t n,
                                            float scale, float* out) {
   return kEcsqScalar.add_feet(codes, feet, n, scale, out);

@@ -1,5 +1,5 @@
-// The codes of `ecsq`, 32 values (encoding) or 16 at a time. AVX2 and BMI. Escapes are rare: the values with one are
-// looked at one by one.
+// The codes of `ecsq`, for 32 values (encoding) or 16 (decoding) at a time, with AVX2 and BMI. Escapes are rare, so
+// values with an escape are processed one by one.
 #include "kernels/avx2.h"
 #include "kernels/ecsq.h"
 
@@ -7,7 +7,7 @@ namespace gradwire {
 
 namespace {
 
-// Writes the escapes among 32 values; their q are all there, in order.
+// Writes the escapes among 32 values, whose q are in order.
 std::uint16_t* store_escapes(const __m256i (&q)[4], unsigned which, std::uint16_t* at) {
   alignas(32) std::int32_t values[32];
   for (int v = 0; v < 4; ++v) store_vector(values + 8 * v, q[v]);
@@ -34,7 +34,7 @@ struct Codes {
     const __m256i most = _mm256_set1_epi8(kFirstEscape - 1);
     __m256i q[4];
     for (int v = 0; v < 4; ++v) q[v] = _mm256_cvtps_epi32(_mm256_mul_ps(_mm256_loadu_ps(x + 8 * v), factor));
-    __m256i bytes = narrow_to_bytes(q[0], q[1], q[2], q[3]);  // saturated, so that escapes are still seen
+    __m256i bytes = narrow_to_bytes(q[0], q[1], q[2], q[3]);  // saturated, so that escapes are still detected
     const __m256i far = _mm256_cmpgt_epi8(_mm256_abs_epi8(_mm256_max_epi8(bytes, _mm256_set1_epi8(-127))), most);
     const auto which = static_cast<unsigned>(_mm256_movemask_epi8(far));
     if (which != 0) {
@@ -68,7 +68,7 @@ struct Codes {
     put8<kAdd>(out + 8, _mm256_mul_ps(_mm256_cvtepi32_ps(second), factor));
   }
 
-  // The symbols of all values are made; those with q = 0 are picked one by one.
+  // Symbols are computed for all values, and those with q = 0 are selected one by one.
   void to_feet(const float* x, std::uint8_t*& feet) const {
     const __m256i sign = _mm256_set1_epi32(INT32_MIN);
     const __m256i value = _mm256_castps_si256(_mm256_mul_ps(_mm256_loadu_ps(x), factor));

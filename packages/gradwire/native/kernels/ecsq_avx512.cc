@@ -1,4 +1,4 @@
-// The codes of `ecsq`, 32 values at a time. AVX-512 F, BW, DQ and VL.
+// The codes of `ecsq`, for 32 values at a time, with AVX-512 F, BW, DQ, and VL.
 #include "kernels/avx512.h"
 #include "kernels/ecsq.h"
 

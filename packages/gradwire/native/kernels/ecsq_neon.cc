@@ -1,5 +1,5 @@
-// The codes of `ecsq`, 32 values at a time, and its feet, 4 at a time. Escapes are rare: 32 values with one among them
-// take the portable kernel.
+// The codes of `ecsq`, for 32 values at a time, and its feet, for 4 at a time. Escapes are rare, so 32 values with an
+// escape use the portable kernel.
 #include "kernels/ecsq.h"
 
 #include "kernels/neon.h"
@@ -9,7 +9,7 @@ namespace gradwire {
 namespace {
 
 uint8x16_t is_far(int8x16_t codes) {
-  return vcgtq_s8(vqabsq_s8(codes), vdupq_n_s8(kFirstEscape - 1));  // saturated, so that -128 is far, too
+  return vcgtq_s8(vqabsq_s8(codes), vdupq_n_s8(kFirstEscape - 1));  // saturated, so that -128 counts as an escape, too
 }
 
 struct Codes {
@@ -53,7 +53,7 @@ struct Codes {
     }
   }
 
-  // The symbols of all values are made. Each is stored; one with another q than 0 is overwritten by the next.
+  // Symbols are computed for all values. Each is stored, and overwritten by the next one unless its q is 0.
   void to_feet(const float* x, std::uint8_t*& feet) const {
     const float32x4_t value = vmulq_f32(vld1q_f32(x), factor);
     const uint32x4_t bits = vreinterpretq_u32_f32(value);

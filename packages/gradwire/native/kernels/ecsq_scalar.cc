@@ -8,7 +8,7 @@ namespace gradwire {
 
 namespace {
 
-// The nibble of a value, and its escape where it has one.
+// A value's nibble, and its escape, if any.
 unsigned code_of(float x, float inverse, std::uint16_t*& escapes) {
   const std::int32_t q = round_half_even(x * inverse);
   const std::int32_t magnitude = q < 0 ? -q : q;
@@ -35,7 +35,7 @@ std::int32_t value_of(const std::uint8_t* codes, std::size_t i, const std::uint1
   return (escape & 1) != 0 ? -magnitude : magnitude;
 }
 
-// A step may reach above the largest float where the value did not.
+// Rounding up to a step may overflow, although the value was finite.
 float within_floats(float value) {
   if (value > FLT_MAX) return FLT_MAX;
   return value < -FLT_MAX ? -FLT_MAX : value;

@@ -1,4 +1,4 @@
-// errbound, eight values at a time. AVX2 and BMI2.
+// `errbound`, eight values at a time, with AVX2 and BMI2.
 #include <cfloat>
 #include <cstring>
 
@@ -21,7 +21,8 @@ __m256i load_two(const void* low, const void* high) {
 
 std::size_t encode(const float* x, std::size_t n, const ErrboundScale& scale, std::uint8_t* tags,
                    std::uint8_t* data) {
-  // A subnormal has q = 0 under every bound, and so has a subnormal product; only a subnormal factor must stay.
+  // Subnormal values and subnormal products have q = 0 under every bound, so they may be flushed. A subnormal factor
+  // must be kept.
   const FlushSubnormals flush(scale.to_q >= FLT_MIN);
   const __m256 to_q = _mm256_set1_ps(scale.to_q);
   const __m256i limit1 = _mm256_set1_epi32(static_cast<int>(scale.limit1));
@@ -31,7 +32,8 @@ std::size_t encode(const float* x, std::size_t n, const ErrboundScale& scale, st
   for (; i + 8 <= n; i += 8) {
     prefetch(x + i, kPrefetchNbytes);
     const __m256 value = _mm256_loadu_ps(x + i);
-    // NaN and whatever fits no int32 become 0x80000000, whose absolute value is negative: the minimum mends that.
+    // NaN and values outside of int32 become 0x80000000, whose absolute value is negative; the unsigned minimum handles
+    // that.
     const __m256i q = _mm256_cvtps_epi32(_mm256_mul_ps(value, to_q));
     const __m256i magnitude = _mm256_min_epu32(_mm256_abs_epi32(q), _mm256_set1_epi32(0x7FFFFFFF));
     const __m256i raw = _mm256_cmpgt_epi32(magnitude, limit2);
@@ -45,7 +47,7 @@ std::size_t encode(const float* x, std::size_t n, const ErrboundScale& scale, st
     const __m256i codes = _mm256_blendv_epi8(q, _mm256_castps_si256(value), raw);
     const __m256i packed =
         _mm256_shuffle_epi8(codes, load_two(kQuartets.gather[tag & 0xFF], kQuartets.gather[tag >> 8]));
-    // Both stores end within 32 bytes of `at`: the worst case of eight values.
+    // Both stores end within 32 bytes of `at`, the worst case of eight values.
     store_half(at, _mm256_castsi256_si128(packed));
     at += kQuartets.nbytes[tag & 0xFF];
     store_half(at, _mm256_extracti128_si256(packed, 1));
@@ -55,7 +57,7 @@ std::size_t encode(const float* x, std::size_t n, const ErrboundScale& scale, st
   return static_cast<std::size_t>(at - data);
 }
 
-// Sums the sizes by a table over the halves of the tag bytes, 32 bytes at a time.
+// Sums the sizes with a table for half tag bytes, 32 bytes at a time.
 std::size_t count_data(const std::uint8_t* tags, std::size_t tags_nbytes) {
   const __m256i sizes =
       _mm256_broadcastsi128_si256(_mm_setr_epi8(0, 1, 2, 4, 1, 2, 3, 5, 2, 3, 4, 6, 4, 5, 6, 8));
@@ -75,13 +77,13 @@ std::size_t count_data(const std::uint8_t* tags, std::size_t tags_nbytes) {
 
 struct Values {
   static constexpr std::size_t kStep = 8;
-  static constexpr std::ptrdiff_t kReach = 32;  // of two loads of 16 bytes, at most
+  static constexpr std::ptrdiff_t kReach = 32;  // the most that two loads of 16 bytes may read
 
   __m256 from_q;
 
   explicit Values(const ErrboundScale& scale) : from_q(_mm256_set1_ps(scale.from_q)) {}
 
-  // The bytes go to the top of their lanes, and one arithmetic shift per lane brings them down with their sign.
+  // The bytes are moved to the top of their lanes, and an arithmetic shift per lane moves them down with their sign.
   __m256 load(const std::uint8_t* from, const std::uint8_t*& data) const {
     const unsigned tags = load_word<std::uint16_t>(from);
     const std::uint8_t* const second = data + kQuartets.nbytes[tags & 0xFF];
@@ -92,7 +94,8 @@ struct Values {
         _mm256_shuffle_epi8(bytes, load_two(kQuartets.scatter[tags & 0xFF], kQuartets.scatter[tags >> 8]));
     const __m256i classes = _mm256_srlv_epi32(_mm256_set1_epi32(static_cast<int>(tags)),
                                               _mm256_setr_epi32(0, 2, 4, 6, 8, 10, 12, 14));
-    // vpermilps reads the two low bits of each lane, so the class needs no mask. Class 0 holds zeros: any shift but 0.
+    // vpermilps reads the two low bits of each lane, so the class needs no mask. Class 0 has zeros, so it may have any
+    // shift except 0.
     const __m256i shifts = _mm256_castps_si256(_mm256_permutevar_ps(
         _mm256_castsi256_ps(_mm256_broadcastsi128_si256(_mm_setr_epi32(24, 24, 16, 0))), classes));
     const __m256 raw = _mm256_castsi256_ps(_mm256_cmpeq_epi32(shifts, _mm256_setzero_si256()));

@@ -1,5 +1,5 @@
-// errbound, sixteen values at a time. AVX-512 F, BW, DQ, VL and BMI2; no VBMI, so bytes are compacted four values at a
-// time by table.
+// `errbound`, sixteen values at a time, with AVX-512 F, BW, DQ, VL, and BMI2. Without VBMI, bytes are compacted by a
+// table, four values at a time.
 #include <cfloat>
 #include <cstring>
 
@@ -16,7 +16,7 @@ constexpr std::uint32_t kLowBits = 0x55555555U;   // the low bit of each 2-bit c
 constexpr std::uint32_t kHighBits = 0xAAAAAAAAU;  // the high bit
 constexpr std::size_t kPrefetchNbytes = 4096;     // measured: a quarter faster on arrays larger than the caches
 
-// Four 16-byte loads as one vector; the inserts from memory keep off the shuffle port.
+// Makes one vector of four 16-byte loads. Inserts from memory don't use the shuffle port.
 __m512i load_four(const void* a, const void* b, const void* c, const void* d) {
   const auto load = [](const void* from) { return _mm_loadu_si128(static_cast<const __m128i*>(from)); };
   __m512i all = _mm512_castsi128_si512(load(a));
@@ -29,7 +29,7 @@ __m512i load_shuffles(const std::uint8_t (*table)[16], std::uint32_t tags) {
   return load_four(table[tags & 0xFF], table[(tags >> 8) & 0xFF], table[(tags >> 16) & 0xFF], table[tags >> 24]);
 }
 
-// Each store covers 16 bytes, so the four end within 64 bytes of `at`: the worst case of sixteen values.
+// Each store covers 16 bytes, so the four end within 64 bytes of `at`, the worst case of sixteen values.
 std::uint8_t* store_packed(__m512i codes, std::uint32_t tags, std::uint8_t* at) {
   const __m512i packed = _mm512_shuffle_epi8(codes, load_shuffles(kQuartets.gather, tags));
   const auto store = [](std::uint8_t* to, __m128i value) { _mm_storeu_si128(reinterpret_cast<__m128i*>(to), value); };
@@ -45,7 +45,8 @@ std::uint8_t* store_packed(__m512i codes, std::uint32_t tags, std::uint8_t* at) 
 
 std::size_t encode(const float* x, std::size_t n, const ErrboundScale& scale, std::uint8_t* tags,
                    std::uint8_t* data) {
-  // A subnormal has q = 0 under every bound, and so has a subnormal product; only a subnormal factor must stay.
+  // Subnormal values and subnormal products have q = 0 under every bound, so they may be flushed. A subnormal factor
+  // must be kept.
   const FlushSubnormals flush(scale.to_q >= FLT_MIN);
   const __m512 to_q = _mm512_set1_ps(scale.to_q);
   const __m512i limit1 = _mm512_set1_epi32(static_cast<int>(scale.limit1));
@@ -55,7 +56,8 @@ std::size_t encode(const float* x, std::size_t n, const ErrboundScale& scale, st
   for (; i + 16 <= n; i += 16) {
     prefetch(x + i, kPrefetchNbytes);
     const __m512 value = _mm512_loadu_ps(x + i);
-    // NaN and whatever fits no int32 become 0x80000000, whose absolute value is above all limits as unsigned.
+    // NaN and values outside of int32 become 0x80000000, whose absolute value as an unsigned number is above all
+    // limits.
     const __m512i q = _mm512_cvtps_epi32(_mm512_mul_ps(value, to_q));
     const __m512i magnitude = _mm512_abs_epi32(q);
     const std::uint32_t from1 = _mm512_test_epi32_mask(q, q);
@@ -63,7 +65,7 @@ std::size_t encode(const float* x, std::size_t n, const ErrboundScale& scale, st
     const std::uint32_t from3 = _mm512_cmpgt_epu32_mask(magnitude, limit2);
     const std::uint32_t tag = _pdep_u32(from1 ^ from2 ^ from3, kLowBits) | _pdep_u32(from2, kHighBits);
     std::memcpy(tags + i / 4, &tag, 4);
-    if (from2 == 0) {  // nearly always so in gradients: at most one byte each
+    if (from2 == 0) {  // almost always true of gradients: at most one byte each
       const __m512i ones = _mm512_maskz_compress_epi32(static_cast<__mmask16>(from1), q);
       _mm_storeu_si128(reinterpret_cast<__m128i*>(at), _mm512_cvtepi32_epi8(ones));
       at += _mm_popcnt_u32(from1);
@@ -76,7 +78,7 @@ std::size_t encode(const float* x, std::size_t n, const ErrboundScale& scale, st
   return static_cast<std::size_t>(at - data);
 }
 
-// Sums the sizes by a table over the halves of the tag bytes, 64 bytes at a time.
+// Sums the sizes with a table for half tag bytes, 64 bytes at a time.
 std::size_t count_data(const std::uint8_t* tags, std::size_t tags_nbytes) {
   const __m512i sizes =
       _mm512_broadcast_i32x4(_mm_setr_epi8(0, 1, 2, 4, 1, 2, 3, 5, 2, 3, 4, 6, 4, 5, 6, 8));
@@ -95,7 +97,7 @@ std::size_t count_data(const std::uint8_t* tags, std::size_t tags_nbytes) {
 
 struct Values {
   static constexpr std::size_t kStep = 16;
-  static constexpr std::ptrdiff_t kReach = 64;  // of four loads of 16 bytes, at most
+  static constexpr std::ptrdiff_t kReach = 64;  // the most that four loads of 16 bytes may read
 
   __m512 from_q;
 
@@ -106,7 +108,7 @@ struct Values {
     return (tags & kHighBits) == 0 ? load_small(data, tags) : load_any(data, tags);
   }
 
-  // The bytes go to the top of their lanes, and one arithmetic shift per lane brings them down with their sign.
+  // The bytes are moved to the top of their lanes, and an arithmetic shift per lane moves them down with their sign.
   __m512 load_any(const std::uint8_t*& data, std::uint32_t tags) const {
     const std::uint8_t* const second = data + kQuartets.nbytes[tags & 0xFF];
     const std::uint8_t* const third = second + kQuartets.nbytes[(tags >> 8) & 0xFF];
@@ -118,7 +120,8 @@ struct Values {
     const __m512i classes = _mm512_srlv_epi32(
         _mm512_set1_epi32(static_cast<int>(tags)),
         _mm512_setr_epi32(0, 2, 4, 6, 8, 10, 12, 14, 16, 18, 20, 22, 24, 26, 28, 30));
-    // vpermilps reads the two low bits of each lane, so the class needs no mask. Class 0 holds zeros: any shift but 0.
+    // vpermilps reads the two low bits of each lane, so the class needs no mask. Class 0 has zeros, so it may have any
+    // shift except 0.
     const __m512i shifts = _mm512_castps_si512(_mm512_permutevar_ps(
         _mm512_castsi512_ps(_mm512_broadcast_i32x4(_mm_setr_epi32(24, 24, 16, 0))), classes));
     const __mmask16 raw = _mm512_testn_epi32_mask(shifts, shifts);
@@ -126,7 +129,7 @@ struct Values {
     return _mm512_mask_mov_ps(values, raw, _mm512_castsi512_ps(top));
   }
 
-  // Sixteen values of at most one byte each.
+  // Returns sixteen values of at most one byte each.
   __m512 load_small(const std::uint8_t*& data, std::uint32_t tags) const {
     const __m512i bytes = _mm512_cvtepi8_epi32(_mm_loadu_si128(reinterpret_cast<const __m128i*>(data)));
     data += _mm_popcnt_u32(tags);

@@ -1,4 +1,4 @@
-// errbound, four values at a time.
+// `errbound`, four values at a time.
 #include "kernels/errbound.h"
 #include "kernels/neon.h"
 #include "kernels/quartet_tables.h"
@@ -7,7 +7,7 @@ namespace gradwire {
 
 namespace {
 
-// Sums masks and weighs the lanes: the classes 0..3 of four values as a tag byte.
+// Returns a tag byte with the classes 0..3 of four values: sums masks, and weights the lanes.
 unsigned tag_of(uint32x4_t from1, uint32x4_t from2, uint32x4_t from3) {
   const uint32x4_t classes = vsubq_u32(vdupq_n_u32(0), vaddq_u32(vaddq_u32(from1, from2), from3));
   const int32x4_t places = {0, 2, 4, 6};
@@ -24,7 +24,7 @@ std::size_t encode(const float* x, std::size_t n, const ErrboundScale& scale, st
   for (; i + 4 <= n; i += 4) {
     const uint32x4_t bits = load_bits(x + i);
     const float32x4_t scaled = vmulq_f32(vreinterpretq_f32_u32(bits), to_q);
-    const uint32x4_t number = vceqq_f32(scaled, scaled);  // of a NaN the conversion makes 0
+    const uint32x4_t number = vceqq_f32(scaled, scaled);  // the conversion of a NaN gives 0
     const int32x4_t q = vcvtnq_s32_f32(scaled);
     const uint32x4_t magnitude = vreinterpretq_u32_s32(vabsq_s32(q));
     const uint32x4_t from3 = vornq_u32(vcgtq_u32(magnitude, limit2), number);
@@ -33,7 +33,7 @@ std::size_t encode(const float* x, std::size_t n, const ErrboundScale& scale, st
     const unsigned tag = tag_of(from1, from2, from3);
     tags[i / 4] = static_cast<std::uint8_t>(tag);
     const uint32x4_t codes = vbslq_u32(from3, bits, vreinterpretq_u32_s32(q));
-    // 16 bytes end within data[0 .. 4n): value i starts at 4i or before.
+    // A store of 16 bytes ends within data[0 .. 4n), because value i starts at 4i or before.
     vst1q_u8(at, vqtbl1q_u8(vreinterpretq_u8_u32(codes), vld1q_u8(kQuartets.gather[tag])));
     at += kQuartets.nbytes[tag];
   }
@@ -41,7 +41,7 @@ std::size_t encode(const float* x, std::size_t n, const ErrboundScale& scale, st
   return static_cast<std::size_t>(at - data);
 }
 
-// Sums the sizes by a table over the halves of the tag bytes.
+// Sums the sizes with a table for half tag bytes.
 std::size_t count_data(const std::uint8_t* tags, std::size_t tags_nbytes) {
   const uint8x16_t sizes = {0, 1, 2, 4, 1, 2, 3, 5, 2, 3, 4, 6, 4, 5, 6, 8};
   std::size_t sum = 0;
@@ -62,7 +62,7 @@ struct Values {
 
   explicit Values(const ErrboundScale& scale) : from_q(vdupq_n_f32(scale.from_q)) {}
 
-  // The bytes go to the top of their lanes, and one arithmetic shift per lane brings them down with their sign.
+  // The bytes are moved to the top of their lanes, and an arithmetic shift per lane moves them down with their sign.
   float32x4_t load(const std::uint8_t* tags, const std::uint8_t*& data) const {
     const unsigned tag = *tags;
     const uint8x16_t moved = vqtbl1q_u8(vld1q_u8(data), vld1q_u8(kQuartets.scatter[tag]));
@@ -71,7 +71,7 @@ struct Values {
     const int32x4_t places = {0, -2, -4, -6};
     const uint32x4_t classes = vandq_u32(vshlq_u32(vdupq_n_u32(tag), places), vdupq_n_u32(3));
     const uint32x4_t is2 = vceqq_u32(classes, vdupq_n_u32(2));
-    // Class 0 holds zeros: any shift will do.
+    // Class 0 has zeros, so it may have any shift.
     const int32x4_t q = vbslq_s32(is2, vshrq_n_s32(top, 16), vshrq_n_s32(top, 24));
     const float32x4_t values = vmulq_f32(vcvtq_f32_s32(q), from_q);
     return vbslq_f32(vceqq_u32(classes, vdupq_n_u32(3)), vreinterpretq_f32_s32(top), values);

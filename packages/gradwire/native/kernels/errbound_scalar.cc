@@ -1,4 +1,4 @@
-// The definition of errbound, and the code of the last few values on every other target.
+// The definition of `errbound`, which also handles the last few values on all other targets.
 #include <cmath>
 #include <cstring>
 
@@ -18,8 +18,8 @@ struct Code {
 
 Code code_of(float x, const ErrboundScale& scale) {
   const float scaled = x * scale.to_q;
-  if (!(std::fabs(scaled) < 32768.0F)) return {3, bits_of(x)};  // NaN comes here too
-  // Adding 1.5 * 2^23 leaves the integer nearest to `scaled`, ties to even, in the low bits of the mantissa.
+  if (!(std::fabs(scaled) < 32768.0F)) return {3, bits_of(x)};  // also true of NaN
+  // After adding 1.5 * 2^23, the low mantissa bits are the integer nearest to `scaled`, ties to even.
   const auto q = static_cast<std::int32_t>(bits_of(scaled + 12582912.0F) - 0x4B400000U);
   const auto magnitude = static_cast<std::uint32_t>(q < 0 ? -q : q);
   if (magnitude > scale.limit2) return {3, bits_of(x)};
@@ -35,7 +35,7 @@ std::size_t encode(const float* x, std::size_t n, const ErrboundScale& scale, st
     unsigned tag = 0;
     for (std::size_t lane = 0; lane < 4 && quartet + lane < n; ++lane) {
       const Code code = code_of(x[quartet + lane], scale);
-      // All four bytes, whatever the class: value i starts at 4i or before, so this stays within data[0 .. 4n).
+      // Always write four bytes. Value i starts at 4i or before, so this stays within data[0 .. 4n).
       std::memcpy(at, &code.bits, 4);
       at += kClassNbytes[code.value_class];
       tag |= code.value_class << (2 * lane);
@@ -87,7 +87,7 @@ SumOfSquares sum_squares(const float* x, std::size_t n) {
   for (std::size_t i = 0; i < n; ++i) {
     const bool finite = (bits_of(x[i]) & 0x7F800000U) != 0x7F800000U;
     const double value = finite ? static_cast<double>(x[i]) : 0.0;
-    lanes[i % 16] += value * value;  // exact before the addition: a float has 24 bits
+    lanes[i % 16] += value * value;  // the product is exact, because a float has 24 bits
     count += finite ? 1U : 0U;
   }
   return {fold_lanes(lanes), count};

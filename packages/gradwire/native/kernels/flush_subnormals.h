@@ -1,4 +1,5 @@
-// Subnormal operands cost about 150 cycles per vector. Where they cannot change a result they are flushed to zero.
+// A scope in which subnormal operands are flushed to zero, for code whose results they can't change. They would cost
+// about 150 cycles per vector.
 #pragma once
 
 #include <xmmintrin.h>

@@ -1,4 +1,4 @@
-// `fp8`, 16 values at a time when encoded, 8 when decoded.
+// `fp8`, encoding 16 and decoding 8 values at a time.
 #include "kernels/fp8.h"
 
 #include "kernels/avx2.h"
@@ -9,7 +9,7 @@ namespace {
 
 __m256i words_of(std::uint32_t value) { return _mm256_set1_epi32(static_cast<int>(value)); }
 
-// 8 magnitudes, kFp8RaisedBias too large; see code_of in fp8_scalar.cc.
+// Returns 8 magnitudes, increased by kFp8RaisedBias; see code_of in fp8_scalar.cc.
 __m256i biased_of(__m256i bits, __m256 scale) {
   const __m256 a = _mm256_mul_ps(_mm256_castsi256_ps(magnitude8(bits)), scale);
   const __m256i binade = _mm256_and_si256(_mm256_castps_si256(a), words_of(kFp8ExponentMask));
@@ -29,8 +29,8 @@ struct Encoder {
       : scale(_mm256_set1_ps(fp8_encode_scale(exponent))),
         limit(_mm_set1_epi8(static_cast<char>(fp8_limit(exponent)))) {}
 
-  // The floats themselves are narrowed beside their magnitudes: saturation keeps their signs. The packs work within
-  // 128-bit lanes; the permutation leaves the magnitudes in the lower lane, in order, and the signs in the upper one.
+  // The floats are narrowed together with their magnitudes, and saturation keeps their signs. The packs work within
+  // 128-bit lanes. The permutation puts the magnitudes in the lower lane, in order, and the signs in the upper one.
   void encode(const float* x, std::uint8_t* codes) const {
     const __m256i low = load_vector(x);
     const __m256i high = load_vector(x + 8);
@@ -50,7 +50,7 @@ struct Decoder {
 
   explicit Decoder(std::uint32_t exponent) : scale(_mm256_set1_ps(fp8_decode_scale_of_half(exponent))) {}
 
-  // Extended by its sign and shifted, a code has its magnitude and its sign in place, and the sign once more between.
+  // A sign-extended, shifted code has its magnitude and its sign in place, with copies of the sign between them.
   template <bool kAdd>
   void decode(const std::uint8_t* codes, float* out) const {
     const __m128i twice = _mm_slli_epi16(_mm_cvtepi8_epi16(load_quarter(codes)), 7);

@@ -19,7 +19,7 @@ struct Encoder {
       : scale(_mm512_set1_ps(fp8_encode_scale(exponent))),
         limit(_mm_set1_epi8(static_cast<char>(fp8_limit(exponent)))) {}
 
-  // See code_of in fp8_scalar.cc. The narrowing keeps low bytes, from which the bias is taken.
+  // See code_of in fp8_scalar.cc. The narrowing keeps the low bytes, from which the bias is subtracted.
   void encode(const float* x, std::uint8_t* codes) const {
     const __m512i bits = load16_bits(x);
     const __m512 a = _mm512_mul_ps(_mm512_castsi512_ps(magnitude16(bits)), scale);
@@ -43,7 +43,7 @@ struct Decoder {
 
   explicit Decoder(std::uint32_t exponent) : scale(_mm512_set1_ps(fp8_decode_scale_of_half(exponent))) {}
 
-  // Extended by its sign and shifted, a code has its magnitude and its sign in place, and the sign once more between.
+  // A sign-extended, shifted code has its magnitude and its sign in place, with copies of the sign between them.
   template <bool kAdd>
   void decode(const std::uint8_t* codes, float* out) const {
     const __m256i words = _mm256_cvtepi8_epi16(_mm_loadu_si128(reinterpret_cast<const __m128i*>(codes)));

@@ -16,7 +16,7 @@ struct Encoder {
   explicit Encoder(std::uint32_t exponent)
       : scale(vdupq_n_f32(fp8_encode_scale(exponent))), limit(vdupq_n_u32(fp8_limit(exponent))) {}
 
-  // Four codes; see code_of in fp8_scalar.cc.
+  // Returns four codes; see code_of in fp8_scalar.cc.
   uint32x4_t codes4(const float* x) const {
     const uint32x4_t bits = load_bits(x);
     const float32x4_t a = vmulq_f32(vreinterpretq_f32_u32(magnitude4(bits)), scale);
@@ -42,8 +42,8 @@ struct Decoder {
 
   explicit Decoder(std::uint32_t exponent) : scale(vdupq_n_f32(fp8_decode_scale_of_half(exponent))) {}
 
-  // Extended by its sign and shifted, a code has its magnitude and its sign in place as a half, and the sign once more
-  // between.
+  // A sign-extended, shifted code has its magnitude and its sign in place for half precision, with copies of the sign
+  // between them.
   template <bool kAdd>
   void put_halves(float* out, int16x8_t codes) const {
     const int16x8_t placed = vandq_s16(vshlq_n_s16(codes, 7), vdupq_n_s16(static_cast<std::int16_t>(0xBFFF)));

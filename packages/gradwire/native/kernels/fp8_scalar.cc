@@ -5,8 +5,8 @@ namespace gradwire {
 
 namespace {
 
-// Signed and by a mask: the compiler vectorises the loops below only where it sees no branch around a float operation
-// and where the comparison is one that the vector unit has.
+// The comparison is signed and becomes a mask, because the compiler vectorises the loops below only without branches
+// around float operations, and with comparisons that the vector unit has.
 std::uint32_t choose_if_less(std::uint32_t left, std::uint32_t right, std::uint32_t then, std::uint32_t otherwise) {
   const auto mask = static_cast<std::uint32_t>(-(static_cast<std::int32_t>(left) < static_cast<std::int32_t>(right)));
   return otherwise ^ ((otherwise ^ then) & mask);

@@ -1,9 +1,9 @@
-// A hash of 64 bits that tells whether two machines hold the same bytes; no protection against intent.
+// A 64-bit hash that detects different bytes on two machines. It doesn't protect against deliberate collisions.
 //
-// The bytes, with zeros up to a multiple of 128, are stripes of 16 little-endian words, one for each lane. A lane starts
-// at its number; each word changes it to mix(lane ^ word). The hash starts at the number of bytes, and each lane, in their
-// order, changes it to mix(hash ^ lane). mix(x) = (x ^ x >> 32) * 0x9E3779B97F4A7C15 modulo 2^64, which is one to one:
-// two inputs that differ in one lane's last word never agree.
+// The bytes, padded with zeros to a multiple of 128, are stripes of 16 little-endian words, one for each lane. A lane
+// is initialised to its number, and each word changes it to mix(lane ^ word). The hash is initialised to the number of
+// bytes, and each lane, in order, changes it to mix(hash ^ lane). mix(x) = (x ^ x >> 32) * 0x9E3779B97F4A7C15 modulo
+// 2^64 is bijective, so inputs that differ only in one lane's last word have different hashes.
 #pragma once
 
 #include <cstddef>
@@ -19,14 +19,14 @@ std::uint64_t hash64_avx512(const std::uint8_t* data, std::size_t nbytes);
 namespace {
 
 constexpr std::size_t kHashStripe = 128;
-// Registers of the compiler's own vectors; wider ones of the machine take several.
+// Uses the compiler's vector types. A wider register of the machine holds several of them.
 using HashWords = std::uint64_t __attribute__((vector_size(32)));
 
 struct HashLanes {
   HashWords words[4];
 };
 
-// By reference, because a vector has no agreed way to be returned without AVX.
+// By reference, because without AVX, the ABI doesn't define how vectors are returned.
 template <typename T>
 void hash_mix(T& x) {
   x = (x ^ x >> 32) * 0x9E3779B97F4A7C15U;

@@ -1,4 +1,4 @@
-// inceptionn, one burst at a time. AVX2 and BMI2.
+// `inceptionn`, one burst at a time, with AVX2 and BMI2.
 #include <cstring>
 
 #include "kernels/avx2.h"
@@ -36,7 +36,7 @@ std::size_t encode(const float* x, std::size_t n, const InceptionnClasses& class
     const unsigned mask2 = sign_mask(from2);
     const unsigned tags = _pdep_u32(mask1 ^ mask2 ^ sign_mask(from3), 0x5555U) | _pdep_u32(mask2, 0xAAAAU);
 
-    // Shift the 24 bits of the significand down to 7 or 15; a count above 31 gives 0, as it should.
+    // Shift the 24 bits of the significand down to 7 or 15. A shift by more than 31 correctly gives 0.
     const __m256i significand = _mm256_or_si256(_mm256_and_si256(magnitude, all(0x7FFFFFU)), all(0x800000U));
     const __m256i unit = _mm256_blendv_epi8(unit1, all(127 + 8), from2);
     const __m256i fraction = _mm256_srlv_epi32(significand, _mm256_sub_epi32(unit, _mm256_srli_epi32(magnitude, 23)));
@@ -61,14 +61,14 @@ std::size_t encode(const float* x, std::size_t n, const InceptionnClasses& class
 template <bool kAdd>
 void decode(const std::uint8_t* payload, const std::uint8_t* end, const std::uint8_t* sizes, float* out,
             std::size_t n, const InceptionnClasses& classes) {
-  // The payload bits go to the top of their lanes, where both classes' magnitudes are fractions of 2^31. The scale of
-  // class 3 is the mark of a raw lane; class 0 holds zeros, so any other scale will do.
+  // The payload bits are moved to the top of their lanes, where both classes' magnitudes are fractions of 2^31. The
+  // scale of class 3 marks a raw lane. Class 0 has zeros, so it may have any other scale.
   const float shifted_unit1 = classes.unit1 * (1.0F / 16777216.0F);
   const float shifted_unit2 = kInceptionnUnit2 * (1.0F / 65536.0F);
   const __m128 four_scales = _mm_setr_ps(1.0F, shifted_unit1, shifted_unit2, 0.0F);
   const __m256 scales = _mm256_set_m128(four_scales, four_scales);
   std::size_t i = 0;
-  // Loads of 16 bytes reach at most to the end of a burst of the largest size.
+  // Loads of 16 bytes reach at most the end of a burst of the largest size.
   for (; i + 8 <= n && end - payload >= static_cast<std::ptrdiff_t>(kBurstMaxNbytes); i += 8) {
     prefetch(out + i, kPrefetchNbytes);
     std::uint16_t tags;
@@ -82,7 +82,7 @@ void decode(const std::uint8_t* payload, const std::uint8_t* end, const std::uin
     const __m256 scale = _mm256_permutevar_ps(
         scales, _mm256_srlv_epi32(_mm256_set1_epi32(tags), _mm256_setr_epi32(0, 2, 4, 6, 8, 10, 12, 14)));
     const __m256i raw = _mm256_cmpeq_epi32(_mm256_castps_si256(scale), _mm256_setzero_si256());
-    // Negating the integer and not the float keeps magnitude 0 at +0.
+    // The integer is negated, not the float, so that magnitude 0 stays +0.
     const __m256i magnitude = magnitude8(top);
     const __m256 unscaled = _mm256_cvtepi32_ps(_mm256_sign_epi32(magnitude, top));
     const __m256 values = _mm256_mul_ps(unscaled, scale);

@@ -1,4 +1,4 @@
-// inceptionn, two bursts at a time. AVX-512 F, BW, DQ, VL and BMI2.
+// `inceptionn`, two bursts at a time, with AVX-512 F, BW, DQ, VL, and BMI2.
 #include <cstring>
 
 #include "kernels/avx512.h"
@@ -14,7 +14,7 @@ constexpr std::size_t kPrefetchNbytes = 2048;  // measured: a fifth faster on ar
 
 __m128i load16(const void* from) { return _mm_loadu_si128(static_cast<const __m128i*>(from)); }
 
-// Four 16-byte loads as one vector; the inserts from memory keep off the shuffle port.
+// Makes one vector of four 16-byte loads. Inserts from memory don't use the shuffle port.
 __m512i load_four(const void* a, const void* b, const void* c, const void* d) {
   __m512i all = _mm512_castsi128_si512(load16(a));
   all = _mm512_inserti32x4(all, load16(b), 1);
@@ -54,7 +54,7 @@ std::size_t encode(const float* x, std::size_t n, const InceptionnClasses& class
     const std::uint32_t tags = _pdep_u32(static_cast<std::uint32_t>(from1 ^ from2 ^ from3), 0x55555555U) |
                                _pdep_u32(from2, 0xAAAAAAAAU);
 
-    // Shift the 24 bits of the significand down to 7 or 15; a count above 31 gives 0, as it should.
+    // Shift the 24 bits of the significand down to 7 or 15. A shift by more than 31 correctly gives 0.
     const __m512i significand = _mm512_ternarylogic_epi32(magnitude, all(0x7FFFFFU), all(0x800000U), 0xEA);  // a&b|c
     const __m512i unit = _mm512_mask_mov_epi32(unit1, from2, all(127 + 8));
     const __m512i fraction = _mm512_srlv_epi32(significand, _mm512_sub_epi32(unit, _mm512_srli_epi32(magnitude, 23)));
@@ -70,14 +70,14 @@ std::size_t encode(const float* x, std::size_t n, const InceptionnClasses& class
   return static_cast<std::size_t>(at - out);
 }
 
-// Two bursts: loads of 16 bytes reach at most to the end of two bursts of the largest size.
+// Loads two bursts. Loads of 16 bytes reach at most the end of two bursts of the largest size.
 constexpr std::ptrdiff_t kReach = 2 * kBurstMaxNbytes;
 
 template <bool kAdd>
 void decode(const std::uint8_t* payload, const std::uint8_t* end, const std::uint8_t* sizes, float* out,
             std::size_t n, const InceptionnClasses& classes) {
-  // The payload bits go to the top of their lanes, where both classes' magnitudes are fractions of 2^31. The scale of
-  // class 3 is the mark of a raw lane; class 0 holds zeros, so any other scale will do.
+  // The payload bits are moved to the top of their lanes, where both classes' magnitudes are fractions of 2^31. The
+  // scale of class 3 marks a raw lane. Class 0 has zeros, so it may have any other scale.
   const float shifted_unit1 = classes.unit1 * (1.0F / 16777216.0F);
   const float shifted_unit2 = kInceptionnUnit2 * (1.0F / 65536.0F);
   const __m512 scales = _mm512_broadcast_f32x4(_mm_setr_ps(1.0F, shifted_unit1, shifted_unit2, 0.0F));
@@ -101,7 +101,7 @@ void decode(const std::uint8_t* payload, const std::uint8_t* end, const std::uin
     const __m512 scale = _mm512_permutevar_ps(
         scales, _mm512_srlv_epi32(_mm512_set1_epi32(static_cast<int>(tags)), lane_shift));
     const __mmask16 raw = _mm512_testn_epi32_mask(_mm512_castps_si512(scale), _mm512_castps_si512(scale));
-    // Negating the integer and not the float keeps magnitude 0 at +0.
+    // The integer is negated, not the float, so that magnitude 0 stays +0.
     const __m512i magnitude = magnitude16(top);
     const __m512i integer =
         _mm512_mask_sub_epi32(magnitude, _mm512_movepi32_mask(top), _mm512_setzero_si512(), magnitude);

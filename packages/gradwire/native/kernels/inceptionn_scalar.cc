@@ -1,4 +1,4 @@
-// The definition of inceptionn, and the code of the last few bursts on every other target.
+// The definition of `inceptionn`, which also handles the last few bursts on all other targets.
 #include <algorithm>
 #include <cstring>
 
@@ -25,7 +25,7 @@ Code code_of(float x, const InceptionnClasses& classes) {
   const std::uint32_t significand = (magnitude & 0x7FFFFFU) | 0x800000U;
   const std::uint32_t exponent = magnitude >> 23;
   if (magnitude >= classes.first2) return {2, sign << 15 | significand >> (127 - exponent + 8)};
-  // Below 2^-15 the printed format shifts all 24 bits out.
+  // Below 2^-15, the published format shifts out all 24 bits.
   return {1, sign << 7 | significand >> std::min(classes.base - exponent + 16, 31U)};
 }
 
@@ -36,7 +36,7 @@ std::size_t encode(const float* x, std::size_t n, const InceptionnClasses& class
     std::uint8_t* data = at + 2;
     for (std::size_t lane = 0; lane < kBurstValues && burst + lane < n; ++lane) {
       const Code code = code_of(x[burst + lane], classes);
-      // All four bytes, whatever the class: lane i starts at 4i or before, so this stays within the burst's 34 bytes.
+      // Always write four bytes. Lane i starts at 4i or before, so this stays within the burst's 34 bytes.
       std::memcpy(data, &code.bits, 4);
       data += kClassNbytes[code.value_class];
       tags |= code.value_class << (2 * lane);

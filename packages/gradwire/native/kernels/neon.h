@@ -1,4 +1,4 @@
-// Words shared by the NEON kernels; included by *_neon.cc files alone.
+// Functions shared by the NEON kernels; included only by *_neon.cc files.
 #pragma once
 
 #include <arm_neon.h>
@@ -21,19 +21,19 @@ static inline uint32x4_t magnitude4(uint32x4_t bits) { return vandq_u32(bits, vd
 
 static inline bool any_of(uint8x16_t mask) { return vmaxvq_u8(mask) != 0; }
 
-// x * scale, rounded to nearest even. What fits no int32 saturates, and NaN becomes 0.
+// Returns x * scale, rounded to nearest even and saturated to int32. NaN becomes 0.
 static inline int32x4_t rounded4(const float* x, float32x4_t scale) {
   return vcvtnq_s32_f32(vmulq_f32(vld1q_f32(x), scale));
 }
 
-// The same of 16 values, saturated to signed bytes.
+// Returns the same for 16 values, saturated to signed bytes.
 static inline int8x16_t rounded16(const float* x, float32x4_t scale) {
   const int16x8_t low = vqmovn_high_s32(vqmovn_s32(rounded4(x, scale)), rounded4(x + 4, scale));
   const int16x8_t high = vqmovn_high_s32(vqmovn_s32(rounded4(x + 8, scale)), rounded4(x + 12, scale));
   return vqmovn_high_s16(vqmovn_s16(low), high);
 }
 
-// 16 codes times their scale.
+// Multiplies 16 codes by their scale.
 template <bool kAdd>
 static inline void put_scaled(float* out, int8x16_t codes, float32x4_t scale) {
   const int16x8_t low = vmovl_s8(vget_low_s8(codes));
@@ -44,7 +44,7 @@ static inline void put_scaled(float* out, int8x16_t codes, float32x4_t scale) {
   put4<kAdd>(out + 12, vmulq_f32(vcvtq_f32_s32(vmovl_high_s16(high)), scale));
 }
 
-// Two signed nibbles to a byte, the first value in the low one: 32 values at a time.
+// Packs 32 values to signed nibbles, two per byte, the first value in the low nibble.
 static inline uint8x16_t join_nibbles(int8x16_t first, int8x16_t second) {
   const int8x16_t even = vuzp1q_s8(first, second);
   const int8x16_t odd = vuzp2q_s8(first, second);

@@ -1,5 +1,5 @@
-// Sums of squares in double, one pass over memory that is read or changed anyway. Element i of a piece is added to lane
-// i mod 16 and the lanes are added up as a tree, so that every target gives the same double.
+// Kernels for sums of squares in double, in the same pass that reads or changes the values. Element i of a piece is
+// added to lane i mod 16, and lanes are added as a tree, so that every target gives the same double.
 #pragma once
 
 #include <cstddef>
@@ -11,15 +11,15 @@
 namespace gradwire {
 
 struct NormKernels {
-  // The sum of x^2; nothing is changed.
+  // Returns the sum of x^2.
   double (*look)(const float* x, const float* y, std::size_t n);
-  // The sum of x^2 as it was; then x += y.
+  // Sets x += y, and returns the sum of the old x^2.
   double (*add)(float* x, const float* y, std::size_t n);
-  // y = x - y, and the sum of the new y^2.
+  // Sets y = x - y, and returns the sum of the new y^2.
   double (*subtract)(const float* x, float* y, std::size_t n);
-  // x, y = y, x - y, and the sum of the new y^2.
+  // Sets x, y = y, x - y, and returns the sum of the new y^2.
   double (*adopt)(float* x, float* y, std::size_t n);
-  // x /= divisor, a number of ranks; returns whether all quotients are finite.
+  // Divides x by a number of ranks, and returns whether all quotients are finite.
   bool (*finish)(float* x, std::size_t n, float divisor);
 };
 
@@ -27,14 +27,15 @@ extern const NormKernels kNormsScalar;
 extern const NormKernels kNormsAvx2;
 extern const NormKernels kNormsAvx512;
 
-// Longer ranges are summed in pieces of this many elements, one after the other, for any number of threads.
+// Longer ranges are summed in pieces of this many elements, in order, for any number of threads.
 inline constexpr std::size_t kNormsPiece = 65536;
 
 namespace {
 
-// One definition for all targets, in the compiler's own vectors: each kernel file compiles it for its instruction set.
+// One definition for all targets, with the compiler's vector types. Each kernel file compiles it for its instruction
+// set.
 constexpr std::size_t kNormLanes = 16;
-constexpr std::size_t kNormStep = 4;  // floats of one small vector; wider registers take several
+constexpr std::size_t kNormStep = 4;  // floats in a small vector; a wider register holds several vectors
 using NormFloats = float __attribute__((vector_size(4 * kNormStep)));
 using NormDoubles = double __attribute__((vector_size(8 * kNormStep)));
 
@@ -121,7 +122,7 @@ struct Divide {
   static constexpr bool kWrites = true;
 };
 
-// A float that is not finite has no exponent bit that is 0.
+// All exponent bits of a non-finite float are 1.
 template <typename Act>
 bool is_finite_after(float* x, std::size_t n, float by) {
   using Floats = float __attribute__((vector_size(4 * kNormLanes)));
@@ -147,7 +148,7 @@ bool is_finite_after(float* x, std::size_t n, float by) {
   return finite;
 }
 
-// Multiplying by 2^-k gives the bits of dividing by 2^k.
+// Multiplying by 2^-k gives the same bits as dividing by 2^k.
 bool finish(float* x, std::size_t n, float divisor) {
   if (divisor == 1.0F) return is_finite_after<Keep>(x, n, 1.0F);
   const bool is_power = (bits_of(divisor) & 0x7FFFFFU) == 0;

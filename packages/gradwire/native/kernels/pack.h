@@ -1,4 +1,4 @@
-// Kernels of `pack`: keep the k most significant bits of every float, packed little-endian without gaps.
+// Kernels of `pack`: the k most significant bits of every float, packed little-endian without gaps.
 #pragma once
 
 #include <cstddef>
@@ -11,9 +11,9 @@ namespace gradwire {
 struct PackKernels {
   // Writes exactly ceil(n * bits / 8) bytes; `bits` is 1..32.
   void (*pack)(const float* x, std::size_t n, int bits, std::uint8_t* out);
-  // Reads exactly those bytes; the dropped bits come back as zeros.
+  // Reads exactly these bytes. The dropped bits decode to zeros.
   void (*unpack)(const std::uint8_t* packed, std::size_t n, int bits, float* out, bool add);
-  // Returns whether an infinity or a NaN is among the values.
+  // Returns whether any value is infinite or NaN.
   bool (*has_nonfinite)(const float* x, std::size_t n);
 };
 
@@ -24,8 +24,8 @@ extern const PackKernels kPackNeon;
 
 namespace {
 
-// A target's Vectors keep whole bytes: pack<kBytes>(x, out) and unpack<kBytes, kAdd>(packed, out) take or give kStep
-// values, and read and write exactly kStep * kBytes bytes of payload. Other widths take the portable kernel.
+// A target's Vectors keep whole bytes. pack<kBytes>(x, out) and unpack<kBytes, kAdd>(packed, out) process kStep values,
+// and exactly kStep * kBytes bytes of payload. Other widths use the portable kernel.
 template <typename Vectors, std::size_t kBytes>
 void pack_bytes(const float* x, std::size_t n, std::uint8_t* out) {
   const std::size_t i =
@@ -55,7 +55,7 @@ void pack_by(const float* x, std::size_t n, int bits, std::uint8_t* out) {
 
 template <typename Vectors>
 void unpack_by(const std::uint8_t* packed, std::size_t n, int bits, float* out, bool add) {
-  if (bits == 32 && add) return unpack_bytes<Vectors, 4>(packed, n, out, add);  // without a sum: a plain copy
+  if (bits == 32 && add) return unpack_bytes<Vectors, 4>(packed, n, out, add);  // without addition, it is a copy
   switch (bits) {
     case 8: return unpack_bytes<Vectors, 1>(packed, n, out, add);
     case 16: return unpack_bytes<Vectors, 2>(packed, n, out, add);

@@ -1,4 +1,4 @@
-// `pack` with whole bytes kept, by byte shuffles, and sums of whole floats; other widths take the portable kernel.
+// `pack` for whole bytes, by byte shuffles, and the addition of whole floats; other widths use the portable kernel.
 #include "kernels/pack.h"
 
 #include "kernels/avx2.h"
@@ -8,9 +8,9 @@ namespace gradwire {
 
 namespace {
 
-// Each takes or gives 32 values (128 bytes).
+// Each processes 32 values (128 bytes).
 
-// An arithmetic shift: then the saturating packs leave every byte as it is.
+// An arithmetic shift, so that the saturating packs don't change any byte.
 void pack8(const float* x, std::uint8_t* out) {
   const auto top = [&](int i) { return _mm256_srai_epi32(load_vector(x + 8 * i), 24); };
   store_vector(out, narrow_to_bytes(top(0), top(1), top(2), top(3)));
@@ -40,7 +40,7 @@ void unpack16(const std::uint8_t* packed, float* out) {
   }
 }
 
-// Three of four bytes move to the front of each 128-bit lane, then the lanes' three dwords together: 24 bytes.
+// Three of four bytes are moved to the front of each 128-bit lane, then the lanes' three dwords are joined: 24 bytes.
 void pack24(const float* x, std::uint8_t* out) {
   const __m256i shuffle =
       _mm256_broadcastsi128_si256(_mm_setr_epi8(1, 2, 3, 5, 6, 7, 9, 10, 11, 13, 14, 15, -1, -1, -1, -1));
@@ -53,7 +53,8 @@ void pack24(const float* x, std::uint8_t* out) {
   }
 }
 
-// The low lane takes bytes 0..11 of 24, and the high lane 12..23, loaded from 8 so that nothing past them is read.
+// The low lane gets bytes 0..11 of 24, and the high lane 12..23, which are loaded from 8, so that nothing past them is
+// read.
 template <bool kAdd>
 void unpack24(const std::uint8_t* packed, float* out) {
   const __m256i shuffle = _mm256_setr_epi8(-1, 0, 1, 2, -1, 3, 4, 5, -1, 6, 7, 8, -1, 9, 10, 11,  //

@@ -1,4 +1,4 @@
-// `pack` with whole bytes kept, by byte shuffles, and sums of whole floats; other widths take the portable kernel.
+// `pack` for whole bytes, by byte shuffles, and the addition of whole floats; other widths use the portable kernel.
 #include "kernels/pack.h"
 
 #include "kernels/avx512.h"
@@ -26,10 +26,10 @@ __m512 unpack16(const std::uint8_t* packed) {
   return _mm512_castsi512_ps(_mm512_slli_epi32(_mm512_cvtepu16_epi32(words), 16));
 }
 
-// 16 values are 48 bytes: twelve dwords, which the masks keep within the payload.
+// 16 values are 48 bytes, that is, twelve dwords. The masks keep loads and stores within the payload.
 constexpr __mmask16 kTwelve = 0x0FFF;
 
-// Three of four bytes move to the front of each 128-bit lane, then the lanes' three dwords together.
+// Three of four bytes are moved to the front of each 128-bit lane, then the lanes' three dwords are joined.
 void pack24(const float* x, std::uint8_t* out) {
   const __m512i shuffle = _mm512_broadcast_i32x4(_mm_setr_epi8(1, 2, 3, 5, 6, 7, 9, 10, 11, 13, 14, 15, -1, -1, -1, -1));
   const __m512i gather = _mm512_setr_epi32(0, 1, 2, 4, 5, 6, 8, 9, 10, 12, 13, 14, 3, 3, 3, 3);

@@ -1,5 +1,5 @@
-// `pack` with whole bytes kept: loads and stores that part 16 values into planes of their bytes. Other widths take the
-// portable kernel.
+// `pack` for whole bytes, by loads and stores that split 16 values into planes of bytes. Other widths use the portable
+// kernel.
 #include "kernels/pack.h"
 
 #include "kernels/neon.h"
@@ -11,7 +11,7 @@ namespace {
 struct Vectors {
   static constexpr std::size_t kStep = 16;
 
-  // The upper kBytes bytes of 16 values, and the floats of such bytes: plane 3 holds the signs.
+  // Stores the upper kBytes bytes of 16 values, and loads floats from such bytes. Plane 3 has the signs.
   template <std::size_t kBytes>
   static void pack(const float* x, std::uint8_t* out) {
     const uint8x16x4_t planes = vld4q_u8(reinterpret_cast<const std::uint8_t*>(x));

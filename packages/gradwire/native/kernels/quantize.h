@@ -1,5 +1,5 @@
-// Kernels of `quantize`: values that share a scale, as signed bytes or nibbles. `bits` is 8 or 4; n values take
-// n * bits / 8 bytes of codes, rounded up.
+// Kernels of `quantize`: values that share a scale, as signed bytes or nibbles. `bits` is 8 or 4. The codes of n values
+// take n * bits / 8 bytes, rounded up.
 #pragma once
 
 #include <cstddef>
@@ -11,12 +11,12 @@
 namespace gradwire {
 
 struct QuantizeKernels {
-  // The bits of the largest magnitude; kInfinityBits or more if a value is not finite.
+  // Returns the bits of the largest magnitude, kInfinityBits or more if a value is non-finite.
   std::uint32_t (*peak_bits)(const float* x, std::size_t n);
-  // code = x * inverse, rounded half to even; what the scale guarantees to lie within +-127 or +-7 (see below).
+  // Computes code = x * inverse, rounded half to even. The scale guarantees that it is within +-127 or +-7 (see below).
   void (*to_codes)(const float* x, std::size_t n, int bits, float inverse, std::uint8_t* codes);
   void (*from_codes)(const std::uint8_t* codes, std::size_t n, int bits, float scale, float* out, bool add);
-  // Returns whether none of nbytes bytes of codes holds the code that no encoder makes, -128 or -8.
+  // Returns whether none of the codes in nbytes bytes is the invalid code, -128 or -8.
   bool (*are_codes)(const std::uint8_t* codes, std::size_t nbytes, int bits);
 };
 
@@ -25,17 +25,17 @@ extern const QuantizeKernels kQuantizeAvx2;
 extern const QuantizeKernels kQuantizeAvx512;
 extern const QuantizeKernels kQuantizeNeon;
 
-// The scale of a block, and the factor that encodes its values. `inverse` is 0 if all codes are 0 for any values.
+// A block's scale, and the factor that encodes its values. `inverse` is 0 if all codes are 0.
 struct QuantizeScale {
   float scale;
   float inverse;
 };
 
-// The scale of a block from the bits of its largest magnitude. Clearing 8 bits of the scale's mantissa makes
-// code * scale exact (7 + 16 bits), so decoding neither rounds nor overflows; it lowers the scale by less than 2^-15
-// of itself, so that |x| / scale <= 127 (1 + 2^-15) + rounding still rounds to a code within +-127 (or +-7).
+// Returns a block's scale, given the bits of its largest magnitude. Clearing 8 bits of the scale's mantissa makes code
+// * scale exact (7 + 16 bits), so decoding neither rounds nor overflows. It lowers the scale by a fraction of less than
+// 2^-15, so that |x| / scale <= 127 (1 + 2^-15) + rounding still rounds to a code within +-127 (or +-7).
 static inline QuantizeScale quantize_scale(std::uint32_t peak_bits, int bits) {
-  constexpr std::uint32_t kSmallestPeakBits = (127U - 100U) << 23;  // 2^-100: below it 1 / scale nears overflow
+  constexpr std::uint32_t kSmallestPeakBits = (127U - 100U) << 23;  // 2^-100, below which 1 / scale nears overflow
   if (peak_bits >= kInfinityBits) return {float_of(kQuietNanBits), 0.0F};
   if (peak_bits < kSmallestPeakBits) return {0.0F, 0.0F};
   const float quotient = float_of(peak_bits) / (bits == 8 ? 127.0F : 7.0F);
@@ -45,8 +45,8 @@ static inline QuantizeScale quantize_scale(std::uint32_t peak_bits, int bits) {
 
 namespace {
 
-// A target's Codes, for 8 or for 4 bits (kBits), is made with what values or codes are multiplied by. encode(x, codes)
-// takes kEncoded values, decode<kAdd>(codes, out) gives kDecoded.
+// A target's Codes, for 8 or 4 bits (kBits), is constructed with the factor of values or codes. encode(x, codes)
+// encodes kEncoded values, and decode<kAdd>(codes, out) decodes kDecoded values.
 template <typename Codes>
 void quantize_to_codes(const float* x, std::size_t n, float inverse, std::uint8_t* codes) {
   const Codes to(inverse);

@@ -1,4 +1,4 @@
-// `quantize`, 32 values at a time. Conversions round to nearest even as the control register says by default.
+// `quantize`, 32 values at a time. By default, the control register makes conversions round to nearest even.
 #include "kernels/quantize.h"
 
 #include "kernels/avx2.h"
@@ -28,13 +28,13 @@ struct Codes {
 
   explicit Codes(float by) : factor(_mm256_set1_ps(by)) {}
 
-  // 32 codes as signed bytes.
+  // Returns 32 codes as signed bytes.
   __m256i codes_of(const float* x) const {
     const auto code = [&](int i) { return _mm256_cvtps_epi32(_mm256_mul_ps(_mm256_loadu_ps(x + 8 * i), factor)); };
     return narrow_to_bytes(code(0), code(1), code(2), code(3));
   }
 
-  // The low 8 bytes of `codes`.
+  // Decodes the low 8 bytes of `codes`.
   template <bool kAdd>
   void put_scaled(float* out, __m128i codes) const {
     put8<kAdd>(out, _mm256_mul_ps(_mm256_cvtepi32_ps(_mm256_cvtepi8_epi32(codes)), factor));
@@ -74,7 +74,7 @@ struct Nibbles : Codes {
 bool are_codes(const std::uint8_t* codes, std::size_t nbytes, int bits) {
   const __m256i low = _mm256_set1_epi8(bits == 8 ? 0 : 0x0F);
   const __m256i high = _mm256_set1_epi8(static_cast<char>(bits == 8 ? 0xFF : 0xF0));
-  const __m256i low_fault = _mm256_set1_epi8(bits == 8 ? 1 : 0x08);  // with the mask 0 nothing equals 1
+  const __m256i low_fault = _mm256_set1_epi8(bits == 8 ? 1 : 0x08);  // with the mask 0, nothing equals 1
   const __m256i high_fault = _mm256_set1_epi8(static_cast<char>(0x80));
   __m256i found = _mm256_setzero_si256();
   std::size_t i = 0;

@@ -1,4 +1,4 @@
-// `quantize`, 16 or 32 values at a time. Conversions round to nearest even as the control register says by default.
+// `quantize`, 16 or 32 values at a time. By default, the control register makes conversions round to nearest even.
 #include "kernels/quantize.h"
 
 #include "kernels/avx512.h"
@@ -28,7 +28,7 @@ struct Codes {
 
   explicit Codes(float by) : factor(_mm512_set1_ps(by)) {}
 
-  // 16 codes as signed bytes.
+  // Returns 16 codes as signed bytes.
   __m128i codes_of(const float* x) const {
     return _mm512_cvtepi32_epi8(_mm512_cvtps_epi32(_mm512_mul_ps(_mm512_loadu_ps(x), factor)));
   }
@@ -77,7 +77,7 @@ struct Nibbles : Codes {
 bool are_codes(const std::uint8_t* codes, std::size_t nbytes, int bits) {
   const __m512i low = _mm512_set1_epi8(bits == 8 ? 0 : 0x0F);
   const __m512i high = _mm512_set1_epi8(static_cast<char>(bits == 8 ? 0xFF : 0xF0));
-  const __m512i low_fault = _mm512_set1_epi8(bits == 8 ? 1 : 0x08);  // with the mask 0 nothing equals 1
+  const __m512i low_fault = _mm512_set1_epi8(bits == 8 ? 1 : 0x08);  // with the mask 0, nothing equals 1
   const __m512i high_fault = _mm512_set1_epi8(static_cast<char>(0x80));
   __mmask64 found = 0;
   std::size_t i = 0;

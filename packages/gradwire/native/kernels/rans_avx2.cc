@@ -1,4 +1,4 @@
-// The entropy coder, eight coders in a register.
+// The entropy coder, with eight coders per register.
 #include "kernels/avx2_lanes.h"
 #include "kernels/rans.h"
 
@@ -8,14 +8,15 @@ namespace {
 
 constexpr std::size_t kVectors = kRansCoders / 8;
 
-// x >= limit as unsigned.
+// Returns the mask of x >= limit, compared as unsigned numbers.
 __m256i at_least(__m256i x, __m256i limit) { return _mm256_cmpeq_epi32(_mm256_max_epu32(x, limit), x); }
 
 __m256i load_symbols(const std::uint8_t* from) { return _mm256_cvtepu8_epi32(load_quarter(from)); }
 
 template <int kScale>
 __m256i look_up(const void* table, __m256i index) {
-  // Onto zeros, with a mask that the compiler does not know: otherwise a gather waits for whatever its register held.
+  // Gathers onto zeros, with a mask that is opaque to the compiler; otherwise a gather waits for its register's old
+  // value.
   __m256i all = _mm256_set1_epi32(-1);
   asm("" : "+x"(all));
   return _mm256_mask_i32gather_epi32(_mm256_setzero_si256(), static_cast<const int*>(table), index, all, kScale);
@@ -26,7 +27,7 @@ __m256 float_of_unsigned(__m256i x) {
   return _mm256_add_ps(_mm256_cvtepi32_ps(x), wrapped);
 }
 
-// See the AVX-512 kernel: here 5 roundings, each of 2^-24 at most, stay below what is taken away.
+// As in the AVX-512 kernel: here, 5 rounding errors of at most 2^-24 each are smaller than the amount subtracted.
 __m256i put8_symbols(const std::uint8_t* symbols, const std::uint32_t* of_symbol, __m256i x, std::uint8_t*& at) {
   const __m256i entry = look_up<4>(of_symbol, load_symbols(symbols));
   const __m256i frequency = _mm256_srli_epi32(entry, 16);
@@ -94,7 +95,7 @@ __m256i feed(__m256i x, unsigned hungry, const std::uint8_t* from) {
   return _mm256_blendv_epi8(x, _mm256_or_si256(_mm256_slli_epi32(x, 16), placed), wants);
 }
 
-// Dwords below 256 as bytes, in order (see narrow_to_bytes, whose last pack is signed).
+// Returns dwords below 256 as bytes, in order (see narrow_to_bytes, whose last pack is signed).
 __m256i narrow(const __m256i (&found)[kVectors]) {
   const __m256i low = _mm256_packus_epi32(found[0], found[1]);
   const __m256i high = _mm256_packus_epi32(found[2], found[3]);

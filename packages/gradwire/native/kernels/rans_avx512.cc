@@ -1,5 +1,5 @@
-// The entropy coder, sixteen coders in a register. AVX-512 F, BW, DQ and VL. What belongs to a symbol is looked up one
-// by one (encoding) or in registers (decoding), because gathers are slow (on Zen 4 more than 30 cycles each).
+// The entropy coder, with sixteen coders per register, and AVX-512 F, BW, DQ, and VL. A symbol's entries are looked up
+// one by one (encoding) or in registers (decoding), because gathers are slow (more than 30 cycles each on Zen 4).
 #include "kernels/avx512.h"
 #include "kernels/rans.h"
 
@@ -7,8 +7,8 @@ namespace gradwire {
 
 namespace {
 
-// A table of 256 words, and 32 look-ups at once: each permutation knows 64 entries, which are all where `kFew` symbols
-// are below 64.
+// A table of 256 words, with 32 look-ups at once. Each permutation covers 64 entries, which suffices with `kFew`, if
+// all symbols are below 64.
 struct Words256 {
   __m512i part[8];
 
@@ -56,14 +56,14 @@ __m512i low_half(__m512i words) { return _mm512_cvtepu16_epi32(_mm512_castsi512_
 
 __m512i high_half(__m512i words) { return _mm512_cvtepu16_epi32(_mm512_extracti64x4_epi64(words, 1)); }
 
-// The numbers that encode a symbol of frequency f.
+// The constants for encoding a symbol of frequency f.
 struct Entry {
-  float reciprocal;     // 4 to 8 of 2^24 parts below 1 / f, so that two more roundings stay below it
+  float reciprocal;     // below 1 / f by 4 to 8 parts in 2^24, so that it stays below after two more roundings
   std::uint32_t slots;  // start | f << 16
 };
 
-// The entries of the rounds to come, looked up one by one: loads and stores leave the vector units, which are what
-// encoding waits for, alone. Of sixteen entries, those of the even symbols are first, then those of the odd ones.
+// The entries of later rounds, looked up one by one. Loads and stores don't use the vector units, which are the
+// bottleneck of encoding. Sixteen entries are in the order of the even symbols, then the odd ones.
 class Entries {
  public:
   // n is a multiple of kRansCoders.
@@ -77,13 +77,13 @@ class Entries {
 
   const Entry* round(std::size_t first) const { return ahead_ + first % kAhead; }
 
-  // The round that is coded kAhead symbols before this one takes its place.
+  // The entries of the round that is coded kAhead symbols later replace this round's.
   void look_up_before(std::size_t first) {
     if (first >= kAhead) look_up(first - kAhead);
   }
 
  private:
-  // The symbols between a store and the load of its bytes, by which the store has reached the cache.
+  // The number of symbols between a store and the load of its bytes, enough for the store to reach the cache.
   static constexpr std::size_t kAhead = 8 * kRansCoders;
 
   void look_up(std::size_t first) {
@@ -92,7 +92,7 @@ class Entries {
     look_up_half(symbols_ + first + 16, to + 16);
   }
 
-  // Stores to one cache line after the other; the barrier keeps the compiler from making vectors of them.
+  // Stores to consecutive cache lines. The barrier keeps the compiler from vectorising the stores.
   void look_up_half(const std::uint8_t* symbols, Entry* to) const {
 #pragma GCC unroll 16
     for (std::size_t k = 0; k < 16; ++k) {
@@ -108,9 +108,10 @@ class Entries {
   alignas(64) Entry ahead_[kAhead];
 };
 
-// The state is divided as a float before it is known whether its lower word goes; if so, the quotient is multiplied by
-// 2^-16, which is exact. That quotient q is right or one too small: the remainder is below 2 f < 2^15, so that the low
-// words of x - q f are enough, and the new state is q * 2^14 + start + remainder, plus 2^14 - f where q is too small.
+// The state is divided as a float before it is known whether its lower word is written. If so, the quotient is
+// multiplied by 2^-16, which is exact. The quotient q is exact, or too small by 1. So the remainder is below 2 f <
+// 2^15, and the low words of x - q f suffice. The new state is q * 2^14 + start + remainder, plus 2^14 - f if q is too
+// small.
 __m512i put16_symbols(const Entry* entries, __m512i x, std::uint8_t*& at) {
   const __m512 even = _mm512_load_ps(entries);
   const __m512 odd = _mm512_load_ps(entries + 8);
@@ -160,13 +161,13 @@ std::size_t encode(const std::uint8_t* symbols, std::size_t n, const RansTable& 
 
 __m512i slots_of(__m512i x) { return _mm512_and_si512(x, _mm512_set1_epi32(kRansSlots - 1)); }
 
-// The symbols of sixteen slots, as words.
+// Returns the symbols of sixteen slots, as words.
 __m256i symbols_of(const RansTable& table, __m512i slots) {
   const __m512i found = _mm512_i32gather_epi32(slots, table.of_slot, 1);
   return _mm512_cvtepi32_epi16(_mm512_and_si512(found, _mm512_set1_epi32(0xFF)));
 }
 
-// The state after its symbol; the words that the coders below 2^16 want are still missing.
+// Returns the states after a symbol, before the coders below 2^16 read a word.
 __m512i step(__m512i x, __m512i frequency, __m512i start) {
   const __m512i place = _mm512_sub_epi32(slots_of(x), start);
   return _mm512_add_epi32(_mm512_mullo_epi32(frequency, _mm512_srli_epi32(x, kRansBits)), place);
@@ -180,7 +181,7 @@ __m512i feed(__m512i x, __mmask16 wanting, const std::uint8_t* from) {
   return _mm512_mask_or_epi32(x, wanting, _mm512_slli_epi32(x, 16), placed);
 }
 
-// A stream within the decoder; its rounds come one after the other, each of which waits for the one before.
+// A stream within the decoder. Each of its rounds depends on the previous one.
 template <bool kFew>
 class Decoder {
  public:
@@ -193,8 +194,8 @@ class Decoder {
 
   bool has_begun() const { return at_ != nullptr; }
 
-  // The round of the symbols from i on. Returns whether its words were there. The states above the words have room for
-  // what the loads take too much.
+  // Decodes the round of the symbols from i on. Returns whether it had enough words. The states above the words leave
+  // room for loads past the words.
   bool round(std::size_t i) {
     const __m256i first = symbols_of(*coded_.table, slots_of(low_));
     const __m256i second = symbols_of(*coded_.table, slots_of(high_));
@@ -214,7 +215,7 @@ class Decoder {
     return true;
   }
 
-  // All that is left from i on.
+  // Decodes all remaining symbols from i on.
   bool finish(std::size_t i) {
     for (; i + kRansCoders <= coded_.n; i += kRansCoders) {
       if (!round(i)) return false;
@@ -259,7 +260,7 @@ bool decode_two_as(const RansCoded& one, const RansCoded& other) {
   return first.finish(i) && second.finish(i);
 }
 
-// Side by side, so that a round of one stream fills the time that a round of the other waits.
+// Two streams at once, so that a round of one stream fills the time in which the other's round waits.
 bool decode_two(const RansCoded& one, const RansCoded& other) {
   return has_few(*one.table) && has_few(*other.table) ? decode_two_as<true>(one, other)
                                                       : decode_two_as<false>(one, other);

@@ -1,15 +1,16 @@
-// The walk of vector kernels over values: whole steps, then the rest, by the portable kernel. A target defines a step
-// of its vectors; the walks of a format are in its header, once for all targets.
+// The loops of vector kernels over values: whole steps, then the rest, by the portable kernel. A target defines a step
+// of its vectors. A format's header has the loops, once for all targets.
 #pragma once
 
 #include <cstddef>
 
 namespace gradwire {
 
-// Without a name, as everything that several targets compile: each keeps its own (see ranges.h).
+// In an unnamed namespace, like everything that several targets compile, so that each has its own copy (see ranges.h).
 namespace {
 
-// Calls step(i) for i = 0, kStep, 2 kStep ... while a whole step is left of n; returns where it stops.
+// Calls step(i) for i = 0, kStep, 2 kStep ... while a whole step is left of n. Returns the first i that it didn't
+// process.
 template <std::size_t kStep, typename Step>
 std::size_t walk(std::size_t n, const Step& step) {
   std::size_t i = 0;
@@ -22,7 +23,7 @@ struct Choice {
   static constexpr bool value = kChosen;
 };
 
-// Calls call(Choice<which>{}): what is the same for all values is decided before the loop.
+// Calls call(Choice<which>{}), so that a choice that is the same for all values is made before the loop.
 template <typename Call>
 auto choose(bool which, const Call& call) {
   return which ? call(Choice<true>{}) : call(Choice<false>{});

@@ -1,4 +1,4 @@
-// The counters of a NIC for each direction. Python reads while the threads count.
+// A NIC's counters for each direction. Python reads them while the threads count.
 #pragma once
 
 #include <array>
@@ -13,20 +13,20 @@ enum class Count : std::size_t {
   bytes_in,
   frames_out,
   bytes_out,
-  compressed,        // packets that left compressed
-  restored,          // compressed packets that arrived, and were restored
-  payload_bytes,     // of those packets as the hosts see it
-  body_bytes,        // and on the link, with the shim
+  compressed,        // packets sent compressed
+  restored,          // compressed packets received and restored
+  payload_bytes,     // payload of these packets on the hosts
+  body_bytes,        // bodies of these packets on the link, with the shim
   offers,            // handshakes with this NIC's option, or with the peer's
-  other_codec,       // handshakes with a NIC of other settings
+  other_codec,       // handshakes with a NIC with different settings
   raw_other,         // not TCP over IPv4, or with another type of service
-  raw_empty,         // marked packets without data, as acknowledgements are
-  raw_unseen,        // the connection's beginning was not seen
-  raw_no_peer,       // the peer has no NIC, or one with other settings
-  raw_larger,        // would not shrink
-  raw_repeated,      // sent again too often
-  raw_bad_checksum,  // wrong already when it came from the host
-  raw_arrived,       // marked data that came raw
+  raw_empty,         // marked packets without data, such as acknowledgements
+  raw_unseen,        // the start of the connection was not observed
+  raw_no_peer,       // the peer has no NIC, or a NIC with different settings
+  raw_larger,        // packets that compression would not shrink
+  raw_repeated,      // packets retransmitted too often
+  raw_bad_checksum,  // already wrong when the host sent the packet
+  raw_arrived,       // marked data that arrived uncompressed
   malformed,         // compressed packets that failed their checks and were dropped
   faults_dropped,
   faults_reordered,

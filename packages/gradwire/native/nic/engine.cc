@@ -9,7 +9,7 @@ namespace gradwire::nic {
 
 namespace {
 
-// A little less than what the last packet held is tried for the next one, so that less still seldom has to be tried.
+// The share of the last packet's content to try for the next one, so that a second try is rarely needed.
 constexpr double kCaution = 0.97;
 constexpr double kRetreat = 0.8;
 
@@ -19,7 +19,7 @@ bool is_damaged(const Frame& frame, const Packet& packet) {
   return !lacks_checksum(frame) && !has_right_tcp_checksum(packet);
 }
 
-// Returns the work left to the kernel for a frame of segments of this size.
+// Returns the offload of a frame with segments of this size, which the kernel completes.
 Offload offload_of(const Packet& packet, std::size_t segment_nbytes) {
   Offload offload;
   offload.flags = kNeedsChecksum;
@@ -31,7 +31,7 @@ Offload offload_of(const Packet& packet, std::size_t segment_nbytes) {
   return offload;
 }
 
-// The packet in a copy of its frame's headers.
+// A packet with a copy of its frame's headers.
 Packet moved(const Packet& packet, const Byte* frame, Byte* to) {
   Packet other = packet;
   other.ip = to + (packet.ip - frame);
@@ -72,7 +72,7 @@ void Engine::to_link(Frame frame, const Emit& emit) {
   const Count why = look_up(packet, phase);
   if (why != Count::compressed) return pass(to_link_, frame, why, emit);
   if (is_damaged(frame, packet)) {
-    return pass(to_link_, frame, Count::raw_bad_checksum, emit);  // the receiver shall see that, too
+    return pass(to_link_, frame, Count::raw_bad_checksum, emit);  // passed on, so that the receiver detects it
   }
   for (std::size_t at = 0; at < packet.payload_nbytes;) {
     at += send_piece(frame, packet, at, static_cast<unsigned>((phase + at) % 4), emit);
@@ -115,7 +115,7 @@ void Engine::leave_with_offer(Frame frame, Packet& packet, const Emit& emit) {
   send(to_link_, add_offer(frame.data, packet, offer_, to_link_.out.data()), emit);
 }
 
-// A SYN is answered for a marked connection only, and a SYN is marked itself.
+// Only SYNs of marked connections, which are themselves marked, are answered.
 bool Engine::may_offer(const Packet& packet) {
   const FlowKey key = key_of_sent(packet);
   const std::lock_guard<std::mutex> lock(mutex_);
@@ -168,7 +168,7 @@ Count Engine::look_up(const Packet& packet, unsigned& phase) {
   return Count::compressed;
 }
 
-// Sends what begins at a byte of the payload, and returns how many bytes it took.
+// Sends the payload from a given byte on, and returns the number of bytes sent.
 std::size_t Engine::send_piece(const Frame& frame, const Packet& whole, std::size_t at, unsigned phase,
                                const Emit& emit) {
   Byte* const out = to_link_.out.data();
@@ -211,8 +211,8 @@ std::size_t Engine::send_piece(const Frame& frame, const Packet& whole, std::siz
   return nbytes;
 }
 
-// Encodes as much as fits into one segment with the shim: several segments, or one. Writes the number of bytes, and
-// returns the body's size, or 0 where one segment would not shrink.
+// Encodes as many bytes as fit into one segment with the shim: several segments, or one. Writes the number of bytes,
+// and returns the body's size, or 0 if one segment wouldn't shrink.
 std::size_t Engine::fill(const Frame& frame, const Packet& whole, std::size_t at, unsigned phase, Byte* body,
                          std::size_t& nbytes) {
   const Byte* const payload = whole.payload + at;
@@ -222,7 +222,7 @@ std::size_t Engine::fill(const Frame& frame, const Packet& whole, std::size_t at
   if (merges_ && left > segment && segment >= kLeastSegmentNbytes) {
     for (;; ratio_ *= kRetreat) {
       nbytes = std::min(left, static_cast<std::size_t>(ratio_ * kCaution * static_cast<double>(room)));
-      if (nbytes < left) nbytes -= std::min<std::size_t>(nbytes, (phase + nbytes) % 4);  // between two floats
+      if (nbytes < left) nbytes -= std::min<std::size_t>(nbytes, (phase + nbytes) % 4);  // cut between two floats
       if (nbytes <= segment) break;
       const std::size_t size = to_link_.coder.encode(phase, payload, nbytes, body, room + 1);
       if (size == 0) continue;
@@ -236,7 +236,7 @@ std::size_t Engine::fill(const Frame& frame, const Packet& whole, std::size_t at
   return size;
 }
 
-// Emits the restored packet, or returns why there is none.
+// Emits the restored packet and returns null, or returns the fault.
 const char* Engine::restore(const Frame& frame, const Emit& emit) {
   Packet whole;
   if (!parse(frame.data, frame.size, whole) || whole.payload_nbytes < kShimNbytes) return "it is too short";
@@ -245,8 +245,8 @@ const char* Engine::restore(const Frame& frame, const Emit& emit) {
   const std::size_t nbytes = get16(shim);
   const std::size_t body = whole.payload_nbytes - kShimNbytes;
   const std::size_t segment = get16(whole.tcp + kTcpChecksumAt);
-  if (shim[2] >> 4 != offer_.version || (shim[2] & 0xC) != 0 || shim[3] != codec_.wire_id) return "it has another format";
-  if (segment != 0 && (!merges_ || segment < kLeastSegmentNbytes || nbytes <= segment)) return "its segments make no sense";
+  if (shim[2] >> 4 != offer_.version || (shim[2] & 0xC) != 0 || shim[3] != codec_.wire_id) return "it has a different format";
+  if (segment != 0 && (!merges_ || segment < kLeastSegmentNbytes || nbytes <= segment)) return "its segment size is invalid";
   if (get32(shim + 4) != seal(whole, shim, body)) return "its checksum is wrong";
   if (whole.ip_nbytes + whole.tcp_nbytes + nbytes > kMostIpPacketNbytes) return "it would be too long";
   Byte* const out = to_host_.out.data();
@@ -271,8 +271,8 @@ const char* Engine::restore(const Frame& frame, const Emit& emit) {
   return nullptr;
 }
 
-// Everything that must arrive unchanged: the NICs' codec, the addresses, the TCP header, the shim without this checksum,
-// and the body. Routers change the rest of the IP header.
+// Returns the checksum of everything that must arrive unchanged: the NICs' codec, the addresses, the TCP header, the
+// shim without this checksum, and the body. Routers change the rest of the IP header.
 std::uint32_t Engine::seal(const Packet& packet, const Byte* shim, std::size_t body_nbytes) const {
   const auto crc32c = current_target().crc32c;
   const Byte codec[4] = {offer_.version, offer_.wire_id, offer_.a, offer_.b};

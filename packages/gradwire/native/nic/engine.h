@@ -1,13 +1,13 @@
-// The work of a NIC on each frame, without sockets. One thread may handle the frames of each direction.
+// A NIC's processing of frames, without sockets. Each direction's frames may be handled by one thread.
 //
-// A compressed packet is the TCP segment with the IP protocol kCompressed, and between the TCP header and the body
-// (segment.h) a shim: the length of the payload (2 bytes), version << 4 | phase of its first byte in a float, the
-// codec's wire id, and the CRC32C of all that must arrive unchanged. It says all that restoring it takes, so a NIC that
-// has forgotten the connection restores it, too. The checksum of TCP is 0 meanwhile.
+// A compressed packet is the TCP segment with the IP protocol kCompressed, and a shim between the TCP header and the
+// body (segment.h). The shim has the payload's length (2 bytes), version << 4 | phase of the first byte within a float,
+// the codec's wire id, and the CRC32C of everything that must arrive unchanged. It is sufficient to restore the packet,
+// even for a NIC that has forgotten the connection. TCP's checksum is 0 in a compressed packet.
 //
-// NICs that merge compress as much of a frame that the kernel has not yet cut into segments as fits into a packet of the
-// segments' size. The size of the segments takes the place of TCP's checksum, and the receiving NIC gives its host such a
-// frame again.
+// A NIC that merges segments takes a frame that the kernel hasn't yet cut into segments, and compresses as much of it
+// as fits into a packet of one segment's size. The packet has the segment size in place of TCP's checksum, and the
+// receiving NIC passes such an uncut frame to its host.
 #pragma once
 
 #include <functional>
@@ -23,8 +23,8 @@ namespace gradwire::nic {
 
 inline constexpr std::size_t kShimNbytes = 8;
 
-// The work left to the kernel, a checksum or a cut into segments: the virtio_net_hdr of linux/virtio_net.h, which C++
-// cannot read.
+// The work left to the kernel, a checksum or a cut into segments: virtio_net_hdr of linux/virtio_net.h, which doesn't
+// compile as C++.
 struct Offload {
   Byte flags = 0;
   Byte cut = 0;
@@ -45,7 +45,7 @@ struct Frame {
   Offload offload;
 };
 
-// Completes a checksum that was left to the kernel.
+// Computes a checksum that was left to the kernel.
 void complete(Byte* frame, std::size_t size, const Offload& offload);
 
 using Emit = std::function<void(const Byte* data, std::size_t size, const Offload& offload)>;
@@ -54,7 +54,7 @@ class Engine {
  public:
   Engine(const Codec& codec, unsigned tos, bool merges);
 
-  // Call emit for each frame that takes the place of this one, whose bytes may change.
+  // Call emit for each frame that replaces this one, whose bytes may be changed.
   void to_link(Frame frame, const Emit& emit);
   void to_host(Frame frame, const Emit& emit);
 
@@ -86,10 +86,10 @@ class Engine {
   const Codec codec_;
   const Offer offer_;
   const unsigned tos_;
-  std::mutex mutex_;  // of flows_
+  std::mutex mutex_;  // guards flows_
   Flows flows_;
   const bool merges_;
-  double ratio_ = 1;  // of the bytes that the last merged packet stood for to its body's
+  double ratio_ = 1;  // payload bytes per body byte of the last merged packet
   Way to_link_;
   Way to_host_;
 };

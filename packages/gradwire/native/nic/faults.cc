@@ -35,7 +35,8 @@ std::optional<Clock::time_point> Faults::next() const {
   return kept_.top().due;
 }
 
-// SplitMix64 (Steele, Lea and Flood 2014). Every share draws a number, so that the same seed loses the same frames.
+// SplitMix64 (Steele, Lea and Flood 2014). A number is drawn for every share, so that the same seed drops the same
+// frames.
 bool Faults::happens(double share) {
   std::uint64_t z = state_ += 0x9E3779B97F4A7C15U;
   z = (z ^ z >> 30) * 0xBF58476D1CE4E5B9U;

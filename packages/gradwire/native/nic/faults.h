@@ -1,4 +1,4 @@
-// Faults on purpose: frames that are lost, late, or overtaken by the ones behind them.
+// Injected faults: frames that are dropped, delayed, or reordered.
 #pragma once
 
 #include <chrono>
@@ -15,8 +15,8 @@ namespace gradwire::nic {
 using Clock = std::chrono::steady_clock;
 
 struct FaultSettings {
-  double drop = 0;     // the share of frames that are lost
-  double reorder = 0;  // the share that waits until others have passed
+  double drop = 0;     // the share of dropped frames
+  double reorder = 0;  // the share of frames that are sent after later ones
   double delay_s = 0;  // for every frame
   std::uint64_t seed = 0;
 
@@ -27,13 +27,13 @@ class Faults {
  public:
   Faults(const FaultSettings& settings, Counters& counters) : settings_(settings), counters_(counters), state_(settings.seed) {}
 
-  // Passes the frame on at once, or keeps it, or loses it.
+  // Passes on the frame immediately, keeps it for later, or drops it.
   void take(const Byte* data, std::size_t size, const Offload& offload, const Emit& emit);
 
-  // Passes on what is due.
+  // Passes on all frames that are due.
   void release(const Emit& emit);
 
-  // Returns the time at which the next frame is due, if any is kept.
+  // Returns the time at which the next kept frame is due, if any.
   std::optional<Clock::time_point> next() const;
 
  private:

@@ -28,7 +28,7 @@ bool Patience::allows(std::uint32_t sequence, std::size_t nbytes) {
   if (!has_begun_ || !is_before(sequence, end_)) {
     has_begun_ = true;
     end_ = end;
-    repeats_ = 0;  // something has arrived, or new data would not be sent
+    repeats_ = 0;  // earlier data has arrived, otherwise new data would not be sent
   } else if (repeats_ > 0 && sequence == repeated_) {
     ++repeats_;
   } else {
@@ -41,7 +41,7 @@ bool Patience::allows(std::uint32_t sequence, std::size_t nbytes) {
     raw_end_ = sequence + raw_nbytes_;
     raw_nbytes_ = std::min(4 * raw_nbytes_, kMostRawNbytes);
   }
-  is_raw_ = is_raw_ && is_before(sequence, raw_end_ + kMostRawNbytes);  // numbers come around
+  is_raw_ = is_raw_ && is_before(sequence, raw_end_ + kMostRawNbytes);  // sequence numbers wrap around
   return !is_raw_ || !is_before(sequence, raw_end_);
 }
 

@@ -1,5 +1,5 @@
-// The connections that NICs have agreed on, as far as this one needs to know them. Whatever is forgotten passes raw, so
-// the table may forget anything.
+// The table of connections on which two NICs have agreed to compress. A forgotten connection is sent uncompressed, so
+// the table may forget any.
 #pragma once
 
 #include <cstddef>
@@ -13,7 +13,7 @@ namespace gradwire::nic {
 struct FlowKey {
   std::uint32_t local;
   std::uint32_t remote;
-  std::uint32_t ports;  // the local one above
+  std::uint32_t ports;  // the local port in the upper half
 
   bool operator==(const FlowKey&) const = default;
 };
@@ -21,8 +21,9 @@ struct FlowKey {
 FlowKey key_of_sent(const Packet& packet);
 FlowKey key_of_received(const Packet& packet);
 
-// Raw where compressed packets do not arrive, as after the peer's NIC went away: from the third retransmission of a
-// segment on, for a while that grows, because loss alone may look the same.
+// Whether to send uncompressed because compressed packets don't arrive, for example after the peer's NIC was removed.
+// This begins with a segment's third retransmission, and lasts for increasing times, because packet loss may look the
+// same.
 class Patience {
  public:
   // Returns whether the segment may be compressed.
@@ -30,8 +31,8 @@ class Patience {
 
  private:
   bool has_begun_ = false;
-  std::uint32_t end_ = 0;     // of what was sent
-  std::uint32_t repeated_ = 0;  // what was sent again last, and how often in a row
+  std::uint32_t end_ = 0;     // the end of the data sent so far
+  std::uint32_t repeated_ = 0;  // the segment retransmitted last, and how often in a row
   int repeats_ = 0;
   bool is_raw_ = false;
   std::uint32_t raw_end_ = 0;
@@ -43,17 +44,18 @@ enum class Peer { unknown, agrees, differs };
 struct Flow {
   std::uint32_t first = 0;  // the sequence number of the host's first byte
   Peer peer = Peer::unknown;
-  bool is_open = false;  // both sides have made their offer
+  bool is_open = false;  // both sides have sent their offers
   Patience patience;
   std::uint64_t used = 0;
 };
 
 class Flows {
  public:
-  // Null where the connection is unknown.
+  // Returns null if the connection is unknown.
   Flow* find(const FlowKey& key);
 
-  // Forgets what was known, and the connection that was idle for longest if there are too many.
+  // Adds a connection, in place of an older one with the same key, and drops the one idle for longest if there are too
+  // many.
   Flow& begin(const FlowKey& key);
 
   void forget(const FlowKey& key) { flows_.erase(key); }

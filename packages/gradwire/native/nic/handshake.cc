@@ -8,7 +8,7 @@ namespace {
 
 enum OptionKind : Byte { kEnd = 0, kNothing = 1, kMd5 = 19, kAuthentication = 29, kExperiment = 254 };
 
-// Calls use(kind, at, nbytes) for every option until it returns true or the options end, or make no sense.
+// Calls use(kind, at, nbytes) for every option until it returns true, or the options end or are malformed.
 template <typename Use>
 void walk(const Packet& packet, const Use& use) {
   for (std::size_t at = kTcpNbytes; at < packet.tcp_nbytes;) {
@@ -67,7 +67,7 @@ std::size_t add_offer(const Byte* frame, const Packet& packet, const Offer& offe
   const Byte option[kOptionNbytes] = {kExperiment, kOptionNbytes, 'G',     'W',
                                       offer.version, offer.wire_id, offer.a, offer.b};
   std::memcpy(out, frame, fixed);
-  std::memcpy(out + fixed, option, kOptionNbytes);  // first, as others may end with the mark of the end
+  std::memcpy(out + fixed, option, kOptionNbytes);  // first, because other options may end with the end-of-options mark
   std::memcpy(out + fixed + kOptionNbytes, frame + fixed, packet.tcp_nbytes - kTcpNbytes);
   return finish(out, packet, packet.tcp_nbytes + kOptionNbytes);
 }

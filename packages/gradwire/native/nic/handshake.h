@@ -1,5 +1,5 @@
-// The TCP option by which two NICs find each other: a NIC adds it to a SYN that leaves its host, and removes it from one
-// that arrives. It is an experimental option (RFC 6994), which hosts without a NIC ignore.
+// The TCP option by which two NICs find each other. A NIC adds it to its host's outgoing SYNs, and removes it from
+// incoming ones. It is an experimental option (RFC 6994), which hosts without a NIC ignore.
 //
 //   254 | 8 | 'G' 'W' | version | codec's wire id | its first parameter | its second one
 #pragma once
@@ -12,7 +12,7 @@
 namespace gradwire::nic {
 
 inline constexpr std::size_t kOptionNbytes = 8;
-// The kinds of packets: one for each segment, or also one for several (engine.h).
+// The kinds of packets: one per segment, or also one for several segments (engine.h).
 inline constexpr Byte kSingles = 1;
 inline constexpr Byte kMerged = 2;
 
@@ -28,17 +28,17 @@ struct Offer {
 
 Offer offer_of(const Codec& codec, Byte version);
 
-// The offer in a packet's options, and where it stands.
+// The offer in a packet's options, and its position.
 struct Found {
   Offer offer;
-  std::size_t at;  // from the start of the TCP header
+  std::size_t at;  // offset from the start of the TCP header
 };
 std::optional<Found> find_offer(const Packet& packet);
 
-// Returns whether the option fits, and no signature covers the options.
+// Returns whether there is room for the option, and no signature covers the options.
 bool can_offer(const Packet& packet);
 
-// Write the packet's frame with the option to `out`, or without it. The payload is empty. Return the frame's size.
+// Write the packet's frame to `out`, with or without the option, and return its size. The payload is empty.
 std::size_t add_offer(const Byte* frame, const Packet& packet, const Offer& offer, Byte* out);
 std::size_t remove_offer(const Byte* frame, const Packet& packet, std::size_t at, Byte* out);
 

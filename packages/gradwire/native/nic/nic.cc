@@ -15,7 +15,7 @@ namespace gradwire::nic {
 
 namespace {
 
-// A card does not wait for the programs of its host. Without the right to it, this thread has to.
+// A real NIC doesn't wait for its host's programs, so this thread gets a high priority, if permitted.
 void take_precedence() {
   const sched_param first{.sched_priority = 1};
   sched_setscheduler(0, SCHED_RR, &first);

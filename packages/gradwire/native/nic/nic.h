@@ -1,4 +1,4 @@
-// The network card: two interfaces, and a thread for each direction between them.
+// The software NIC: two interfaces, and a thread for each direction between them.
 #pragma once
 
 #include <array>
@@ -11,14 +11,14 @@ namespace gradwire::nic {
 
 class Nic {
  public:
-  // The descriptors are those of packet sockets (port.h) and stay the caller's. The faults are those of the link: of
-  // what this NIC sends to it. Starts at once.
+  // Starts the threads. The descriptors are packet sockets (port.h), which the caller owns. The faults apply to frames
+  // that this NIC sends to the link.
   Nic(int host, int link, const Codec& codec, unsigned tos, bool merges, const FaultSettings& faults);
   ~Nic() { stop(); }
   Nic(const Nic&) = delete;
   Nic& operator=(const Nic&) = delete;
 
-  // Ends the threads; what they still held is lost. May be called again.
+  // Ends the threads, and drops the frames that they still hold. May be called repeatedly.
   void stop();
 
   std::uint64_t count(bool to_link, std::size_t which) { return engine_.counters(to_link)[which]; }

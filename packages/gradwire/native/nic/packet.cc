@@ -12,7 +12,7 @@ namespace {
 constexpr unsigned kIpv4 = 0x0800;
 constexpr unsigned kFragment = 0x3FFF;  // "more fragments" and the offset
 
-// The sum of the bytes as 16-bit words. Words of 32 bits add up to the same, because 2^16 is 1 modulo 2^16 - 1.
+// Returns the sum of the bytes as 16-bit words. 32-bit words have the same sum, because 2^16 is 1 modulo 2^16 - 1.
 std::uint64_t add(std::uint64_t sum, const Byte* data, std::size_t nbytes) {
   std::size_t at = 0;
   for (; at + 4 <= nbytes; at += 4) {

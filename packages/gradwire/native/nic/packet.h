@@ -1,4 +1,4 @@
-// Ethernet frames that hold one whole IPv4 packet with a TCP header: where its parts are, and their checksums.
+// Ethernet frames with one whole IPv4 packet and a TCP header: the positions of their parts, and checksums.
 #pragma once
 
 #include <cstddef>
@@ -16,7 +16,7 @@ inline constexpr std::size_t kMostTcpNbytes = 60;
 inline constexpr std::size_t kMostIpPacketNbytes = 65535;
 inline constexpr Byte kTcp = 6;
 inline constexpr Byte kCompressed = 253;  // "use for experimentation and testing" (RFC 3692)
-inline constexpr unsigned kDscp = 0xFC;   // without the two bits that routers set (RFC 3168)
+inline constexpr unsigned kDscp = 0xFC;   // excludes the two bits that routers set (RFC 3168)
 
 enum TcpFlag : unsigned { kFin = 0x01, kSyn = 0x02, kRst = 0x04, kPsh = 0x08, kAck = 0x10, kUrg = 0x20, kCwr = 0x80 };
 
@@ -34,7 +34,7 @@ inline void put32(Byte* at, std::uint32_t value) {
 // A view of a frame's parts.
 struct Packet {
   Byte* ip = nullptr;
-  std::size_t ip_nbytes = 0;  // of the header, as is tcp_nbytes
+  std::size_t ip_nbytes = 0;  // size of the header, like tcp_nbytes
   Byte* tcp = nullptr;
   std::size_t tcp_nbytes = 0;
   Byte* payload = nullptr;
@@ -51,18 +51,18 @@ struct Packet {
   std::size_t headers_nbytes() const { return kEthernetNbytes + ip_nbytes + tcp_nbytes; }
 };
 
-// Finds the parts of a frame of `size` bytes, whatever the bytes are; false unless it holds a whole, unfragmented IPv4
-// packet of the protocols kTcp or kCompressed that begins with a TCP header.
+// Locates the parts of a frame of `size` arbitrary bytes. Returns false unless it has a whole, unfragmented IPv4 packet
+// of the protocol kTcp or kCompressed that begins with a TCP header.
 bool parse(Byte* frame, std::size_t size, Packet& packet);
 
-// Returns whether the frame says that it holds a compressed packet of this type of service; `parse` may still refuse it.
+// Returns whether the frame claims to have a compressed packet of this type of service; `parse` may still reject it.
 bool claims_compressed(const Byte* frame, std::size_t size, unsigned tos);
 
 bool has_right_ip_checksum(const Packet& packet);
 bool has_right_tcp_checksum(const Packet& packet);
 
-// Write the header's length and checksum for a payload of this size, and the checksum of TCP over it, or only the part
-// over what stands before the TCP header, to which the kernel adds the rest.
+// Write the IP header's length and checksum for a payload of this size, and TCP's checksum, or only its part over the
+// pseudo-header, to which the kernel adds the rest.
 void set_ip_length(Packet& packet, std::size_t payload_nbytes);
 void set_tcp_checksum(const Packet& packet);
 void start_tcp_checksum(const Packet& packet);

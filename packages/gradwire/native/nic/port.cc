@@ -31,7 +31,7 @@ const tpacket_auxdata* auxdata_of(msghdr& message) {
   return nullptr;
 }
 
-// The kernel takes a frame's VLAN tag out; put it back.
+// The kernel removes a frame's VLAN tag; insert it again.
 Frame tagged(Frame frame, const tpacket_auxdata& auxdata) {
   const bool is_named = (auxdata.tp_status & TP_STATUS_VLAN_TPID_VALID) != 0;
   std::memmove(frame.data - kTagNbytes, frame.data, 12);

@@ -21,7 +21,7 @@ class Inbox {
  public:
   explicit Inbox(int descriptor);
 
-  // Receives what is there, and calls take(Frame) for each.
+  // Receives all waiting frames, and calls take(Frame) for each.
   template <typename Take>
   void receive(const Take& take) {
     const int received = fill();
@@ -48,7 +48,8 @@ class Outbox {
 
   void add(const Byte* data, std::size_t size, const Offload& offload);
 
-  // Sends everything, and waits for room where need be; drops what the interface refuses. Returns false when stopped.
+  // Sends all frames, and waits for room if needed. Drops frames that the interface refuses. Returns false when
+  // stopped.
   bool flush();
 
  private:

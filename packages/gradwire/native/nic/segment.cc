@@ -46,7 +46,7 @@ const char* SegmentCoder::decode(unsigned phase, const Byte* body, std::size_t b
   const Cut cut = cut_of(phase, nbytes);
   if (cut.floats == 0 || cut.floats > kMostFloats) return "it holds no whole float, or too many";
   const std::size_t raw = cut.head + cut.tail;
-  if (body_nbytes < raw) return "it ends within its raw bytes";
+  if (body_nbytes < raw) return "its raw bytes are truncated";
   if (const char* reason = codec_.format->decode(current_target(), body + raw, body_nbytes - raw, floats_.data(),
                                                  cut.floats, codec_.params, false, 1)) {
     return reason;

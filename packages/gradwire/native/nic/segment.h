@@ -1,7 +1,7 @@
-// The payload of one TCP segment as a body of fewer bytes, and back.
+// The compression of one TCP segment's payload to a shorter body, and its decompression.
 //
-// The payload is a piece of a stream of little-endian float32 that begins at byte `phase` of a float. Only its whole
-// floats are encoded, by an elementwise format, so any other cut of the stream gives the same values.
+// The payload is a part of a stream of little-endian float32, and begins at byte `phase` of a float. Only whole floats
+// are encoded, by an elementwise format, so the values don't depend on where the stream is cut.
 //
 //   body = bytes before the first whole float | bytes after the last one | the format's payload
 #pragma once
@@ -14,7 +14,7 @@
 
 namespace gradwire::nic {
 
-// The parameters that both ends must share; each number fits into a byte.
+// The parameters, which must be the same at both ends. Each number fits into a byte.
 struct Codec {
   const Format* format = nullptr;
   Params params;
@@ -25,15 +25,15 @@ struct Codec {
   }
 };
 
-// Holds the memory of one thread.
+// An encoder and decoder of segments, with one thread's memory.
 class SegmentCoder {
  public:
   explicit SegmentCoder(const Codec& codec);
 
-  // Writes the body and returns its size, or 0 where it would have `limit` bytes or more, or no float is whole.
+  // Writes the body and returns its size, or 0 if it would have at least `limit` bytes, or there is no whole float.
   std::size_t encode(unsigned phase, const Byte* payload, std::size_t nbytes, Byte* body, std::size_t limit);
 
-  // Writes a payload of `nbytes`, or returns a fragment of a sentence that says what is wrong with the body.
+  // Writes a payload of `nbytes` and returns null, or returns the body's fault as a sentence fragment.
   const char* decode(unsigned phase, const Byte* body, std::size_t body_nbytes, Byte* payload, std::size_t nbytes);
 
  private:

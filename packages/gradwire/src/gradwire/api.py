@@ -46,7 +46,7 @@ def _fault(tensor: object, caller: str) -> str | None:
             f"one torch tensor, got a {type(tensor).__name__}; pass one tensor per call, and convert an "
             "array with torch.from_numpy(array)"
         )
-    if is_lazy(tensor):  # first, because it supports no other call
+    if is_lazy(tensor):  # first, because a lazy parameter supports no other check
         return "an initialized parameter, got a lazy one without values; run a forward pass first"
     if tensor.is_nested:
         return "a dense tensor, got a nested one; pass tensor.values(), which is a view"
@@ -75,10 +75,10 @@ def _fault(tensor: object, caller: str) -> str | None:
 
 def _has_memory(tensor: torch.Tensor) -> bool:
     if type(tensor).__torch_dispatch__ is not torch.Tensor.__torch_dispatch__:
-        return False  # DTensor, FakeTensor and the like
+        return False  # DTensor, FakeTensor, and similar classes
     try:
         return tensor.numel() == 0 or tensor.untyped_storage().data_ptr() != 0
-    except RuntimeError:  # raised within vmap and grad
+    except RuntimeError:  # fails within vmap and grad
         return False
 
 
@@ -95,7 +95,7 @@ def _may_share_memory(tensor: torch.Tensor) -> bool:
     return False
 
 
-_KEPT_EXCHANGES = 8  # per group; each has its own buffers, which must not accumulate
+_KEPT_EXCHANGES = 8  # exchanges per group: each has buffers, which must not accumulate
 
 
 class _Member:
@@ -144,7 +144,8 @@ def all_reduce(
     tensor
         Floats of 8 to 64 bits, of any layout, on any device, changed in place. The shape must be the same on
         all ranks; if dtypes differ, each rank rounds the result to its own. Tensors that can't be changed in
-        place are refused: integers, sparse tensors, and elements that share memory, as after ``expand``.
+        place are refused: integer tensors, sparse tensors, and tensors whose elements share memory, as after
+        ``expand``.
     codec
         A codec or its spec; ``fp8`` by default.
     algorithm
@@ -158,8 +159,8 @@ def all_reduce(
         See ``Plan``.
     plan
         A plan in any form that ``Plan.of`` accepts, instead of ``codec``, ``algorithm``, and
-        ``segment_nbytes``. A file of ``Plan.save`` or the planner is read in every call. The plan's pipeline
-        and buckets are for training; here, ``tensor`` is one bucket.
+        ``segment_nbytes``. A file written by ``Plan.save`` or the planner is read in every call. The plan's
+        pipeline and buckets are for training; here, ``tensor`` is one bucket.
     timeout_s
         The timeout of a wait for a peer; above 0, at most 1e6.
 
@@ -178,8 +179,8 @@ def all_reduce(
     ExchangeError
         If ``torch.distributed`` isn't initialised, this rank isn't in the group, or another thread is using
         it; and if a peer fails or disagrees. In the last case, the tensor is partly summed, or unchanged if
-        it was copied. To continue afterwards, call a barrier on all ranks first, so that they start the next
-        call together.
+        it was copied. Before you continue, call a barrier on all ranks, so that they start the next call
+        together.
     """
     check_in_place(tensor, "all_reduce")
     if not isinstance(average, bool):
@@ -222,7 +223,7 @@ def _choose(
 
 @contextmanager
 def _alone_in(group: dist.ProcessGroup) -> Iterator[None]:
-    """Refuse a second thread, because the order of its calls may differ between ranks."""
+    """Refuse calls from a second thread, because their order may differ between ranks."""
     with _in_use_lock:
         if group in _in_use:
             raise ExchangeError(

@@ -35,7 +35,7 @@ class Attached:
     """The handle of one model's exchanges, from ``attach`` or ``attach_fsdp`` to ``close``.
 
     As a context manager it closes at the end of the block. ``undo`` closes the exchanges and restores the
-    model; ``watch`` is None if each rank has a shard of the weights.
+    model. ``watch`` is None if each rank has a shard of the weights.
 
     Attributes
     ----------
@@ -118,12 +118,12 @@ class Attached:
         self._replicas.compare(self._sync, optimizer)
 
     def check_at_next_step(self) -> None:
-        """Schedule ``check_replicas`` for the next backward pass, when weights will have been loaded."""
+        """Schedule ``check_replicas`` for the next backward pass, after weights have been loaded."""
         self._replicas.ask()
 
     @outside_inference
     def estimate(self, rate: str | float | None = None, hosts: int | None = None) -> Estimate | None:
-        """Estimate the step time on another network or number of hosts, or on the current ones.
+        """Estimate the step time on another network or with another number of hosts, or on the current ones.
 
         All ranks call it together between two steps. The first call starts to record steps and returns None,
         as do later calls before five steps are recorded. ``rate`` is a rate such as ``"10gbit"``, or bytes
@@ -170,7 +170,7 @@ class Attached:
         self._undo.close()
 
     def _leave_out(self, seconds: float) -> None:
-        """Subtract from the current step's time the ``seconds`` of a comparison in which another hook ran."""
+        """Subtract the ``seconds`` of a comparison, while another hook ran, from the current step's time."""
         self.ledger._leave_out(seconds)
         self._chooser.leave_out(seconds)
 

@@ -86,7 +86,7 @@ def load_checkpoint(
         For a file that is missing, damaged, truncated, or without a checksum. It names the file.
     """
     try:
-        with open_ordinary(path) as file:  # reading a pipe would wait forever
+        with open_ordinary(path) as file:  # because reading a pipe would block forever
             _verify(file, path)
             return _read(file, path, map_location, weights_only)
     except OSError as error:
@@ -115,10 +115,10 @@ def _write(content: object, file: BinaryIO) -> None:
     try:
         torch.save(content, file)
     except RuntimeError as error:
-        if isinstance(error.__context__, OSError):  # a full disk, which torch reports as unexpected position
+        if isinstance(error.__context__, OSError):  # a full disk, which torch misreports
             raise error.__context__ from error
         raise
-    file.seek(-2, os.SEEK_END)  # the length of the archive's comment, 0 so far
+    file.seek(-2, os.SEEK_END)  # the length of the archive's comment, which is still 0
     file.write(_COMMENT_NBYTES.to_bytes(2, "little") + _MARK)
     file.write(_digits(file, file.tell()))
 
@@ -148,7 +148,7 @@ def _read(
     file.seek(0)
     try:
         state: dict[str, Any] = torch.load(file, map_location=map_location, weights_only=weights_only)
-    except Exception as error:  # torch may raise anything, for another torch's types or a missing device
+    except Exception as error:  # torch may raise any exception, for example for a missing device
         reason = (str(error).splitlines() or [type(error).__name__])[0]
         raise StateError(
             f"the checkpoint {os.fspath(path)} is intact, but torch.load cannot read it: {reason}; use the "
@@ -246,7 +246,7 @@ def _of_text(body: Mapping[str, Any]) -> int:
 def _has_sum(content: Mapping[str, Any], expected: object) -> bool:
     try:
         return expected == _of(_plain(content)) or expected == _of(_plain_before(content))
-    except (RuntimeError, TypeError, ValueError):  # such as a tensor without memory
+    except (RuntimeError, TypeError, ValueError):  # for example, a tensor without memory
         return False
 
 
@@ -257,7 +257,7 @@ def _of(plain: object) -> int:
 def _plain(content: object) -> object:
     """Return content as JSON values that saving and loading don't change. A tensor becomes its checksum.
 
-    Other objects are represented only by their type, because their ``repr`` may contain an address.
+    Other objects are represented by their type only, because their ``repr`` may contain an address.
     """
     if isinstance(content, torch.Tensor):
         return _facts(content)

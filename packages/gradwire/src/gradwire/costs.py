@@ -16,8 +16,8 @@ class Scales:
     smallest, largest
         The exponents; None if no frame was scaled.
     unscaled
-        The number of frames that weren't scaled: frames of zeros, with values that no scale fits, or that
-        need no scale.
+        The number of frames that weren't scaled: frames of zeros, frames with values that no scale fits, and
+        frames that need no scale.
     """
 
     smallest: int | None = None
@@ -53,7 +53,7 @@ class ExchangeCost:
         Seconds of encoding and decoding, checksums included. ``decode_s`` includes the division of an
         average.
     handling_s
-        Seconds of passing frames to and from the link.
+        Seconds spent on passing frames to and from the link.
     wait_s
         Seconds of waiting for peers, for the link and, in a prediction, for cores.
     raw_nbytes
@@ -106,7 +106,7 @@ class ExchangeCost:
         return self.raw_nbytes / self.wire_nbytes if self.wire_nbytes else 1.0
 
     def took(self, total_s: float) -> None:
-        """Set the seconds of handling to ``total_s`` minus the seconds of the codec and of waiting."""
+        """Set ``handling_s`` to ``total_s`` minus the seconds of encoding, decoding, and waiting."""
         self.handling_s = max(0.0, total_s - self.codec_s - self.wait_s)
 
     def __add__(self, other: ExchangeCost) -> ExchangeCost:

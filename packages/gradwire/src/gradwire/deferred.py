@@ -30,11 +30,11 @@ else:
     np, torch, zstandard = _Deferred("numpy"), _Deferred("torch"), _Deferred("zstandard")
 
 
-# Functions that create tensors for training even if they are called within ``torch.inference_mode``.
+# Functions that create normal tensors even if they are called within ``torch.inference_mode``.
 #
 # A tensor created in inference mode can't be changed outside of it, nor saved for a backward pass. If a
-# script drained or saved within an evaluation, its optimizer's state would get such tensors, and its next
-# step would fail.
+# script drained or saved during an evaluation, its optimizer's state would get such tensors, and the next
+# training step would fail.
 
 P = ParamSpec("P")
 T = TypeVar("T")

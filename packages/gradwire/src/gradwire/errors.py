@@ -41,7 +41,7 @@ class TensorError(GradwireError, ValueError):
 
 
 class DeviceError(GradwireError, RuntimeError):
-    """An error for an accelerator that was lost, or for exhausted device or pinned memory."""
+    """An error for a lost accelerator, or for exhausted device memory or pinned memory."""
 
 
 class PayloadError(GradwireError, ValueError):
@@ -132,7 +132,7 @@ def copied(error: BaseException) -> BaseException:
         # __reduce__ includes the file name of an OSError, which args lacks
         arguments: tuple[object, ...] = error.__reduce__()[1]  # type: ignore[assignment]
         twin = type(error).__new__(type(error), *arguments)
-    except Exception:  # a third party's class may take other arguments
+    except Exception:  # the constructor of a third party's class may differ
         twin = RuntimeError(f"{type(error).__name__}: {error}")
     else:
         twin.args = error.args  # MemoryError sets them only in its __init__
@@ -175,6 +175,6 @@ def suggestion(word: str, known: Iterable[str]) -> str:
     >>> suggestion("xyz", ["plan", "train"]), suggestion("--port", ["--host"])
     ('', '')
     """
-    plain = {name.lstrip("-"): name for name in known}  # the dashes alone would make options near
+    plain = {name.lstrip("-"): name for name in known}  # without dashes, which make all options similar
     near = difflib.get_close_matches(word.lower().lstrip("-"), plain, n=1)
     return f" (did you mean {plain[near[0]]!r}?)" if near else ""

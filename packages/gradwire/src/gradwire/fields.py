@@ -2,7 +2,7 @@
 
 A kind is a function that validates a value and returns it: ``whole(1, 32)``, ``optional(text)``,
 ``rows(real())``, ``of(Line)``. A function that raises a gradwire error, such as ``codecs.parse``, is a kind,
-too. ``Fields`` and ``read`` convert any mistake to one sentence and one type of error.
+too. ``Fields`` and ``read`` convert any invalid value to one type of error, with one sentence.
 """
 
 from __future__ import annotations
@@ -27,14 +27,14 @@ Kind = Callable[[Any], T]
 
 
 class _WrongError(Exception):
-    """A mistake in a value, and its position within the value being read."""
+    """An invalid value, and its position within the value being read."""
 
     def __init__(self, wanted: str, got: str, place: str = "") -> None:
         super().__init__(wanted, got, place)
         self.wanted, self.got, self.place = wanted, got, place
 
     def under(self, place: str) -> _WrongError:
-        """Return the same mistake for the enclosing value, in which this value is at ``place``."""
+        """Return the same error for the enclosing value, in which this value is at ``place``."""
         dot = "." if place and self.place and not self.place.startswith("[") else ""
         return _WrongError(self.wanted, self.got, f"{place}{dot}{self.place}")
 
@@ -117,7 +117,7 @@ def _at(place: str, kind: Kind[T], value: object) -> T:
     except _WrongError as wrong:
         raise wrong.under(place) from wrong.__cause__
     except GradwireError as error:
-        if isinstance(error.__cause__, _WrongError):  # from another source within this one
+        if isinstance(error.__cause__, _WrongError):  # raised for another source within this one
             raise error.__cause__.under(place) from error
         raise _WrongError("", str(error), place) from error
 
@@ -174,7 +174,7 @@ def real(low: float = -math.inf, high: float = math.inf, *, finite: bool = True)
 
 _LARGEST = sys.float_info.max
 _INFINITE = "inf"
-"""The text for infinity in records, because JSON can't represent it."""
+"""The text for infinity in records, because JSON has no infinity."""
 
 
 def number(value: object) -> float:
@@ -217,7 +217,7 @@ def line(value: object) -> str:
 
 
 def anything(value: object) -> Any:
-    """Return any value that isn't missing. The caller checks it."""
+    """Return any value that isn't missing, for the caller to check."""
     if value is MISSING:
         raise _wrong("a value", value)
     return value
@@ -379,7 +379,7 @@ def to_values(value: object) -> Any:
     """Return a value converted for JSON, the inverse of ``of``.
 
     A dataclass becomes an object with its constructor's fields, an enum member its value, and a tuple a list.
-    A field that is ``LATER`` is left out if it has its default. Other types register a conversion: a codec
+    A field that is ``LATER`` is omitted if it has its default. Other types register a conversion: a codec
     becomes its spec.
     """
     if isinstance(value, Enum):

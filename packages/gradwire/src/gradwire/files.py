@@ -28,7 +28,7 @@ It is far above any command's record, and below a machine's memory.
 
 
 def cache_folder() -> Path:
-    """Return gradwire's cache folder: ``$XDG_CACHE_HOME/gradwire``, else ``~/.cache/gradwire``."""
+    """Return gradwire's cache folder: ``$XDG_CACHE_HOME/gradwire`` or ``~/.cache/gradwire``."""
     return Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "gradwire"
 
 
@@ -61,9 +61,9 @@ def read_text(path: str | os.PathLike[str]) -> str:
 def write_files(files: Mapping[Path, Content]) -> None:
     """Write ``files`` (path -> content), all or none, and create their folders. Raises ``JobError``.
 
-    The files have temporary names until the last one is on the disk, and are then renamed; then the folders
-    are synced, too. After a power failure, each file therefore has either its old or its new content. The
-    content for ``STANDARD_OUTPUT`` is printed after that.
+    The files have temporary names until the last one is on the disk. Then they are renamed, and the folders
+    are synced. After a power failure, each file therefore has either its old or its new content. The content
+    for ``STANDARD_OUTPUT`` is printed last.
     """
     printed, files = (
         files.get(STANDARD_OUTPUT),
@@ -82,7 +82,10 @@ def write_files(files: Mapping[Path, Content]) -> None:
         for place in dict.fromkeys(path.parent for path in files):
             _sync_folder(place)
     except OSError as error:
-        raise JobError(f"the results cannot be written to {place}: {error.strerror or error}") from error
+        raise JobError(
+            f"the results cannot be written to {place}: {error.strerror or error}; pass a path in a writable "
+            "folder"
+        ) from error
     finally:
         for part in temporary.values():
             with suppress(OSError):
@@ -92,7 +95,7 @@ def write_files(files: Mapping[Path, Content]) -> None:
 
 
 _kept_output: list[TextIO | int] = []
-"""Standard output, or its descriptor, while ``output_kept_for_files`` redirects printed text."""
+"""The original standard output, or its descriptor, while ``output_kept_for_files`` redirects printed text."""
 
 
 def _print(content: bytes) -> None:
@@ -149,8 +152,8 @@ def replace_file(path: Path, content: Content) -> None:
 def _write_beside(path: Path, content: Content, *, sync: bool) -> Path:
     """Write a new file with a random name in the folder of ``path`` and return its path.
 
-    The name is unique among threads and hosts of a shared file system. If it exists anyway, such as a link to
-    another file, that is an error.
+    The name is unique among threads and hosts of a shared file system. An existing file of that name, such as
+    a link to another file, is an error.
     """
     part = path.parent / f".gradwire-{secrets.token_hex(8)}"
     opened = os.open(part, os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW, 0o666)

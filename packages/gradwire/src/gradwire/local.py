@@ -38,7 +38,7 @@ class DSync(WorkerMethod):
     optimizer
         A ``torch.optim`` optimizer whose ``step`` needs no closure.
     plan
-        An argument of ``Plan.of``; its ``pipeline`` is ignored. By default, or with ``"auto"`` or an
+        An argument of ``Plan.of``, whose ``pipeline`` is ignored. By default, or with ``"auto"`` or an
         ``Auto``, the run measures and chooses a plan.
     strict, group, timeout_s, ledger
         See ``Method``.

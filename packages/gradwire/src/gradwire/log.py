@@ -1,8 +1,8 @@
 """Log lines for users, by the logger ``gradwire``.
 
-They are written to standard error if the application configures no logging. Logger and destination are
-decided for each line, because an application may configure logging after it attached gradwire, and a line
-must never appear twice. Rank 0 writes all lines that are the same on all ranks.
+They are written to standard error if the application configures no logging. Logger and destination are chosen
+for each line, because an application may configure logging after attaching gradwire, and no line may appear
+twice. Rank 0 writes all lines that are the same on all ranks.
 """
 
 from __future__ import annotations
@@ -57,13 +57,13 @@ class _Fallback(logging.Handler):
     """The handler that writes to the present standard error while the application has none."""
 
     def emit(self, record: logging.LogRecord) -> None:
-        """Write the line, unless another handler does, or it is a Python warning, too."""
+        """Write the line, unless another handler does, or it is also a Python warning."""
         if record.name != LOG.name or is_configured():
             return
         try:
             sys.stderr.write(f"gradwire: {self.format(record)}\n")
             sys.stderr.flush()
-        except Exception:  # as logging's handlers do
+        except Exception:  # like logging's own handlers
             self.handleError(record)
 
 
@@ -78,5 +78,5 @@ class _Levels(logging.Filter):
 
 
 _FALLBACK = _Fallback()
-LOG.addHandler(_FALLBACK)  # before ``open_log``, it writes warnings, as Python does without a handler
+LOG.addHandler(_FALLBACK)  # before ``open_log``, it writes warnings, as Python itself does without a handler
 LOG.addFilter(_Levels())

@@ -20,7 +20,7 @@ def cores() -> int:
 
 
 def stolen_s(proc: Path = Path("/proc")) -> float:
-    """Return the seconds since boot for which a hypervisor has kept this machine's cores waiting."""
+    """Return the steal time of this machine's cores since boot, in seconds (taken by the hypervisor)."""
     cpu = (proc / "stat").read_text(encoding="utf-8").split(maxsplit=9)
     return int(cpu[8]) / os.sysconf("SC_CLK_TCK")
 
@@ -69,7 +69,7 @@ def processor() -> str:
     return names[0] if names else platform.processor()
 
 
-# The testbed around a process: its network, for records and titles.
+# The testbed in which this process runs: its network, for records and titles.
 
 
 def is_inside() -> bool:

@@ -14,7 +14,7 @@ from gradwire import collectives
 from gradwire.checkpoints import SUM, is_as_sealed, sealed_text
 from gradwire.codecs import DEFAULT_CODEC, TABLE, Codec, Identity, codec_of, parse
 from gradwire.codecs.rules import Rule, codec_by_name, read_rules
-from gradwire.codecs.spec import check_count
+from gradwire.codecs.spec import check_count, refuse
 from gradwire.codecs.wrappers import Projected, Scaled, offloadable, scalable
 from gradwire.errors import JobError, SpecError, shown
 from gradwire.fields import LATER, Source, named, to_values
@@ -29,7 +29,7 @@ SEGMENT_UNIT_NBYTES = FLOAT_NBYTES * 4096
 MAX_SEGMENT_NBYTES = FLOAT_NBYTES * (1 << 32) - SEGMENT_UNIT_NBYTES
 """The largest segment, because frames count elements in 32 bits; most codecs' largest frames are smaller."""
 MAX_PIPELINE = 1024
-"""The largest pipeline: each step in flight needs a stored gradient, and older gradients are useless."""
+"""The largest pipeline: each step in flight stores a gradient, and older gradients are useless."""
 MAX_LANES = 16
 """The largest number of lanes: each has a thread, and a connection to every rank."""
 MAX_BUCKET_NBYTES = 1 << 48
@@ -47,7 +47,7 @@ PLACES = ("host", "device")
 
 @dataclass(frozen=True)
 class Plan:
-    """The exchange of gradients, as frozen data. All ranks must use equal plans.
+    """A plan for exchanging gradients, as frozen data. All ranks must use equal plans.
 
     Parameters
     ----------
@@ -67,8 +67,8 @@ class Plan:
         parameter has its own bucket. With None, the whole gradient is one bucket. With smaller buckets, the
         exchange begins during backward, but each bucket costs the latency of a whole exchange.
     residual
-        Whether training adds the error of this rank's encodings to the next step's gradient (error feedback),
-        which needs one gradient's memory; with None, the codec decides.
+        Whether training adds this rank's encoding error to the next step's gradient (error feedback), which
+        takes the memory of one gradient; with None, the codec decides.
     exchange
         ``"all_reduce"``: every rank gets the whole average and updates all weights. ``"sharded"``: every rank
         gets the average of its shard, updates the shard, and sends its weight deltas to the other ranks;
@@ -116,9 +116,7 @@ class Plan:
 
     def __post_init__(self) -> None:
         if not isinstance(self.codec, Codec):
-            raise SpecError(
-                f"expected a Codec for codec, got {shown(self.codec)}; gradwire.codecs.parse reads specs"
-            )
+            refuse("a Codec for codec", self.codec, "parse a spec with gradwire.codecs.parse")
         object.__setattr__(self, "codecs", read_rules(self.codecs))
         self._check_offload()
         self._check_scale()
@@ -132,7 +130,7 @@ class Plan:
         if self.bucket_nbytes is not None:
             check_count("bucket_nbytes", self.bucket_nbytes, FLOAT_NBYTES, MAX_BUCKET_NBYTES)
         if self.residual is not None and not isinstance(self.residual, bool):
-            raise SpecError(f"expected True, False or None for residual, got {shown(self.residual)}")
+            refuse("True, False or None for residual", self.residual, "omit it to let the codec decide")
         self._check_exchange()
         self._check_place()
         for encoding in self.encodings:
@@ -155,7 +153,7 @@ class Plan:
 
     def _check_scale(self) -> None:
         if self.scale not in SCALES:
-            raise SpecError(f"expected None or 'auto' for scale, got {shown(self.scale)}")
+            refuse("None or 'auto' for scale", self.scale, "omit scale, or pass 'auto'")
         if self.scale is not None:
             scalable(self.codec if self.offload is None else parse(str(self.offload)))
             for rule in self.rules:
@@ -163,9 +161,7 @@ class Plan:
 
     def _check_exchange(self) -> None:
         if self.exchange not in EXCHANGES:
-            raise SpecError(
-                f"expected one of {', '.join(EXCHANGES)} for exchange, got {shown(self.exchange)}"
-            )
+            refuse(f"one of {', '.join(EXCHANGES)} for exchange", self.exchange, "omit it for all_reduce")
         parts = self.algorithm, self.bucket_nbytes, self.pipeline
         if self.is_sharded and parts != ("ring", None, 1):
             raise SpecError(
@@ -206,7 +202,7 @@ class Plan:
 
     def _check_place(self) -> None:
         if self.encode_on not in PLACES:
-            raise SpecError(f"expected one of {', '.join(PLACES)} for encode_on, got {shown(self.encode_on)}")
+            refuse(f"one of {', '.join(PLACES)} for encode_on", self.encode_on, f"omit it for {PLACES[0]}")
         if not self.encodes_on_device:
             return
         reasons = {f"{each.name} has no kernels for GPUs": not each.ON_CUDA for each in self.encodings} | {
@@ -250,7 +246,7 @@ class Plan:
 
     @cached_property
     def places_parameters(self) -> bool:
-        """Whether parameters of a bucket have different codecs, or start new blocks."""
+        """Whether a bucket's parameters have different codecs, or start new blocks."""
         return bool(self.codecs) or (self.encoding.parameter_unit > 1 and not self.keeps_residual)
 
     @cached_property
@@ -294,7 +290,8 @@ class Plan:
         if isinstance(plan, str | os.PathLike):
             return cls.load(plan)
         raise SpecError(
-            f"expected a Plan, a codec, its spec or the path of a plan's file for {name}, got {shown(plan)}"
+            f"expected a Plan, a codec, its spec or the path of a plan's file for {name}, got {shown(plan)}; "
+            "pass, for example, 'fp8'"
         )
 
     def to_json(self) -> str:
@@ -347,7 +344,8 @@ class Plan:
         try:
             text = read_text(path)
         except UnicodeDecodeError as error:
-            raise SpecError(f"expected a plan in {path}, got a file that isn't UTF-8") from error
+            fault = f"expected a plan in {path}, got a file that isn't UTF-8; pass a file from Plan.save"
+            raise SpecError(fault) from error
         except (OSError, ValueError) as error:
             raise SpecError(f"the plan {path} cannot be read: {_reason(error)}") from error
         try:

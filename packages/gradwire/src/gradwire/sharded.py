@@ -110,10 +110,10 @@ def check_shardable(optimizer: torch.optim.Optimizer, parameters: Sequence[Param
 
 
 ALGORITHM = "ring"
-"""The algorithm whose reduce half leaves every rank with a different part of the sum, of equal size."""
+"""The algorithm whose reduce half leaves every rank with an equal part of the sum."""
 _BITS: Final = {torch.bfloat16: torch.int16, torch.float32: torch.int32}
 _FIRST: Final = 0
-"""The first version of weights, for weights read from a model or a state."""
+"""The version of weights that were read from a model or a state."""
 
 
 class _SumOfShard(BucketObserver):
@@ -262,10 +262,10 @@ class Sharded(WorkerMethod):
 
     def _broadcast_weights(self) -> ExchangeCost:
         """Update the replicas to all ranks' masters, and return the cost of the broadcast half."""
-        shard, carrier = self._shard, self._gradients.buffer  # free until the next backward pass
+        shard, carrier = self._shard, self._gradients.buffer  # a buffer that is free until backward
         carrier[shard.start : shard.stop] = shard.masters
         cost = self.exchange.broadcast(carrier, self._deltas.over(carrier))
-        round_masters(shard.masters, self._own_words())  # alone, a rank encodes nothing
+        round_masters(shard.masters, self._own_words())  # a single rank has nothing to encode
         self._write()
         count_weights(self.ledger, cost)
         return cost
@@ -273,7 +273,7 @@ class Sharded(WorkerMethod):
     def _own_words(self) -> torch.Tensor:
         return self._deltas.words[self._shard.start : self._shard.stop]
 
-    @torch.inference_mode(mode=False)  # the words are changed again outside
+    @torch.inference_mode(mode=False)  # the words are changed outside of inference mode
     @torch.no_grad()
     def _read(self) -> None:
         """Copy the model's weights to the masters in the first call, and again if the model was written."""
@@ -329,7 +329,7 @@ class Sharded(WorkerMethod):
             )
         super()._adopt(saved)
         self._shard.masters.copy_(masters)
-        with torch.inference_mode(mode=False):  # as in ``_read``
+        with torch.inference_mode(mode=False):  # see ``_read``
             self._deltas.hold(words.clone().view(held), _FIRST)
         self._write()
         self._between_steps = True

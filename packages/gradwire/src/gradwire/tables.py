@@ -15,9 +15,9 @@ from typing import Any
 
 WIDTH = 80
 _LEAST_TEXT = 8
-"""The smallest width to which a column of text is wrapped."""
+"""The smallest width of a wrapped text column."""
 _FEW_COLUMNS = 4
-"""The number of columns up to which gaps are two spaces wide even if text is wrapped."""
+"""The largest number of columns for which gaps stay two spaces wide if text is wrapped."""
 _AFTER = re.compile(r"(\s+|(?<=[,:+]))")
 """The positions at which a codec's or an algorithm's spec may be wrapped."""
 

@@ -36,8 +36,8 @@ def parse_rate(text: str | None) -> float | None:
 
     Prefixes are decimal, as usual for network rates. Bits are written ``bit``, ``kbit``, ``mbit``, ``gbit``
     (or ``Gbit/s``, ``Gbps``, ``GbE``), bytes ``Bps``, ``kBps``, ``MBps``, ``GBps`` (or ``MB/s``). ``mbps`` is
-    refused, because it means bits to some users, and bytes to others and to ``tc``. Raises ``SpecError`` for
-    anything else, and for a rate that is not positive.
+    refused, because it means megabits to some users, but megabytes to others and to ``tc``. Raises
+    ``SpecError`` for anything else, and for a rate that is not positive.
 
     Examples
     --------
@@ -66,7 +66,7 @@ def check_link_rate(text: str | None) -> float | None:
 
 
 def parse_duration(text: str) -> float:
-    """Return a time in seconds from text with the unit ``ns``, ``us``, ``ms``, or ``s``, which 0 may lack.
+    """Return a time in seconds from text with the unit ``ns``, ``us``, ``ms``, or ``s``, optional for 0.
 
     Raises ``SpecError``.
 
@@ -81,7 +81,9 @@ def parse_duration(text: str) -> float:
         return number * _SECONDS[match[2]]
     if text.strip() == "0":
         return 0.0
-    raise SpecError(f"expected a time such as '50us', '0.2ms' or '3s', got {shown(text)}")
+    raise SpecError(
+        f"expected a time such as '50us', '0.2ms' or '3s', got {shown(text)}; write a number with its unit"
+    )
 
 
 def parse_size(text: str) -> int:
@@ -99,7 +101,10 @@ def parse_size(text: str) -> int:
         nbytes = Fraction(match[1]) * _NBYTES[match[2] or "B"]
         if nbytes.denominator == 1:
             return int(nbytes)
-    raise SpecError(f"expected a size such as '16MB', '4MiB' or '65536' (bytes), got {shown(text)}")
+    raise SpecError(
+        f"expected a size such as '16MB', '4MiB' or '65536' (bytes), got {shown(text)}; write whole bytes, "
+        "or a unit"
+    )
 
 
 def parse_count(text: str) -> int | None:
@@ -120,7 +125,7 @@ def parse_count(text: str) -> int | None:
     if count.denominator != 1 or not 0 < count <= _MOST_COUNT:
         raise SpecError(
             f"--model: expected a whole number of parameters from 1 to {_MOST_COUNT:.0e}, got {shown(text)}; "
-            "pass another number"
+            "for example, pass 25.6M"
         )
     return int(count)
 

@@ -27,7 +27,7 @@ def commit() -> str | None:
     The commit is None without a source tree, for example after installation from a wheel.
     """
     if _git("ls-files", "--error-unmatch", Path(__file__).name) is None:
-        return None  # installed in another project's tree
+        return None  # installed within another project's source tree
     head = _git("rev-parse", "HEAD")
     changed = _git("status", "--porcelain", "--untracked-files=no", SOURCES)
     return None if head is None else f"{head.strip()}{'+changed' if changed else ''}"
@@ -56,7 +56,7 @@ def import_problem(package: str) -> str:
     """Import a package, and return the reason if that fails, otherwise ""."""
     try:
         importlib.import_module(package)
-    except Exception as error:  # a damaged installation may raise anything
+    except Exception as error:  # a damaged installation may raise any exception
         return f"{type(error).__name__}: {one_line(str(error))[:200]}"
     return ""
 

@@ -46,7 +46,7 @@ _CHECKSUM = struct.Struct("<I")
 _PLACE = struct.Struct("<II")
 _STEP_SHIFT = 1
 _EARLY = 1 << 14
-"""The first step, plus one, of which a header contains only the low 14 bits."""
+"""The first value of step + 1 that doesn't fit into a header, which then has only the low 14 bits."""
 _LARGEST_STEP = (1 << 32) - 1
 _CLOSE = 1 << 10
 PARTING_NBYTES = HEADER_NBYTES + 2 * _PLACE.size
@@ -109,7 +109,10 @@ class Header:
             raise FrameError(f"truncated: expected a header of {HEADER_NBYTES} bytes, got {len(data)}")
         magic, version, codec_id, flags, count, nbytes, sequence, fingerprint, crc = _FIELDS.unpack_from(data)
         if magic != MAGIC:
-            raise FrameError(f"not a gradwire frame: expected {MAGIC!r} at its start, got {magic!r}")
+            raise FrameError(
+                f"not a gradwire frame: expected {MAGIC!r} at its start, got {magic!r}; check for other "
+                "programs on this connection"
+            )
         if version != VERSION:
             raise FrameError(
                 f"expected a frame of version {VERSION}, got one of version {version}; install the same "
@@ -117,7 +120,10 @@ class Header:
             )
         (checksum,) = _CHECKSUM.unpack_from(data, _FIELDS.size)
         if checksum != _native.crc32c_of_bytes(data[: _FIELDS.size]):
-            raise FrameError("the header's checksum is wrong: the header was altered in transit")
+            raise FrameError(
+                "the header's checksum is wrong: the header was altered in transit; check the memory and "
+                "network cards of both hosts"
+            )
         return cls(codec_id, count, nbytes, sequence, fingerprint, crc, flags)
 
 
@@ -200,7 +206,7 @@ class Sequences:
         self._next[peer] = number
 
     def has_had(self, peer: int, number: int) -> bool:
-        """Return whether ``number`` is that of the last frame from or to ``peer``."""
+        """Return whether the last frame from or to ``peer`` had this ``number``."""
         return (number + 1) % SEQUENCES == self._next[peer]
 
 
@@ -218,7 +224,7 @@ def check_not_before(frame: torch.Tensor, step: int, peer: int) -> None:
         check_step(frame, step)
     except OutOfStepError as error:
         places = [(peer if rank is None else rank, its) for rank, its in error.places]
-        if len(places) == 2 or places[0][1] < step:  # a peer may be ahead, or have left after this step
+        if len(places) == 2 or places[0][1] < step:  # the peer may be ahead, or have left after this step
             raise OutOfStepError(places, has_left=error.has_left, flags=error.flags) from error
 
 
@@ -314,9 +320,9 @@ def open_frame(
 def _is_out_of_order(header: Header, expected: Expected) -> bool:
     """Return whether a frame of a different step is a repeated last frame, or follows a lost frame.
 
-    A peer at another step has sent exactly the received frames. So its next frame has the expected number, or
-    the number of another exchange over the same link. A repeated last frame of an earlier step has the
-    previous number. After a lost last frame of this step, the next frame has the following number.
+    If no frame was lost, the next frame of a peer at another step has the expected number, or the number of
+    another exchange over the same link. A repeated last frame of an earlier step has the previous number.
+    After a lost last frame of this step, the next frame has the following number.
     """
     theirs, ours = header.flags >> _STEP_SHIFT, expected.flags >> _STEP_SHIFT
     if 0 in (theirs, ours):
@@ -337,12 +343,16 @@ def _refuse_order(header: Header, expected: Expected, of: str = "") -> None:
 def _payload_of(frame: torch.Tensor, header: Header, most: int, suspect: str = "") -> torch.Tensor:
     size = header.payload_nbytes
     if size > most:
-        raise FrameError(f"oversized: expected a payload of at most {most} bytes, got one of {size}")
+        raise FrameError(
+            f"oversized: expected a payload of at most {most} bytes, got one of {size}; use the same codec "
+            "on all ranks"
+        )
     payload = frame[HEADER_NBYTES : HEADER_NBYTES + size]
     if payload.numel() < size:
         raise FrameError(f"truncated: expected a payload of {size} bytes, got {payload.numel()}")
     if _native.crc32c(payload) != header.payload_crc32c:
-        raise FrameError(f"the payload's checksum is wrong: the payload was altered in transit{suspect}")
+        advice = suspect or "; check the memory and network cards of both hosts"
+        raise FrameError(f"the payload's checksum is wrong: the payload was altered in transit{advice}")
     return payload
 
 

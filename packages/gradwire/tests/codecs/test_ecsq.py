@@ -223,7 +223,7 @@ def test_a_foot_that_no_encoder_writes_is_refused() -> None:
     assert payload[-3] == 0  # a raw block of two feet
     payload[-2] = 63
     out = torch.full((5,), 7.0)
-    with pytest.raises(PayloadError, match="a foot is none that an encoder writes"):
+    with pytest.raises(PayloadError, match="a foot is invalid"):
         Ecsq(0.5, foot=True).decode(payload, out)
     assert (out == 7.0).all()
 
@@ -273,8 +273,8 @@ def test_a_block_with_a_nan_leaves_the_others_alone(roundtrip: Roundtrip) -> Non
 @pytest.mark.parametrize(
     ("at", "byte", "reason"),
     [
-        (18, 0x80, "a scale is none that an encoder writes"),
-        (18, 0x7F, "a scale is none that an encoder writes"),  # another NaN
+        (18, 0x80, "a scale is invalid"),
+        (18, 0x7F, "a scale is invalid"),  # another NaN
         (17, 3, "unknown mode"),  # bytes have no table of nibbles
         (22, 0x10, "the unused half of its last code"),
         (22, 0x08, "raw block has another number"),  # an escape that is not there

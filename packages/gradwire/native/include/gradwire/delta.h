@@ -1,10 +1,11 @@
-// Lossless deltas of weights. Each weight's bits, as an integer in total order, differ from those that the receiver
-// holds by d units in the last place, and u = 0, 1, 2, 3, ... stands for d = 0, -1, 1, -2, ...
+// Lossless deltas of weights. A weight's bits, as an integer in total order, differ from the receiver's by d units in
+// the last place; u = 0, 1, 2, 3, ... encodes d = 0, -1, 1, -2, ...
 //
-// The body of a delta: four bytes for the size of each section of 2^20 weights (the last has the rest); the sections. A
-// section: four bytes for the size of each of its blocks; the blocks of entropy.h. The first block has a class min(u, 3)
-// for each weight, four to a byte, the first in the lowest bits; unused bits are zero. The others, one for each byte of
-// a weight, have the bytes of u - 3 of all weights of class 3: the lowest bytes first. Numbers are little-endian.
+// The body of a delta has four bytes for the size of each section of 2^20 weights (the last one has the rest), then the
+// sections. A section has four bytes for the size of each of its blocks, then the blocks (entropy.h). The first block
+// has each weight's class min(u, 3), four classes per byte, the first in the lowest bits; unused bits are zero. The
+// other blocks, one for each byte of a weight, have the bytes of u - 3 of all weights of class 3, the lowest bytes
+// first. Numbers are little-endian.
 #pragma once
 
 #include <cstddef>
@@ -14,22 +15,23 @@ namespace gradwire {
 
 struct Target;
 
-// The words that the receiver holds: the upper half of a float, rounded to nearest even, or all of it.
+// The receiver's words: the upper halves of floats, rounded to nearest even, or whole floats.
 enum class Words { bf16, fp32 };
 
 std::size_t delta_max_nbytes(Words words, std::size_t n);
 
-// Encodes the masters against `base`, which becomes what they are as words. Without `code`, all blocks are raw.
+// Encodes the change from `base` to the masters, and replaces `base` with the masters' words. Without `code`, all
+// blocks are raw.
 std::size_t delta_encode(const Target& target, Words words, const float* masters, void* base, std::size_t n,
                          std::uint8_t* out, bool code, int threads);
 
-// Changes `base` from what it was before, or with `full` from zeros, to what it became. Returns null, or a static
-// sentence fragment that says what is wrong; then `base` is as it was.
+// Applies a delta to `base` or, with `full`, to zeros, and stores the result in `base`. Returns null, or the fault as a
+// static sentence fragment; `base` is then unchanged.
 const char* delta_apply(const Target& target, Words words, const std::uint8_t* body, std::size_t nbytes, void* base,
                         std::size_t n, bool full, int threads);
 
-// One tensor of a message: its `front`, whose last eight bytes become the hash of `base` where it is `hashed`, and the
-// body of its delta. Without a front, it is the masters themselves.
+// One tensor of a message: its `front`, and the body of its delta. If `hashed`, the last eight bytes of the front
+// become the hash of `base`. Without a front, the message has the masters themselves.
 struct DeltaSource {
   const float* masters;
   void* base;
@@ -44,11 +46,11 @@ struct Span {
   std::size_t end;
 };
 
-// Writes all of them to `out`, each at a multiple of `align` bytes, and where each one is to `spans`.
+// Writes all tensors to `out`, each at a multiple of `align` bytes, and their positions to `spans`.
 void delta_encode_message(const Target& target, Words words, const DeltaSource* sources, std::size_t count,
                           std::uint8_t* out, std::size_t align, Span* spans, bool code, int threads);
 
-// The body of a delta, and what it changes. A `plain` body is the words themselves, and as long as they are.
+// The body of a delta, and the words that it changes. A `plain` body is the new words themselves.
 struct DeltaBody {
   const std::uint8_t* body;
   std::size_t nbytes;
@@ -58,11 +60,13 @@ struct DeltaBody {
   bool plain;
 };
 
-// Applies them in their order until one is refused. Returns what delta_apply does, and how many were applied.
+// Applies the bodies in order until one is invalid. Returns the result of delta_apply, and the number of applied
+// bodies.
 const char* delta_apply_message(const Target& target, Words words, const DeltaBody* bodies, std::size_t count,
                                 std::size_t& applied, int threads);
 
-// A hash of 64 bits; kernels/hash64.h defines that of a piece. Those of pieces of 2^21 bytes are folded in their order.
+// Returns a 64-bit hash. kernels/hash64.h defines the hash of a piece; the hashes of all pieces of 2^21 bytes are
+// folded in order.
 std::uint64_t hash64(const Target& target, const std::uint8_t* data, std::size_t nbytes, int threads);
 
 }  // namespace gradwire

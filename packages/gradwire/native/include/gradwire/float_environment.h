@@ -1,5 +1,6 @@
-// Kernels must give the same bytes whatever the calling thread did to its floating-point control register (PyTorch's
-// set_flush_denormal changes it), so each call, and each thread that it starts, runs under the default environment.
+// A scope with the default floating-point environment. Kernels must give the same bytes whatever the calling thread's
+// floating-point control register holds (PyTorch's set_flush_denormal changes it), so each call, and each thread that
+// it starts, uses this scope.
 #pragma once
 
 #include <cstdint>

@@ -1,5 +1,5 @@
-// The work on decoded values while a cache holds them: encoding errors are stored, their squares are summed, and
-// finished sums become averages, all in one pass over memory.
+// The work on decoded values while they are in the cache: encoding errors are stored, their squares are summed, and
+// finished sums are divided, all in one pass over memory.
 #pragma once
 
 #include <cstddef>
@@ -16,8 +16,8 @@ struct Payload {
   std::size_t nbytes;
 };
 
-// Sums of squares of a bucket's ranges, as in norms.h. The n elements begin at `start` of the bucket. `sums` has a row of
-// what was lost; with `compares` two more follow: what was encoded, and what is decoded.
+// Sums of squares of a bucket's ranges, as in norms.h. The n elements begin at `start` of the bucket. `sums` has a row
+// for the encoding errors; with `compares`, two rows follow, for the values before encoding and after decoding.
 struct RangeSums {
   std::size_t start;
   const std::int64_t* borders;
@@ -27,35 +27,35 @@ struct RangeSums {
 };
 
 struct Loss {
-  const char* fault;  // null, or what is wrong with the payload; nothing has changed then
-  double lost;        // the sum of squares: finite exactly where all that was lost is
-  bool finite;        // whether all values are that were adopted and divided
+  const char* fault;  // null, or the fault in the payload, after which nothing has changed
+  double lost;        // the sum of squared errors: finite if and only if all errors are
+  bool finite;        // whether all adopted, divided values are finite
 };
 
-// Decodes the encoding of x, in a format with ranges. lost[i] becomes x[i] less what is decoded, unless `lost` is null;
-// with `adopts`, x[i] becomes what is decoded, divided by `divisor`. Sums are the same on every target and for every number
-// of threads.
+// Decodes the encoding of x, in a format with ranges. Unless `lost` is null, lost[i] becomes x[i] minus the decoded
+// value. With `adopts`, x[i] becomes the decoded value, divided by `divisor`. Sums are the same on every target and for
+// every number of threads.
 Loss lose(const Target& target, const Payload& payload, float* x, float* lost, std::size_t n, bool adopts, float divisor,
           const RangeSums& sums, int threads);
 
-// Decodes to x, and divides it. Returns what is wrong, as Format::decode, and whether all quotients are finite.
+// Decodes to x, and divides it. Returns the fault, like Format::decode, and whether all quotients are finite.
 const char* decode_finished(const Target& target, const Payload& payload, float* x, std::size_t n, float divisor,
                             bool& finite, int threads);
 
-// A received payload, whose values are added to a segment, and the payload of the sums.
+// A received payload, whose values are added to a segment, and the memory for the payload of the sums.
 struct Relay {
   Payload received;
-  Params params;       // of the encoding of the sums, in the same format
+  Params params;       // the parameters for encoding the sums, in the same format
   std::uint8_t* out;   // max_nbytes bytes
   bool adopts;         // whether the segment becomes the decoded sums, divided
   float divisor;
 };
 
-// Returns whether `relay` serves a format.
+// Returns whether `relay` supports a format.
 bool relays(const Format& format);
 
-// Adds a payload to x and encodes the sums, tile by tile; the payload of the sums is that of Format::encode. Returns what
-// is wrong with the received payload, and whether all adopted values are finite.
+// Adds a payload to x and encodes the sums, tile by tile, as Format::encode does. Returns the fault in the received
+// payload, and whether all adopted values are finite.
 const char* relay(const Target& target, const Relay& relay, float* x, std::size_t n, bool& finite, int threads);
 
 // Divides x; returns whether all quotients are finite.

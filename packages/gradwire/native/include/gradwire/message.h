@@ -1,5 +1,5 @@
-// A message of several tensors in the format `pack`, one call for all, and how large they are on the same way through
-// memory.
+// A message of several tensors in the format `pack`, packed by one call, which also sums their squares in the same pass
+// over memory.
 #pragma once
 
 #include <cstddef>
@@ -9,7 +9,7 @@ namespace gradwire {
 
 struct Target;
 
-// n values, of which the most significant `bits` go to `out`, with room for what the format `pack` takes.
+// n values whose most significant `bits` are written to `out`, which has room for the payload of the format `pack`.
 struct PackedTensor {
   const float* x;
   std::size_t n;
@@ -18,7 +18,8 @@ struct PackedTensor {
   bool summed;
 };
 
-// Packs all tensors. sums[i] becomes the sum of squares that sum_norms returns of tensor i where it is `summed`, else 0.
+// Packs all tensors. sums[i] becomes the sum of squares of tensor i, as returned by sum_norms, if it is `summed`, else
+// 0.
 void pack_message(const Target& target, const PackedTensor* tensors, std::size_t count, double* sums, int threads);
 
 }  // namespace gradwire

@@ -1,5 +1,4 @@
-// Sums of squares of a bucket's ranges, segment by segment: how much of each parameter's gradient there is, and how much
-// of it an encoding has lost.
+// Sums of squares of a bucket's ranges, segment by segment: of each parameter's gradient, and of its encoding error.
 #pragma once
 
 #include <cstddef>
@@ -9,12 +8,13 @@ namespace gradwire {
 
 struct Target;
 
-// The change of x and y in one pass, besides the sums; kernels/norms.h defines the squares.
+// The change of x and y in a pass, besides the sums; kernels/norms.h defines the squares.
 enum class Pass { look, add, subtract, adopt };
 
-// Passes over the n elements that begin at `start` of a bucket, whose range r is [borders[r], borders[r + 1]), and adds to
-// sums[r] what lies in it. `borders` do not fall and cover the elements. Without ranges nothing is added. Returns the sum
-// over all: it is finite exactly where all values are, for no sum of squared floats leaves the range of a double.
+// Passes over the n elements that begin at `start` of a bucket. Range r of the bucket is [borders[r], borders[r + 1]),
+// and its sum of squares is added to sums[r]. `borders` are in ascending order and cover the elements. Without ranges,
+// nothing is added. Returns the sum over all elements, which is finite if and only if all values are, because sums of
+// squared floats don't overflow a double.
 double sum_norms(const Target& target, Pass pass, float* x, float* y, std::size_t n, std::size_t start,
                  const std::int64_t* borders, std::size_t ranges, double* sums, int threads);
 

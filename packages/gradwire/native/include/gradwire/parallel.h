@@ -1,5 +1,5 @@
-// Cut a range into parts and run them on several threads. Threads live for one call: nothing survives a fork, and
-// nothing is global. Small inputs stay on the caller's thread.
+// Functions that divide a range into parts and process them on several threads. Threads live for one call, so there is
+// no global state, and nothing to lose in a fork. Small inputs are processed on the calling thread.
 #pragma once
 
 #include <cstddef>
@@ -10,10 +10,10 @@
 
 namespace gradwire {
 
-// Below this many elements a part is not worth a thread of its own (a thread costs about 20 us to start).
+// The smallest number of elements for which a separate thread pays off (it takes about 20 us to start).
 inline constexpr std::size_t kMinPartElements = std::size_t{1} << 17;
 
-// Part `index` of `parts` covers [begin, end); all borders but the last are multiples of `granule`.
+// Returns the range [begin, end) of part `index` of `parts`. All borders but the last are multiples of `granule`.
 struct Part {
   std::size_t begin;
   std::size_t end;
@@ -35,8 +35,8 @@ inline Part part_of(std::size_t n, int parts, int index, std::size_t granule) {
   return Part{border(index), border(index + 1)};
 }
 
-// Calls work(index) for every index in [0, parts), the first on this thread. Where the system refuses a thread, its
-// part runs here.
+// Calls work(index) for every index in [0, parts), the first on this thread. If the system can't start a thread, its
+// part runs on this thread, too.
 template <typename Work>
 void run_parts(int parts, const Work& work) {
   std::vector<std::thread> threads;

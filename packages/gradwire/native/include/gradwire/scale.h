@@ -1,5 +1,5 @@
-// Powers of two: how large a chunk's values are, and the chunk times a power. Both are exact but for what becomes
-// subnormal or infinite.
+// The largest magnitude of a chunk, and the product of a chunk and a power of two. Both are exact, except for products
+// that are subnormal or infinite.
 #pragma once
 
 #include <cstddef>
@@ -7,10 +7,11 @@
 
 namespace gradwire {
 
-// The largest x[i] without its sign, as the bits of the float: infinity if a value is infinite, and more if one is NaN.
+// Returns the bits of the largest magnitude: infinity if a value is infinite, and larger bits if a value is NaN.
 std::uint32_t largest_bits(const float* x, std::size_t n, int threads);
 
-// out[i] becomes x[i] * 2^exponent, or grows by it with `add`; x may be out. The exponent is from -126 to 127.
+// Sets out[i] to x[i] * 2^exponent or, with `add`, adds the product to it. x may be out. The exponent is from -126 to
+// 127.
 void scale(const float* x, float* out, std::size_t n, int exponent, bool add, int threads);
 
 }  // namespace gradwire

@@ -1,4 +1,4 @@
-// A target: the kernels of one instruction set. dispatch.cc alone asks the CPU which ones it can run.
+// A target: the kernels of one instruction set. Only dispatch.cc queries which targets the CPU can run.
 #pragma once
 
 #include <cstddef>
@@ -38,7 +38,7 @@ struct Target {
   std::uint64_t (*hash64)(const std::uint8_t* data, std::size_t nbytes);
 };
 
-// Returns whether the CPU can run a target; dispatch.cc alone knows.
+// Returns whether the CPU can run a target (dispatch.cc).
 bool cpu_runs_scalar();
 bool cpu_runs_avx2();
 bool cpu_runs_avx512();
@@ -46,10 +46,10 @@ bool cpu_runs_neon();
 // Whether an avx512 processor also has carry-less products of 64 bytes (VPCLMULQDQ).
 bool cpu_multiplies_vectors();
 
-// The targets of this machine, slowest first, ended by a null pointer; the first is scalar.
+// Returns this machine's targets, slowest first, terminated by a null pointer. The first is scalar.
 const Target* const* available_targets();
 
-// The target in force; the fastest one until set_target names another.
+// Returns the current target, which is the fastest unless set_target has selected another.
 const Target& current_target();
 bool set_target(const char* name);
 

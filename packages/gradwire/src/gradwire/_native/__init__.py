@@ -98,12 +98,15 @@ def threads() -> int:
 @cache
 def _count(text: str) -> int:
     if not re.fullmatch(r"0*[1-9]\d{0,3}", text, re.ASCII):
-        raise SpecError(f"GRADWIRE_THREADS: expected a whole number from 1 to 9999, got {text!r}")
+        raise SpecError(
+            f"GRADWIRE_THREADS: expected a whole number from 1 to 9999, got {text!r}; unset it for PyTorch's "
+            "number"
+        )
     return int(text)
 
 
 def max_nbytes(name: str, n: int, params: tuple[int, ...]) -> int:
-    """Return the largest payload size of ``n`` elements in the format ``name``."""
+    """Return the size in bytes of the largest payload of ``n`` elements in the format ``name``."""
     return _core.max_nbytes(name, n, *_three(params))
 
 
@@ -194,10 +197,9 @@ def lose(
 
     With a ``divisor`` above 0, ``x`` becomes the decoded values divided by ``divisor``. Squares are summed by
     ranges as in ``sum_norms``. The first row of ``sums`` gets the squared error. With ``compares``, the
-    second and third rows get the squares of the old ``x`` and of the decoded values. The result is the
-    squared error of the segment, which is finite if and only if every error is finite, and whether the new
-    ``x``, if any, is finite. The sums are the same for every target and number of threads. Raises
-    ``PayloadError``.
+    second and third rows get the squares of the old ``x`` and of the decoded values. Returns the squared
+    error of the segment, which is finite if and only if every error is, and whether the new ``x``, if any, is
+    finite. The sums are the same for every target and number of threads. Raises ``PayloadError``.
     """
     _obey_environment()
     reason, total, finite = _core.lose(
@@ -362,7 +364,8 @@ def _three(params: tuple[int, ...]) -> tuple[int, int, int]:
 def _select(name: str, source: str) -> None:
     if not _core.set_target(name):
         raise SpecError(
-            f"{source}: expected a target of this machine ({', '.join(available_targets())}), got {name!r}"
+            f"{source}: expected a target of this machine ({', '.join(available_targets())}), got {name!r}; "
+            "choose one of these"
         )
 
 

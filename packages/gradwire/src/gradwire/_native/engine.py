@@ -16,7 +16,7 @@ Engine = _core.Engine
 Result = _core.Result
 Status = _core.Status
 
-# Registered early, so called late: threads may still end in other handlers.
+# Exit handlers run in reverse order: registered early, this one runs after those in which threads may end.
 atexit.register(_core.hold_threads)
 
 Peer = tuple[int, int, bytes, int, int, int]
@@ -24,7 +24,7 @@ Peer = tuple[int, int, bytes, int, int, int]
 
 
 class NativeState(NamedTuple):
-    """A connection without frames in flight, for native code that uses its socket.
+    """The state of an idle connection whose socket native code uses.
 
     Attributes
     ----------
@@ -43,7 +43,7 @@ class NativeState(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class NativeActions:
-    """A rank's schedule as the engine reads it.
+    """A rank's schedule in the engine's format.
 
     Attributes
     ----------
@@ -62,7 +62,7 @@ class NativeActions:
 
 @dataclass(frozen=True, slots=True)
 class NativeFormat:
-    """A codec as the engine uses it: compiled format, parameters, and header fields."""
+    """A codec in the engine's format: the compiled format, its parameters, and header fields."""
 
     name: str
     params: tuple[int, ...]
@@ -74,7 +74,7 @@ class NativeFormat:
 
 @dataclass(frozen=True, slots=True)
 class NativeErrors:
-    """The receivers of the encoding error: sums by range, float64, and each value's error, if wanted."""
+    """The tensors for the encoding error: float64 sums by range, and each value's error, if requested."""
 
     borders: torch.Tensor
     sums: torch.Tensor
@@ -107,7 +107,7 @@ def run(
 ) -> _core.Result:
     """Run a schedule over the peers' connections, which have no frames in flight; never raise for a fault.
 
-    ``times`` are those of the link's ``Activity``. The result has the costs, and the state of all
+    ``times`` are the times in the link's ``Activity``. The result has the costs, and the state of all
     connections. On the main thread, a wait ends soon after a signal whose handler raises an exception.
     """
     _obey_environment()

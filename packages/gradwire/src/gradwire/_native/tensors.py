@@ -14,7 +14,10 @@ def check_tensor(x: torch.Tensor, what: str, dtype: torch.dtype, *, on_cuda: boo
     With ``on_cuda``, a CUDA tensor is also valid.
     """
     if not isinstance(x, torch.Tensor):
-        raise TensorError(f"expected a torch tensor for {what}, got a {type(x).__name__}")
+        raise TensorError(
+            f"expected a torch tensor for {what}, got a {type(x).__name__}; convert an array with "
+            "torch.from_numpy"
+        )
     is_there = x.is_cpu or (on_cuda and x.is_cuda)
     if x.dtype is not dtype or x.dim() != 1 or not x.is_contiguous() or not is_there:
         layout = "" if x.is_contiguous() else "non-contiguous "

@@ -89,14 +89,15 @@ TABLE = (
 DEFAULT_CODEC = "fp8"
 """The default codec: it works at any gradient scale. docs/which_codec.md has the measurements behind it."""
 FREE_OF_SCALE = ("identity", "bf16", "fp8", "quantize:8", "bfp:7x16", "errbound:rel=0.05")
-"""The codecs that the planner tries by default; of equally fast ones, the first is chosen.
+"""The codecs that the planner tries by default. Among equally fast ones, it chooses the first.
 
-Their error is relative to the values, so they need no knowledge of the gradients' scale. The others are
+Their error is relative to the values, so they don't depend on the gradients' scale. The others are
 
-- ``errbound`` with an absolute bound, which must match the gradients' scale (and then is the best);
+- ``errbound`` with an absolute bound, which is best if the bound matches the gradients' scale;
 - ``fp16``, whose range is 6e-8 to 65520; ``truncate:16``, which is bf16 without its rounding;
 - ``ecsq``, whose step size trades bytes for error;
-- ``quantize:4``, ``terngrad`` and ``topk``, which need error feedback; ``lossless``, slower than most links.
+- ``quantize:4``, ``terngrad`` and ``topk``, which need error feedback; ``lossless``, which is slower than
+  most links.
 """
 
 

@@ -20,7 +20,7 @@ _EXAMPLE = "ecsq:0.5,block=1024"
 
 @dataclass(frozen=True)
 class Ecsq(NativeCodec):
-    """Entropy-coded scalar quantisation: integer multiples of a step size. Frequent multiples take few bits.
+    """Entropy-coded scalar quantisation: values become multiples of a step size; frequent ones take few bits.
 
     Formula: scale = step (1 - 2^-8) RMS of the block, truncated to a float of 8 significant bits and at most
     2^127; q = round_half_even(x / scale); y = q scale, within the range of floats. q is not clipped:
@@ -53,7 +53,7 @@ class Ecsq(NativeCodec):
     Parameters
     ----------
     step
-        The step size as a share of the root mean square of each block, from 2^-5 to 4.
+        The step size relative to each block's root mean square, from 2^-5 to 4.
     block
         The number of values that share a scale: a power of two from 64 to 65536.
     foot

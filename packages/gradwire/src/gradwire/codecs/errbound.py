@@ -1,4 +1,4 @@
-"""Quantisation with a guaranteed error bound, in four size classes."""
+"""Quantisation with a guaranteed error bound, and codes of four sizes."""
 
 from __future__ import annotations
 

@@ -10,7 +10,7 @@ from gradwire.codecs.base import half_ulp, largest_finite
 from gradwire.codecs.native import PlainCodec
 from gradwire.deferred import torch
 
-# No compression: the baseline, on the same code path as every other codec.
+# No compression: the baseline, which uses the same code path as every codec.
 
 
 @dataclass(frozen=True)

@@ -108,8 +108,8 @@ class TernGrad(NativeCodec):
     """Unbiased stochastic rounding of every value to -s, 0, or +s.
 
     Formula: s = max|x| over the chunk; y = s sign(x) b with P(b = 1) = |x| / s. The random numbers are a
-    counter-based hash of the seed, the CRC32C of the chunk, and the index: the same chunk gives the same
-    bytes on every machine, and a different step's chunk gives different random numbers.
+    counter-based hash of the seed, the chunk's CRC32C, and the index. So the same chunk gives the same bytes
+    on every machine, and each step's chunk gets different random numbers.
 
     Payload: float32 s, then 2 bits per value (0 zero, 1 +s, 2 -s; 3 is malformed), four per byte from the
     low bits up, unused bits 0. Bound: max|x|; only the expectation is exact. Non-finite values: any NaN or

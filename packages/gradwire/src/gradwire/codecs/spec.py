@@ -1,12 +1,13 @@
 """Parse and write spec strings, ``name:argument,key=value,flag``.
 
-Every error is a ``SpecError`` of one sentence: the expected text, the actual one, and a valid spec.
+Every error is a ``SpecError`` with one sentence: the expected text, the actual text, and a valid spec.
 """
 
 from __future__ import annotations
 
 import math
 import re
+from typing import NoReturn
 
 from gradwire.errors import SpecError, shown
 
@@ -21,7 +22,10 @@ def split(spec: str) -> tuple[str, str, dict[str, str]]:
     """
     name, colon, rest = spec.partition(":")
     if not name or (colon and not rest):
-        raise SpecError(f"expected a codec such as 'quantize:8' or 'identity', got {spec!r}")
+        raise SpecError(
+            f"expected a codec such as 'quantize:8' or 'identity', got {spec!r}; run 'gradwire codecs' for a "
+            "list"
+        )
     parts = rest.split(",") if rest else []
     argument = parts.pop(0) if parts and "=" not in parts[0] else ""
     options: dict[str, str] = {}
@@ -44,6 +48,11 @@ def join(name: str, *parts: str) -> str:
     return f"{name}:{kept}" if kept else name
 
 
+def refuse(expected: str, got: object, remedy: str) -> NoReturn:
+    """Raise the ``SpecError`` for an invalid value."""
+    raise SpecError(f"expected {expected}, got {shown(got)}; {remedy}")
+
+
 def error(name: str, expected: str, got: object, example: str) -> SpecError:
     """Return the ``SpecError`` for an invalid value in a spec of the codec ``name``."""
     return SpecError(f"{name}: expected {expected}, got {shown(got)}; for example, write {example!r}")
@@ -63,7 +72,7 @@ class Reader:
 
     @property
     def has_argument(self) -> bool:
-        """Whether the spec has an argument that is not read yet."""
+        """Whether the spec has an argument that hasn't been read yet."""
         return self._argument is not None
 
     def argument(self, expected: str) -> str:
@@ -78,7 +87,9 @@ class Reader:
         """Return the value of ``key=value``, or None if the spec doesn't have it."""
         value = self._options.pop(key, None)
         if value == "":
-            raise SpecError(f"{self._name}: expected a value, as in '{key}=1', got {key!r} without one")
+            raise SpecError(
+                f"{self._name}: expected a value for {key!r}, got none; for example, write '{key}=1'"
+            )
         return value
 
     def flag(self, key: str) -> bool:
@@ -151,7 +162,9 @@ def write_real(value: float) -> str:
 
 def check_count(name: str, value: int, unit: int, most: int) -> None:
     """Raise ``SpecError`` with the name of the value unless it is a multiple of ``unit`` up to ``most``."""
-    if not isinstance(value, int) or isinstance(value, bool) or not unit <= value <= most:
-        raise SpecError(f"expected a whole number from {unit} to {most} for {name}, got {shown(value)}")
-    if value % unit != 0:
-        raise SpecError(f"expected a multiple of {unit} for {name}, got {value}")
+    is_whole_number = isinstance(value, int) and not isinstance(value, bool)
+    if is_whole_number and unit <= value <= most and value % unit == 0:
+        return
+    kind = f"a multiple of {unit}" if is_whole_number and unit <= value <= most else "a whole number"
+    nearest = min(max(value // unit * unit, unit), most) if is_whole_number else unit
+    refuse(f"{kind} from {unit} to {most} for {name}", value, f"for example, pass {nearest}")

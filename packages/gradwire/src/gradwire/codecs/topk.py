@@ -23,8 +23,8 @@ Words: TypeAlias = "np.ndarray[tuple[int], np.dtype[np.uint32]]"
 class TopK(Codec):
     """The k = ceil(f n) largest magnitudes, exactly. All other values become 0.
 
-    Formula: y = x where |x| is among the k largest magnitudes, else 0. Of equal magnitudes the lowest index
-    wins, and non-finite values rank above all others.
+    Formula: y = x where |x| is among the k largest magnitudes, else 0. Among equal magnitudes, the lowest
+    index wins; non-finite values rank above all others.
 
     Payload: k indices (uint32, ascending), then their k float32 values, little-endian; nothing for n = 0.
     More than k non-finite values turn the chunk into NaN: every index is 0xFFFFFFFF and every value the quiet

@@ -82,7 +82,7 @@ class Truncate(NativeCodec):
         return truncation_bound(x, self.dropped_bits)
 
 
-# Whole bytes.
+# Truncation to whole bytes.
 
 _BYTES_EXPECTED = "1 to 4 bytes to keep"
 

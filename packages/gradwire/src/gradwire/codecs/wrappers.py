@@ -36,7 +36,7 @@ class CodecWrapper(Codec):
         raise SpecError(cls.REMEDY)
 
 
-# Floats that NICs may compress on the link without further error.
+# Encoded floats, which NICs may compress on the link without further error.
 
 _WHOLE = (32,)
 """The parameters of the format ``pack`` with all bits of a float."""

@@ -46,14 +46,14 @@ def get(spec: str) -> Collective:
 
 
 def _checked(name: str, found: object) -> Collective:
-    """Return another package's algorithm. Raises ``SpecError`` if it lacks a name of ``Collective``."""
+    """Return another package's algorithm. Raises ``SpecError`` if it lacks an attribute of ``Collective``."""
     wanted = ("ROTATES", *(each for each in vars(Collective) if not each.startswith("_")))
     missing = [each for each in dict.fromkeys(wanted) if not hasattr(found, each)]
     if missing:
         raise SpecError(
             f"algorithm {name} of package {plugins.origin(plugins.ALGORITHMS, name)}: expected the "
-            f"interface of gradwire.collectives.Collective, got {shown(found)} without "
-            f"{', '.join(missing)}; define the missing names"
+            f"interface of gradwire.collectives.Collective, got {shown(found)} without {', '.join(missing)}; "
+            "define the missing attributes"
         )
     return cast("Collective", found)
 

@@ -1,12 +1,12 @@
 """The processing order of one rank's frames, derived from the steps of its schedule.
 
-The order is data, like the schedule: it depends only on lengths, never on arrival times. Chunks are cut into
+Like the schedule, the order is data. It depends only on lengths, never on arrival times. Chunks are cut into
 segments, each of which is a frame. A segment is forwarded as soon as it is finished, while the rest of its
-chunk is still in flight, and a rank sends only a few frames ahead of its receives, so that their memory
-stays in the cache.
+chunk is still in flight, and a rank sends only a few frames ahead of its receives, so that their memory stays
+in the cache.
 
-Frames are matched by their order, the pair of step and place within the step. Two rules keep a
-schedule free of deadlock, even if a send returns only once it is received:
+Frames are matched by their order: the step, then the place within the step. Two rules keep a schedule free of
+deadlock, even if a send returns only once it is received:
 
 - before a rank waits for a frame, it has sent all its frames up to that order;
 - a rank waits for a send only if it has posted its own receives up to that order (``exchange`` keeps this).
@@ -27,7 +27,7 @@ from itertools import pairwise
 from gradwire.collectives.step import Step
 
 AHEAD = 4
-"""The largest number of frames that a rank sends early, of receives posted early, and of frames in flight."""
+"""The limit on frames sent early, on receives posted early, and on frames in flight."""
 
 
 class Do(Enum):
@@ -42,7 +42,7 @@ class Do(Enum):
 
 @dataclass(frozen=True, slots=True)
 class Segment:
-    """The elements ``start`` up to ``stop`` of the bucket: segment ``index`` of the chunk ``chunk``."""
+    """A segment of the bucket: elements ``start`` up to ``stop``, number ``index`` within ``chunk``."""
 
     chunk: int
     index: int
@@ -124,7 +124,7 @@ def _interleave(sends: list[Action], receives: list[Action], ahead: int) -> Iter
 
 
 def _needs(sends: list[Action], receives: list[Action]) -> list[int]:
-    """Return, for each send, the number of receives up to the last one of its segment in earlier steps."""
+    """Return, for each send, how many receives precede it: up to its segment's last one in earlier steps."""
     needs, seen, last = [], 0, dict[Segment, int]()
     for send in sends:
         while seen < len(receives) and receives[seen].step < send.step:

@@ -84,7 +84,7 @@ class Hierarchical:
             raise _wrong_sizes("x".join(map(str, self.sizes)))
         if len(self.algorithms) != len(self.sizes) + 1:
             raise SpecError(
-                f"hierarchical: expected one algorithm more than group sizes, got {len(self.algorithms)} "
+                f"hierarchical: expected one more algorithm than group sizes, got {len(self.algorithms)} "
                 f"for {len(self.sizes)}; for example, write {_EXAMPLE}"
             )
 

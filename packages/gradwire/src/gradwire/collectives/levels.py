@@ -53,7 +53,7 @@ class Algorithms(Mapping[str, Collective]):
 
 
 MODULES = {name: f"gradwire.collectives.{name}" for name in ("ring", "pairwise", "star", "tree", "butterfly")}
-"""The algorithms that can be used for a level, and their modules."""
+"""The algorithms available for a level, and their modules."""
 ALGORITHMS = Algorithms(MODULES)
 
 

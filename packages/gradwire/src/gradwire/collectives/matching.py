@@ -1,7 +1,7 @@
 """The matched messages of all ranks' schedules, in dependency order.
 
-A message is a send and its matching receive. Between two ranks, they match in the order of the schedules,
-and both ends must have reached the step: a rendezvous, which all timing models assume.
+A message is a send and its matching receive. Between two ranks, sends and receives match in the order of the
+schedules. A message starts once both ends have reached its step (a rendezvous), as all timing models assume.
 """
 
 from __future__ import annotations

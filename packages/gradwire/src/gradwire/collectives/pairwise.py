@@ -2,9 +2,9 @@
 
 The bucket is cut into one chunk per rank. In step ``k`` of the reduce half, rank ``r`` sends its values of
 chunk ``r + k`` to that chunk's owner, the rank ``r + k``, and adds what it receives from rank ``r - k`` to
-chunk ``r``. In step ``k`` of the broadcast half, it sends the sum of chunk ``r`` to rank ``r + k``. Only
-the sums wait for the frames of other ranks, so a bucket takes two latencies. Only each rank's own gradient
-and the sum are encoded, once each.
+chunk ``r``. In step ``k`` of the broadcast half, it sends the sum of chunk ``r`` to rank ``r + k``. Only the
+sums wait for other ranks' frames, so a bucket costs two latencies. A value is encoded only twice: as a rank's
+own gradient, and in the sum.
 
 Card, for ``p`` ranks and a bucket of ``n`` bytes:
 
@@ -58,7 +58,7 @@ def schedule(rank: int, world: int) -> Iterator[Step]:
 
 
 def steps(world: int) -> int:
-    """Return the number of messages that a rank sends, and receives, one after the other."""
+    """Return the number of messages that each rank sends, and receives, in sequence."""
     return 2 * (world - 1)
 
 

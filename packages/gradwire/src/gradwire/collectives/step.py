@@ -1,7 +1,7 @@
 """The steps of a collective. A collective is data: each algorithm is a pure generator of steps.
 
-A bucket is cut into ``chunks(world)`` chunks of nearly equal size. A schedule is the ordered steps of one
-rank. An all-reduce consists of two halves:
+A bucket is cut into ``chunks(world)`` chunks of nearly equal size. A schedule is the ordered list of one
+rank's steps. An all-reduce consists of two halves:
 
 - In the **reduce** half, every received chunk is combined (decoded and added), and every sent chunk is the
   sender's current partial sum, encoded again.
@@ -44,8 +44,8 @@ class Collective(Protocol):
     ROTATES: bool
     """Whether each rank's schedule is rank 0's with all ranks and chunks shifted by the rank's number.
 
-    Numbers are modulo ``world`` and ``chunks``, and all ranges are single chunks. A simulation of thousands
-    of ranks then needs one schedule.
+    Ranks are modulo ``world``, chunks are modulo ``chunks``, and every range is a single chunk. A simulation
+    of thousands of ranks then needs only one schedule.
     """
 
     def chunks(self, world: int) -> int:

@@ -71,25 +71,24 @@ def attach(
     ----------
     model
         A ``DistributedDataParallel`` without another hook, on the CPU or on GPUs, before or after
-        ``torch.compile``. DDP forms the buckets: its ``bucket_cap_mb`` is used, not the plan's
+        ``torch.compile``. DDP forms the buckets, so its ``bucket_cap_mb`` applies, not the plan's
         ``bucket_nbytes``.
     plan
         A plan; a codec, or its spec such as ``quantize:8``; or a file written by ``Plan.save`` or the
         planner: any path, or a string that ends with ``.json`` or contains ``/``. By default, or with
         ``"auto"`` or an ``Auto``, the run measures and chooses a plan.
     timeout_s
-        The limit for any single wait for a peer, here and within a step; above 0 and at most 1e6 seconds.
+        The timeout of any single wait for a peer, here and within a step; above 0 and at most 1e6 seconds.
     begin_timeout_s
-        The limit for a rank's wait for the other ranks to begin a step: they may compile, evaluate or save
-        before that. By default the timeout of the model's process group, as in DDP (30 minutes for Gloo,
-        unless it was set), or ``timeout_s`` if that is longer. A dead process is detected at once, without a
-        timeout.
+        The timeout of the wait for other ranks to begin a step, before which they may compile, evaluate, or
+        save. By default the timeout of the model's process group, as in DDP (30 minutes for Gloo, unless it
+        was set), or ``timeout_s`` if that is longer. A dead process is detected at once, without a timeout.
     ledger
-        The ledger that counts buckets and bypasses, which the caller closes. By default a new one.
+        The ledger that counts buckets and bypasses; the caller closes it. By default, a new ledger.
     strict
         Whether ``backward`` raises ``LossyError`` on all ranks, in the same step, if the encoding error of a
         parameter on any rank has exceeded half of its gradient in several steps, without a residual. By
-        default, that rank warns (``LossyWarning``), once for the parameters of a bucket;
+        default, that rank issues a ``LossyWarning``, once for the parameters of a bucket;
         ``docs/accounting.md`` has the details.
     optimizer
         The model's optimizer, for ``check_replicas`` and ``check_replicas_every``, which then also compare
@@ -97,7 +96,8 @@ def attach(
     check_replicas_every
         The number of steps between comparisons of all ranks' weights, bit for bit, by a CRC32C; the first
         backward pass begins with one. If they differ, ``backward`` raises ``StateError`` on all ranks. By
-        default, there are none. A comparison takes about 10 ms per 100 MB of weights and state on a CPU.
+        default, replicas aren't compared. A comparison takes about 10 ms per 100 MB of weights and state on a
+        CPU.
 
     Returns
     -------
@@ -189,7 +189,7 @@ class HookState:
         return f"gradwire is already attached to this model; use the result of the first attach, or {_REMEDY}"
 
     def __reduce__(self) -> tuple[type[Copied], tuple[()]]:
-        """Return ``Copied`` for a copied or pickled model. Threads and connections stay here."""
+        """Return ``Copied`` for a copied or pickled model: threads and connections can't be copied."""
         return Copied, ()
 
 
@@ -201,12 +201,13 @@ def gradwire_hook(state: HookState, bucket: DDPBucket) -> torch.futures.Future[t
         return state.stand_in(bucket)
     if state.backward_check.versions:
         state.backward_check.check_unwritten(bucket)
-    # A static graph's first step begins after backward, and DDP ends it without the engine's callbacks.
+    # With a static graph, DDP exchanges the first step's gradients after backward, without the engine's
+    # callbacks.
     last_waits = state.sync.steps_done == 0 and model is not None and model.static_graph
     return state.reducer.take(bucket, last_waits=last_waits, by_active=by_active)
 
 
-gradwire_hook.__annotations__.clear()  # DDP expects classes, and they are strings
+gradwire_hook.__annotations__.clear()  # DDP expects classes as annotations, and these are strings
 
 
 def hook_state(model: DistributedDataParallel) -> HookState | None:

@@ -1,4 +1,4 @@
-"""Checks of attached models: unsupported models, and gradients that DDP would not average.
+"""Checks of attached models: unsupported models, and gradients that DDP doesn't average.
 
 DDP averages one backward pass after each forward pass. It ignores a second one, whose gradients then differ
 between ranks. It also averages too late for an optimizer that steps in a hook of a parameter.
@@ -109,7 +109,7 @@ class AveragedParameters:
         self._averaged = every if asks and known == len(every) else _in_buckets(model)
         self._frozen = every - self._averaged
         self._note()
-        self._ids.clear()  # the first check looks at all
+        self._ids.clear()  # the first check examines all parameters
 
     def __iter__(self) -> Iterator[torch.Tensor]:
         return iter(self._averaged)
@@ -163,7 +163,7 @@ class Copied:
 class CopiedCheck:
     """A check that rejects forward passes of a copied model until gradwire is attached to the copy.
 
-    It raises only if a backward pass would follow.
+    It raises an error only if gradients would be averaged.
     """
 
     def __call__(self, model: nn.Module, _inputs: object) -> None:
@@ -246,7 +246,7 @@ class BackwardCheck:
                 tensor.register_hook(self._pass)  # type: ignore[no-untyped-call]
 
     def check_unwritten(self, bucket: DDPBucket) -> None:
-        """Raise ``AttachError`` if a hook has changed a parameter before its gradient was averaged."""
+        """Raise ``AttachError`` if a hook changed a parameter before its gradient was averaged."""
         for each in bucket.parameters():
             if self.versions.get(each, each._version) != each._version:
                 raise self._sync.fail(
@@ -361,7 +361,7 @@ def named_barrier(sync: GradientSync) -> None:
     sync.exchange_now("a number in the named barrier", exchange_it)
 
 
-# The buffers that DDP broadcasts in each step, in addition to the gradients.
+# The buffers that DDP broadcasts in each step, besides the gradients.
 
 MUCH = 0.02
 """The ratio of buffers to gradients above which rank 0 warns.

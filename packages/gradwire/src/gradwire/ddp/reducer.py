@@ -1,8 +1,8 @@
 """The reducer of DDP's buckets, which passes each to ``GradientSync`` during a backward pass.
 
 DDP calls a hook with its buckets in the order of their numbers, on all ranks, even if backward fills them in
-a different order (a bucket waits for its turn: ``Reducer::mark_bucket_ready``), and after it has rebuilt the
-buckets (all ranks follow rank 0's bucket assignment).
+a different order (``Reducer::mark_bucket_ready`` holds a bucket back until its turn), and after it has
+rebuilt the buckets (all ranks follow rank 0's bucket assignment).
 """
 
 from __future__ import annotations
@@ -28,12 +28,12 @@ from gradwire.sync.layout import Layout
 
 # The number of ranks that still have batches under DDP's ``join``.
 #
-# A rank that has joined takes part in the others' collectives with zeros, and
+# A rank that has joined contributes zeros to the others' collectives, and
 # ``join(divide_by_initial_world_size=False)`` divides by the number of the other ranks. DDP does not pass
 # that number to hooks, so the ranks count it.
 
 _SHADOWS = getattr(DistributedDataParallel, "_match_all_reduce_for_bwd_pass", None)
-"""The name of DDP's function that calls the hook for a rank that has joined."""
+"""DDP's function that calls the hook on a rank that has joined, or None."""
 
 
 def joins(model: nn.Module) -> bool:
@@ -147,7 +147,7 @@ class BucketReducer:
         names = tuple(self._names.get(each, other) for each in parameters)
         counts = tuple(float_count(each) for each in parameters)
         layout = Layout.of_bucket(names, counts)
-        if other not in names:  # else its id may be reused by another parameter
+        if other not in names:  # otherwise another parameter may reuse its id
             self._layouts[key] = layout
         elif self._sync.plan.keeps_residual:
             shape = tuple(parameters[names.index(other)].shape)
@@ -181,7 +181,7 @@ class BucketReducer:
         )
 
     def _finish(self) -> None:
-        """Wait for the step's buckets. Errors are raised by backward."""
+        """Wait for the step's buckets. Backward raises the errors."""
         self._sync.collect()
         # After DDP's own callback: an earlier error would leave DDP unusable, in the middle of a pass.
         if not _queued_in_engine(self._sync.end_step):

@@ -1,4 +1,4 @@
-"""The contract of a device whose tensors can be exchanged: host memory, and a stream of copies.
+"""The interface of a device whose tensors can be exchanged: host memory, and a stream of copies.
 
 An exchange operates on float32 in host memory. A stream copies tensors to it and back, in order, without
 blocking the device or the host. Four waits keep this correct: ``follow`` before a tensor is copied,
@@ -111,7 +111,7 @@ class Device(ABC):
         """Return a future for tensors of this device. ``Stream.complete`` completes it."""
 
 
-# The CPU: tensors are already in host memory, and a caller that needs a copy makes it.
+# The CPU: tensors are already in host memory, and are copied only if they can't be exchanged in place.
 
 
 class Done(Event):
@@ -216,9 +216,9 @@ def fetch(host: torch.Tensor, tensor: torch.Tensor) -> None:
 
 def bring_back(tensor: torch.Tensor, host: torch.Tensor) -> None:
     """Copy the values of ``host`` (1-D) to ``tensor``, rounded to its dtype."""
-    with torch.inference_mode():  # outside, a tensor that was made in this mode can't be written
+    with torch.inference_mode():  # a tensor created in inference mode can only be written in it
         target, values = tensor.detach(), host.view(tensor.shape)
-        target.copy_(values.to(target.dtype) if target.is_neg() else values)  # as in fetch
+        target.copy_(values.to(target.dtype) if target.is_neg() else values)  # negated lazily, see fetch
 
 
 def serves(tensor: torch.Tensor) -> bool:

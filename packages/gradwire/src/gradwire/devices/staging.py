@@ -1,4 +1,4 @@
-"""Float32 staging memory for tensors that can't be exchanged in their own memory.
+"""Float32 staging memory for tensors that can't be exchanged in place.
 
 An exchange needs contiguous float32. A tensor with a different layout is gathered in index order and
 scattered back. A 16-bit tensor is converted to float32, which is exact, and rounded when it is copied back. A
@@ -75,7 +75,7 @@ class CudaStream(Stream):
 
     def store(self, tensor: torch.Tensor, host: torch.Tensor) -> Event:
         """Queue the copy of ``host`` to the device and its conversion to ``tensor`` there."""
-        with self.current, torch.inference_mode():  # as on the CPU
+        with self.current, torch.inference_mode():  # as in ``bring_back``
             target, values = tensor.detach(), host.view(tensor.shape)
             if target.dtype != host.dtype or not target.is_contiguous() or target.is_neg():
                 values = values.to(target.device, non_blocking=True).to(target.dtype)
@@ -88,7 +88,7 @@ class CudaStream(Stream):
             future.set_result(result)
 
     def _used(self, tensor: torch.Tensor) -> Event:
-        """Reserve the tensor's memory until this stream has used it; return the event of the queued work."""
+        """Keep the tensor's memory until this stream has used it; return the event of the queued work."""
         tensor.record_stream(self._stream)
         return CudaEvent(self._module, self._device, self._stream.record_event())
 
@@ -239,7 +239,7 @@ class Staging:
         count = tensor.numel()
         if self._memory is None or self._memory.numel() < count:
             allocate = device.zeros if stays and device is not CPU else device.pinned
-            with torch.inference_mode(mode=False), self.stream.current:  # it is used again outside
+            with torch.inference_mode(mode=False), self.stream.current:  # reused outside of it
                 self._memory = allocate(count)
         return self._memory[:count]
 

@@ -2,7 +2,7 @@
 
 Payload (numbers are little-endian): one byte 1, the version of the format; seven bytes, the number of
 symbols; four bytes for the size of each block; the blocks. ``docs/weight_delta.md`` describes a block byte by
-byte. Every target and every number of threads gives the same bytes. A block that coding wouldn't make smaller
+byte. Every target and every number of threads gives the same bytes. A block that coding wouldn't shrink
 contains its symbols unencoded, so a payload is at most ``8 + 5 * blocks`` bytes larger than the symbols.
 
 Sources: J. Duda, "Asymmetric numeral systems" (arXiv 1311.2540, 2013); F. Giesen, "Interleaved entropy

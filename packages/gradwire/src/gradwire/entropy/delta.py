@@ -35,7 +35,7 @@ class DeltaHeader:
     """The header of a delta.
 
     ``base`` is None for a full copy, and ``check`` is None without a hash. The body of a ``plain`` full copy
-    is the weights, uncoded.
+    is the uncoded weights.
     """
 
     word_nbytes: int
@@ -66,7 +66,7 @@ class DeltaHeader:
     def parse(cls, front: bytes, nbytes: int) -> DeltaHeader:
         """Return the header at ``front``, the start of a payload of ``nbytes``. Raises ``PayloadError``."""
         if len(front) < HEADER_NBYTES:
-            raise _malformed(nbytes, f"it ends within the {HEADER_NBYTES} bytes of its header")
+            raise _malformed(nbytes, f"its header of {HEADER_NBYTES} bytes is truncated")
         version, word_nbytes, flags, unused, n, base, made = _LAYOUT.unpack_from(front)
         if version != FORMAT_VERSION:
             raise _malformed(nbytes, f"expected the format version {FORMAT_VERSION}, got {version}")
@@ -75,7 +75,7 @@ class DeltaHeader:
         check = None
         if flags & _HASHED:
             if len(front) < HEADER_NBYTES + HASH_NBYTES:
-                raise _malformed(nbytes, "it ends within its hash")
+                raise _malformed(nbytes, "its hash is truncated")
             (check,) = struct.unpack_from("<Q", front, HEADER_NBYTES)
         return cls(word_nbytes, n, made, None if flags & _FULL else base, check, bool(flags & _PLAIN))
 
@@ -100,7 +100,7 @@ def _kind(dtype: str) -> _Kind:
         return _Kind(Words.BF16, torch.bfloat16, 2)
     if dtype == "fp32":
         return _Kind(Words.FP32, torch.float32, 4)
-    raise SpecError(f"expected 'bf16' or 'fp32' for a delta's dtype, got {shown(dtype)}; pass one of both")
+    raise SpecError(f"expected 'bf16' or 'fp32' for a delta's dtype, got {shown(dtype)}; pass one of the two")
 
 
 def words_dtype(dtype: WordName) -> torch.dtype:
@@ -135,8 +135,8 @@ class DeltaEncoder:
     dtype
         ``"bf16"`` or ``"fp32"``: the type of the receiver's weights.
     entropy
-        Whether to use the entropy coder. Without it, a delta has two bits per weight, and weights with large
-        changes in full; a full copy is the weights, uncoded.
+        Whether to use the entropy coder. Without it, a delta takes two bits per weight, plus the full value
+        of each weight with a large change; a full copy is the uncoded weights.
     base, version
         The weights that the receiver holds, and their version; ``encode`` changes ``base``. By default, the
         receiver has no weights yet.
@@ -205,7 +205,7 @@ class DeltaEncoder:
         bounded
             Whether to send the weights uncoded if a delta would be larger.
         out
-            Memory of ``max_nbytes`` for the payload, which is returned as a view; by default, new memory.
+            Memory of ``max_nbytes`` bytes, of which the payload is a view; by default, new memory.
         """
         header = self.header(masters, version, full=full, checked=checked)
         write = partial(self._write, masters, header, bounded=bounded)
@@ -225,7 +225,7 @@ class DeltaEncoder:
         return DeltaHeader(self._kind.nbytes, masters.numel(), version, base, 0 if checked else None, plain)
 
     def source(self, masters: torch.Tensor, header: DeltaHeader) -> DeltaSource:
-        """Return the kernels' input for the delta with this ``header`` and clear ``base`` for a full copy."""
+        """Return the kernels' input for a delta with this header. For a full copy, first clear ``base``."""
         if header.base is None:
             self.base.zero_()
         return DeltaSource(masters, self.base, header.write(), header.check is not None)

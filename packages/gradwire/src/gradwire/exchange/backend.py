@@ -3,8 +3,8 @@
 The transport's messages have no headers, and Gloo ends the process if two ranks disagree about a message's
 length. So the first bucket of every length uses a ring, whose frames are checked. Before a later bucket of
 that length, every rank announces it to the next, in a frame without a payload. A rank that receives a
-different length, or a sum instead of an average, does not start. So no two neighbours in Gloo's ring start
-with different buckets.
+different length, or a sum where it expects an average, does not start. So neighbours in Gloo's ring never
+start with different buckets.
 """
 
 from __future__ import annotations
@@ -70,7 +70,7 @@ class NativeReducer:
         return plan.algorithm == backend.NAME and link.HAS_ALL_REDUCE and link.world > 1
 
     def takes(self, codec: Codec, count: int) -> bool:
-        """Return whether the transport sums ``count`` values. The first bucket of a length uses a ring."""
+        """Return whether the transport sums ``count`` values. The first bucket of each length uses a ring."""
         if not isinstance(codec, Identity) or count == 0:
             return False
         known = count in self._agreed
@@ -110,7 +110,7 @@ class NativeReducer:
         )
 
     def _announce(self, count: int, resources: CodecResources) -> int:
-        """Send the next rank a frame with the count and no values, and return the bytes sent.
+        """Send the next rank a frame that has a count but no values, and return the bytes sent.
 
         Raises ``FrameError`` unless the previous rank announces the same count.
         """

@@ -37,19 +37,20 @@ from gradwire.links.sockets import SocketLink
 from gradwire.wire import AVERAGE, SEQUENCES, frame_of
 
 VARIABLE = "GRADWIRE_ENGINE"
-"""The environment variable that selects the engine: ``native``, or ``python`` to compare them."""
+"""The environment variable that selects the engine: ``native``, or ``python`` for comparison."""
 
 _engines = weakref.WeakKeyDictionary["Link", Engine]()
 _CODES = {do: code for code, do in enumerate(Do)}
 _CODECS = "gradwire.codecs."
-"""The modules of gradwire's own codecs; another package's subclass may encode in Python."""
+"""The module prefix of gradwire's own codecs. A subclass in another package may encode in Python."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class NativeOrder:
-    """A rank's frame order, as data for the engine; ``finished`` and ``encoded`` are ranges of the bucket.
+    """A rank's frame order as data for the engine.
 
-    ``finished`` has the ranges whose sums this rank finishes, and ``encoded`` those that it encodes.
+    ``finished`` has the ranges of the bucket whose sums this rank finishes, and ``encoded`` the ranges that
+    it encodes.
     """
 
     actions: list[Action]
@@ -107,7 +108,9 @@ def reclaim(link: Link) -> None:
 
 def _is_native(name: str) -> bool:
     if name not in ("native", "python"):
-        raise SpecError(f"{VARIABLE}: expected native or python, got {name!r}")
+        raise SpecError(
+            f"{VARIABLE}: expected native or python, got {name!r}; set it to one of these, or unset it"
+        )
     return name == "native"
 
 
@@ -213,7 +216,8 @@ class EngineRun:
         payload = resources.framer.open(frame, count, sequence, resources.flags)
         resources.framer.codec.decode(payload, torch.empty(count, dtype=torch.float32, device="cpu"))
         raise ExchangeError(
-            "expected a frame that the native engine can read, got one that only Python reads"
+            "expected a frame that the native engine can read, got one that only Python reads; set "
+            "GRADWIRE_ENGINE=python"
         )
 
 

@@ -146,9 +146,9 @@ class Exchange:
     def run(self, tensor: torch.Tensor, request: BucketRequest) -> ExchangeCost:
         """Exchange one bucket in place, and return the cost.
 
-        The parameters of each codec in ``request.views`` are exchanged separately, in the order of each
-        codec's first parameter. Raises ``TensorError`` before anything is sent or changed, and
-        ``ExchangeError`` if a peer fails or disagrees.
+        Each codec's parameters in ``request.views`` are exchanged separately, in the order of the codecs'
+        first parameters. Raises ``TensorError`` before anything is sent or changed, and ``ExchangeError`` if
+        a peer fails or disagrees.
         """
         check_chunk(tensor, "tensor", on_cuda=True)
         if request.views is None:
@@ -164,7 +164,7 @@ class Exchange:
                 cost = self._run(values, alone, SegmentCopies(tensor, values, part))
             else:
                 cost = self._run_part(tensor, alone, part)
-            cost.raw_nbytes *= part.filled  # without the zeros between parameters
+            cost.raw_nbytes *= part.filled  # excluding the zeros between parameters
             total += cost
         total.nonfinite = min(total.nonfinite, 1)
         return total
@@ -199,7 +199,7 @@ class Exchange:
     def _scratch(self, count: int) -> torch.Tensor:
         """Return reusable host memory for ``count`` values of one bucket at a time."""
         if self._memory.numel() < count:
-            with torch.inference_mode(mode=False):  # it is used again outside
+            with torch.inference_mode(mode=False):  # reused outside of inference mode
                 self._memory = torch.empty(count, dtype=torch.float32, device="cpu")
         return self._memory[:count]
 

@@ -1,4 +1,4 @@
-"""Error feedback of one run: the encoding error, and the residual that stores the error for the next step.
+"""Error feedback of one run: the encoding error, and the residual that carries it to the next step.
 
 A rank encodes an element at most once in a run: it sends either its partial sum or the finished sum, never
 both. So the residual has one value for each element. Receivers add, or adopt, the decoded value; the
@@ -30,10 +30,10 @@ class Residual:
     Attributes
     ----------
     values
-        1-D contiguous float32 tensors with the bucket's total length: one per parameter, if parameters have
-        their own codecs.
+        1-D contiguous float32 tensors whose lengths add up to the bucket's: one, or one per parameter if
+        parameters have their own codecs.
     lost
-        1-D contiguous float32 of the bucket's length: separate memory for a run's encoding error.
+        Separate memory for a run's encoding error: 1-D contiguous float32 of the bucket's length.
     waits
         Whether the owner copies ``lost`` to ``values`` later, so that a run doesn't change ``values``.
     finite
@@ -67,7 +67,7 @@ class Residual:
 
 
 def check_residual(residual: torch.Tensor, tensor: torch.Tensor) -> None:
-    """Raise ``TensorError`` unless ``residual`` fits ``tensor`` in length, device and memory."""
+    """Raise ``TensorError`` unless ``residual`` has the tensor's length and device, and separate memory."""
     check_chunk(residual, "residual", on_cuda=tensor.is_cuda)
     if device_of(residual) not in (CPU, device_of(tensor)):
         raise TensorError(
@@ -131,7 +131,7 @@ class ErrorFeedback:
 
     @property
     def receivers(self) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor | None] | None:
-        """The native engine's receivers of the encoding error: borders, sums, and each value's error."""
+        """The tensors for the native engine's encoding error: borders, sums, and each value's error."""
         return None
 
     def ran(
@@ -141,7 +141,7 @@ class ErrorFeedback:
         finite: bool,
         lost_finite: bool,  # noqa: ARG002
     ) -> None:
-        """Record a run of the native engine, which has filled the ``receivers``.
+        """Record a run of the native engine, which has filled the tensors of ``receivers``.
 
         ``finished`` and ``encoded`` are the ranges of sums that it finished, and of values that it encoded.
         """
@@ -176,7 +176,7 @@ class MeasuredFeedback(ErrorFeedback):
 
     @property
     def receivers(self) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor | None] | None:
-        """The receivers of the encoding error: borders and sums of the ranges."""
+        """The tensors for the encoding error: borders and sums of the ranges."""
         return self._norms.borders, self._norms.sums[1:], None
 
     def _lose(self, payload: torch.Tensor, elements: torch.Tensor, start: int, ranks: int) -> bool:
@@ -191,9 +191,9 @@ class HostFeedback(MeasuredFeedback):
     """Error feedback on the host: a residual is added first, and replaced by the encoding error at the end.
 
     If a value is not finite, the gradient is unusable: its step is discarded (a gradient scaler skips it),
-    and the residual is kept for the next one. After an all-reduce, every rank has the same bits, so all ranks
-    make the same decision. The passes for the residual also measure the error. They do not measure the values
-    before and after encoding, because error feedback preserves the error for later steps.
+    and the residual is kept for the next step. After an all-reduce, every rank has the same bits, so all
+    ranks make the same decision. The passes over the residual also measure the error. They don't measure the
+    values before and after encoding, because error feedback carries the error over to later steps.
 
     Parameters
     ----------
@@ -235,7 +235,7 @@ class HostFeedback(MeasuredFeedback):
 
     @property
     def receivers(self) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor | None] | None:
-        """The receivers of the encoding error: borders and sums of the ranges, and each value's error."""
+        """The tensors for the encoding error: borders and sums of the ranges, and each value's error."""
         return self._norms.borders, self._norms.sums[1:], self._lost
 
     def ran(
@@ -328,5 +328,5 @@ def is_finite(tensor: torch.Tensor, dtype: torch.dtype = torch.float32) -> bool:
         device.launch(look, [tensor], [answer])
         device.event().wait()
         return float(answer) == 1.0
-    ends = torch.stack(torch.aminmax(tensor))  # any infinity is one of them, and any NaN is both
+    ends = torch.stack(torch.aminmax(tensor))  # infinite or NaN if any value is
     return bool(ends.to(dtype).isfinite().all())

@@ -1,4 +1,4 @@
-"""The frames of one exchange: recycled buffers, sequence numbers, encoding, and validation."""
+"""The frames of an exchange: buffers, sequence numbers, encoding, and validation."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ _CODEC_NAMES = {row.wire_id: row.name for row in TABLE}
 
 
 class Buffers:
-    """Recycled frame buffers of one size, whose pages stay mapped and warm."""
+    """Recycled frame buffers of one size, whose pages stay mapped and in the cache."""
 
     def __init__(self, nbytes: int) -> None:
         self._nbytes = nbytes
@@ -41,7 +41,7 @@ class Buffers:
         """Return a buffer that is not in use."""
         try:
             return self._free.pop()
-        except IndexError:  # not tested before, because another thread might take the last one
+        except IndexError:  # a test beforehand would race with other threads
             return frame_memory(self._nbytes)
 
     def give(self, buffer: torch.Tensor) -> None:
@@ -64,7 +64,7 @@ class Outgoing:
 
 
 class Framer:
-    """An encoder of segments as frames, and a validator of received frames, for one codec.
+    """One codec's encoder of segments into frames, and validator of received frames.
 
     ``outgoing`` holds the buffers by size, which framers may share. By default, a framer has its own buffers.
     ``floats`` says whether frames end with all values as float32, which NICs may compress.

@@ -21,7 +21,7 @@ from gradwire.plan import FLOAT_NBYTES, Plan
 
 
 class Norms:
-    """The sums of squares of each range of one bucket, cleared before every run.
+    """Sums of squares for each range of one bucket, cleared before every run.
 
     A sum is non-finite if and only if a value in its range is. An exact codec has no error, so a run with it
     measures nothing, and all sums are 0.
@@ -62,7 +62,7 @@ class Norms:
         self.sums.zero_()
 
     def look(self, gradient: torch.Tensor) -> None:
-        """Add the squares of the whole bucket, this rank's own gradient."""
+        """Add the squares of this rank's gradient, which is the whole bucket."""
         _native.sum_norms(Pass.LOOK, gradient, gradient, 0, self.borders, self.own)
 
     def add(self, gradient: torch.Tensor, values: torch.Tensor, start: int) -> None:

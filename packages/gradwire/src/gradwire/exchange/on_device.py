@@ -73,7 +73,7 @@ class DeviceFeedback(ErrorFeedback):
 
     @property
     def _nonfinite(self) -> torch.Tensor:
-        """The word that becomes 1 if a final value or a value of the new residual is non-finite."""
+        """The status word, which becomes 1 if a final value or a value of the new residual is non-finite."""
         return self._words[:1]
 
     def begin(self, tensor: torch.Tensor) -> None:
@@ -152,9 +152,9 @@ class DeviceFeedback(ErrorFeedback):
         queue_decode(self._format, self._payload, out, self._params, add=False)
 
     def _queue_pass(self, how: int, x: torch.Tensor, y: torch.Tensor | None, start: int, row: int) -> None:
-        """Queue one pass with sums from ``row`` on.
+        """Queue one pass, which adds to the sums from ``row`` on.
 
-        Errors without a residual have three rows, and other passes have one.
+        A pass that measures errors without a residual has three rows of sums, and any other pass has one.
         """
         rows = 1 if row == 0 or self._residual is not None else 3
         sums = None if self._sums is None else self._sums[row : row + rows]
@@ -182,7 +182,7 @@ class DeviceFeedback(ErrorFeedback):
             sums.copy_(self._sums.view(-1), non_blocking=True)
 
     def _launch(self, kernels: Callable[[], None], written: Sequence[torch.Tensor]) -> None:
-        """Launch kernels that may read any tensor of this run and write ``written`` and the words."""
+        """Launch kernels that may read any tensor of this run, and write ``written`` and the status words."""
         kept = [each for each in (self._residual, self._lost) if each is not None]
         self._device.launch(kernels, [self._tensor, *kept], [*written, self._words])
 

@@ -41,11 +41,11 @@ class BucketRequest:
         The bucket's parameters with their codecs; None if the bucket has one codec and no padding.
     residual
         Error feedback (Seide et al., Interspeech 2014): this rank's residual, of the same length, in separate
-        memory. It is added to the bucket before anything is sent, and then replaced by this rank's encoding
-        error over all hops. The sum plus all ranks' residuals is the exact sum of the buckets and the old
-        residuals, within float rounding. All ranks keep the old residual if the sum is non-finite, and after
-        a failure. In a reduce, a rank with a non-finite bucket keeps its residual, although other ranks may
-        not. A ``Residual`` also provides the memory for the error.
+        memory. It is added to the bucket before anything is sent, and afterwards replaced with this rank's
+        encoding error over all hops. The sum plus all ranks' residuals is the exact sum of the buckets and
+        the old residuals, within float rounding. All ranks keep the old residual if the sum is non-finite,
+        and after a failure. In a reduce, a rank with a non-finite bucket keeps its residual, although other
+        ranks may not. A ``Residual`` also provides the memory for the error.
     norms
         The object that receives sums of squares for each range of the bucket: of this rank's own values, and
         of its encoding errors over all hops. Without a residual, this costs one decoding of each payload;

@@ -4,9 +4,8 @@ Parameters of one codec may be separate in the bucket, so they are copied to one
 exchange. The copies take less time than the latency of one more exchange per parameter. A run without
 residual and norms copies segment by segment.
 
-A codec's block has one scale. If a block covers the end of one parameter and the start of another, whose
-values are a thousand times smaller, the smaller values are rounded to 0. So each parameter starts a new
-block, if that needs little padding.
+A codec's block has one scale. If a block spans two parameters, and the values of one are a thousand times
+smaller, they are rounded to 0. So each parameter starts a new block, unless that needs much padding.
 """
 
 from __future__ import annotations
@@ -25,7 +24,7 @@ from gradwire.exchange.feedback import Residual
 from gradwire.plan import Plan
 
 _MOST_ZEROS = 0.125
-"""The largest amount of padding, relative to a bucket's values, with which parameters are aligned."""
+"""The largest padding for alignment, as a share of the bucket's values."""
 
 
 @dataclass(frozen=True)
@@ -145,7 +144,7 @@ class CodecPart:
 class SegmentCopies:
     """The copies of one run between ``bucket`` and ``values``, the exchanged tensor, segment by segment.
 
-    A bucket's first frame is sent before the rest is copied. A copied segment is in the cache when it is
+    So a bucket's first frame is sent before the rest is copied, a segment is still in the cache when it is
     encoded, and most copies overlap communication.
     """
 
@@ -242,7 +241,7 @@ class ParameterViews:
 
 
 def views_of(plan: Plan, world: int, names: Sequence[str], counts: Sequence[int]) -> ParameterViews | None:
-    """Return the views of a bucket's parameters; None if the bucket has one codec and no padding."""
+    """Return the views of a bucket's parameters, or None if the bucket has one codec and no padding."""
     views = ParameterViews.of(plan, world, counts, [plan.encoding_of(name) for name in names])
     return None if not plan.codecs and views.is_in_place else views
 
@@ -250,8 +249,8 @@ def views_of(plan: Plan, world: int, names: Sequence[str], counts: Sequence[int]
 def unit_of(codec: Codec, counts: Sequence[int], world: int) -> int:
     """Return the alignment of a bucket's parameters in values, or 1 if the padding would be too large.
 
-    The alignment is the same for all algorithms, which have up to ``world`` chunks, and for all parts of the
-    bucket.
+    The alignment is the same for all parts of the bucket, and for all algorithms, which have up to ``world``
+    chunks.
     """
     unit = codec.parameter_unit
     return unit if sum(_sizes(counts, unit, world)) <= (1 + _MOST_ZEROS) * sum(counts) else 1

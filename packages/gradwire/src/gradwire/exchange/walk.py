@@ -28,7 +28,7 @@ from gradwire.wire import AVERAGE, HEADER_NBYTES, Sequences
 
 @dataclass(frozen=True, slots=True)
 class CodecResources:
-    """The parts of an exchange that one stream uses: link, codec, buffers, sequence numbers, and timeout."""
+    """The resources of one stream: link, codec, buffers, sequence numbers, and timeout."""
 
     link: Link
     framer: Framer
@@ -37,7 +37,7 @@ class CodecResources:
     received: Sequences
     flags: int
     timeout_s: float
-    keepalive: bool = True  # if one rank stops, all ranks stop
+    keepalive: bool = True  # other ranks' traffic counts as progress, because all ranks stop if one does
 
 
 class SchedulePosition(Protocol):
@@ -49,7 +49,7 @@ class SchedulePosition(Protocol):
 
     @property
     def order(self) -> tuple[int, int]:
-        """The order up to which this rank must have posted its receives before it waits for this send."""
+        """The order up to which receives must be posted before a wait for this send."""
 
     @property
     def keep(self) -> bool:
@@ -77,7 +77,7 @@ class FrameStream(Generic[P]):
     accounting
         The frames and bytes so far, and the seconds of waiting, encoding and decoding.
     place
-        The frame to report in errors: the current one, or the one being waited for.
+        The frame to name in errors: the current one, or the one being waited for.
     """
 
     _resources: CodecResources
@@ -89,7 +89,7 @@ class FrameStream(Generic[P]):
     _posted_up_to: tuple[float, float] = (math.inf, 0)
 
     def expect(self, places: Iterable[P]) -> None:
-        """Post receives for the first of these frames. Each received frame then posts another receive."""
+        """Post receives for the first of these frames; every frame received then posts the next receive."""
         self._expected = iter(places)
         for _ in range(AHEAD):
             self._post()

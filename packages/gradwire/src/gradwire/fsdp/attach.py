@@ -76,13 +76,13 @@ def attach_fsdp(
         rounded to bfloat16. Both keep all weights in host memory on every rank, so they require modules with
         ``reshard_after_forward=False``. None keeps FSDP's own all-gather.
     timeout_s
-        The limit for any single wait for a peer; above 0 and at most 1e6 seconds.
+        The timeout of any single wait for a peer; above 0 and at most 1e6 seconds.
     ledger
-        The ledger that counts exchanges and bypasses, which the caller closes. By default, a new ledger.
+        The ledger that counts exchanges and bypasses; the caller closes it. By default, a new ledger.
     strict
-        Whether ``backward`` raises ``LossyError`` on all ranks, in the same step, if one of them would warn
-        that encoding errors exceed half of a parameter's gradient; see ``gradwire.attach``. This requires all
-        modules to be on one mesh of all ranks.
+        Whether ``backward`` raises ``LossyError`` on all ranks, in the same step, if on one of them encoding
+        errors exceed half of a parameter's gradient; see ``gradwire.attach``. By default, that rank warns.
+        This requires all modules to be on one mesh of all ranks.
 
     Returns
     -------
@@ -92,7 +92,7 @@ def attach_fsdp(
     Raises
     ------
     SpecError
-        For an invalid plan, codec, or timeout. Nothing has changed, and the same is true for ``AttachError``.
+        For an invalid plan, codec, or timeout. After this error and ``AttachError``, the module is unchanged.
     AttachError
         For a module without FSDP or one that is already attached, for a torch without the extension points,
         if ranks differ or are late, for ``strict`` if modules are not on a mesh of all ranks, and for deltas
@@ -151,7 +151,7 @@ def attach_fsdp(
         residuals = Residuals(plan, rank, dist.get_world_size(), usual=dict(chain(*usual)))
         sync = GradientSync(members[-1].context, names, residuals, [chooser])
         undo.callback(sync.close)
-        # Otherwise a thread would keep the links of a deleted model open.
+        # Without this, a thread would keep the links of a deleted model open.
         end = weakref.finalize(module, sync.end)
         end.atexit = False
         undo.callback(end.detach)

@@ -48,8 +48,8 @@ class ShardedSteps:
     Attributes
     ----------
     stand_in
-        If set, FSDP's own collectives run instead of exchanges, on all ranks. It is called once in each
-        backward pass, when the first gradient is reduced.
+        A function that is called once per backward pass, when the first gradient is reduced. If it is set,
+        FSDP's own collectives run instead of exchanges, on all ranks.
     """
 
     def __init__(self, sync: GradientSync, contexts: SyncContexts, ledger: Ledger) -> None:
@@ -59,7 +59,7 @@ class ShardedSteps:
         self._buckets = 0
 
     def forward(self, *_: object) -> None:
-        """Set the step of a forward pass: the next step if a backward pass may follow, else the last step."""
+        """Set the training step of a forward pass: the next if a backward pass may follow, else the last."""
         self.contexts.step = self.sync.step + torch.is_grad_enabled()
 
     def stands_aside(self) -> bool:
@@ -133,7 +133,7 @@ class ShardedSteps:
 
 
 class _Comm:
-    """FSDP's interface ``Comm`` for one unit, for which the replaced object allocates memory."""
+    """FSDP's interface ``Comm`` for one unit. The replaced object allocates its memory."""
 
     def __init__(self, bucket: str, steps: ShardedSteps, before: Any) -> None:
         self.before = before
@@ -184,7 +184,7 @@ class GatherWeights(_Comm):
         return None
 
     def _codec_for(self, dtype: torch.dtype) -> Codec:
-        """Return the codec for a dtype, for 16-bit floats with ``identity`` an exact 16-bit codec."""
+        """Return the codec for a dtype. With ``identity``, 16-bit floats get an exact 16-bit codec."""
         if isinstance(self._codec, Identity):
             return _EXACT_HALVES.get(dtype, self._codec)
         if isinstance(self._codec, Deltas):
@@ -241,8 +241,8 @@ class ReplicaGroup(dist.ProcessGroup):
         self.before = group
         self._bucket, self._steps, self._layouts = bucket, steps, layouts
 
-    # torch looks up the group of a failed collective to log it, and would raise an error of its own for a
-    # group that it does not know. So it finds the group that this one stands for.
+    # torch looks up the group of a failed collective to log it, and raises a different error for an unknown
+    # group. So it finds the group that this one replaces.
 
     def __eq__(self, other: object) -> bool:
         return other is self or other is self.before
@@ -292,7 +292,7 @@ def _not_float(tensor: torch.Tensor) -> str:
 
 
 def _kind(op: Any) -> Any:
-    return getattr(op, "op", op)  # a ReduceOp, which has a kind, or the kind itself
+    return getattr(op, "op", op)  # a ReduceOp with a kind, or the kind itself
 
 
 def _scale(total: torch.Tensor, op: Any, world: int) -> None:
@@ -300,4 +300,4 @@ def _scale(total: torch.Tensor, op: Any, world: int) -> None:
     if _kind(op) == dist.ReduceOp.AVG:
         total.div_(world)
     elif _kind(op) == dist.ReduceOp.PREMUL_SUM:
-        total.mul_(op.__getstate__()[1])  # the factor, which has no other accessor
+        total.mul_(op.__getstate__()[1])  # the factor has no other accessor

@@ -2,7 +2,7 @@
 
 In FSDP, member ``r`` of a group owns shard ``r``. After a ring's reduce half, chunk ``c`` belongs to the rank
 ``collectives.ring.owner``, which is not ``c``. So the members of a sharding group are ordered in the ring
-such that the owner of chunk ``c`` is member ``c``, and no shard has to be moved afterwards.
+such that the owner of chunk ``c`` is member ``c``, so that no shard has to be moved afterwards.
 """
 
 from __future__ import annotations
@@ -41,7 +41,7 @@ class Purpose(Enum):
 
 @dataclass(frozen=True)
 class GroupMember:
-    """One rank's membership in one group, for one purpose. It exchanges one tensor at a time.
+    """One rank's membership in a group, for one purpose. It exchanges one tensor at a time.
 
     ``place`` is the rank's index among the members, and ``staging`` is host memory for the current tensor.
     """
@@ -94,8 +94,8 @@ class SyncContexts:
     def using(self, purpose: Purpose, group: dist.ProcessGroup, what: str) -> Iterator[GroupMember]:
         """Yield this rank's membership in a group for an exchange, shown as ``what`` in a profile.
 
-        An error in the exchange, such as a dead peer, ends all contexts. Its note contains the collective,
-        the module, and a remedy. Raises ``ExchangeError`` if the contexts have ended.
+        An error in the exchange, such as a dead peer, ends all contexts. The error's note contains the
+        collective, the module, and a remedy. Raises ``ExchangeError`` if the contexts have ended.
         """
         member = self.connect(purpose, group)
         context = member.context

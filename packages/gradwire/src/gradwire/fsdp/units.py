@@ -93,7 +93,7 @@ class Unit:
 
     @property
     def stays_whole(self) -> bool:
-        """Whether the weights gathered for the forward pass are kept for the backward pass."""
+        """Whether weights gathered for the forward pass are kept for the backward pass."""
         return self.parameters.post_forward_mesh_info is None
 
     @property
@@ -149,7 +149,7 @@ class Unit:
         """
         mesh, later = self.parameters.mesh_info, self.parameters.post_forward_mesh_info
         shards = self.shard_group
-        if shards is not None and shards.size() > 1:  # alone, FSDP communicates nothing
+        if shards is not None and shards.size() > 1:  # FSDP doesn't communicate on a single rank
             yield Purpose.GATHER, shards
             yield Purpose.SCATTER, getattr(mesh, "reduce_scatter_process_group", None) or shards
             regathered = getattr(later, "shard_process_group", shards)
@@ -196,7 +196,7 @@ def units_of(module: nn.Module) -> list[Unit]:
 def _units(module: nn.Module) -> Iterator[Unit]:
     seen = set[int]()
     modules = dict(module.named_modules())
-    # No module's name begins with a dot, so this one is unused if a child is named root.
+    # Names of modules don't begin with a dot, so this name is unique even if a child is named root.
     root = ".root" if isinstance(modules.get("root"), FSDPModule) else "root"
     for name, each in modules.items():
         if not isinstance(each, FSDPModule):

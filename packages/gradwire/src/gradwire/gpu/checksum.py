@@ -25,17 +25,17 @@ from gradwire.gpu.words import MAGNITUDE, ceil_div, launch, signed, words_of
 
 _ROWS = 128
 _SMALLEST, _LARGEST = 128, 1 << 16
-"""The smallest number of columns of a program, and the total number that keeps all processors busy."""
+"""The smallest number of columns per program, and the total number that keeps all processors busy."""
 _MANY = 16
 _FOLDED = 1 << 19
-"""The largest number of words for the tree; for more, a different grid is faster."""
+"""The largest number of words for the tree. With more words, dividing them again is faster."""
 _TERMS = tl.constexpr(0x1EDC6F41)
 """The terms of P below x^32."""
 _LENGTH = tl.constexpr(52)
 _MULTIPLE = tl.constexpr(sum(1 << term for term in (0, 2, 10, 21, 25, 27, 32, 40, 50)))
 """The terms of a multiple of P, below its x^52."""
 _FANOUT = 1024
-_POLYNOMIAL = 0x82F63B78  # of CRC32C, the lowest power in the highest bit
+_POLYNOMIAL = 0x82F63B78  # the polynomial of CRC32C, with the lowest power in the highest bit
 _ONE = 0x80000000
 
 
@@ -75,7 +75,7 @@ def _first_rows(words, at, COLUMNS, MANY):
 
 @triton.jit
 def _raised(both, rows, MANY):
-    """Return the largest signed and unsigned words so far, one of which has the largest magnitude."""
+    """Return the largest signed and unsigned words so far; one of the two has the largest magnitude."""
     positive, negative = both
     for row in tl.static_range(MANY):
         positive = tl.maximum(positive, rows[row].to(tl.int32, bitcast=True))

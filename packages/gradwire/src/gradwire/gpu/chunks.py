@@ -16,9 +16,9 @@ _ALIGNMENT = 16
 
 
 class Named(Protocol):
-    """The interface of a codec for its kernels.
+    """The part of a codec's interface that kernels need.
 
-    Its property ``compiled``, if any, has the compiled format's name and parameters.
+    Its property ``compiled``, if it has one, is the compiled format's name and parameters.
     """
 
     name: ClassVar[str]
@@ -87,7 +87,7 @@ def encode(
 
 
 def decode(codec: Named, payload: torch.Tensor, out: torch.Tensor) -> Decoding:
-    """Queue the decoding to ``out``.
+    """Queue the decoding of a payload to ``out``.
 
     Raises the errors of ``encode``, and ``PayloadError`` for a wrong length.
     """

@@ -62,7 +62,7 @@ def sum_rows(x, n, row, BLOCK, ROWS, AHEAD, FULL):
             count += finite.to(tl.int32)
     eight = _fold(lanes, ROWS, 8)
     two = _fold(_fold(eight, ROWS, 4), ROWS, 2)
-    total = tl.sum(two, axis=1)  # of two values, so their order doesn't matter
+    total = tl.sum(two, axis=1)  # sums of two values don't depend on their order
     return total, tl.sum(count, axis=1).to(tl.int64)
 
 
@@ -166,9 +166,9 @@ def _first_above(code):
 
 @triton.jit
 def coded(words, exponent):
-    """Return sums whose low 16 bits are the codes, and whether the codes take at least 1, 2 and 4 bytes.
+    """Return sums whose low 16 bits are the codes, and whether each code takes at least 1, 2, and 4 bytes.
 
-    The sizes follow from comparisons before the addition rounds.
+    The sizes are determined before the addition rounds.
     """
     scaled = float_of(words) * power_of_two(126 - exponent)
     magnitude = (bits_of(scaled) & MAGNITUDE).to(tl.int32, bitcast=True)

@@ -20,8 +20,8 @@ _ROWS = 8
 
 @triton.jit
 def _encode_half(x, head, n, start, EXPONENT, BLOCK, HALF, FULL):
-    # Each thread has consecutive single values: bytes are stored at any address, and vectors of four values
-    # would have to be moved between threads first.
+    # Consecutive values belong to consecutive threads, because bytes are stored at any address. Vectors of
+    # four values would first have to be moved between threads.
     at = tl.max_contiguous(tl.arange(0, HALF), 1)
     there = at < n - start
     words = take(x + start, at, there, FULL)
@@ -48,7 +48,7 @@ def _encode_part(x, head, tags, data, n, wide, EXPONENT, BLOCK, SIZE, FULL):
     middle = start + half
     code, size = _encode_half(x, head, n, start, EXPONENT, BLOCK, half, FULL)
     code2, size2 = _encode_half(x, head, n, middle, EXPONENT, BLOCK, half, FULL)
-    ends = tl.cumsum(size | (size2 << 16), axis=0)  # of both halves at once
+    ends = tl.cumsum(size | (size2 << 16), axis=0)  # the ends in both halves at once
     _put_half(tags + start // 4, data + ((ends & 0xFFFF) - size), code, size, wide, n - start, half, FULL)
     data += tl.sum(size, axis=0)
     _put_half(tags + middle // 4, data + ((ends >> 16) - size2), code2, size2, wide, n - middle, half, FULL)
@@ -70,7 +70,7 @@ def encode_kernel(
 ):
     """Encode SIZE values per program. ``ends`` are the ends of the programs' data.
 
-    Few programs have values of 2 or more bytes (``wides``); the others store one byte per value.
+    Few programs have values of 2 or more bytes (``wides``); the others store at most one byte per value.
     """
     program = tl.program_id(0)
     before = tl.load(ends + program) - tl.load(totals + program)
@@ -186,11 +186,11 @@ class ErrBoundKernels(Format):
 
     is_fixed = False
     faults = (
-        "its tags announce another number of bytes",
+        "its tags declare a different number of bytes",
         "unused bits of its last tag are set",
-        "it ends within its tags",
+        "its tags are truncated",
         "an exponent byte is not within 1..253",
-        "it ends within its exponent bytes",
+        "its exponent bytes are truncated",
         "it is empty, but an exponent byte was expected",
     )
 

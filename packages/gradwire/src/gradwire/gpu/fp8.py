@@ -140,7 +140,7 @@ def decode_kernel(
 class Fp8Kernels(Format):
     """The kernels of ``fp8``. The parameter is the block size."""
 
-    faults = ("an exponent byte is within 1..31",)
+    faults = ("an exponent byte is in the invalid range 1..31",)
 
     def encode(self, x: torch.Tensor, out: torch.Tensor, params: Params, size: torch.Tensor) -> None:
         """Queue the kernel that computes scales and codes."""

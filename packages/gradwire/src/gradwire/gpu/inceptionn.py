@@ -269,7 +269,7 @@ class InceptionnKernels(Format):
     faults = (
         "the padding of its last burst is not empty",
         "bytes are left over after its last burst",
-        "it ends within a burst",
+        "its last burst is truncated",
     )
 
     def encode(self, x: torch.Tensor, out: torch.Tensor, params: Params, size: torch.Tensor) -> None:

@@ -71,7 +71,7 @@ def sample_kernel(x, n, rank, state, SAMPLE: tl.constexpr):
 
 @triton.jit
 def _reaching(x, left, state, RUN, FULL):
-    """Return a bit for each of RUN values, set if the value reaches the threshold, and the threshold."""
+    """Return a bit for each of RUN values, set if the value reaches the threshold, and that threshold."""
     lane = tl.arange(0, 32)[None, :]
     at = tl.arange(0, RUN // 32)[:, None] * 32 + lane
     words = take(x, at, at < left, FULL)
@@ -105,7 +105,7 @@ def gather_kernel(x, n, state, entries, capacity, runs, RUN: tl.constexpr):
     many = _count_bits(bits)
     size = tl.sum(many, axis=0).to(tl.int64)
     begin = tl.atomic_add(state + 1, size, sem="relaxed")
-    runs += tl.program_id(0) * 3  # not earlier, because it would delay the loads
+    runs += tl.program_id(0) * 3  # computed late, so that it doesn't delay the loads
     tl.store(runs, begin)
     tl.store(runs + 1, size)
     if (begin + size <= capacity) & (least > 0):  # all values reach 0, even after the chunk's end
@@ -114,7 +114,7 @@ def gather_kernel(x, n, state, entries, capacity, runs, RUN: tl.constexpr):
             lowest = bits ^ (bits & (bits - 1))
             lane = (bits_of(lowest.to(tl.float32)) >> 23).to(tl.int32) - 127
             value = start + (row * 32 + lane)
-            words = tl.load(x + value, mask=bits != 0, other=0)  # from the cache
+            words = tl.load(x + value, mask=bits != 0, other=0)  # cached by the first load
             tl.store(target, words.to(tl.int64) | (value << 32), mask=bits != 0)
             target += 1
             bits ^= lowest

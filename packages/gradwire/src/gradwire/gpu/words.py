@@ -1,6 +1,6 @@
 """Functions for all kernels: masked loads and stores, sums with the host's bits, launches, and tiles.
 
-Names in capitals are compile-time constants. Kernels declare them; functions called by kernels receive them.
+Names in capitals are compile-time constants, which kernels declare and pass to the functions that they call.
 
 Kernels process floats as 32-bit words. A program with all its values within the chunk (FULL) loads and stores
 without masks, so that accesses are 128 bits wide for every length of a chunk.

@@ -15,18 +15,18 @@
   own exchange, to which buckets are assigned in a fixed order.
 - ``wait(timeout_s, keepalive)`` never hangs. It raises ``LinkTimeoutError`` after ``timeout_s`` without
   progress (the link's default for None), and ``LinkError`` if the peer is gone; both name the peer. After an
-  error the link is unusable: ``close`` it. With ``keepalive``, frames between any two ranks are progress,
-  because a rank that serves others first is not dead. An exchange waits like this: if one of its ranks stops,
-  all ranks stop.
-- ``keep_alive(timeout_s)`` reports that a frame moves. A wrapper around a link calls it regularly while it
-  delays a frame.
+  error the link is unusable: ``close`` it. With ``keepalive``, frames between any two ranks count as
+  progress, because a rank that serves others first is not dead. An exchange waits in this way: if one of its
+  ranks stops, all of them stop.
+- ``keep_alive(timeout_s)`` reports that a frame is moving. A wrapper around a link calls it regularly while
+  it delays a frame.
 - ``all_reduce(tensor, timeout_s)`` sums a tensor by the transport's native all-reduce, if ``HAS_ALL_REDUCE``.
   All ranks call it together, with the same number of values, while no frame is in flight. A peer that sends
-  nothing for ``timeout_s`` is an error, as in ``wait``. ``begin_all_reduce`` doesn't wait for the sum. Any
-  thread may call it, all ranks in the same order, once ``begins_all_reduces`` is true. It is the same on all
-  ranks between calls, and stays true.
-- ``step`` is the training step of the frames that this rank sends, or of the last ones; None outside of
-  training. The caller that exchanges a step's gradients sets it, and frames carry it.
+  nothing for ``timeout_s`` is an error, as in ``wait``. ``begin_all_reduce`` doesn't wait for the sum. Once
+  ``begins_all_reduces`` is true, any thread may call it, in the same order on all ranks. Between calls, that
+  property is the same on all ranks, and it stays true.
+- ``step`` is the training step of the frames that this rank sends or last sent; None outside of training. The
+  code that exchanges a step's gradients sets it, and frames carry it.
 - ``leave(frame)`` sends every peer a last frame if that doesn't block, and closes the link. ``HAS_PARTINGS``
   says whether the transport supports this.
 - ``name_of(rank)`` is the name of a rank in errors. A link's ``rank``, ``world``, ``timeout_s`` and names
@@ -49,7 +49,7 @@ import torch
 from gradwire.wire import Sequences, sequence_of
 
 OWN_END = "this rank has closed its link"
-"""The error text of a wait that ends because its own link was closed."""
+"""The error text of a wait that ended because this rank closed the link."""
 
 
 class Sending(Protocol):
@@ -118,14 +118,14 @@ class Link(ABC):
 
         Available only if ``HAS_ALL_REDUCE``. Raises ``LinkError``, and leaves the tensor partly summed.
         """
-        raise NotImplementedError(f"{type(self).__name__} has no all-reduce of its own")
+        raise NotImplementedError(f"{type(self).__name__} has no native all-reduce; use algorithm='ring'")
 
     def count(self, received: Sequences) -> None:
         """Register the sequence numbers of an exchange's received frames, for ``is_repeated``."""
         self.__dict__.setdefault("_counted", WeakSet[Sequences]()).add(received)
 
     def is_repeated(self, peer: int, frame: torch.Tensor) -> bool:
-        """Return whether ``frame`` has the number of the last frame from ``peer``, and not of a next one.
+        """Return whether ``frame`` repeats the sequence number of the last frame from ``peer``.
 
         A rank's last frame is never repeated. Raises ``FrameError`` if the header is damaged.
         """
@@ -142,7 +142,7 @@ class Link(ABC):
 
     def begin_all_reduce(self, tensor: torch.Tensor, timeout_s: float | None = None) -> Reducing:
         """Start an ``all_reduce`` without waiting for its sum. Raises ``LinkError``."""
-        raise NotImplementedError(f"{type(self).__name__} has no all-reduce of its own")
+        raise NotImplementedError(f"{type(self).__name__} has no native all-reduce; use algorithm='ring'")
 
 
 class Wrapper(Link):
@@ -150,7 +150,7 @@ class Wrapper(Link):
 
     def __init__(self, inner: Link) -> None:
         self.rank, self.world, self.timeout_s = inner.rank, inner.world, inner.timeout_s
-        self.tos = None if inner.tos is None else 0  # a wrapper passes frames on whole
+        self.tos = None if inner.tos is None else 0  # wrappers pass on whole frames
         self.HAS_PARTINGS, self.hosts = inner.HAS_PARTINGS, inner.hosts
         self._inner = inner
 

@@ -1,7 +1,8 @@
-"""One connection to a peer, with its frames in flight; a marked one carries the floats that end frames.
+"""One connection to a peer, with its frames in flight.
 
-A frame is sent after its length. On a link with marked connections (``gradwire.links.sockets``), the end of a
-frame may be sent on the marked one, without a length; the upper half of the frame's length is its size.
+A frame is sent after its length. Marked connections carry the floats at the end of frames. On a link with
+marked connections (``gradwire.links.sockets``), the end of a frame may be sent on the marked one, without a
+length; the upper half of the frame's length is its size.
 """
 
 from __future__ import annotations
@@ -30,7 +31,7 @@ _KEEPALIVE = (1 << 64) - 1
 """A length that marks a keepalive; no frame is that long."""
 _SIGN = frame_of(_LENGTH.pack(_KEEPALIVE))
 _MOST_AT_ONCE_NBYTES = 1 << 17
-"""The largest number of bytes that a wait sleeps for, so that copies overlap a frame's transfer."""
+"""The largest number of bytes to sleep for. Waking earlier overlaps copies with a frame's transfer."""
 
 
 class Mover(Protocol):
@@ -134,8 +135,8 @@ class Channel:
         self.outgoing: deque[Operation] = deque()
         self.incoming: deque[Operation] = deque()
         self._length = memoryview(bytearray(0 if bare else _LENGTH.size))
-        self._payload: memoryview | None = None  # of the frame whose length has arrived
-        self._filled = 0  # bytes of the payload, or of the length before it
+        self._payload: memoryview | None = None  # memory for the frame whose length has arrived
+        self._filled = 0  # the number of bytes received of the payload, or of the length before it
         self._low_water = 1
         self._is_bare = self._is_mute = bare
         self._is_lent = False

@@ -1,8 +1,8 @@
 """Gloo's all-reduce between the ranks of a link, on connections that are made when it is first called.
 
-Gloo waits for a whole timeout if a peer has ended before it has connected, and this wait can't be
-interrupted. So its ranks connect through a store that watches the link's own connections, and a wait here
-looks at them now and then.
+If a peer ends before it has connected, Gloo waits for the whole timeout, and this wait can't be interrupted.
+So its ranks connect through a store that watches the link's own connections, and waits here check them
+regularly.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ from gradwire.links.base import OWN_END
 
 _LOOK_UP_S = 0.1
 _CONNECT_ATTEMPTS = 5
-"""The number of times that Gloo tries to reach a peer that died after publishing its address."""
+"""The number of attempts to connect to a peer that died after publishing its address."""
 
 
 class Reduction:
@@ -81,7 +81,8 @@ class GlooAllReduce:
     gone
         A function that returns the peers that have closed their links.
     address
-        The address at which Gloo listens unless its variable names an interface; its own choice if empty.
+        The address at which Gloo listens, unless its environment variable names an interface. If empty, Gloo
+        chooses.
     """
 
     def __init__(
@@ -119,7 +120,7 @@ class GlooAllReduce:
     def begin(self, tensor: torch.Tensor, timeout_s: float) -> Reduction:
         """Start to replace ``tensor`` with its sum. Raises ``LinkError``."""
         what, options = self._what(tensor), dist.AllreduceOptions()
-        options.timeout = timedelta(seconds=timeout_s)  # for each of Gloo's messages
+        options.timeout = timedelta(seconds=timeout_s)  # applies to each of Gloo's messages
         group: Any = self._group  # torch's stub lacks the call
         if group is None:
             raise LinkError(f"{what}: {OWN_END}")
@@ -145,7 +146,7 @@ class GlooAllReduce:
         return _translated(error, f"{what}{self.closed_peer()}", timeout_s)
 
     def closed_peer(self) -> str:
-        """Return text that names a peer that has closed its link, if one is found soon.
+        """Return text that names a peer that has closed its link, or "" if none is found soon.
 
         Gloo's errors name no rank.
         """
@@ -197,7 +198,7 @@ def _translated(error: Exception, what: str, timeout_s: float) -> LinkError:
 
 
 def _keep(group: dist.ProcessGroupGloo) -> None:
-    """Keep a group with work in flight alive forever, because its destructor would wait for the peers."""
+    """Keep a group with work in flight alive until the process ends: its destructor waits for the peers."""
     ctypes.pythonapi.Py_IncRef(ctypes.py_object(group))
 
 

@@ -1,8 +1,8 @@
 """Ranks as threads of one process, with frames copied from memory to memory and no simulated network.
 
 A frame is copied when its send and its receive match, directly into the receiver's buffer; until then both
-wait. This is the strictest behaviour that the contract allows (a rendezvous). So a program without a deadlock
-here also has none on links that buffer.
+wait. This rendezvous is the strictest behaviour that the contract allows. A program without a deadlock here
+therefore also has none on links that buffer.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from gradwire.links.base import Activity, Link
 
 
 class _Transfer:
-    """One end of a frame, sending or receiving."""
+    """One end of a frame's transfer: a send or a receive."""
 
     def __init__(
         self, channel: _Channel, tensor: torch.Tensor, what: str, timeout_s: float, *, receives: bool = False

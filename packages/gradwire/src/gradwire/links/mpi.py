@@ -29,12 +29,12 @@ if TYPE_CHECKING:
 _FRAME, FIN, _KEEPALIVE = 0, 1, 2
 """The tags of frames, of a link's last message to a peer, and of keepalives."""
 _LONGEST_PAUSE_S = 1e-3
-_VERSION_NBYTES = 64  # ASCII, with spaces at the end
+_VERSION_NBYTES = 64  # ASCII, padded with spaces
 _GRACE_S = 0.1  # a FIN may overtake the end of a large frame
 _unfinished: list[tuple[MPI.Comm, MPI.Request]] = []  # MPI may still write to their memory
 closing: list[ClosedLink] = []
 calls = threading.Lock()
-"""A lock held in every MPI call, so that links in several threads need only THREAD_SERIALIZED."""
+"""The lock held during every MPI call, so that links in several threads need only THREAD_SERIALIZED."""
 
 
 def poll(is_done: Callable[[], bool], timeout_s: float, active_at: Callable[[], float] | None = None) -> bool:
@@ -96,7 +96,7 @@ def intracommunicator(mpi: Any, comm: Any) -> Any:
 
 
 class Keepalives:
-    """The keepalives of one link, sent as empty messages with their own tag, for one thread at a time.
+    """The keepalives of one link, sent as empty messages with their own tag. Not thread-safe.
 
     ``sent`` and ``received``, of shape (world,), count keepalives to and from every rank. A closed link uses
     them to determine whether its communicator still holds a keepalive. ``activity`` is the known activity of
@@ -125,20 +125,20 @@ class Keepalives:
             self.activity.heard_at = time.monotonic()
 
     def is_leaving(self, peer: int) -> bool:
-        """Return whether the last keepalive to ``peer`` is still in flight."""
+        """Return whether the last keepalive to ``peer`` is still being sent."""
         return peer in self._leaving and not self._leaving[peer].Test()
 
 
 class ClosedLink:
-    """The communicator of a closed link, kept until its peers have closed theirs, for one thread at a time.
+    """The communicator of a closed link, kept until its peers have closed theirs. Not thread-safe.
 
     MPI does not report a closed link. So a link that closes sends every peer a FIN, with the numbers of
     frames and keepalives that it has sent to that peer. A communicator is freed if all its FINs have arrived
     and it holds no message. Otherwise it is kept: MPI reuses the numbers of freed communicators for new ones,
     whose ranks would then receive the old messages.
 
-    ``under_way`` has the requests that nothing waits for, each with the memory that MPI reads or fills.
-    ``sent`` and ``received``, of shape (world,), count the frames to and from every rank.
+    ``under_way`` has the unfinished requests, each with the memory that MPI reads or fills. ``sent`` and
+    ``received``, of shape (world,), count the frames to and from every rank.
     """
 
     def __init__(
@@ -156,7 +156,7 @@ class ClosedLink:
         self._awaited = {peer for peer in range(sent.size) if peer != comm.Get_rank()}
         self._counts = np.stack((sent, keepalives.sent), axis=1)
         self._fins: list[MPI.Request] = []
-        with suppress(RuntimeError):  # a peer without a FIN has its timeout
+        with suppress(RuntimeError):  # a peer that gets no FIN has a timeout
             for peer in self._awaited:
                 self._fins.append(comm.Isend([self._counts[peer], mpi.INT64_T], peer, FIN))
 
@@ -169,18 +169,18 @@ class ClosedLink:
             counts = np.zeros(2, dtype=np.int64)
             self._comm.Recv([counts, self._mpi.INT64_T], peer, FIN)
             self._awaited.remove(peer)
-            self._keepalives.receive()  # keepalives before the FIN
+            self._keepalives.receive()  # the keepalives sent before the FIN
             received = (self._received[peer], self._keepalives.received[peer])
             self._is_empty &= bool((counts == received).all()) and not self._keepalives.is_leaving(peer)
         if self._under_way or self._fins or self._awaited:
             return False
         if self._is_empty:
-            self._comm.Free()  # collective by the standard, but MPICH and Open MPI do not wait in it
+            self._comm.Free()  # collective in the standard, but doesn't block in MPICH and Open MPI
         return True
 
 
 def free_communicators() -> None:
-    """Free the communicators of links that all their ranks have closed, for one thread at a time."""
+    """Free the communicators of links that all their ranks have closed. Not thread-safe."""
     for link in tuple(closing):
         with suppress(RuntimeError):
             if link.is_settled():
@@ -270,7 +270,7 @@ class MpiLink(Link):
         self.mpi = load_mpi()
         parent = intracommunicator(self.mpi, comm)
         self.rank, self.world, self.timeout_s = parent.Get_rank(), parent.Get_size(), timeout_s
-        self._pending: set[_Message] = set()  # which keeps their memory alive if the caller drops them
+        self._pending: set[_Message] = set()  # keeps their memory alive if the caller drops them
         self._sent, self._received = np.zeros((2, self.world), dtype=np.int64)
         what = f"rank {self.rank} joining the {self.world} ranks of its communicator"
         self._comm: MPI.Comm | None = self._duplicate(parent, what)
@@ -315,13 +315,13 @@ class MpiLink(Link):
     def send_keepalives_if_due(self, timeout_s: float) -> None:
         """Send keepalives to all ranks if frames have moved on this rank since the last keepalives."""
         if self._keepalives.activity.is_due(timeout_s):
-            with calls, suppress(RuntimeError):  # a peer without a keepalive has its timeout
+            with calls, suppress(RuntimeError):  # a peer that gets no keepalive has a timeout
                 if self._comm is not None:
                     self._keepalives.receive()  # so that they don't accumulate
                     self._keepalives.send()
 
     def active_at(self, timeout_s: float) -> float:
-        """Return the time of the last frame moved on any rank, after sending keepalives if due."""
+        """Send keepalives if due, and return the time of the last frame moved on any rank."""
         self.send_keepalives_if_due(timeout_s)
         with calls:
             if self._comm is not None:

@@ -111,7 +111,8 @@ class ProcessGroupLink(SocketLink):
         order = list(members if ranks is None else ranks)
         if sorted(order) != sorted(members):
             raise LinkError(
-                f"ranks: expected a permutation of the group's ranks {sorted(members)}, got {order}"
+                f"ranks: expected a permutation of the group's ranks {sorted(members)}, got {order}; list "
+                "each rank once"
             )
         number = _links_made.get(group, 0)
         _links_made[group] = number + 1

@@ -1,12 +1,13 @@
 """Frames over TCP connections, one per peer, without a thread.
 
-A send writes to the kernel's buffer immediately, while there is room; waits send the rest. Every wait moves
-all frames that can move, so no two ranks wait for each other with both kernels' buffers full. Frames need no
-handshake, and a wait sleeps until its missing bytes have arrived. So an exchange takes about half of the CPU
-time of Gloo's send and receive (docs/links.md).
+A send writes to the kernel's buffer immediately, as far as there is room; waits send the rest. Every wait
+moves all frames that can move, so no two ranks wait for each other with both kernels' buffers full. Frames
+need no handshake, and a wait sleeps until its missing bytes have arrived. So an exchange takes about half of
+the CPU time of Gloo's send and receive (docs/links.md).
 
 Several threads may wait, each for a different peer. A thread that waits for a peer has exclusive use of that
-peer's connection: a second thread would read the bytes that the first one waits for, and leave it asleep.
+peer's connection. A second thread might otherwise read the bytes that the first one waits for, which would
+then sleep on.
 
 A second connection to each peer may be marked with a type of service. It carries only the float32 at the ends
 of some frames. A NIC may compress it (docs/nic.md), while headers, lengths and checksums are sent on the
@@ -32,7 +33,7 @@ from gradwire.links.channel import Channel, Operation
 from gradwire.wire import HEADER_NBYTES, PARTING_NBYTES, check_not_before, frame_of, memory_of
 
 _LONGEST_SLEEP_S = 3600.0
-"""The longest sleep of one poll, whose limit is 24 days."""
+"""The longest sleep of one poll; ``poll`` itself accepts at most 24 days."""
 _MOMENT_S = 0.001
 
 
@@ -83,7 +84,7 @@ class SocketLink(Link):
             peer: Channel(peer, each, self.activity, (own, self._names[peer]), self._marked.get(peer))
             for peer, each in connections.items()
         }
-        weakref.finalize(self, _close_all, [*connections.values(), *floats.values()])  # without a close, too
+        weakref.finalize(self, _close_all, [*connections.values(), *floats.values()])  # without close()
         _open_links.add(self)
 
     def isend(self, to: int, frame: torch.Tensor) -> Operation:
@@ -105,7 +106,7 @@ class SocketLink(Link):
         channels, self._channels = [*self._channels.values(), *self._marked.values()], {}
         self._marked = {}
         for channel in channels:
-            channel.closes = True  # before a polling thread wakes and looks for the reason
+            channel.closes = True  # must precede the shutdown: a woken thread reads it as the reason
             with suppress(OSError):  # the peer may be gone
                 channel.socket.shutdown(socket.SHUT_RDWR)  # wakes the polling thread
             with channel.turn:
@@ -152,12 +153,12 @@ class SocketLink(Link):
         """Send keepalives to all ranks."""
         for channel in list(self._channels.values()):
             with channel.turn:
-                if channel.hears:  # a frame is left to the thread that waits for it
+                if channel.hears:  # an awaited frame is left to the waiting thread
                     channel.pull(listening=True)  # so that received keepalives don't accumulate
                 channel.send_keepalive(self)
 
     def sleep(self, operation: Operation, began: float, timeout_s: float, keepalive: bool) -> None:
-        """Move frames on connections that no thread waits for, then sleep until a frame can move.
+        """Move frames on all connections without a waiting thread, then sleep until a frame can move.
 
         Raises ``LinkTimeoutError`` after ``timeout_s`` without progress.
         """

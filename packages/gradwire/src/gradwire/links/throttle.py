@@ -1,14 +1,14 @@
 """A rate-limited link, which paces each host's frames without privileges.
 
 Every host has a port with two directions, each with a given rate. A frame occupies the sender's outgoing
-direction for ``nbytes / rate`` and, shifted by the latency, the receiver's incoming direction for the same
-time. So several senders to one host share its incoming direction, which makes a server's port the bottleneck.
-The two times overlap, as in a cut-through switch, so an idle receiver adds no second delay. No thread delays
-frames. They are sent over the wrapped link immediately, with their departure times, and a wait sleeps until
-its frame is due. The clock is CLOCK_MONOTONIC, which the processes of one machine share.
+direction for ``nbytes / rate`` and, after the latency, the receiver's incoming direction for as long. So
+several senders to one host share its incoming direction, which makes a server's port the bottleneck. The two
+times overlap, as in a cut-through switch, so an idle receiver adds no second delay. No thread delays frames.
+They are sent over the wrapped link immediately, with their departure times, and a wait sleeps until its frame
+is due. The clock is CLOCK_MONOTONIC, which the processes of one machine share.
 
-A wait with ``keepalive`` lasts until the frame is due, however slow the port is, because bytes of this or
-earlier frames are always moving. So a wait that sleeps here sends keepalives for the waits of other ranks.
+A wait with ``keepalive`` lasts until the frame is due, however slow the port, because bytes of this frame or
+earlier ones are always moving. So a wait that sleeps here sends keepalives for the waits of other ranks.
 """
 
 from __future__ import annotations
@@ -29,8 +29,8 @@ from gradwire.wire import frame_memory
 class Timeline:
     """The busy times of one direction of a port, in nanoseconds, as sorted disjoint intervals.
 
-    A frame that is scheduled late still gets the time that was free when it arrived, so the order in which a
-    receiver processes frames doesn't matter. Adjacent intervals are merged, and those older than
+    A frame that is scheduled late still gets the time slot that was free when it arrived, so the order in
+    which a receiver processes frames doesn't matter. Adjacent intervals are merged, and those older than
     ``horizon_ns`` are dropped: a direction that is always busy is one interval.
     """
 

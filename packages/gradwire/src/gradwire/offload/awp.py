@@ -21,18 +21,18 @@ AUTO: Literal["auto"] = "auto"
 _WATCHED_BITS = 32
 """The bits of all layers while the threshold is measured."""
 _WATCHED_INTERVALS = 2
-"""The default measuring time in intervals: an epoch, if an interval is half an epoch."""
+"""The default length of the measurement in intervals: an epoch, if an interval is half an epoch."""
 _NEARLY_ALL = 0.95
-"""The share of changes below the threshold from which a warning is due.
+"""The share of changes below the threshold above which AWP warns.
 
-Bits then grow with time instead of depending on norms.
+Bits then grow with time, whatever the norms are.
 """
 _VERSION = 1
 _SOURCE = Source("the state of an AWP", "resume with the policy that was saved", StateError)
 
 
 class AWP(Policy):
-    """A policy that gives a layer more bits after some batches in which the layer's norm has changed little.
+    """A policy that gives a layer more bits once the layer's norm has changed little for some batches.
 
     Formula, for each layer after each batch i: delta = (|W_i| - |W_(i-1)|) / |W_(i-1)|, where |W| is the l2
     norm of the layer's weights. If delta < threshold, the layer's count increases by one. When the count
@@ -43,12 +43,12 @@ class AWP(Policy):
     ----------
     threshold
         T: -5e-2 for AlexNet, -2e-3 for VGG and -2e-5 for ResNet in the paper. ``calibrate_threshold``
-        computes it from recorded norms. With ``"auto"``, all layers are sent in 32 bits at first, and T is
-        the mean change of all layers in this time (section V-A).
+        computes it from recorded norms. With ``"auto"``, all layers are sent in 32 bits at first, and T
+        becomes their mean change in this time (section V-A).
     interval
         INTERVAL, in batches: 4000, 4000 and 2000 in the paper.
     step_bits, start_bits, max_bits
-        N, and the first and the last format: multiples of 8 up to 32.
+        N, and the first and the largest number of bits: multiples of 8 up to 32.
     watched
         The number of batches in which ``"auto"`` measures T; two intervals by default. The validation error
         must drop within them.
@@ -88,9 +88,14 @@ class AWP(Policy):
         _check(threshold, interval, watched)
         for name, bits in (("step_bits", step_bits), ("start_bits", start_bits), ("max_bits", max_bits)):
             if isinstance(bits, bool) or bits not in FORMATS:
-                raise SpecError(f"expected 8, 16, 24 or 32 for {name}, got {shown(bits)}")
+                raise SpecError(
+                    f"expected 8, 16, 24 or 32 for {name}, got {shown(bits)}; choose one of these"
+                )
         if start_bits > max_bits:
-            raise SpecError(f"expected start_bits of at most max_bits ({max_bits}), got {start_bits}")
+            raise SpecError(
+                f"expected start_bits of at most max_bits ({max_bits}), got {start_bits}; lower start_bits, "
+                "or raise max_bits"
+            )
         self.threshold = None if threshold == AUTO else threshold
         self._watch = _Watch() if threshold == AUTO else None
         self.watched = _WATCHED_INTERVALS * interval if watched is None else watched
@@ -121,7 +126,7 @@ class AWP(Policy):
     def bits_for(self, layer: int, norm: float) -> int | None:
         """Return the bits of a layer after a batch, or None if they also depend on other layers' norms.
 
-        They do in the first call, and in the batch after which the threshold is computed.
+        That is the case in the first call, and in the batch after which the threshold is computed.
         """
         if layer >= len(self._norms):
             return None
@@ -197,7 +202,7 @@ class AWP(Policy):
 
 @dataclass
 class _Watch:
-    """The counts of a measurement: of batches, of changes, and of changes below the threshold.
+    """The counts of a measurement: batches, changes, and changes below the threshold.
 
     Without a threshold, the sum of changes replaces the last count.
     """
@@ -250,10 +255,19 @@ def calibrate_threshold(norms: Sequence[Sequence[float]], errors: Sequence[float
 def _check(threshold: object, interval: int, watched: int | None) -> None:
     is_real = isinstance(threshold, int | float) and is_number(threshold) and math.isfinite(threshold)
     if threshold != AUTO and not is_real:
-        raise SpecError(f"expected a finite number or 'auto' for the threshold, got {shown(threshold)}")
+        raise SpecError(
+            f"expected a finite number or 'auto' for the threshold, got {shown(threshold)}; pass 'auto' to "
+            "measure it"
+        )
     if not is_whole(interval, 1, sys.maxsize):
-        raise SpecError(f"expected a whole number of at least 1 batch for interval, got {shown(interval)}")
+        raise SpecError(
+            f"expected a whole number of at least 1 batch for interval, got {shown(interval)}; pass, for "
+            "example, half an epoch"
+        )
     if watched is not None and threshold != AUTO:
         raise SpecError("expected threshold='auto' with watched, got a number; omit watched")
     if watched is not None and not is_whole(watched, 1, sys.maxsize):
-        raise SpecError(f"expected a whole number of at least 1 batch for watched, got {shown(watched)}")
+        raise SpecError(
+            f"expected a whole number of at least 1 batch for watched, got {shown(watched)}; omit watched "
+            "for two intervals"
+        )

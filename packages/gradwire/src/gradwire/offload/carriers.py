@@ -19,7 +19,7 @@ from gradwire.gpu.table import delta_kernels
 from gradwire.offload.replicas import DeviceEnd
 
 _NAN = 0x7FC0_0000
-"""The bits whose setting turns any float into a NaN."""
+"""The bits that turn any float into a NaN if they are set."""
 
 
 def bitunpack(payload: torch.Tensor, weights: torch.Tensor, kept_bytes: int) -> None:
@@ -35,7 +35,7 @@ def bitunpack(payload: torch.Tensor, weights: torch.Tensor, kept_bytes: int) -> 
     words = flat.view(torch.int32)
     if kept_bytes == 4:
         flat.copy_(payload[: 4 * count].view(torch.float32))
-    elif kept_bytes == 3:  # copy bytes: assembling 3-byte integers takes ten times as long on a CPU
+    elif kept_bytes == 3:  # copy bytes, because assembling 3-byte integers takes ten times as long on a CPU
         of_words = flat.view(torch.uint8).view(count, 4)
         of_words[:, 0] = 0
         of_words[:, 1:] = payload[: 3 * count].view(count, 3)
@@ -58,8 +58,8 @@ Bits = Mapping[int, int]
 class SquareSums(NamedTuple):
     """Sums of squared weights, for norms."""
 
-    squares: Mapping[int, float]  # of each master with weights, by its number
-    packed_nbytes: int | None  # of the message that was packed in the same pass, if any
+    squares: Mapping[int, float]  # by the number of each master with weights
+    packed_nbytes: int | None  # the size of the message packed in the same pass, if any
 
 
 class Carrier(ABC):
@@ -94,14 +94,14 @@ class Carrier(ABC):
             self.on_device = [each.device.zeros(room // 4).view(torch.uint8) for each in ends]
 
     def on_host(self, end: int) -> bool:  # noqa: ARG002 - for DeltaCarrier
-        """Return whether the host decodes the messages of this end, and so must wait for their bytes."""
+        """Return whether the host decodes this end's messages, and so must wait for their bytes."""
         return False
 
     @abstractmethod
     def pack(self, bits: Bits, *, full: bool) -> int:
         """Pack these masters into ``host``, and return the message's size.
 
-        With ``full``, devices have no version yet, and masters are packed in full.
+        With ``full``, masters are packed in full, because the devices have no version yet.
         """
 
     def sum_squares(self, bits: Bits | None) -> SquareSums:  # noqa: ARG002 - for BitpackCarrier
@@ -113,7 +113,7 @@ class Carrier(ABC):
         return SquareSums({number: _squares(each) for number, each in weights.items()}, None)
 
     def receive(self, end: int) -> None:  # noqa: B027 - most leave everything to the device
-        """Do the host's part of decoding once an end has the bytes, on a different thread from ``unpack``."""
+        """Do the host's part of decoding once an end has the bytes, on another thread than ``unpack``."""
 
     def unpack(self, end: int) -> None:
         """Write an end's replicas with operations on its device."""
@@ -155,7 +155,7 @@ class BitpackCarrier(Carrier):
             return super().sum_squares(None)
         squares = self._write(bits, summed=True)
         for number, master in enumerate(self._masters):
-            if master.dim() > 1 and number not in squares:  # it isn't in the message
+            if master.dim() > 1 and number not in squares:  # not in the message
                 squares[number] = _squares(master)
         return SquareSums(squares, _end_of(self.spans))
 
@@ -180,7 +180,7 @@ class BitpackCarrier(Carrier):
 
 
 class DeltaCarrier(Carrier):
-    """A carrier of lossless weight deltas, where each end keeps the words to which the next delta applies.
+    """A carrier of lossless weight deltas. Each end keeps the words to which the next delta applies.
 
     Accelerators decode with Triton kernels. Raises ``MissingPackageError`` if Triton isn't installed.
     """
@@ -256,7 +256,7 @@ class _Receiver:
     """One end's words of each master with weights, and their decoders.
 
     ``decoders`` run on the host if the end's memory is the host's, else ``device_decoders`` run on the
-    device. ``is_decoded`` says whether the host has decoded the message that isn't unpacked yet.
+    device. ``is_decoded`` says whether the host has already decoded the message to unpack next.
     """
 
     def __init__(self, end: DeviceEnd, weights: Sequence[int], dtype: WordName) -> None:
@@ -272,8 +272,8 @@ class _Receiver:
 class DeviceDeltaDecoder:
     """A decoder of weight deltas on an accelerator, which updates weights in place and tracks their version.
 
-    The host reads headers, and kernels decode bodies. The host waits for the device only to compare a hash.
-    Therefore a malformed payload leaves the weights unchanged, and the next call raises its error. Raises
+    The host reads headers, and kernels decode bodies. The host waits for the device only to compare a hash. A
+    malformed payload leaves the weights unchanged, and therefore only the next call raises its error. Raises
     ``MissingPackageError`` if Triton isn't installed.
 
     Parameters
@@ -341,7 +341,7 @@ class DeviceDeltaDecoder:
 
 
 def _flat(master: torch.Tensor) -> torch.Tensor:
-    flat = master.detach()  # keeps the memory alive if another thread replaces the master's
+    flat = master.detach()  # keeps the memory alive if another thread replaces the master's memory
     return flat if flat.dim() == 1 and flat.is_contiguous() else flat.reshape(-1)
 
 

@@ -33,8 +33,8 @@ class Delivery:
     def expect(self, packed: Future[list[Event]], decoded: Future[None] | None) -> None:
         """Replace the last message, and order the current stream after its unpacking.
 
-        The host must have decoded the last message (``settle``). ``packed`` will have the events of the
-        bytes' arrival at each end; ``decoded`` is None if the host doesn't decode at this end.
+        The host must have decoded the last message (``settle``). ``packed`` provides the event at which the
+        bytes have arrived at each end; ``decoded`` is None if the host doesn't decode for this end.
         """
         with self._lock:
             self._order()
@@ -87,7 +87,7 @@ class Delivery:
 
 
 class GroupedLayer(NamedTuple):
-    """A layer of a group: the numbers of its masters, and the index of its bits if it has weights."""
+    """A layer within a group: the numbers of its masters, and the index of its bits if it has weights."""
 
     layer: Layer
     masters: range
@@ -117,7 +117,7 @@ class Message:
     Attributes
     ----------
     packed
-        The events at which the bytes have arrived at each end, once all copies are queued.
+        Once all copies are queued, the events at which the bytes have arrived at each end.
     decoded
         The completion of decoding, by the number of each end whose messages the host decodes.
     """

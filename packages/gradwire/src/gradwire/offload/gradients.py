@@ -1,4 +1,4 @@
-"""The return of gradients, which are copied to the host as soon as backward has accumulated them."""
+"""The return of gradients to the host, as soon as backward has accumulated them."""
 
 from __future__ import annotations
 
@@ -28,9 +28,9 @@ class _Origin:
     """The origin of a gradient: a parameter of a replica, and the master that receives the gradient."""
 
     master: nn.Parameter
-    is_trained: bool  # whether the master required a gradient when it was last checked
+    is_trained: bool  # whether the master required a gradient at the last check
     layer: str
-    number: int  # of the end
+    number: int  # the number of the end
     end: DeviceEnd
     stream: Stream
 
@@ -42,7 +42,7 @@ class _GradientCopy:
     origin: _Origin
     floats: torch.Tensor
     event: Event
-    source: torch.Tensor  # must exist until the event
+    source: torch.Tensor  # must stay alive until the event
 
 
 @dataclass(eq=False)
@@ -51,8 +51,8 @@ class _BackwardPass:
 
     ends: set[int] = field(default_factory=set)  # the numbers of ends with an accumulated gradient
     averaged: set[int] = field(default_factory=set)  # ends whose gradients DDP averages when the pass ends
-    copies: list[_GradientCopy] = field(default_factory=list)  # not delivered yet
-    thread: int = field(default_factory=threading.get_ident)  # it accumulated the first gradient
+    copies: list[_GradientCopy] = field(default_factory=list)  # copies that aren't delivered yet
+    thread: int = field(default_factory=threading.get_ident)  # the thread that accumulated the first gradient
     stepping: bool = False
     stepped: set[str] = field(default_factory=set)  # the layers that were stepped in this pass
 
@@ -133,7 +133,7 @@ class GradientReturn:
         finally:
             with self._lock:
                 self._holders[thread] -= 1
-                self._holders += Counter()  # drops counts of 0
+                self._holders += Counter()  # removes counts of 0
 
     def stepped(self) -> None:
         """Record that the optimizer has stepped."""
@@ -191,7 +191,7 @@ class GradientReturn:
                 _check_thread(backward)
             try:
                 self._load(replica, backward)
-            except BaseException:  # its traceback would keep this failed pass alive
+            except BaseException:  # the error's traceback would keep this failed pass alive
                 self._passes.pop(task, None)
                 raise
 
@@ -262,7 +262,7 @@ class GradientReturn:
     def _left(self, backward: _BackwardPass) -> list[torch.Tensor]:
         """Return the parameters whose gradients have not been copied yet.
 
-        They are DDP's averages, and gradients that were held before.
+        These are DDP's averages, and gradients that were held on the device.
         """
         with self._lock:
             ends = {each for each in backward.ends if not self._is_held(each)}

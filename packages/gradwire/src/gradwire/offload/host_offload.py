@@ -39,11 +39,11 @@ _SOURCE = Source("the state of a HostOffload", "load a state saved with the same
 class HostOffload:
     """A model with its master weights on the host and a replica that trains on a device.
 
-    Weights are sent to the device in fewer bits than they have. ``offload(x)`` is a forward pass of the
-    replica. When ``backward`` returns, the gradients are in ``model.parameters()``, so that clipping,
-    accumulation, schedulers, and ``optimizer.step()`` work as without an offload. The optimizer's step sends
-    the weights. ``model.state_dict()`` has the masters and the replica's buffers; after
-    ``model.load_state_dict()``, the next forward pass sends everything.
+    Weights are sent to the device in reduced precision. ``offload(x)`` is a forward pass of the replica. When
+    ``backward`` returns, the gradients are in ``model.parameters()``, so that clipping, accumulation,
+    schedulers, and ``optimizer.step()`` work as without an offload. The optimizer's step sends the weights.
+    ``model.state_dict()`` has the masters and the replica's buffers; after ``model.load_state_dict()``, the
+    next forward pass sends everything.
 
     Parameters
     ----------
@@ -52,7 +52,7 @@ class HostOffload:
     optimizer
         An optimizer of ``torch.optim``, made from the model's parameters.
     policy
-        The bits in which weights are sent: ``"static:8"``, ``"static:16"``, ``"static:24"``,
+        The number of bits in which weights are sent: ``"static:8"``, ``"static:16"``, ``"static:24"``,
         ``"static:32"``, ``"delta"`` (lossless bfloat16 deltas), ``"delta:fp32"``, or an object such as
         ``AWP``.
     device
@@ -67,9 +67,9 @@ class HostOffload:
     timed
         Whether to measure the seconds of the copies for the ledger.
     fraction
-        The share of the model's weights, by bytes, with masters and optimizer state on the host. All other
-        layers have both on the device, so none of their bytes are sent. From the model's first layer on, each
-        layer that fits into the rest stays on the device.
+        The share of the model's weights, in bytes, whose masters and optimizer state are on the host. All
+        other layers have both on the device, and none of their bytes are sent. From the first layer on, each
+        layer that fits into the remaining share stays on the device.
     pin_memory
         Whether copies use pinned host memory; by default, if the device is an accelerator.
     threads
@@ -142,7 +142,7 @@ class HostOffload:
         except BaseException:
             self._sender.close()
             raise
-        self._lock = threading.RLock()  # for all sends; several threads may run replicas
+        self._lock = threading.RLock()  # held during sends, because several threads may run replicas
         self._stale, self._buffers_stale = True, False
         self._masters = [each for layer in self._layers for each in layer.masters]
         self._written, self._buffers_written = Written(self._masters), Written([*model.buffers()])
@@ -196,7 +196,7 @@ class HostOffload:
 
     @outside_inference
     def wait(self) -> None:
-        """Update the replicas with all weights. Call this to read them outside of a forward pass."""
+        """Update the replicas with all weights. Call this before you read them outside of a forward pass."""
         self._begin()
         for each in self._all:
             self._arrive(each.layers)
@@ -204,7 +204,8 @@ class HostOffload:
     def refresh(self) -> None:
         """Send all weights in full before the next forward pass.
 
-        Call this after changing a few weights through ``parameter.data`` or NumPy, which isn't detected.
+        Call this after changing a few weights through ``parameter.data`` or NumPy, because such changes
+        aren't detected.
         """
         self._stale = True
 
@@ -279,7 +280,7 @@ class HostOffload:
         if self._steps is not None:
             if self._steps.active:
                 return
-            self._steps.join()  # the steps of a failed backward pass
+            self._steps.join()  # the layers stepped by a failed backward pass
         self._join()
 
     @outside_inference
@@ -365,7 +366,7 @@ class HostOffload:
             for own, other in zip(self.model.buffers(), found, strict=True):
                 own.copy_(other)
         with self._buffers_written.sending():
-            pass  # the replicas have them
+            pass  # the replicas have these values
 
     def _loaded(self) -> None:
         self._stale = self._buffers_stale = True

@@ -103,7 +103,7 @@ def check_optimizer(optimizer: torch.optim.Optimizer, model: nn.Module) -> None:
 # The ledger of an offload: bytes of each layer, and seconds.
 
 _counting = threading.Lock()
-"""The lock of all counts, because several threads increase them."""
+"""The lock for all counts, because several threads increment them."""
 
 
 @dataclass
@@ -113,10 +113,10 @@ class LayerCounts:
     A message has up to 15 additional bytes between two parameters, for alignment.
     """
 
-    sends: int = 0  # of its weights to a device
-    sent_nbytes: int = 0  # of payload
-    float32_nbytes: int = 0  # of the same values in float32
-    gradient_nbytes: int = 0  # returned from a device
+    sends: int = 0  # the number of times that its weights were sent to a device
+    sent_nbytes: int = 0  # bytes of payload
+    float32_nbytes: int = 0  # bytes of the same values in float32
+    gradient_nbytes: int = 0  # bytes of gradients returned from a device
 
 
 @dataclass
@@ -136,7 +136,7 @@ class OffloadLedger:
         Seconds from the first copy of a send to the end of its last copy, if they are measured
         (``timed=True``). They include the packing of later layers, and norms that a policy waits for.
     exposed_s
-        Seconds in which forward passes waited until weights were packed and, if the host waits for them,
+        Seconds in which forward passes waited for weights to be packed and, if the host waits for copies,
         copied.
     decode_s
         Seconds in which another thread decoded deltas, if the host decodes.
@@ -198,7 +198,7 @@ class OffloadLedger:
 # The detection of writes to tensors on the host since they were sent.
 
 _SAMPLES = 4
-"""The approximate number of compared values per tensor: enough to detect writes that torch doesn't count."""
+"""The approximate number of values to compare per tensor: enough to detect writes that torch misses."""
 
 
 class _Snapshot(NamedTuple):
@@ -211,7 +211,7 @@ class _Snapshot(NamedTuple):
 
 
 class Written:
-    """A detector of writes to tensors on the host since their last send.
+    """A detector of writes to host tensors since they were last sent.
 
     In-place operations increase a tensor's version, and assigning ``tensor.data`` changes its address. Writes
     through ``tensor.data`` or a NumPy array do neither: they are detected if they change one of a few sampled
@@ -224,7 +224,7 @@ class Written:
 
     @contextmanager
     def sending(self) -> Iterator[None]:
-        """Mark the values at the block's start as sent, once the block has ended without an error."""
+        """Mark the values at the block's start as sent if the block ends without an error."""
         sent = self._snapshot(self._sent)
         yield
         self._sent = sent
@@ -255,7 +255,7 @@ def _mark(tensor: torch.Tensor) -> tuple[int, int]:
 
 
 def _samples(tensor: torch.Tensor) -> torch.Tensor | None:
-    """Return a view of sampled values from the first to near the last, or None without float32 values."""
+    """Return a view of values sampled over the whole tensor, or None without float32 values."""
     if tensor.dtype != torch.float32 or not tensor.is_contiguous() or not tensor.numel():
         return None
     return tensor.detach().view(-1)[:: max(1, (tensor.numel() - 1) // (_SAMPLES - 1))]

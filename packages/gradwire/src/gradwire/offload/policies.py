@@ -35,7 +35,7 @@ class Policy(ABC):
         """Return the bits of each layer after a batch, given the l2 norms of its weights."""
 
     def bits_for(self, layer: int, norm: float) -> int | None:  # noqa: ARG002 - for policies that know
-        """Return the bits that ``observe`` will choose for a layer with this norm, whatever the other norms.
+        """Return the bits that ``observe`` will choose for a layer with this norm, given no other norms.
 
         The layer's weights are then sent before the other layers' norms are known. Return None if the bits
         depend on other norms.
@@ -43,9 +43,9 @@ class Policy(ABC):
         return None
 
     def allowed(self, bits: Sequence[int]) -> list[int]:
-        """Return the bits with which a run resumes, given ``bits`` saved by this or another policy.
+        """Return the bits with which a run resumes, given the ``bits`` that this or another policy saved.
 
-        Saved bits that this policy could have chosen are kept.
+        It keeps saved bits that this policy could have chosen.
         """
         return [*bits]
 
@@ -94,7 +94,7 @@ class Static(Policy):
 
 
 class Oracle(Static):
-    """The static policy whose run reached an accuracy first. It is known only after runs with all formats.
+    """The static policy whose run reached an accuracy first. It is known only once all formats have been run.
 
     Parameters
     ----------
@@ -131,15 +131,18 @@ class Delta(Policy):
     dtype
         ``"bf16"`` or ``"fp32"``: the format to which the masters are rounded.
     checked_every
-        The number of sends between two checks, in which a hash of the weights is compared on the device.
+        The number of sends from one check to the next. A check compares a hash of the weights on the device.
     """
 
     def __init__(self, dtype: WordName = "bf16", *, checked_every: int = 100) -> None:
         if dtype not in ("bf16", "fp32"):
-            raise SpecError(f"expected 'bf16' or 'fp32' for the dtype of a delta, got {shown(dtype)}")
+            raise SpecError(
+                f"expected 'bf16' or 'fp32' for the dtype of a delta, got {shown(dtype)}; pass one of the two"
+            )
         if not is_whole(checked_every, 1, sys.maxsize):
             raise SpecError(
-                f"expected a whole number of at least 1 for checked_every, got {shown(checked_every)}"
+                f"expected a whole number of at least 1 for checked_every, got {shown(checked_every)}; pass "
+                "1 to check every send"
             )
         self.dtype, self.checked_every = dtype, checked_every
 
@@ -173,7 +176,7 @@ def policy_of(policy: Policy | str) -> Policy:
         return Static(int(argument))
     if name == "delta" and argument in ("", "bf16", "fp32"):
         return Delta("fp32" if argument == "fp32" else "bf16")
-    raise SpecError(f"expected a policy such as {_SPECS}, got {shown(policy)}")
+    raise SpecError(f"expected a policy such as {_SPECS}, got {shown(policy)}; pass one of these")
 
 
 def check_norms(norms: Sequence[float], layers: int) -> None:

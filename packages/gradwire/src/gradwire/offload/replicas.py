@@ -31,7 +31,7 @@ class DeviceEnd:
     """
 
     device: Device
-    layers: Sequence[Layer]  # whose weights and gradients are copied, in the same order at every end
+    layers: Sequence[Layer]  # with weights and gradients to copy; the same order at every end
     pinned: bool = True  # whether copies use pinned memory of the host
 
     @property
@@ -132,7 +132,7 @@ class Replica:
     def _leave(self) -> None:
         """End a forward pass. The first one determines the order in which layers are sent.
 
-        A layer with a module that isn't called is needed at the start, because another module reads it.
+        A layer whose module isn't called is needed at the start, because another module reads it.
         """
         called, self._pass.called = self._pass.called, None
         if called is None or self._is_known:
@@ -152,7 +152,9 @@ def replicas_of(
         return [Replica(model, device, blocks)]
     names = {id(each) if isinstance(each, Device) else str(each) for each in device}
     if not device or len(names) < len(device):
-        raise SpecError(f"expected one device, or a list of different devices, got {shown(device)}")
+        raise SpecError(
+            f"expected one device, or a list of different devices, got {shown(device)}; list each device once"
+        )
     return [Replica(model, each, blocks) for each in device]
 
 
@@ -183,18 +185,22 @@ def _accelerator() -> torch.device:
     return found or torch.device("cpu")
 
 
-# Layers that stay on the device: their masters share the replica's memory; so does their optimizer state.
+# Layers that stay on the device. Their masters share the replica's memory, and their optimizer state is
+# there, too.
 
 
 def split_layers(layers: Sequence[Layer], fraction: float) -> tuple[list[Layer], list[Layer]]:
     """Return the layers with masters on the host, and the layers with masters on the device.
 
     From the first layer on, each layer stays on the device if its bytes still fit into ``1 - fraction`` of
-    all bytes: forward needs the first layers first, and backward returns their gradients last. Raises
-    ``SpecError`` if ``fraction`` isn't between 0 and 1.
+    all bytes: the forward pass needs the first layers first, and the backward pass returns their gradients
+    last. Raises ``SpecError`` if ``fraction`` isn't between 0 and 1.
     """
     if isinstance(fraction, bool) or not is_number(fraction) or not 0 <= fraction <= 1:
-        raise SpecError(f"expected a number from 0 to 1 for fraction, got {shown(fraction)}")
+        raise SpecError(
+            f"expected a number from 0 to 1 for fraction, got {shown(fraction)}; omit fraction to keep all "
+            "layers on the host"
+        )
     room = (1 - fraction) * sum(each.count for each in layers)
     hosts, residents = list[Layer](), list[Layer]()
     for each in layers:
@@ -205,10 +211,10 @@ def split_layers(layers: Sequence[Layer], fraction: float) -> tuple[list[Layer],
 
 
 class Residents:
-    """The layers that stay on the device, where the replica reads the masters directly, until ``close``.
+    """The layers that stay on the device until ``close``. The replica reads their masters directly.
 
-    Their masters use the memory of the replica's weights. The optimizer's state for them is moved to the
-    device, too, even after the optimizer loads a new state.
+    The masters use the memory of the replica's weights. Their optimizer state is moved to the device, too,
+    even after the optimizer loads a new state.
     """
 
     def __init__(self, layers: Sequence[Layer], optimizer: torch.optim.Optimizer, device: Device) -> None:

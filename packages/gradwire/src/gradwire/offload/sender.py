@@ -1,4 +1,4 @@
-"""The sending of weights: one thread packs layers, while earlier layers are copied and the model computes."""
+"""The sender of weights: one thread packs layers, while earlier layers are copied and the model computes."""
 
 from __future__ import annotations
 
@@ -110,7 +110,7 @@ class Sender:
                 message.announce()
             for end, stream in zip(self._ends, self._streams, strict=True):
                 with end.at_work("a copy of weights"):
-                    stream.follow()  # the work that reads the previous bytes
+                    stream.follow()  # the work on the device that reads the previous bytes
             if any(message.decoded for message in messages):
                 self._receiver.submit(self._decode_all, messages)
             # One job for all messages: passing a job to a thread takes longer than packing a small message.
@@ -134,7 +134,7 @@ class Sender:
             last.result()
 
     def give_up(self) -> None:
-        """Wait for messages in flight and ignore their errors, and send in full afterwards."""
+        """Wait for messages in flight, ignore their errors, and send in full from now on."""
         last, self._last = self._last, None
         if last is not None:
             last.exception()
@@ -298,20 +298,23 @@ def packing_thread(threads: int | None = None, numa: int | None = None) -> Threa
     invalid.
     """
     if threads is not None and not is_whole(threads, 1, sys.maxsize):
-        raise SpecError(f"expected a whole number of at least 1, or None, for threads, got {shown(threads)}")
+        raise SpecError(
+            f"expected a whole number of at least 1, or None, for threads, got {shown(threads)}; omit "
+            "threads for torch's number"
+        )
     cpus = None if numa is None else _cpus_of(numa)
     pool = ThreadPoolExecutor(1, thread_name_prefix="gradwire offload")
     if threads is not None:
         before = torch.get_num_threads()
         pool.submit(_use, threads).result()
-        torch.set_num_threads(before)  # later threads start with the number that was last set in any thread
-    if cpus is not None:  # threads that this one starts inherit the CPUs
+        torch.set_num_threads(before)  # new threads start with the number that any thread set last
+    if cpus is not None:  # child threads inherit the CPUs
         pool.submit(os.sched_setaffinity, 0, cpus).result()
     return pool
 
 
 def _use(threads: int) -> None:
-    torch.get_num_threads()  # a thread's first call copies the number of the process
+    torch.get_num_threads()  # a thread's first call copies the process's number
     torch.set_num_threads(threads)
 
 
@@ -320,7 +323,10 @@ def _cpus_of(node: int) -> set[int]:
     found = {int(each.name.removeprefix("node")): each for each in _NODES.glob("node[0-9]*")}
     if isinstance(node, bool) or node not in found or not hasattr(os, "sched_setaffinity"):
         nodes = ", ".join(map(str, sorted(found))) or "none"
-        raise SpecError(f"expected a NUMA node of this machine ({nodes}) or None, got numa={shown(node)}")
+        raise SpecError(
+            f"expected a NUMA node of this machine ({nodes}) or None, got numa={shown(node)}; omit numa, or "
+            "choose one of these"
+        )
     cpus = _listed((found[node] / "cpulist").read_text()) & os.sched_getaffinity(0)
     if not cpus:
         raise SpecError(

@@ -1,4 +1,4 @@
-"""Sums of gradients in the order of the devices, whichever device is faster."""
+"""Sums of gradients in the order of the devices, whichever device finishes first."""
 
 from __future__ import annotations
 
@@ -22,8 +22,8 @@ class _OpenSum:
     """A master's gradient to which an earlier device may still add."""
 
     total: torch.Tensor
-    version: int  # of ``total`` after the last addition
-    base: torch.Tensor | None  # the gradient before the first of ``added``
+    version: int  # the version of ``total`` after the last addition
+    base: torch.Tensor | None  # the gradient before the first addition
     added: list[tuple[int, torch.Tensor]]  # the devices' gradients so far, in their order
 
 
@@ -69,7 +69,7 @@ class GradientSums:
         if before is not None and (
             master.grad is not before.total or before.total._version != before.version
         ):
-            before = None  # the user has zeroed or clipped it
+            before = None  # the caller has zeroed or clipped it
         if before is None and self._added.issuperset(range(device)):
             _accumulate(master, gradient)
             return
@@ -108,7 +108,7 @@ def _rebuild(master: nn.Parameter, found: _OpenSum) -> None:
 
 
 class LayerSteps:
-    """The optimizer's steps for a few parameters at a time, which have gradients only during their step."""
+    """The optimizer's steps, a few parameters at a time. Parameters have gradients only during their step."""
 
     def __init__(self, optimizer: torch.optim.Optimizer) -> None:
         if isinstance(optimizer, torch.optim.LBFGS):

@@ -26,14 +26,14 @@ CORRECTIONS = ("eager", "none")
 class Correction:
     """The correction ``none``, as in Pipe-SGD's algorithm 1, and the base class of the others.
 
-    Ranks compute at the masters.
+    Ranks compute gradients at the master weights.
     """
 
     CORRECTS = False
-    """True for corrections in which ranks compute at weights other than the masters."""
+    """True for corrections in which ranks compute gradients at weights other than the masters."""
 
     def ahead(self) -> AbstractContextManager[None]:
-        """Return a context manager in which the model has the weights to compute at."""
+        """Return a context manager in which the model has the weights at which to compute gradients."""
         return nullcontext()
 
     def copy(self, gradients: FlatGradients, bucket: Bucket) -> None:
@@ -46,7 +46,10 @@ class Correction:
         """
 
     def keep(self, count: int) -> None:
-        """Drop all but the newest ``count`` local gradients. The averages of older ones have been applied."""
+        """Drop all but the newest ``count`` local gradients.
+
+        The averages of older ones were already applied.
+        """
 
     def own(self) -> list[torch.Tensor]:
         """Return copies of the recorded local gradients as 1-D float32, oldest first."""
@@ -59,7 +62,10 @@ class Correction:
 def check_correction(correction: str) -> str:
     """Return ``correction``. Raises ``SpecError`` unless it is in ``CORRECTIONS``."""
     if correction not in CORRECTIONS:
-        raise SpecError(f"expected one of {', '.join(CORRECTIONS)} for correction, got {correction!r}")
+        raise SpecError(
+            f"expected one of {', '.join(CORRECTIONS)} for correction, got {correction!r}; omit correction "
+            f"for {CORRECTIONS[0]}"
+        )
     return correction
 
 
@@ -89,7 +95,7 @@ _CHANGEABLE = (torch.Tensor, list, dict, set, tuple)
 Wrapped methods, for example, are not copied.
 """
 _APART = ("state", "param_groups", "defaults")
-"""The attributes of an optimizer that are copied separately, or only read."""
+"""The optimizer attributes that are copied separately, or only read."""
 
 
 class VirtualWeights:
@@ -154,7 +160,7 @@ class VirtualWeights:
         return [(parameter._version, parameter.data_ptr()) for parameter in self._parameters]
 
     def _bare_step(self) -> None:
-        """Call the optimizer's step without hooks and without wrappers of schedulers."""
+        """Call the optimizer's step without hooks and without the schedulers' wrappers."""
         step: Any = type(self._optimizer).step
         (step.__wrapped__ if getattr(step, "hooked", False) else step)(self._optimizer)
 
@@ -172,7 +178,7 @@ class VirtualWeights:
         ]
         try:
             for parameter, _ in strangers:
-                parameter.grad = None  # a step would update them, which isn't undone
+                parameter.grad = None  # a step would update them, which nothing undoes
             vars(optimizer).update(self._copies(attributes))
             optimizer._optimizer_step_pre_hooks = OrderedDict()
             optimizer._optimizer_step_post_hooks = OrderedDict()
@@ -193,7 +199,7 @@ class VirtualWeights:
         """Return copies of the attributes that may change in place. Parameters aren't copied."""
         memo = {id(each): each for group in self._optimizer.param_groups for each in group["params"]}
         return {
-            name: copy.deepcopy(value, memo)  # one memo keeps objects shared between attributes shared
+            name: copy.deepcopy(value, memo)  # one memo, so that attributes still share objects
             for name, value in attributes.items()
             if isinstance(value, _CHANGEABLE) and name not in _APART and not name.endswith("_hooks")
         }
@@ -230,13 +236,13 @@ def _copy(value: Any) -> Any:
     return value.clone() if isinstance(value, torch.Tensor) else copy.deepcopy(value)
 
 
-# Eager updates: a rank's local gradient substitutes for the average that is still in flight.
+# Eager updates: a rank's local gradient stands in for the average that is still in flight.
 #
 # While averages are in flight, a rank computes its next gradient at virtual weights: the masters, updated by
 # the optimizer with the local gradients of the steps in flight, at the learning rates of those steps. When an
-# average arrives, the masters are updated with it. The remaining error of a gradient's weights is the
-# difference between the local gradient and the average, which is sampling noise of mean zero; in the paper's
-# pipeline, the whole update is missing. docs/pipe_corrections.md compares it with other corrections.
+# average arrives, the masters are updated with it. The weights' remaining error is the difference between the
+# local gradient and the average: sampling noise with mean zero. In the paper's pipeline, the whole update is
+# missing. docs/pipe_corrections.md compares it with other corrections.
 
 
 @dataclass(slots=True)
@@ -270,7 +276,7 @@ class Eager(Correction):
         self._optimizer, self._max_norm = optimizer, max_norm
         self._free = [FlatGradients(parameters, with_frozen=True) for _ in range(pipeline - 1)]
         self._own: deque[_Own] = deque()
-        self._copied: FlatGradients | None = None  # by ``copy``, until ``note``
+        self._copied: FlatGradients | None = None  # set by ``copy``, until ``note``
         self._virtual = VirtualWeights(parameters, optimizer)
 
     @contextmanager
@@ -287,7 +293,7 @@ class Eager(Correction):
         """Copy a bucket, because its exchange averages it in place."""
         if self._copied is None:
             if not self._free:
-                self.keep(len(self._own) - 1)  # its average is applied before the next step computes
+                self.keep(len(self._own) - 1)  # its average is applied before the next gradient is computed
             self._copied = self._free.pop()
         bucket.view(self._copied.flat).copy_(bucket.view(gradients.flat))
 
@@ -308,7 +314,10 @@ class Eager(Correction):
         return [own.gradients.staged().floats().clone() for own in self._own]
 
     def resume(self, in_flight: Sequence[InFlight]) -> None:
-        """Restore the newest local gradients. If one wasn't saved, use the clipped average instead."""
+        """Restore the newest local gradients.
+
+        A gradient that wasn't saved is replaced with its clipped average.
+        """
         self.keep(0)
         for each in in_flight[-len(self._free) :]:
             own, absent = each.own, each.own_absent

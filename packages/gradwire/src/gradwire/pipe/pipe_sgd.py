@@ -29,7 +29,7 @@ from gradwire.sync.replicas.broadcast import broadcast_buffers, count_buffers
 from gradwire.sync.replicas.compare import check_in_flight, check_replicas
 from gradwire.sync.trained import check_optimizer
 
-_PIPELINE = 2  # hides the network; more steps only add staleness
+_PIPELINE = 2  # enough to hide the network; more steps only add staleness
 
 
 class PipeSGD(WorkerMethod):
@@ -46,8 +46,8 @@ class PipeSGD(WorkerMethod):
     (and momentum or betas) of the step that computed it, so that K = 1 has the results of D-Sync under every
     schedule, bit for bit after a drain.
 
-    With ``correction="eager"``, a rank computes ``g[t]`` at virtual weights, for which its local gradients
-    of the steps in flight substitute for the averages, so that the pipeline learns about as fast as D-Sync
+    With ``correction="eager"``, a rank computes ``g[t]`` at virtual weights: updated with its own gradients
+    of the steps in flight, instead of the averages. The pipeline then learns about as fast as D-Sync
     (``correction.Eager``). Virtual weights exist only while ``compute_loss`` runs: at any other time the
     model has the masters. With ``"none"``, it computes at ``w[t]``, as the paper does.
 
@@ -115,10 +115,14 @@ class PipeSGD(WorkerMethod):
         chosen = initial.plan.for_whole_gradients("PipeSGD")
         if not is_whole(warmup_steps, 0, sys.maxsize):
             raise SpecError(
-                f"expected a whole number of at least 0 for warmup_steps, got {shown(warmup_steps)}"
+                f"expected a whole number of at least 0 for warmup_steps, got {shown(warmup_steps)}; pass 0 "
+                "for no warm-up"
             )
         if not callable(on_average):
-            raise SpecError(f"expected a function of the parameters for on_average, got {shown(on_average)}")
+            raise SpecError(
+                f"expected a function of the parameters for on_average, got {shown(on_average)}; pass a "
+                "function, or omit it"
+            )
         self.correction, self.pipeline, self.warmup_steps = correction, chosen.pipeline, warmup_steps
         self._treatment = Treatment(check_correction(correction), check_max_norm(max_norm), on_average)
         options = (

@@ -30,7 +30,7 @@ from gradwire.sync.trained import TrainedParameters
 
 @dataclass(frozen=True, slots=True)
 class Treatment:
-    """The processing of gradients besides averaging: the arguments of ``PipeSGD`` with the same names."""
+    """The processing of gradients besides averaging. The fields are arguments of ``PipeSGD``."""
 
     correction: str
     max_norm: float
@@ -77,7 +77,7 @@ class Pipeline:
         self.count = self._free[0].buffer.numel()
         self._under_way: deque[_UnderWay] = deque()
         self._correction = Correction()
-        if treatment.correction != "none" and self._size > 1:  # with one step, gradients aren't stale
+        if treatment.correction != "none" and self._size > 1:  # one step in flight isn't stale
             self._correction = Eager(parameters, optimizer, self._size, treatment.max_norm)
         self._free[0].detach()
         self._overlap = BackwardOverlap(sync, buckets_of(self._free[0]))
@@ -98,7 +98,7 @@ class Pipeline:
     def add(self, compute_loss: Callable[[], torch.Tensor], *, alone: bool) -> tuple[float, float]:
         """Compute a step's gradient and start its exchange, and return the loss and the correction's seconds.
 
-        ``alone`` says that the gradient is applied before the next step, so it needs no correction.
+        With ``alone``, the gradient is applied before the next step, so it needs no correction.
         """
         gradients, correction_s = self._free[0], 0.0
 
@@ -130,7 +130,7 @@ class Pipeline:
         return waits
 
     def _apply_oldest(self) -> StepRecord:
-        """Wait for the oldest gradient in flight and update the weights with it; return the waiting cost."""
+        """Wait for the oldest gradient in flight, update the weights with it, and return the waiting cost."""
         oldest, treatment = self._under_way[0], self._treatment
         started = perf_counter()
         cost = sum((work.wait() for work in oldest.works), ExchangeCost())
@@ -164,7 +164,7 @@ class Pipeline:
         This waits for their exchanges, like ``settle``.
         """
         self.settle()
-        own = self._correction.own()  # of the newest steps
+        own = self._correction.own()  # the local gradients of the newest steps
         lacking = len(self._under_way) - len(own)
         return [
             InFlight(

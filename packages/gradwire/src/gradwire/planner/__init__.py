@@ -1,4 +1,4 @@
-"""Choose a plan: request, measure, rank, explain. "No compression" is a plan, too.
+"""Choose a plan: read the request, measure, rank the candidates, and explain. Some plans don't compress.
 
 Names are imported on first use, so that the command line reads a request without importing torch.
 """

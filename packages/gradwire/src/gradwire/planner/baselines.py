@@ -38,14 +38,14 @@ class Baselines:
 
 
 def in_bf16(environment: Environment) -> Environment:
-    """Return the environment in which uncompressed values have two bytes, as with DDP's bf16 hook."""
+    """Return the environment in which uncompressed values take two bytes, as with DDP's bf16 hook."""
     exact = environment.cost(_EXACT)
     points = tuple(replace(point, nbytes=_HALF_NBYTES) for point in exact.points)
     return replace(environment, codecs={**environment.codecs, _EXACT: replace(exact, points=points)})
 
 
 def cast_s(environment: Environment, count: int) -> float:
-    """Return the seconds in which the hook rounds ``count`` gradients to bfloat16 and converts them back.
+    """Return the seconds that the hook takes to round ``count`` gradients to bfloat16 and convert them back.
 
     If bf16's costs weren't measured, the cost of copying float32 is used.
     """

@@ -37,7 +37,7 @@ def read_points(rows: Sequence[Mapping[str, Any]]) -> list[ScalePoint]:
 
 
 def pays(points: Sequence[ScalePoint]) -> str:
-    """Return a sentence on the numbers of hosts up to which each additional host pays off."""
+    """Return a sentence that says up to how many hosts each additional host pays off."""
     ranges, last = paying_ranges(points), points[-1].hosts
     if not ranges:
         return "Additional hosts add less than half of a host each"
@@ -45,12 +45,12 @@ def pays(points: Sequence[ScalePoint]) -> str:
         f"up to {counted(high, 'host')}" if low == points[0].hosts else f"from {low} to {high} hosts"
         for low, high in ranges
     ]
-    beyond = ", the most that were predicted" if ranges[-1][1] == last else ""
+    beyond = ", the largest predicted number" if ranges[-1][1] == last else ""
     return f"Each additional host pays off {' and '.join(named)}{beyond}"
 
 
 def gains_by_hosts(rows: Sequence[Mapping[str, Any]], here: int, kind: str = "DDP") -> Picture:
-    """Return the picture of throughputs by number of hosts, where ``here`` is the requested number."""
+    """Return the chart of throughput by number of hosts, with the requested number ``here`` marked."""
     points = read_points(rows)
     plain, hook = BASELINES[kind]
     curves: list[tuple[str, str, str, _Seconds]] = [

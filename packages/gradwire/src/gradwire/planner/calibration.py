@@ -65,13 +65,13 @@ def use_threads(count: int) -> Iterator[None]:
 
 
 SAMPLE_COUNT = 1 << 20
-"""The number of floats sampled from a gradient, in stretches from the first layer to the last."""
+"""The number of floats sampled from a gradient, in pieces from the first layer to the last."""
 STRETCHES = 16
 SYNTHETIC_SCALE = 1e-3
 SYNTHETIC_SAMPLES = 4
 SEGMENT_NBYTES = 1 << 20
 ROUNDS = 3
-"""The number of measurements of each codec, seconds apart, because the machine's other load varies."""
+"""The number of measurements of each codec, seconds apart, because other load on the machine varies."""
 
 Show = Callable[[int, int, str], None]
 """A progress callback that receives the number of measurements done, their total, and the next codec."""
@@ -112,7 +112,7 @@ def measure_codecs(
 
 
 def synthetic_gradients(count: int) -> list[torch.Tensor]:
-    """Return independent samples of a Laplace distribution, the typical distribution of gradients."""
+    """Return independent samples of a Laplace distribution, which is typical of gradients."""
     generator = torch.Generator().manual_seed(0)
     size = (min(count, SAMPLE_COUNT),)
     samples = []
@@ -124,15 +124,21 @@ def synthetic_gradients(count: int) -> list[torch.Tensor]:
 
 
 def excerpt(gradient: torch.Tensor, count: int = SAMPLE_COUNT) -> torch.Tensor:
-    """Return at most ``count`` values as 1-D float32 on the CPU, in stretches spread over the gradient.
+    """Return at most ``count`` values as 1-D float32 on the CPU, in pieces spread over the gradient.
 
     Raises ``TensorError`` unless ``gradient`` is a tensor of finite floating point numbers.
     """
     if not isinstance(gradient, torch.Tensor) or not gradient.is_floating_point():
         kind = gradient.dtype if isinstance(gradient, torch.Tensor) else type(gradient).__name__
-        raise TensorError(f"expected a gradient of floating point numbers, got {kind}")
+        raise TensorError(
+            f"expected a gradient of floating point numbers, got {kind}; pass floats, such as the result of "
+            "record_gradients"
+        )
     if gradient.is_meta:
-        raise TensorError("expected a gradient with values, got one on the device 'meta'")
+        raise TensorError(
+            "expected a gradient with values, got one on the device 'meta'; record gradients of a real "
+            "backward pass"
+        )
     flat = (gradient if gradient.layout is torch.strided else gradient.to_dense()).detach().flatten()
     if flat.numel() > count:
         length = count // STRETCHES
@@ -140,15 +146,19 @@ def excerpt(gradient: torch.Tensor, count: int = SAMPLE_COUNT) -> torch.Tensor:
         flat = torch.cat([flat[i * apart : i * apart + length] for i in range(STRETCHES)])
     values = flat.to(device="cpu", dtype=torch.float32).contiguous()
     if not values.isfinite().all():
-        raise TensorError("expected a finite gradient to measure codecs on, got one with NaN or infinity")
+        raise TensorError(
+            "expected a finite gradient to measure codecs on, got one with NaN or infinity; record steps "
+            "that do not overflow"
+        )
     return values
 
 
 # Measure the cost of a frame on this machine, with both ends of a link in this process.
 #
 # It substitutes for a measurement between hosts. The frames are those of an exchange over the loopback
-# interface, whose packets are large: a network card without offloads costs more per byte (two to four times
-# as much between namespaces, measured). Measuring takes some tenths of a second and starts no process.
+# interface, whose packets are large: a network card without offloads costs more per byte (in measurements,
+# two to four times as much between network namespaces). The measurement takes a few tenths of a second and
+# starts no process.
 
 _ROUNDS = 9
 _TIMEOUT_S = 20.0
@@ -174,7 +184,7 @@ def measure_host(cores: int, ranks_per_machine: int, rounds: int = _ROUNDS) -> H
 
 
 class _Spent(NamedTuple):
-    """The cost of one frame at its sender and at its receiver."""
+    """The cost of one frame to its sender and to its receiver."""
 
     sender: FrameCost
     receiver: FrameCost

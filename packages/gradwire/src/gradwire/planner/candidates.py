@@ -27,10 +27,10 @@ from gradwire.plan import (
 from gradwire.timing.environment import Environment
 from gradwire.wire import MAX_FRAME_NBYTES
 
-# The workload that determines the time of a step: sizes of gradients, seconds of computation.
+# The workload that determines a step's time: the sizes of gradients, and the seconds of computation.
 
 PIECE_COUNT, MOST_PIECES = 1 << 18, 1024
-"""The division of a model of known size: parameters of 1 MiB, or at most 1024 larger parameters."""
+"""The assumed division of a model of which only the size is known: parameters of 1 MiB, but at most 1024."""
 
 
 LOCAL_UPDATES = 2.5
@@ -40,7 +40,7 @@ The update is one such step, with copies of the rank's gradient, the weights, an
 ``bench/local_update.py`` measures it.
 """
 MOST_COUNT = 10**15
-"""The largest accepted number of parameters, because a larger one is a typing error."""
+"""The largest accepted number of parameters; a larger one is a typo."""
 
 
 _STEP = Source("a training step", "give seconds")
@@ -73,7 +73,8 @@ class Workload:
         object.__setattr__(self, "counts", counts)
         if not counts or not all(type(count) is int and count >= 0 for count in counts) or not sum(counts):
             raise SpecError(
-                f"expected parameter sizes that are whole numbers with a sum above 0, got {counts[:4]!r}"
+                f"expected parameter sizes that are whole numbers with a sum above 0, got {counts[:4]!r}; "
+                "pass the numel() of each parameter"
             )
         _STEP.check(self, **dict.fromkeys(("forward_s", "backward_s", "update_s"), real(0.0)))
 
@@ -83,10 +84,16 @@ class Workload:
     ) -> Workload:
         """Return the workload of a model with ``count`` parameters and unknown layers."""
         if type(count) is not int or count < 1:
-            raise SpecError(f"expected a whole number of at least 1 parameter, got {count!r}")
+            raise SpecError(
+                f"expected a whole number of at least 1 parameter, got {count!r}; pass the model's number of "
+                "parameters"
+            )
         if count > MOST_COUNT:
             shortened = f"{min(count, 10**300):.3g}"
-            raise SpecError(f"expected at most {MOST_COUNT} parameters in a model, got {shortened}")
+            raise SpecError(
+                f"expected at most {MOST_COUNT} parameters in a model, got {shortened}; check the number, "
+                "for example 25.6M"
+            )
         piece = max(PIECE_COUNT, -(-count // MOST_PIECES))
         pieces, rest = divmod(count, piece)
         counts = (piece,) * pieces + ((rest,) if rest else ())
@@ -113,7 +120,7 @@ class Workload:
         From 2 steps up, the time includes the eager pipeline's local update. ``shards`` is the number of
         ranks that divide the update among them.
         """
-        replays = pipeline - 2  # of local gradients, after the first
+        replays = pipeline - 2  # of local gradients, except the first
         update_s = self.update_s * (1 + LOCAL_UPDATES + replays if pipeline > 1 else 1 / shards)
         return self.forward_s + self.backward_s + update_s
 
@@ -141,21 +148,21 @@ def no_model(found: object) -> SpecError:
 ALGORITHMS = (backend.NAME, "ring", "pairwise", "butterfly", "tree", "star")
 """The algorithms in the order in which they win ties.
 
-The transport's native all-reduce, for uncompressed buckets, is first. The others follow, from the simplest to
-tune to the star, which loads a single rank.
+The transport's native all-reduce, for uncompressed buckets, is first. The others range from the ring, the
+simplest to tune, to the star, which loads a single rank.
 """
 SEGMENTS_NBYTES = (1 << 18, 1 << 20, 1 << 22)
 BUCKETS_NBYTES = (1 << 20, 1 << 22, 1 << 24, 1 << 26)
 MOST_BUCKETS = 64
 LANES = (1, 2, 4, 8, 16)
 _DISTANT_S = 1e-3
-"""The latency from which lanes gain more than their cores: a bucket then waits much longer than it works."""
+"""The latency above which lanes help beyond the number of cores, because buckets mostly wait."""
 
 
 def lanes_in(environment: Environment, most: int = MAX_LANES) -> tuple[int, ...]:
     """Return the numbers of lanes to try, up to ``most``.
 
-    On a link with a small latency, more lanes than a rank has cores would only wait for cores.
+    On a link with a small latency, lanes beyond the number of cores would only wait for a core.
     """
     host = environment.host
     own_cores = host.cores // max(1, host.ranks_per_machine)
@@ -180,8 +187,8 @@ class Space:
     exchanges
         As in a plan. ``"sharded"`` is tried with a ring, one bucket, and a pipeline of 1.
     whole
-        Whether a single bucket is tried. If not, all sizes in ``buckets_nbytes`` are tried, regardless of
-        backward's time and of the number of buckets.
+        Whether to try a single bucket. If False, all sizes in ``buckets_nbytes`` are tried, whatever
+        backward's time and the number of buckets.
     refused
         Pairs of a codec and an algorithm that aren't tried together.
     lanes
@@ -203,7 +210,10 @@ class Space:
         for name in ("algorithms", "pipelines", "segments_nbytes", "exchanges", "lanes"):
             values = tuple(dict.fromkeys(getattr(self, name)))
             if not values:
-                raise SpecError(f"expected one or more {name.partition('_')[0]} to choose from, got none")
+                raise SpecError(
+                    f"expected one or more {name.partition('_')[0]} to choose from, got none; add one, or "
+                    "omit the list for the defaults"
+                )
             object.__setattr__(self, name, values)
         for codec in self.codecs:
             Plan(**coded(codec), segment_nbytes=SEGMENT_UNIT_NBYTES)
@@ -228,7 +238,7 @@ def offered(
     """
     named = [found for each in codecs if (found := codec_of(each, "codecs")) is not None]
     if scale not in SCALES:
-        raise SpecError(f"expected None or 'auto' for scale, got {shown(scale)}")
+        raise SpecError(f"expected None or 'auto' for scale, got {shown(scale)}; omit scale, or pass 'auto'")
     behind = codec_of(nic, "nic")
     if behind is not None:
         named.append(Projected(offloadable(behind)))
@@ -261,7 +271,7 @@ def candidates(space: Space, workload: Workload, world: int) -> Iterator[Plan]:
         space.pipelines, space.codecs, space.algorithms, space.exchanges
     ):
         if algorithm == backend.NAME and not isinstance(codec, Identity):
-            continue  # with a codec, it would be a ring
+            continue  # with a codec, it is a ring
         if (codec, algorithm) in space.refused:
             continue
         sharded = exchange == "sharded"
@@ -313,11 +323,11 @@ def _segments(space: Space, count: int, chunks: int) -> Iterator[int]:
 # Plans with several lanes, which are predicted only for the fastest plans with one lane.
 
 _PAIRS_IN_LANES = 2
-"""The number of pairs of codec and algorithm with several lanes; more would take seconds to predict."""
+"""The number of codec-algorithm pairs to try with several lanes; more would take seconds to predict."""
 
 
 def in_lanes(plan: Plan, space: Space, workload: Workload) -> list[Plan]:
-    """Return the plans of ``space`` that differ from ``plan`` by more lanes, up to the number of buckets."""
+    """Return ``plan`` with each larger number of lanes in ``space``, up to the number of buckets."""
     if plan.is_sharded or plan.algorithm == backend.NAME:
         return []
     buckets = len(workload.parts(plan.bucket_nbytes))
@@ -330,8 +340,8 @@ def fastest_in_lanes(
 ) -> list[Plan]:
     """Return the candidates with several lanes, for the fastest pairs of codec and algorithm with one lane.
 
-    ``plans`` are all candidates with one lane, and ``by_time`` some of them, the fastest first. All sizes of
-    buckets are returned, each with the pair's best segments.
+    ``plans`` are all candidates with one lane, and ``by_time`` some of them, the fastest first. The result
+    has all bucket sizes, each with the pair's best segment size.
     """
     best = dict[tuple[Codec, str], Plan]()
     for plan in by_time:

@@ -87,7 +87,7 @@ def choose(request: PlanRequest, show: Show = quiet) -> Choice:
 
 SCHEMA = "gradwire.choice/1"
 _SHOWN = 5
-"""The number of plans in a notebook's output."""
+"""The number of plans to show in a notebook."""
 
 
 @dataclass(frozen=True)
@@ -97,7 +97,7 @@ class Choice:
     ``plan`` is ready for ``gradwire.all_reduce``, ``gradwire.PipeSGD`` and ``Plan.save``. ``prediction`` is
     the predicted step with this plan, ``uncompressed`` the predicted step with the fastest plan without
     compression, and ``ranking`` has all predictions, the fastest first. ``request`` has the sizes and times
-    of the model; ``asked`` is the original request, before its factory and its files were read.
+    of the model; ``asked`` is the original request, whose factory and files haven't been read.
     """
 
     request: PlanRequest

@@ -56,14 +56,14 @@ def _line_nbytes(encoding: Codec, nic: Codec, values: torch.Tensor) -> float:
 # headers limit a codec's gain; if a packet merges several segments, headers shrink almost as values do.
 
 IP_AND_TCP_NBYTES = 20 + 32
-"""The headers of every packet, including TCP's usual timestamps."""
+"""The size of every packet's headers, including TCP's usual timestamps."""
 ETHERNET_NBYTES = 14
 SHIM_NBYTES = 8
 """The size of the header before the body of a compressed packet."""
 
 
 MOST_AT_ONCE_NBYTES = 1 << 16
-"""The largest packet that a host's kernel passes to a NIC, which divides it into segments."""
+"""The largest packet that a host's kernel passes to a NIC, for the NIC to divide into segments."""
 FILL = 0.97
 """The share of a packet that a NIC tries to fill by merging segments (kCaution in native/nic/engine.cc)."""
 
@@ -95,7 +95,10 @@ def packet_ratio(
     segment_nbytes = mtu_nbytes - IP_AND_TCP_NBYTES
     if segment_nbytes <= SHIM_NBYTES:
         least_nbytes = mtu_nbytes - segment_nbytes + SHIM_NBYTES
-        raise SpecError(f"expected an MTU above {least_nbytes} bytes for a NIC, got {mtu_nbytes}")
+        raise SpecError(
+            f"expected an MTU above {least_nbytes} bytes for a NIC, got {mtu_nbytes}; pass the MTU of the "
+            "NIC's link"
+        )
     headers_nbytes = IP_AND_TCP_NBYTES + ETHERNET_NBYTES
     frame_nbytes = segment_nbytes + headers_nbytes
     single_nbytes = headers_nbytes + min(segment_nbytes, segment_nbytes / ratio + SHIM_NBYTES)
@@ -151,7 +154,7 @@ def _candidate(codec: Codec, cost: CodecCost, world: int, limit: float) -> Codec
 WEIGHTS = "delta:bf16"
 """The encoding of weights that ``Sharded`` uses by default."""
 WARM_UP, MEASURED = 10, 9
-"""The number of optimizer steps until moving averages are typical of training, and of the measured steps."""
+"""The number of optimizer steps until moving averages are typical of training, and of steps to measure."""
 _SPREAD = 0.02
 """The standard deviation of the synthetic weights, as in many transformers."""
 

@@ -56,7 +56,7 @@ def resolve(request: PlanRequest) -> PlanRequest:
 
     Raises ``GradwireError`` if a file or the factory cannot be used.
     """
-    _ = request.found_line  # an unreadable file fails before a model is measured
+    _ = request.found_line  # first, so that an unreadable file fails before a model is measured
     if isinstance(request.gradients, Path):
         request = replace(request, gradients=tuple(load_gradients(request.gradients)))
     return _called(request, request.model) if isinstance(request.model, str) else request
@@ -111,7 +111,7 @@ def measure(request: PlanRequest, show: Show = quiet) -> Environment:
 
 
 def _noise(request: PlanRequest) -> float | None:
-    """Return the noise scale if plans are compared by their time to a loss, or None if by their step times.
+    """Return the noise scale, or None if plans are compared by step times and not by their time to a loss.
 
     By default, plans are compared by their step times if the costs are given, because given costs may lack
     the encoding error.

@@ -30,7 +30,7 @@ from gradwire.timing.simulate import Wires, simulate
 
 @dataclass(frozen=True, slots=True)
 class BucketPlan:
-    """The plan of one bucket's exchange, without pipeline and bucket size.
+    """The part of a plan that determines one bucket's exchange: no pipeline and no bucket size.
 
     ``codec`` is the spec of the plan's encoding. ``half`` is the parameter of ``timing.replay.replay``; only
     a ring has separate halves. ``lanes`` is the number of equal buckets that are exchanged at once; the
@@ -67,7 +67,7 @@ _RESIDUAL_PASSES = 7
 
 
 def among(environment: Environment, world: int) -> Environment:
-    """Return the environment extended or reduced to ``world`` ranks, with links and groups repeated.
+    """Return the environment resized to ``world`` ranks, with links and groups repeated as needed.
 
     All groups have the size of the first, except that the last may be smaller; links repeat from the first
     link on. If ranks share a machine, all ``world`` ranks share it.
@@ -116,8 +116,8 @@ def _groups(groups: tuple[int, ...], world: int) -> tuple[int, ...]:
 
 # A lower bound for the time of an exchange, without a replay, which prunes the planner's search.
 #
-# For all links, hosts, and costs, no bound may exceed the result of the replay. Each bound therefore omits
-# costs that occur only in some cases.
+# A bound may never exceed the replayed time, for any links, hosts, and costs. So it omits all costs that
+# occur only in some cases.
 
 
 def least(plan: BucketPlan, world: int, count: int, environment: Environment) -> ExchangeCost:
@@ -184,7 +184,7 @@ def _cheapest(cost: CodecCost, name: str) -> float:
 
 
 def _busiest_nbytes(algorithm: str, world: int, count: int) -> float:
-    """Return the busiest rank's bytes without one float per step, the most that unequal chunks may save."""
+    """Return the busiest rank's bytes, minus one float per step, which unequal chunks may save."""
     share, steps = _card(algorithm, world)
     return FLOAT_NBYTES * max(0.0, share * count - steps)
 
@@ -200,17 +200,17 @@ REPLAYED_WORLD = 16
 MOST_FRAMES = 1200
 """The largest number of frames to replay; a replay takes about 50 us per frame."""
 FEWEST_SEGMENTS = 3
-"""The number of segments per chunk in the shorter of two buckets, enough to keep the links busy."""
+"""The number of segments per chunk in the shorter of two buckets: enough to keep the links busy."""
 _FASTEST_NBYTES_PER_S = 1e15
 """The rate that represents an infinitely fast link where a finite rate is needed."""
 
 
 @dataclass(frozen=True, slots=True)
 class ReplayEffort:
-    """The limits of replays, which determine how exact times are, and how long it takes to find them.
+    """The limits of replays, a trade-off between accuracy and run time.
 
-    ``frames`` is the number of frames above which a bucket is extended from two shorter ones. These have at
-    least ``segments`` segments in each chunk, and twice as many. ``per_octave`` is the number of sizes of
+    ``frames`` is the number of frames above which a bucket is extrapolated from two shorter ones, which have
+    at least ``segments`` segments in each chunk, and twice as many. ``per_octave`` is the number of sizes of
     buckets from one power of two to the next between which times are interpolated.
     """
 
@@ -225,7 +225,7 @@ QUICK = ReplayEffort(frames=200, segments=1, per_octave=1)
 
 
 class Family:
-    """The times of exchanges in one environment, cached for each number of ranks."""
+    """The exchange times in one environment, cached for each number of ranks."""
 
     def __init__(self, environment: Environment, effort: ReplayEffort = USUAL) -> None:
         self.environment, self.effort = environment, effort
@@ -303,14 +303,14 @@ class ExchangeTimes:
         return max(2, 1 << (self._effort.frames // max(1, 2 * frames)).bit_length() >> 1)
 
     def _with_more_lanes(self, plan: BucketPlan, count: int, most: int) -> ExchangeCost:
-        """Extend the cost of ``most`` lanes: each additional lane takes as long as one of these."""
+        """Extrapolate the cost from ``most`` lanes: each additional lane takes as long as one of these."""
         fewer, more = (self.terms(replace(plan, lanes=lanes), count) for lanes in (most // 2, most))
         each_s = max(0.0, (more.total_s * most - fewer.total_s * (most // 2)) / (most - most // 2))
         seconds = (more.total_s * most + (plan.lanes - most) * each_s) / plan.lanes
         return more.slowed(seconds / more.total_s if more.total_s else 1.0)
 
     def _replayed_counts(self, plan: BucketPlan, count: int) -> tuple[int, ...]:
-        """Return ``count``, or the numbers of floats of two shorter buckets from which it is extended."""
+        """Return ``count``, or the sizes of two shorter buckets from which it is extrapolated, in floats."""
         chunks = collectives.get(plan.algorithm).chunks(self.world)
         whole = chunks * plan.segment_nbytes // FLOAT_NBYTES  # one segment in each chunk
         frames = 2 * (self.world - 1) * chunks * plan.lanes
@@ -363,7 +363,7 @@ class ExchangeTimes:
     def walk_s(self, plan: BucketPlan, count: int) -> float:
         """Return the seconds of a schedule whose steps run one after the other, without pipelining.
 
-        With lanes, it is the bucket's part of the seconds of all of them, which share links and cores.
+        With lanes, which share links and cores, it is one bucket's part of the seconds of all lanes.
         """
         environment = as_seen_by(plan.algorithm, self.environment)
         host = environment.host

@@ -101,7 +101,7 @@ def _no_compression(ranking: Ranking) -> str:
 
 
 def _tie(ranking: Ranking) -> list[str]:
-    """Return the reason why a faster plan of the same kind wasn't chosen, if there is one."""
+    """Return the reason why a faster plan of the same kind wasn't chosen, or [] if there is no such plan."""
     chosen, kind = ranking.prediction, is_exact(ranking.plan)
     same = (each for each in ranking.ranking if is_exact(each.plan) == kind)
     fastest = next(same, chosen)

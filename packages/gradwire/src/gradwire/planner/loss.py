@@ -27,8 +27,8 @@ from gradwire.timing.environment import CodecCost
 def noise_scale(gradients: Sequence[torch.Tensor]) -> float:
     """Return the noise scale of gradients.
 
-    It is infinite if the gradients share no direction, or if there are fewer than two. The gradients belong
-    to different ranks or steps, at weights that differ little, and have one size.
+    It is infinite if the gradients share no direction, or if there are fewer than two. The gradients have
+    equal size, and belong to different ranks or steps with similar weights.
     """
     count = len(gradients)
     if count < 2:
@@ -44,9 +44,9 @@ def added_noise(
 ) -> float:
     """Return the variance that encodings add to the average gradient, as a share of its second moment.
 
-    ``lost(k)`` is the relative error of encoding a sum of k gradients, whose squared norm is ``k^2 |G|^2 + k
-    tr(Sigma)``. The number of steps to a loss is proportional to ``1 + tr(Sigma) / (p |G|^2)`` (equation
-    2.11, with p for ``world``). The squared errors of all encodings add to this variance.
+    ``lost(k)`` is the relative error of encoding a sum of k gradients. The squared norm of such a sum is
+    ``k^2 |G|^2 + k tr(Sigma)``. The number of steps to a loss is proportional to ``1 + tr(Sigma) / (p
+    |G|^2)`` (equation 2.11, with p for ``world``). The squared errors of all encodings add to this variance.
     """
     if exact:
         return 0.0

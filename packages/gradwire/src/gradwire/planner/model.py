@@ -48,7 +48,10 @@ class RecordedGradients:
         try:
             write_files({Path(path): summed(self.gradients)})
         except (JobError, RuntimeError) as error:
-            raise DataError(f"the gradients cannot be written to {path}: {_first_line(error)}") from error
+            raise DataError(
+                f"the gradients cannot be written to {path}: {_first_line(error)}; pass a path in a writable "
+                "folder"
+            ) from error
 
     def _note(self, index: int, parameter: torch.Tensor) -> None:
         if len(self.gradients) == self._steps or parameter.grad is None:
@@ -78,7 +81,7 @@ class RecordedGradients:
 def record_gradients(model: nn.Module, steps: int = 4) -> Iterator[RecordedGradients]:
     """Record the gradients of the first ``steps`` backward passes within a ``with`` block.
 
-    Hooks copy every ``.grad`` after backward has written it; nothing else changes. If gradients accumulate
+    Hooks copy every ``.grad`` after backward has written it, and change nothing else. If gradients accumulate
     over several backward passes, each pass is recorded separately.
 
     Parameters
@@ -92,8 +95,8 @@ def record_gradients(model: nn.Module, steps: int = 4) -> Iterator[RecordedGradi
     parameters = [parameter for parameter in model.parameters() if parameter.requires_grad]
     if not parameters or steps < 1:
         raise TensorError(
-            "expected a model with trainable parameters and 1 step or more to record, got "
-            f"{len(parameters)} parameters and {steps} steps"
+            "expected a model with trainable parameters and at least 1 step to record, got "
+            f"{len(parameters)} parameters and {steps} steps; unfreeze parameters, or record more steps"
         )
     record = RecordedGradients(parameters, steps)
     handles = [
@@ -123,8 +126,11 @@ def load_gradients(path: str | os.PathLike[str]) -> list[torch.Tensor]:
     except StateError as error:
         raise DataError(str(error)) from error
     except OSError as error:
-        raise DataError(f"the gradients {path} cannot be read: {error.strerror or error}") from error
-    except Exception as error:  # torch.load raises anything for a damaged file
+        raise DataError(
+            f"the gradients {path} cannot be read: {error.strerror or error}; pass a file written by "
+            "RecordedGradients.save"
+        ) from error
+    except Exception as error:  # torch.load may raise any exception for a damaged file
         raise DataError(
             f"expected recorded gradients in {path}, got a file that torch.load cannot read; write the "
             "file with gradwire.record_gradients"
@@ -171,7 +177,7 @@ _EXITS_BY_SIGNAL = tuple(128 + number for number in (signal.SIGTERM, signal.SIGH
 
 @dataclass(frozen=True)
 class Measured:
-    """The times of a model's passes on this machine, in seconds, and the gradients of these passes."""
+    """The times of a model's forward and backward passes on this machine, in seconds, and their gradients."""
 
     forward_s: float
     backward_s: float
@@ -189,8 +195,8 @@ def load_factory(text: str) -> tuple[nn.Module, tuple[Any, ...] | None]:
     model, inputs = made if isinstance(made, tuple) and len(made) == 2 else (made, None)
     if not isinstance(model, nn.Module) or not (inputs is None or isinstance(inputs, (tuple, torch.Tensor))):
         raise SpecError(
-            f"expected {text} to return a torch.nn.Module, or a module and a tuple of example inputs, "
-            f"got {_describe(made)}"
+            f"expected {text} to return a torch.nn.Module, or a module and a tuple of example inputs, got "
+            f"{_describe(made)}; change its return value"
         )
     if not any(parameter.requires_grad for parameter in model.parameters()):
         raise SpecError(
@@ -220,7 +226,8 @@ def measure_model(model: nn.Module, inputs: tuple[Any, ...], threads: int) -> Me
         raise
     except Exception as error:
         raise SpecError(
-            f"the model failed on its example inputs: {type(error).__name__}: {_first_line(error)}"
+            f"the model failed on its example inputs: {type(error).__name__}: {_first_line(error)}; change "
+            "the example inputs that the factory returns"
         ) from error
     finally:
         model.zero_grad(set_to_none=True)
@@ -233,10 +240,16 @@ def _find(text: str) -> Callable[[], object]:
         found: object = importlib.import_module(module_name)
     for name in names.split("."):
         if not hasattr(found, name):
-            raise SpecError(f"the model {text} cannot be found: {module_name} has no {names}")
+            raise SpecError(
+                f"the model {text} cannot be found: {module_name} has no {names}; check the spelling of "
+                "package.module:function"
+            )
         found = getattr(found, name)
     if not callable(found):
-        raise SpecError(f"expected {text} to be a function without arguments, got {_describe(found)}")
+        raise SpecError(
+            f"expected {text} to be a function without arguments, got {_describe(found)}; write such a "
+            "function"
+        )
     return found
 
 

@@ -1,8 +1,8 @@
-"""The end of a step's exchanges, which begin during its backward pass.
+"""Compute when a step's exchanges end, given that they begin during its backward pass.
 
 With one lane, buckets are exchanged one after the other. With K lanes, bucket i uses lane i modulo K, and as
-many buckets as there are lanes are exchanged at once. They share links and cores: an exchange takes longer,
-the more of them run. It proceeds at the pace of as many equal buckets, which a replay determines.
+many buckets as there are lanes are exchanged at once. They share links and cores, so each takes longer if
+more of them run: as long as in a replay of that many equal buckets.
 """
 
 from __future__ import annotations
@@ -13,13 +13,13 @@ from dataclasses import dataclass
 from functools import lru_cache
 
 Durations = Callable[[int], float]
-"""The seconds of a bucket's exchange, by the number of exchanges at once."""
+"""The seconds of a bucket's exchange, by the number of concurrent exchanges."""
 _DONE = 1e-9
-"""The share of an exchange that remains only because of rounding."""
+"""The share of an exchange that is treated as rounding error."""
 
 
 def numbers_at_once(lanes: int) -> tuple[int, ...]:
-    """Return the numbers of exchanges at once that are replayed: powers of two, and ``lanes``.
+    """Return the numbers of concurrent exchanges to replay: powers of two, and ``lanes``.
 
     Examples
     --------
@@ -47,7 +47,7 @@ def end_in_lanes_s(ready_s: Sequence[float], exchange_s: Sequence[Durations], la
     They don't slow down backward. All times are measured from the start of backward.
     """
     now, following = 0.0, list(range(min(lanes, len(ready_s))))
-    running: dict[int, float] = {}  # the bucket of a lane, and the share of its exchange that is left
+    running: dict[int, float] = {}  # each lane's bucket, and the share of its exchange that is left
     while running or any(each < len(ready_s) for each in following):
         for lane, bucket in enumerate(following):
             is_idle = lane not in {each % lanes for each in running}
@@ -71,10 +71,10 @@ def end_in_lanes_s(ready_s: Sequence[float], exchange_s: Sequence[Durations], la
 
 @dataclass(frozen=True)
 class StepExchanges:
-    """A step's exchanges in lanes: the sizes of its buckets in floats, the lanes, and the seconds.
+    """A step's exchanges in lanes: the bucket sizes in floats, the number of lanes, and the times.
 
-    ``seconds(count, number)`` is the time of ``number`` exchanges of ``count`` floats at once, for the
-    ``numbers_at_once``; between them, it is interpolated.
+    ``seconds(count, number)`` is the time of ``number`` concurrent exchanges of ``count`` floats. It is
+    called for ``numbers_at_once``, and interpolated between them.
     """
 
     counts: Sequence[int]

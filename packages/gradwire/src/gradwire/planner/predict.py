@@ -40,12 +40,12 @@ _EXACT = str(Identity())
 _AGREEMENT_NBYTES = Plan().segment_nbytes
 _Find = Callable[[BucketPlan, int], ExchangeCost]
 _FEW_SIZES = 3
-"""The number of bucket sizes above which times are interpolated between round sizes, to avoid replays."""
+"""The number of bucket sizes above which times are interpolated instead of replayed."""
 
 
 @dataclass(frozen=True)
 class Prediction:
-    """The predicted step time with a plan, in seconds, and the cost of exchanging all buckets.
+    """A plan's predicted step time in seconds, and the cost of exchanging all buckets.
 
     ``step_s`` is ``compute_s + exposed_s``. Of the exchange, ``hidden_s`` overlaps computation, and
     ``exposed_s`` doesn't. The bytes of ``cost`` are the busiest rank's. ``extra`` is the share of extra steps
@@ -66,7 +66,7 @@ class Prediction:
 
     @property
     def to_loss_s(self) -> float:
-        """The seconds in which the loss falls as much as in one exact step: the basis of comparisons."""
+        """The seconds to reduce the loss as much as one exact step does: the basis of comparisons."""
         return self.step_s * (1 + self.extra.share)
 
     @property
@@ -233,7 +233,7 @@ def _has_few_sizes(parts: Sequence[Part]) -> bool:
 # can win or tie. Most candidates are never replayed, and the choice equals that of an exhaustive search.
 
 UNCERTAINTY = 0.03
-"""The smallest assumed relative error of predictions: plans tie if their step times differ by less."""
+"""The smallest assumed relative error of predictions. Plans tie if their step times differ by less."""
 
 
 @dataclass(frozen=True)
@@ -265,7 +265,7 @@ class Ranking:
 
 
 def choose(predictor: Predictor, space: Space, uncertainty: float = UNCERTAINTY) -> Ranking:
-    """Return the ranking of the plans of ``space``, in which the fastest or the simplest of equals is chosen.
+    """Rank the plans in ``space``, and choose the fastest, or the simplest of equally fast ones.
 
     Plans are compared by ``Prediction.to_loss_s``. Compression is chosen only if it is faster than the
     fastest plan without compression by more than ``uncertainty``, even if it needs one standard deviation
@@ -384,11 +384,11 @@ def rank(
 
 # The uncertainty of predictions: ``UNCERTAINTY``, or more if repeated calibrations disagree.
 MOST = 0.9
-"""The largest uncertainty: even noisy measurements allow some comparison."""
+"""The largest uncertainty; even noisy measurements allow some comparison."""
 
 
 def uncertainty_of(ranking: Ranking, environment: Environment) -> float:
-    """Return the larger relative error of the steps with the chosen and the best uncompressed plan."""
+    """Return the larger relative error of two steps: the chosen plan's, and the best uncompressed plan's."""
     noise = max(_noise(each, environment) for each in (ranking.prediction, ranking.uncompressed))
     return min(MOST, max(UNCERTAINTY, noise))
 

@@ -54,7 +54,7 @@ def report(choice: Choice, top: int) -> Report:
 
 
 def _verdict(explanation: str) -> tuple[str, str]:
-    """Return an explanation's first sentence as the verdict, and its other sentences."""
+    """Return an explanation's first sentence, which is the verdict, and its other sentences."""
     first, _, others = explanation.partition(". ")
     return f"Chosen: {first.removesuffix('.')}.", others
 
@@ -121,7 +121,7 @@ def verdict(points: Sequence[ScalePoint]) -> str:
 
 
 def _compute(choice: Choice, shown: Sequence[Prediction]) -> str:
-    """Return a sentence on the seconds of computation, without and with the pipelines' local updates."""
+    """Return a sentence on the time of computation, without and with the pipelines' local updates."""
     words = f"Compute takes {format_duration(choice.request.workload.compute_s)}"
     pipelines = sorted({each.plan.pipeline for each in shown if each.plan.pipeline > 1})
     for pipeline in pipelines:
@@ -182,7 +182,7 @@ LEGEND = (
     "Extra steps: extra steps that the plan needs to reach a loss; to loss: the step times 1 + extra steps."
 )
 SHOWN = 12
-"""The number of plans in the picture."""
+"""The number of plans in the chart."""
 PARTS = (("compute_s", "compute", CURVES[2]), ("exposed_s", "exposed communication", CURVES[5]))
 
 
@@ -236,7 +236,7 @@ def _plan(values: Mapping[str, Any]) -> Plan:
 
 
 def _bars(ranking: Sequence[Mapping[str, Any]]) -> Picture:
-    """Return the picture of the fastest plans, one of each name, with the chosen plan first."""
+    """Return the chart of the fastest plans, one of each name, with the chosen plan first."""
     fastest: dict[str, Mapping[str, Any]] = {}
     for each in ranking:
         fastest.setdefault(name_plan(_plan(each)), each)

@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Any, Literal, NoReturn
 from gradwire import collectives
 from gradwire import fields as kinds
 from gradwire.codecs import FREE_OF_SCALE, Codec, codec_of
-from gradwire.codecs.spec import check_count, is_real
+from gradwire.codecs.spec import check_count, is_real, refuse
 from gradwire.errors import SpecError, TensorError, shown
 from gradwire.plan import EXCHANGES, FLOAT_NBYTES, MAX_LANES, MOST_HOSTS, SEGMENT_UNIT_NBYTES
 from gradwire.planner.candidates import ALGORITHMS, Space, Workload, no_model, offered
@@ -33,7 +33,7 @@ if TYPE_CHECKING:
 
     Model = int | str | ModelSizes | nn.Module | Iterable[nn.Parameter]
 ASSUMED_LATENCY_S = 50e-6
-"""The latency assumed if only a rate is given: that of a small message on ordinary Ethernet."""
+"""The latency that is assumed if only a rate is given; typical of small messages on Ethernet."""
 FARTHEST = 64
 """The default number of hosts up to which ``gradwire plan`` predicts the scaling."""
 _LARGEST = math.nextafter(math.inf, 0.0)
@@ -50,11 +50,11 @@ class Objective(Enum):
 
     @classmethod
     def _missing_(cls, value: object) -> NoReturn:
-        raise SpecError(f"expected 'step' or 'loss' for the objective, got {shown(value)}")
+        refuse("'step' or 'loss' for the objective", value, "choose one of the two")
 
 
 def _option(option: str, text: str, unit: str = "", default: Any = None, **more: object) -> Any:
-    """Return a dataclass field with its option of ``gradwire plan``, the option's help, and its unit."""
+    """Return a dataclass field with its ``gradwire plan`` option, the option's help text, and its unit."""
     metadata = {"option": option, "help": text, "unit": unit, **more}
     return field(default=default, metadata=metadata)
 
@@ -161,9 +161,10 @@ class PlanRequest:
         _check_gradients(self.gradients, self.model if isinstance(self.model, str) else self.workload.count)
         self._check_choices()
         if self.host is not None and not isinstance(self.host, HostCost):
-            raise SpecError(f"expected a HostCost or None for host, got {shown(self.host)}")
+            refuse("a HostCost or None for host", self.host, "pass the host of a LineRate")
         if self.costs is not None and not isinstance(self.costs, Mapping):
-            raise SpecError(f"expected a mapping from specs to CodecCosts for costs, got {shown(self.costs)}")
+            remedy = "pass the result of measure_codecs"
+            refuse("a mapping from specs to CodecCosts for costs", self.costs, remedy)
 
     @classmethod
     def of(cls, model: Model, hosts: int, **values: Any) -> PlanRequest:
@@ -196,22 +197,25 @@ class PlanRequest:
 
     def _check_hosts(self) -> None:
         if type(self.hosts) is not int or self.hosts < 2:
-            raise SpecError(f"expected at least 2 hosts to exchange gradients, got {shown(self.hosts)}")
+            remedy = "pass the number of hosts that train together"
+            refuse("at least 2 hosts to exchange gradients", self.hosts, remedy)
         if type(self.most_hosts) is not int or self.most_hosts < 0:
-            raise SpecError(f"expected most_hosts of at least 0, got {shown(self.most_hosts)}")
+            refuse("most_hosts of at least 0", self.most_hosts, "pass 0 to predict no scaling")
         size = self.group_size
         if size is not None and self.hosts == 2:
             raise SpecError("expected at least 3 hosts to divide into groups, got 2; omit the groups")
         if size is not None and (type(size) is not int or not 1 < size < self.hosts):
-            raise SpecError(f"expected groups of 2 to {self.hosts - 1} hosts, got {shown(size)}")
+            remedy = "pass the number of hosts that share an uplink"
+            refuse(f"groups of 2 to {self.hosts - 1} hosts", size, remedy)
         if (size is None) != (self.core_rate is None):
             raise SpecError("expected both group_size and core_rate, or neither, got one; pass both")
         if not (isinstance(self.core_nbytes_per_s, (int, float)) and self.core_nbytes_per_s > 0):
-            raise SpecError(f"expected a rate above 0 (10gbit) for core_rate, got {self.core_rate!r}")
+            refuse("a rate above 0 for core_rate", self.core_rate, "pass the uplink's rate, such as 10gbit")
 
     def _check_line(self) -> None:
         if not isinstance(self.line, (Line, LineRate, Path, type(None))):
-            raise SpecError(f"expected a Line, a LineRate or its file for line, got {shown(self.line)}")
+            remedy = "pass the file that 'gradwire line-rate --json FILE' writes"
+            refuse("a Line, a LineRate or its file for line", self.line, remedy)
         if self.line is not None and (self.rate is not None or self.latency is not None):
             raise SpecError(
                 "expected either a measured link or its rate, got both; omit --rate and --latency (rate, "
@@ -234,15 +238,11 @@ class PlanRequest:
         Space(self.encodings, self.all_algorithms, self.pipelines, exchanges=self.exchanges)
         check_count("most_lanes", self.most_lanes, 1, MAX_LANES)
         if self.largest_error is not None and not is_real(self.largest_error, 0.0, _LARGEST):
-            raise SpecError(
-                "expected a number of at least 0 for the largest error, in units of the summed gradients, "
-                f"got {shown(self.largest_error)}"
-            )
+            expected = "a number of at least 0 for the largest error, in units of the summed gradients"
+            refuse(expected, self.largest_error, "omit it for no limit")
         if self.sharded_lr is not None and not is_real(self.sharded_lr, kinds.ABOVE_ZERO, 1e3):
-            raise SpecError(
-                f"expected a learning rate above 0 for sharded training, got {shown(self.sharded_lr)}; pass "
-                "the optimizer's learning rate"
-            )
+            remedy = "pass the optimizer's learning rate"
+            refuse("a learning rate above 0 for sharded training", self.sharded_lr, remedy)
 
     @property
     def _seconds(self) -> tuple[float, float, float]:
@@ -329,16 +329,17 @@ def _sizes(model: Any) -> int | ModelSizes | str:
 def _listed(name: str, value: object) -> tuple[Any, ...]:
     """Return an iterable as a tuple. Raises ``SpecError`` for a string, whose letters would be the items."""
     if isinstance(value, (str, bytes)) or not isinstance(value, Iterable):
-        raise SpecError(f"expected a list for {name}, got {shown(value)}; write [{shown(value)}]")
+        refuse(f"a list for {name}", value, f"write [{shown(value)}]")
     return tuple(value)
 
 
 def _check_gradients(gradients: object, count: int | str) -> None:
-    """Raise ``TensorError`` unless gradients are tensors whose values cost more than a call of a codec."""
+    """Raise ``TensorError`` unless gradients are tensors that are large enough to time a codec on."""
     if gradients is None or isinstance(gradients, Path):
         return
     if not isinstance(gradients, Sequence) or isinstance(gradients, str):
-        raise TensorError(f"expected a list of tensors for gradients, got a {type(gradients).__name__}")
+        got = type(gradients).__name__
+        raise TensorError(f"expected a list of tensors for gradients, got a {got}; pass [gradient, ...]")
     if not gradients:
         raise TensorError("expected one tensor or more for gradients, got none; record some, or pass None")
     fewest = 1 if isinstance(count, str) else min(count, SEGMENT_UNIT_NBYTES // FLOAT_NBYTES)
@@ -355,7 +356,7 @@ def _nbytes_per_s(rate: str | float | None) -> float:
     return math.inf if found is None else found
 
 
-# The kinds of fields with which a record's values are read.
+# The kinds with which a record's fields are read.
 
 _SOURCE = kinds.Source("a plan's request", "request the plan again")
 
@@ -373,7 +374,7 @@ def _line(value: object) -> Line | LineRate | Path:
 
 def _gradients(value: object) -> Path:
     if isinstance(value, Mapping):
-        raise SpecError("expected a gradient file, got tensors of another process; save tensors in a file")
+        raise SpecError("expected a gradient file, got tensors of another process; save them in a file")
     return Path(kinds.line(value))
 
 

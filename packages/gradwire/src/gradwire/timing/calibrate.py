@@ -1,11 +1,10 @@
 """Measure the costs of one end of a link on this machine: codecs on real gradients, and frames.
 
 A codec is measured under the conditions of an exchange: segment by segment, into and out of frames with
-checksums, in memory that is no longer in a cache. Each call follows a rest as long as a frame's time on the
-link, because a core was measured to encode at half its speed after a sleep of 5 ms. The values are the
-caller's gradients, which a hook can record, and sums of several gradients, because partial sums are sent
-after the first hop. Frames are measured with an exchange of the identity codec, whose costs per byte are
-subtracted.
+checksums, with cold caches. Each call follows a sleep as long as a frame's time on the link, because a core
+that slept for 5 ms encoded at half its speed. The values are the caller's gradients, which a hook can record,
+and sums of them, because partial sums are sent after the first hop. Frames are measured with an exchange of
+the identity codec, whose costs per byte are subtracted.
 """
 
 from __future__ import annotations
@@ -28,7 +27,7 @@ from gradwire.timing.environment import CodecCost, CodecPoint
 from gradwire.timing.line import FRAMES, LARGE_NBYTES, SMALL_NBYTES, EndCost, FrameCost, Line
 from gradwire.wire import HEADER_NBYTES
 
-# The scatter of repeated measurements, which a median doesn't show.
+# The scatter of repeated measurements, which a median hides.
 
 
 def disagreement(seconds: Sequence[float]) -> float:
@@ -53,9 +52,9 @@ def disagreement(seconds: Sequence[float]) -> float:
 SMALL_COUNT = 64
 """The number of values in the chunk with which the fixed cost of a call is measured."""
 COLD_NBYTES = 48 << 20
-"""The number of bytes visited between two uses of the same memory, enough to evict it from caches."""
+"""The number of bytes to read between two uses of the same memory, enough to evict it from caches."""
 LONGEST_REST_S = 5e-3
-"""The longest rest before a call; longer ones change little."""
+"""The longest sleep before a call; longer ones change little."""
 _USUAL_RATIO = 4
 REPEATS = 9
 
@@ -87,10 +86,14 @@ def sums(samples: Sequence[torch.Tensor], world: int) -> dict[int, torch.Tensor]
     if not samples or any(sample.shape != samples[0].shape for sample in samples):
         shapes = [tuple(sample.shape) for sample in samples]
         raise TensorError(
-            f"expected at least one gradient, all of equal shape, for calibration, got {shapes}"
+            f"expected at least one gradient, all of equal shape, for calibration, got {shapes}; pass "
+            "gradients of one model"
         )
     if samples[0].numel() == 0:
-        raise TensorError("expected gradients with values for calibration, got empty ones")
+        raise TensorError(
+            "expected gradients with values for calibration, got empty ones; pass gradients of the model "
+            "itself"
+        )
     counts = {1 << k for k in range(world.bit_length()) if 1 << k <= world} | {world}
     found, total = {}, torch.zeros_like(samples[0])
     for k in range(world):
@@ -123,7 +126,7 @@ def cost_on(
 def cost_on_other_gradients(known: CodecCost, codec: Codec, summed: Mapping[int, torch.Tensor]) -> CodecCost:
     """Return the costs of ``codec`` on other gradients, with the seconds taken from ``known``.
 
-    A codec is equally fast on other gradients, so only payload sizes and encoding errors are measured, with
+    A codec is equally fast on all gradients, so only payload sizes and encoding errors are measured, with
     each sum as one chunk. ``summed`` has the same numbers of terms as ``known``.
     """
     points = [_untimed(codec, summed[point.terms], point.terms) for point in known.points]
@@ -138,14 +141,14 @@ def _as_fast(point: CodecPoint, known: CodecPoint) -> CodecPoint:
 
 
 def encode_and_add_s(codec: Codec, sample: torch.Tensor, segment_nbytes: int, rest_s: float) -> float:
-    """Return the seconds per value of encoding, and of decoding and adding, measured anew as medians."""
+    """Measure and return the median seconds per value of encoding, and of decoding and adding."""
     count = min(segment_nbytes // 4, sample.numel())
     seconds = _seconds(codec, [sample[:count]], count, rest_s)
     return (statistics.median(seconds["encode"]) + statistics.median(seconds["decode_add"])) / count
 
 
 def rest_between_segments(line: Line, segment_nbytes: int = 1 << 20) -> float:
-    """Return the approximate seconds that a rank rests between segments, while the link sends one."""
+    """Return the approximate seconds that a rank sleeps between segments, while the link sends one."""
     return min(LONGEST_REST_S, segment_nbytes / _USUAL_RATIO / line.nbytes_per_s)
 
 
@@ -155,8 +158,9 @@ def end_cost(link: Link, barrier: Callable[[], None], rounds: int = REPEATS) -> 
     Every odd rank sends buckets of small and of large segments to the rank before it. All pairs send
     concurrently, because hosts that share a machine also work concurrently in an exchange. Costs are medians
     of ``rounds`` buckets, and include user and system time of the rank's thread and of other threads.
-    ``both_ends`` combines the costs of an odd and an even rank into a host's costs; the result of a last rank
-    without a partner is meaningless. A pair sends ``rounds * FRAMES * LARGE_NBYTES`` bytes and a little more.
+    ``both_ends`` combines the costs of an odd and an even rank into a host's costs; the result of the last
+    rank is meaningless if it has no partner. A pair sends ``rounds * FRAMES * LARGE_NBYTES`` bytes and a
+    little more.
     """
     small, large = (_frame_cost(link, nbytes, barrier, rounds) for nbytes in (SMALL_NBYTES, LARGE_NBYTES))
     identity = identity_cost(rounds)
@@ -170,7 +174,7 @@ def identity_cost(repeats: int = REPEATS) -> CodecPoint:
 
 
 class _Two(Wrapper):
-    """A link between an even rank and the next rank, as a part of a link of more ranks."""
+    """The link between an even rank and the next one, as part of a link of more ranks."""
 
     def __init__(self, inner: Link) -> None:
         super().__init__(inner)
@@ -247,7 +251,7 @@ def _whole_parts(x: torch.Tensor, count: int) -> list[torch.Tensor]:
 def _seconds(
     codec: Codec, parts: list[torch.Tensor], count: int, rest_s: float, repeats: int = REPEATS
 ) -> dict[str, list[float]]:
-    """Return the seconds of each call that encodes or decodes chunks, with all memory outside of caches."""
+    """Return the seconds of each call that encodes or decodes chunks, with cold caches."""
     copies = repeats if rest_s else max(repeats, min(COLD_NBYTES // (4 * count), 4 * repeats))
     chunks = [parts[i % len(parts)].clone() for i in range(copies)]
     frames = [torch.zeros(HEADER_NBYTES + codec.max_nbytes(count), dtype=torch.uint8) for _ in chunks]

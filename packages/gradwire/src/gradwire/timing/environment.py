@@ -1,4 +1,4 @@
-"""The environment of a prediction: links, hosts, and the costs of codecs."""
+"""The environment of a prediction: links, hosts, and codec costs."""
 
 from __future__ import annotations
 
@@ -62,7 +62,8 @@ class CodecCost:
         terms = [point.terms for point in self.points]
         if not terms or terms != sorted(set(terms)) or terms[0] < 1:
             raise SpecError(
-                f"expected ascending term counts of at least 1 in the points of {self.codec}, got {terms}"
+                f"expected ascending term counts of at least 1 in the points of {self.codec}, got {terms}; "
+                "sort the points"
             )
 
     @property
@@ -117,10 +118,10 @@ FREE = CodecCost("free", (CodecPoint(1, 4.0, 0.0, 0.0, 0.0),), exact=True)
 class Environment:
     """The network, the hosts, the codecs' costs, and the gradient noise for which a plan is predicted.
 
-    ``line`` is every host's link unless ``lines`` has one for each rank. ``groups`` are the sizes of groups
-    of consecutive ranks whose traffic with other groups shares a core link of ``core_nbytes_per_s`` in each
-    direction; empty for a flat network. ``codecs`` has a cost for every codec, by its spec. ``noise`` is the
-    gradients' noise scale, with which plans are compared by their time to a loss. With None, they are
+    ``line`` is every host's link, unless ``lines`` has a link for each rank. ``groups`` are the sizes of
+    groups of consecutive ranks whose traffic with other groups shares a core link of ``core_nbytes_per_s`` in
+    each direction; empty for a flat network. ``codecs`` has a cost for every codec, by its spec. ``noise`` is
+    the gradients' noise scale, with which plans are compared by their time to a loss. With None, they are
     compared by their step times. ``threads`` is the number of threads with which the codecs were measured.
     """
 
@@ -146,8 +147,8 @@ class Environment:
     def usable_cores(self, lanes: int) -> int:
         """Return the number of cores of a machine that can work for different lanes at once.
 
-        A codec of a single lane uses several cores if it was measured with several threads. More lanes gain
-        no time on these cores.
+        If the codec was measured with several threads, a single lane already uses several cores, and more
+        lanes don't make better use of these.
         """
         cores = self.host.cores
         return cores if lanes == 1 else min(cores, max(2, cores // self.threads))
@@ -160,7 +161,7 @@ class Environment:
 # The costs of the transport's native all-reduce (``collectives.backend``).
 
 MESSAGE_S = 30e-6
-"""The cost of a message of Gloo's native all-reduce at either end, which uses no Python and no frames."""
+"""The cost of a message of Gloo's native all-reduce at either end, without Python and without frames."""
 
 
 def as_seen_by(algorithm: str, environment: Environment) -> Environment:

@@ -1,4 +1,4 @@
-"""Intervals of means of repeated measurements, and ratios of times that report ties."""
+"""Confidence intervals of repeated measurements, and ratios of times that report ties."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ T_95 = (12.71, 4.30, 3.18, 2.78, 2.57, 2.45, 2.36, 2.31, 2.26)
 
 
 def half_width(values: Sequence[float]) -> float:
-    """Return half the width of a mean's 95 % interval, or infinity for fewer than two values.
+    """Return half the width of the mean's 95 % confidence interval, or infinity for fewer than two values.
 
     Examples
     --------

@@ -22,7 +22,7 @@ from gradwire.plan import SEGMENT_UNIT_NBYTES
 from gradwire.records import make_record, read_record, to_json
 from gradwire.units import format_duration, format_rate
 
-# The cost of a frame at a host without the codec; ``calibrate`` measures it.
+# A host's cost of a frame, without the codec's cost; ``calibrate`` measures it.
 
 _HOST = Source("a host's costs", "measure the costs with 'gradwire line-rate'")
 FRAMES, SMALL_NBYTES, LARGE_NBYTES = 8, SEGMENT_UNIT_NBYTES, 1 << 20
@@ -31,13 +31,13 @@ FRAMES, SMALL_NBYTES, LARGE_NBYTES = 8, SEGMENT_UNIT_NBYTES, 1 << 20
 
 @dataclass(frozen=True)
 class HostCost:
-    """A host's cost of a frame without the codec, and the number of its cores.
+    """A host's cost of a frame, without the codec's cost, and its number of cores.
 
     The rank's thread spends ``send_s`` or ``receive_s`` on every frame, and ``send_s_per_nbyte`` or
-    ``receive_s_per_nbyte`` on every byte. The threads of the transport concurrently spend
-    ``beside_s_per_nbyte`` on either side. All times are CPU seconds. A machine has ``cores`` cores, which
-    ``ranks_per_machine`` ranks share (all hosts of a testbed share one machine). ``disagreement`` is the
-    scatter of the repeated measurements, or 0 if unknown. Raises ``SpecError`` if a number is invalid.
+    ``receive_s_per_nbyte`` on every byte. Concurrently, the transport's threads spend ``beside_s_per_nbyte``
+    on either side. All times are CPU seconds. A machine has ``cores`` cores, which ``ranks_per_machine``
+    ranks share (all hosts of a testbed share one machine). ``disagreement`` is the scatter of the repeated
+    measurements, or 0 if unknown. Raises ``SpecError`` if a number is invalid.
     """
 
     send_s: float = 0.0
@@ -102,9 +102,9 @@ SCHEMA = "gradwire.line-rate/1"
 _LINE = Source("a link", "measure the link with 'gradwire line-rate'")
 
 DISTANT_S = 2e-3
-"""The shortest round trip between distant hosts; in shorter ones, TCP's window opens before a stream ends."""
+"""The round trip from which hosts are distant: TCP's window may then not open before a stream ends."""
 BURST_SHOWS_NBYTES = (1 << 19, 1 << 22)
-"""The range of message sizes in which a burst of about 100 kB is distinguishable from timing noise."""
+"""The message sizes between which a burst of about 100 kB stands out from timing noise."""
 
 
 @dataclass(frozen=True)
@@ -114,11 +114,11 @@ class Line:
     Parameters
     ----------
     latency_s
-        Alpha: seconds from sending to receiving the smallest message, software on both sides included.
+        Alpha: the seconds from sending to receiving the smallest message, including software on both sides.
     nbytes_per_s
         1 / beta: bytes per second on the plateau; ``math.inf`` for an infinitely fast link.
     burst_nbytes
-        Bytes that pass at once on an idle link.
+        The number of bytes that an idle link passes at once.
     duplex_share
         The share of the rate that each direction reaches while the other is busy, too: acknowledgements use
         some of it, and ranks on one machine share the CPU.
@@ -220,7 +220,9 @@ def fit(points: Sequence[Point]) -> Line:
     points.
     """
     if not points:
-        raise SpecError("expected at least one measured message size for a line rate, got none")
+        raise SpecError(
+            "expected at least one measured message size for a line rate, got none; measure at least one size"
+        )
     ordered = sorted(points, key=lambda point: point.nbytes)
     latency_s = ordered[0].time_s
     largest = ordered[-1].nbytes

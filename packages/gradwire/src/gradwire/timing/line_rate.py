@@ -95,7 +95,7 @@ class Pair:
 
     def _make_room(self, nbytes: int) -> None:
         if self._outgoing.numel() < nbytes:
-            self._outgoing = frame_memory(nbytes).fill_(1)  # written once, so that its pages are resident
+            self._outgoing = frame_memory(nbytes).fill_(1)  # written once, so that its pages are mapped
             self._incoming = frame_memory(nbytes).fill_(0)
 
     def _reply(self, nbytes: int, count: int) -> None:
@@ -133,15 +133,16 @@ _TRIPS, _STREAM, _DUPLEX, _END = b"trip", b"strm", b"dupl", b"done"
 _MOST = 10_000
 """The largest number of messages for a measurement; more messages don't make it more precise."""
 _SETTLE_S = 0.05
-"""The longest rest after streams, in which a rate limiter regains its burst before round trips.
+"""The longest pause after streams, in which a rate limiter regains its burst before the round trips.
 
-A limiter needs at most as long as the streams took."""
+A limiter needs at most as much time as the streams took.
+"""
 
 
 STREAM_TRIPS = 8
-"""The duration of a stream in round trips, if that is longer than its time."""
+"""The shortest duration of a stream in round trips, even if that exceeds the time of a measurement."""
 _LEAST_WINDOWED_NBYTES = 1 << 12
-"""The smallest message for which TCP's window can limit the rate, and not the time for each message."""
+"""The smallest message for which TCP's window, and not the cost of each message, can limit the rate."""
 _GROWTH = 4
 
 
@@ -161,8 +162,8 @@ class Effort:
     repeats
         The number of streams per size and direction; the median is used.
     time_s
-        The approximate duration of each measurement in seconds. Once a message's bytes take five times this
-        long, larger sizes are skipped.
+        The approximate duration of each measurement in seconds. Once a message takes five times this long,
+        larger sizes are skipped.
     window
         The number of messages in flight in a stream.
     trips
@@ -177,7 +178,10 @@ class Effort:
 
     def __post_init__(self) -> None:
         if not self.sizes or self.sizes[0] < 1 or any(a >= b for a, b in pairwise(self.sizes)):
-            raise SpecError(f"expected message sizes of at least 1 byte in ascending order, got {self.sizes}")
+            raise SpecError(
+                f"expected message sizes of at least 1 byte in ascending order, got {self.sizes}; sort the "
+                "sizes"
+            )
         _EFFORT.check(self, repeats=whole(1), window=whole(1), trips=whole(1), time_s=real(ABOVE_ZERO))
 
 
@@ -212,7 +216,7 @@ def measure(
 
 
 def _transfer_s(points: list[Point]) -> float:
-    """Return the time of a message of the last size at its rate, minus the time for the first size."""
+    """Return the time of a message of the last size at its rate, minus the time of the first size."""
     times = [point.nbytes / point.nbytes_per_s for point in (points[0], points[-1])]
     return times[1] - times[0]
 
@@ -222,7 +226,7 @@ class _Leader:
 
     def __init__(self, pair: Pair, effort: Effort) -> None:
         self._pair, self._effort = pair, effort
-        self._trip_s, self._opened_nbytes_per_s = 0.0, 0.0  # with TCP's window open
+        self._trip_s, self._opened_nbytes_per_s = 0.0, 0.0  # measured with TCP's window open
 
     def meet(self) -> None:
         """Measure the round trip of a byte on the idle link."""
@@ -283,7 +287,7 @@ class _Leader:
 
 
 def without_trip(stream_s: float, trip_s: float) -> float:
-    """Return the seconds of an acknowledged stream without those of the round trip in it, at most half."""
+    """Return an acknowledged stream's seconds, minus its round trip, but at least half of them."""
     return max(stream_s - trip_s, stream_s / 2)
 
 

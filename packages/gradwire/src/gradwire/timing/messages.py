@@ -1,4 +1,4 @@
-"""Short messages without a header between two ranks, in place of which a peer's last frame may arrive."""
+"""Short messages between two ranks, without a header. A peer's last frame may arrive instead of one."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ def memory_for(nbytes: int) -> torch.Tensor:
 
 
 def read(link: Link, source: int, receiving: Receiving, nbytes: int, timeout_s: float | None = None) -> bytes:
-    """Return the ``nbytes`` bytes of a message of ``source``, which is received into ``memory_for`` it.
+    """Return the ``nbytes`` bytes of a message from ``source``, received into memory of ``memory_for``.
 
     Raises ``LinkError``, also for a message of another length and for a rank's last frame.
     """
@@ -26,7 +26,7 @@ def read(link: Link, source: int, receiving: Receiving, nbytes: int, timeout_s: 
         steps = "" if error.has_left else f" ({error})"
         raise LinkError(f"{what}: {link.name_of(source)} has closed its link{steps}") from error
     except FrameError:
-        pass  # it has no header
+        pass  # a message without a header
     message: bytes = frame.numpy().tobytes()
     # A transport that doesn't report sizes returns all memory.
     if len(message) not in (nbytes, max(nbytes, PARTING_NBYTES)):

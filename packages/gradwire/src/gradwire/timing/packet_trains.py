@@ -1,10 +1,9 @@
-"""Measure links in pieces, with trains of messages that the receiver times as they arrive.
+"""Measure links piece by piece, with trains of messages that the receiver times as they arrive.
 
-A training run can't wait for long streams. A train takes a share of a step, and its receiver's times
-include no round trip. A receiver that is late sees several messages at once, and never sees one too early. So
-the time of a message is the slope of the lower convex hull of arrivals, where it is constant for the most
-messages. There, messages have passed neither at once, in the burst of a rate limiter, nor after a full TCP
-window.
+A training run can't wait for long streams. A train takes a fraction of a step, and the receiver's times
+include no round trip. A late receiver sees several messages at once, but never sees one too early. So a
+message's time is the slope of the lower convex hull of the arrivals, in the part where the slope is constant
+for the most messages. That part excludes the burst of a rate limiter and gaps after a full TCP window.
 
 Sources: Dovrolis, Ramanathan, and Moore, "Packet-Dispersion Techniques and a Capacity-Estimation
 Methodology", IEEE/ACM Transactions on Networking, 2004, for trains; Moon, Skelly, and Towsley, "Estimation
@@ -30,20 +29,20 @@ from gradwire.wire import frame_memory, frame_of
 MESSAGES = 32
 """The messages of a train, enough for a hull."""
 _FIRST_NBYTES, _LEAST_NBYTES, _MOST_NBYTES = 1 << 16, 1 << 14, 1 << 23
-"""The sizes of trains: of the first one, the least, and the most."""
+"""The sizes of trains: the first, the smallest, and the largest."""
 _GROWTH, _SHRINKING = 8, 2
-"""The largest ratios of the sizes of two trains in succession."""
+"""The largest factors by which the size grows and shrinks from one train to the next."""
 _PINGS, _PINGS_S = 3, 0.03
-"""The number of round trips in a piece, and the seconds after which no further one begins."""
+"""The number of round trips per piece, and the seconds after which no more begin."""
 _COUNTED = 4
-"""Only trains that are at most this many times smaller than the largest one count."""
+"""The largest ratio of the largest train's size to that of a train that still counts."""
 _LATE_RATIO = 3
-"""If the receiver is late for all of a train, messages seem to arrive at least this many times too fast."""
+"""The smallest factor by which a train seems too fast if the receiver is late for all of it."""
 _MOMENT_S = 1e-7
 _ORDER = struct.Struct("<qqd")
 """The size of a message, the number of messages, and the round trip in seconds."""
 _REPORT = struct.Struct("<d")
-"""The seconds in which a message of a train arrives."""
+"""The seconds per message of a train."""
 _END = -1
 
 
@@ -54,13 +53,13 @@ class Train:
     Attributes
     ----------
     nbytes, nbytes_per_s
-        Its size and rate.
+        The train's size and rate.
     took_s
-        The seconds that it took; between distant hosts, without gaps.
+        The train's duration in seconds; between distant hosts, without gaps.
     early_nbytes
-        The bytes that arrived earlier than at its rate.
+        The bytes that arrived earlier than the rate allows.
     is_late
-        Whether the receiver was late for all of it, so that its rate is a lower bound.
+        Whether the receiver was late for the whole train, so that the rate is a lower bound.
     """
 
     nbytes: int
@@ -79,11 +78,11 @@ class Direction:
     trips_s
         The seconds of the round trips.
     alone, both
-        The trains that were sent while nothing else was, and while this rank received trains, too.
+        The trains sent alone, and the trains sent while this rank also received trains.
     nbytes
         The size of the next train.
     late_s
-        The limit for waits in a piece until the peer has answered, in seconds; None for the link's timeout.
+        The timeout in seconds of waits in a piece until the peer has answered; None for the link's timeout.
     """
 
     peer: int
@@ -131,7 +130,7 @@ class Direction:
             is_time_left = now + (now - began) < until
 
     def send_and_answer(self, link: Link, source: int | None) -> None:
-        """Send one train, while answering those of ``source``, if any."""
+        """Send one train, and meanwhile answer the trains of ``source``, if any."""
         self._limit_s = self.late_s
         finish, sendings = self._start(link), list[Sending]()
         sendings.append(self._order(link, 0, _END))
@@ -142,7 +141,7 @@ class Direction:
             each.wait()
 
     def _next_nbytes(self, ratio: float) -> int:
-        """Return the size of the next train, if the latest should have taken ``ratio`` times as long."""
+        """Return the next train's size, if the last train should have taken ``ratio`` times as long."""
         least = _FIRST_NBYTES if self.is_distant else _LEAST_NBYTES  # so that TCP's window opens
         wanted = self.nbytes * min(max(ratio, 1 / _SHRINKING), _GROWTH)
         return round(min(max(wanted, least), _MOST_NBYTES))
@@ -208,8 +207,8 @@ def _rate(trains: Sequence[Train]) -> float:
 def answer(link: Link, source: int, late_s: float | None = None) -> int:
     """Time the trains of ``source``, and report their times to it, until it sends no more.
 
-    Return the size of the latest train. ``late_s`` limits the wait for its first message; by default, the
-    link's timeout does. Raises ``LinkError``.
+    Return the size of the last train. ``late_s`` is the timeout of the wait for its first message; by
+    default, the link's timeout. Raises ``LinkError``.
     """
     latest_nbytes, reports = _answer(link, source, late_s)
     for each in reports:
@@ -218,7 +217,7 @@ def answer(link: Link, source: int, late_s: float | None = None) -> int:
 
 
 def _answer(link: Link, source: int, late_s: float | None) -> tuple[int, list[Sending]]:
-    """Return the size of the latest train, and the reports that are being sent."""
+    """Return the size of the last train, and the reports that are still being sent."""
     latest_nbytes, reports, own = 0, list[Sending](), _of(link, source)
     while True:
         ordering = link.irecv(source, memory_for(_ORDER.size))
@@ -238,7 +237,7 @@ def _answer(link: Link, source: int, late_s: float | None) -> tuple[int, list[Se
 
 
 def message_s_of(arrived: Sequence[float], trip_s: float = 0.0) -> float:
-    """Return the seconds of a message, from the times at which a train's messages were received.
+    """Return the seconds per message, given the times at which a train's messages were received.
 
     If ``trip_s`` is the round trip between distant hosts, only the longest part without a gap counts.
 
@@ -271,6 +270,6 @@ def _slope(first: tuple[int, float], second: tuple[int, float]) -> float:
 
 
 def _of(link: Link, peer: int) -> Source:
-    """Return the origin of a peer's numbers, which may be damaged, for their validation."""
+    """Return the source, for validation errors, of numbers received from a peer."""
     what = f"a train between rank {link.rank} and {link.name_of(peer)}"
     return Source(what, "use the same version of gradwire on all ranks", LinkError)

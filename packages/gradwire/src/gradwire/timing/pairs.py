@@ -1,6 +1,7 @@
-"""The hosts of a job's ranks, and which links between them are measured at the same time.
+"""The hosts of a job's ranks, and the groups of links to measure at the same time.
 
-Pairs that share a host also share its uplink: measured at the same time, each would get a part of its rate.
+Pairs of ranks that share a host also share its uplink. Measured at the same time, each would get only a part
+of its rate.
 """
 
 from __future__ import annotations
@@ -41,7 +42,7 @@ class HostMap:
         return self.machines.count(self.machines[rank])
 
     def firsts(self) -> tuple[int, ...]:
-        """Return the first rank of each kind of host: one processor, and one number of ranks per host."""
+        """Return the first rank of each kind of host, given by its processor and its number of ranks."""
         kinds = [
             (processor, self.hosts.count(host))
             for processor, host in zip(self.processors, self.hosts, strict=True)
@@ -65,7 +66,7 @@ def _digest(name: str) -> bytes:
 def from_all(link: Link, message: bytes, timeout_s: float | None = None) -> list[bytes]:
     """Return the messages of all ranks, which have the same length. Raises ``LinkError``.
 
-    ``timeout_s`` limits a wait; by default, the link's timeout does.
+    ``timeout_s`` is the timeout of each wait; by default, the link's.
     """
     others = [rank for rank in range(link.world) if rank != link.rank]
     receivings = {rank: link.irecv(rank, memory_for(len(message))) for rank in others}
@@ -77,10 +78,10 @@ def from_all(link: Link, message: bytes, timeout_s: float | None = None) -> list
 
 
 def matchings(hosts: Sequence[Hashable]) -> list[list[Pair]]:
-    """Return the neighbours in a ring of ranks on these hosts, in groups to measure at the same time.
+    """Return the neighbouring pairs in a ring of ranks on these hosts, in groups to measure concurrently.
 
-    No group has two pairs with a common host, or with a common rank if there is one host. Of several
-    pairs inside a host, only the first is measured if there are others.
+    No group has two pairs with a common host, or with a common rank if there is only one host. With several
+    hosts, only the first pair within each host is measured.
 
     Examples
     --------
@@ -107,10 +108,10 @@ def matchings(hosts: Sequence[Hashable]) -> list[list[Pair]]:
 
 
 def directions(hosts: Sequence[Hashable]) -> tuple[list[list[Pair]], list[list[Pair]]]:
-    """Return the directions of a ring that are measured alone, and both ways at once; each in groups.
+    """Return groups of a ring's directions to measure one way at a time, and both ways at once.
 
-    Frames travel from the first rank of a direction to the second. In a group of the first kind, each host
-    sends or receives; in one of the second kind, it may do both.
+    Frames travel from the first rank of a direction to the second. In a group of the first kind, a host
+    either sends or receives; in the second kind, it may do both.
 
     Examples
     --------

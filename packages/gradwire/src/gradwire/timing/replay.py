@@ -5,7 +5,7 @@ posted receives. The costs of a frame are in an ``Environment``:
 
 - The rank's thread encodes, decodes, sends, and receives frames. Each of these needs a core of the machine,
   and ranks that share a machine wait for a free core (first come, first served).
-- A frame departs when it has been sent and the frames before it have left the host. It waits in the
+- A frame departs once it has been sent and the frames before it have left the host. It stays in the
   receiver's kernel until the receiver reads it.
 - Streams over one link or core link share it fairly (``streams``). Bytes that have passed a link arrive after
   the latency.
@@ -35,7 +35,7 @@ from gradwire.timing.streams import Cores, ReplayPort, ReplayStream, Streams
 
 @dataclass
 class Replay:
-    """The result of a replay: the ranks' costs, and the time of the busiest link's bytes at its rate.
+    """The result of a replay: the ranks' costs, and the time that the busiest link needs for its bytes.
 
     With several lanes, ``ranks`` has all ranks' costs of the first lane, then those of the next one.
     """
@@ -68,7 +68,7 @@ def replay(
 
     ``algorithm`` and ``segment_nbytes`` are as in a plan, ``codec`` is the spec of a codec whose costs
     ``environment`` has, and ``half`` is ``schedule`` for the all-reduce, or ``reduce`` or ``broadcast``.
-    With ``lanes``, as many equal buckets are exchanged at once, and the result has the costs of each lane.
+    With ``lanes``, that many equal buckets are exchanged at once, and the result has the costs of each lane.
     Raises ``SpecError`` if the algorithm is unknown, or if the codec has no costs.
     """
     pieces = replaying(algorithm, world, count, segment_nbytes, codec, environment, half, lanes)
@@ -190,7 +190,7 @@ _EVENTS_AT_ONCE = 256
 
 
 class _Machinery:
-    """The event loop of a replay, with its ranks, cores, and streams; events run in order of time."""
+    """The event loop of a replay, which runs the events of its ranks, cores, and streams in time order."""
 
     def __init__(
         self,
@@ -203,7 +203,7 @@ class _Machinery:
         world = len(orders)
         host = environment.host
         self._cost, self._host, self._header_nbytes = cost, host, environment.header_nbytes
-        self._cost_of = cache(partial(cost.of, world=world))  # called for every frame
+        self._cost_of = cache(partial(cost.of, world=world))  # because it is called for every frame
         self._first_terms = first_terms
         per_machine = max(1, host.ranks_per_machine)
         usable = min(environment.usable_cores(lanes), (1 + lanes) * per_machine)
@@ -281,8 +281,8 @@ class _Machinery:
     def _retire(self, rank: _Rank, now: float, down_to: int) -> bool:
         """Return whether at most ``down_to`` frames of the rank are in flight; if not, the rank waits.
 
-        Frames that left the host are no longer in flight. A send also doesn't wait for a frame whose order
-        is beyond the posted receives.
+        Frames that have left the host are no longer in flight. A send doesn't wait for frames whose order is
+        beyond the posted receives.
         """
         while len(rank.in_flight) > down_to:
             move, frame = rank.in_flight[0]

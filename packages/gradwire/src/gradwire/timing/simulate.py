@@ -3,7 +3,7 @@
 A message starts when both its ranks have reached the step, and a step ends when its send, its receive, and
 its addition have ended. A message's rate is the lowest of three rates: that of its source, that of its
 target, and its share of the uplinks on its path. The messages of one ``Round`` share an uplink max-min
-fairly, as if all of them ran at once; if a message ends early, the others don't get its share.
+fairly, as if all of them were concurrent. If a message ends early, the others don't get its share.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from gradwire.collectives.hierarchical import layout
 from gradwire.collectives.levels import ALGORITHMS, Instance
 from gradwire.collectives.matching import messages
 
-# The messages of an all-reduce as arrays, for thousands of ranks.
+# The messages of an all-reduce as arrays, so that thousands of ranks can be simulated.
 #
 # A ``Round`` is a set of messages that don't wait for each other. If all ranks' schedules are rotations of
 # rank 0's, only rank 0's is read. A hierarchical algorithm is composed of the algorithms of its levels.
@@ -198,7 +198,7 @@ Rates = NDArray[np.float64]
 Seconds = NDArray[np.float64]
 
 _SAME = 1 + 1e-12
-"""The factor within which shares are equal except for rounding, and are settled together."""
+"""The factor within which shares count as equal despite rounding, and are settled together."""
 
 
 @dataclass(frozen=True, eq=False, slots=True)
@@ -260,10 +260,10 @@ def _share(most: Rates, source: NDArray[np.intp], target: NDArray[np.intp], upli
 
 @dataclass(frozen=True, eq=False, slots=True)
 class Simulation:
-    """The time at which every rank ends its last step, and its idle time.
+    """The times at which the ranks end their last steps, and their idle times.
 
-    ``finish_s[r]`` is the end of rank ``r``'s last step. ``idle_s[r]`` are the seconds since its start in
-    which it neither sent, received, nor added.
+    ``finish_s[r]`` is the end of rank ``r``'s last step. ``idle_s[r]`` is the time since its start in which
+    it didn't send, receive, or add.
     """
 
     finish_s: Seconds
@@ -317,7 +317,7 @@ def simulate(
     reduce_s_per_nbyte
         Seconds to add a received byte of float32.
     start_s
-        When each rank reaches the all-reduce.
+        The times at which the ranks reach the all-reduce.
     """
     world = len(wires.group)
     chunk_nbytes = nbytes / collective.chunks(world)

@@ -16,12 +16,12 @@ from collections.abc import Callable, Hashable, Iterable
 from typing import Generic, TypeVar
 
 QUEUED_NBYTES = 1 << 16
-"""The number of a connection's bytes in the host's queue (TCP small queues).
+"""The number of bytes that each connection keeps in the host's queue (TCP small queues).
 
 A new stream waits for these bytes.
 """
 NEWCOMER = 0.6
-"""The weight of a stream relative to earlier streams of its host, because its TCP window has yet to open.
+"""The weight of a new stream relative to its host's earlier ones, because its TCP window has yet to open.
 
 It is between 0 and 1 (equal shares), and was measured in testbeds.
 """
@@ -50,10 +50,8 @@ class ReplayPort:
         self.nbytes_per_s, self.burst_nbytes = nbytes_per_s, burst_nbytes
         self.credit_nbytes, self.idle_since_s = burst_nbytes, 0.0
         self.carried_nbytes = 0.0
-        self.streams: dict[
-            ReplayStream, None
-        ] = {}  # a set that keeps its order, so that a replay is repeatable
-        self.held_nbytes: dict[ReplayStream, float] = {}  # of streams that wait for queued bytes
+        self.streams: dict[ReplayStream, None] = {}  # an ordered set, so that a replay is repeatable
+        self.held_nbytes: dict[ReplayStream, float] = {}  # by stream that waits for queued bytes
 
     @property
     def busy_s(self) -> float:
@@ -81,7 +79,7 @@ class ReplayStream:
         self.begun_s = self.held_s = 0.0
 
     def hold(self, now_s: float, nbytes: float) -> float:
-        """Return the time at which a frame that is sent now may enter, after other streams' queued bytes.
+        """Return the time at which a frame sent now may enter, after the queued bytes of other streams.
 
         A frame of a stream that has frames in flight or on hold enters after them. Streams that begin at
         once, such as those of lanes, enter one after the other: a host has one queue.

@@ -1,8 +1,9 @@
 """The prefix of a group's store that only the processes of this attempt share.
 
-After a restart, ``torchrun`` may give ranks the store of the previous attempt, with the addresses of dead
-processes in it. No number distinguishes the two: each agent has its own ``TORCHELASTIC_RESTART_COUNT``, and
-hosts may differ in it. So every rank publishes a random token, and rank 0 answers it.
+After a restart, ``torchrun`` may give ranks the store of the previous attempt, which contains the addresses
+of dead processes. No number distinguishes the two attempts: each agent has its own
+``TORCHELASTIC_RESTART_COUNT``, and hosts may differ in it. So every rank publishes a random token, and rank 0
+answers it.
 """
 
 from __future__ import annotations
@@ -23,7 +24,7 @@ from gradwire.links.rendezvous.endpoints import Endpoint
 from gradwire.links.rendezvous.tls import Encryption
 from gradwire.version import version
 
-# All ranks of a group run the same version of gradwire: frames, plans, and states are one version's.
+# All ranks of a group must run the same version of gradwire, because frames, plans, and states depend on it.
 
 _LONGEST = 40
 """The largest number of characters of a version that errors show."""
@@ -69,7 +70,7 @@ def check_same_version(versions: str, names: Sequence[str], this: str, doing: st
 
 
 _LEAVE_S = 5.0
-"""The time for which a rank delays a version error, so that the other ranks can read the versions."""
+"""The longest delay of a version error, in which the other ranks can read the versions."""
 
 
 class AbsentError(LinkTimeoutError):
@@ -189,9 +190,9 @@ class _Rendezvous:
             self._store.wait([f"read {self.shared} {other}" for other in (0, *self._others)], latest)
 
     def absent(self) -> list[int]:
-        """Return the ranks that are absent as far as this rank knows.
+        """Return the ranks that haven't joined yet, as far as this rank knows.
 
-        A dead process may have written a hello.
+        A hello may be from a dead process.
         """
         now = time.monotonic()
         if self.shared is None:

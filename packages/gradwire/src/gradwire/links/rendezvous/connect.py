@@ -56,7 +56,7 @@ class _Pending:
 
 
 class Acceptor:
-    """The object that accepts connections from ``peers`` on one rank's non-blocking listening socket.
+    """The acceptor of connections from ``peers`` on one rank's non-blocking listening socket.
 
     Every connection must first send the token, as float32 if connections are marked with ``tos``.
     """
@@ -77,7 +77,7 @@ class Acceptor:
         self._pending: dict[int, _Pending] = {}  # oldest first
         self._refusals: dict[int, str] = {}
         self._exhausted = ""
-        self._selector = selectors.PollSelector()  # which needs no file descriptor
+        self._selector = selectors.PollSelector()  # needs no file descriptor
 
     def run(self, connections: dict[int, socket.socket], deadline: float) -> None:
         """Accept connections until all peers are in ``connections``. Raises ``LinkError``."""
@@ -90,7 +90,7 @@ class Acceptor:
                 for key, _ in self._selector.select(left_s):
                     if key.fileobj is self._listening:
                         self._accept()
-                    elif key.fd in self._pending:  # not dropped meanwhile
+                    elif key.fd in self._pending:  # it may have been dropped meanwhile
                         self._serve(self._pending[key.fd], connections)
         finally:
             for pending in list(self._pending.values()):
@@ -102,7 +102,7 @@ class Acceptor:
         except OSError as error:
             if error.errno in _EXHAUSTED:
                 self._make_room(error)
-            return  # otherwise the other end has disconnected
+            return  # any other error: the other end has disconnected
         connection.setblocking(False)
         self._pending[connection.fileno()] = _Pending(connection)
         self._selector.register(connection, selectors.EVENT_READ)
@@ -161,7 +161,7 @@ class Acceptor:
         self._forget(pending)
         try:
             pending.connection = end = wrapped(pending.connection, encryption.server)
-        except OSError:  # disconnected after its token, which must not end the wait for the others
+        except OSError:  # one end disconnected after its token; keep waiting for the others
             return False
         sends, receives = hello(self._token, self._rank), hello(self._token, rank)
         pending.handshake = handshake(end, encryption, rank, sends, receives)
@@ -295,7 +295,7 @@ def _connect_all(
             try:
                 connections[lower] = _connect(endpoint, names[lower], rank, deadline, options)
             finally:
-                # a better reason, also if the peer no longer listens
+                # different encryption is the better reason, even if the peer no longer listens
                 check_same_encryption(endpoint, names[lower], encryption)
             if encryption is not None:
                 sends, receives = hello(endpoint.token, rank), hello(endpoint.token, lower)

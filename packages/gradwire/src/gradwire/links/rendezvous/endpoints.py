@@ -101,7 +101,7 @@ def _parsed(text: str, rank: int) -> Endpoint:
     return endpoint
 
 
-# The hello: on a new connection, a rank first sends the listening rank's token and its own rank.
+# The hello: the first bytes on a new connection, which are the listening rank's token and the sender's rank.
 #
 # Only a rank that reads the shared store knows the token. A connection that carries only float32 also starts
 # with float32: a power of two from 1 to 2^15 for every four bits, which no NIC changes.

@@ -84,7 +84,7 @@ def _entry(text: str) -> tuple[int, float, str]:
     return int(low), int(high or low), name.lower()
 
 
-# A TLS socket that behaves like a plain, non-blocking one in the calls that move frames.
+# A TLS socket with the interface of a plain, non-blocking one, for the calls that move frames.
 
 _RECORD_NBYTES = 1 << 14
 """The largest size of a TLS record in bytes."""
@@ -103,9 +103,9 @@ class EncryptedSocket(ssl.SSLSocket):
     """
 
     def sendmsg(self, buffers: Sequence[memoryview], *_: object) -> int:  # type: ignore[override]
-        """Send the first of ``buffers``. If it is short, fill its TLS record with bytes of the next buffer.
+        """Send the first of ``buffers``. If it is short, fill up its TLS record from the next buffer.
 
-        After ``BlockingIOError``, call it with the same bytes again, because a part of them may have been
+        After ``BlockingIOError``, call it again with the same bytes, because a part of them may have been
         sent.
         """
         first: memoryview | bytes = buffers[0]
@@ -271,7 +271,7 @@ def handshake(
         if end.server_side:
             yield from _until(lambda: end.write(sends))
         received = yield from _read(end, len(receives))
-        if not end.server_side:  # a refused client has already read the reason
+        if not end.server_side:  # a refused client has already received the reason
             yield from _until(lambda: end.write(sends))
     except OSError as error:
         raise LinkError(
