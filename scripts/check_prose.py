@@ -36,6 +36,11 @@ PHRASES = {
     r"by the kernel's hand": "'by the kernel'",
     r"(later|latest) runs?": "say what is; history belongs to the changelog",
     r"who (comes|reads|writes|waits|asks|calls|catches|knows|does not)\b": "'a caller that', 'anyone who'",
+    r"says? (what|which one) is wrong": "'return the fault'",
+    r"(is|are) none that": "'is invalid'",
+    r"one (host|rank|chunk|frame|step|byte|word|algorithm) more than": "'one more ... than'",
+    r"(0|null|None|null pointer|nothing) where\b": "'0 if ...'",
+    r"announces? (another|other)": "'declares a different ...'",
     r"is no (number|text|tensor|rank|list|count|rate|codec|size|float)\b": "'isn't a ...'",
 }
 """Unidiomatic phrases in docstrings, comments, and pages, with replacements."""
@@ -48,6 +53,8 @@ HEADLESS = re.compile(
     r"(What|Which|Who|Whoever|Those|That|Where|When|Of|For|How|So many|None of|(Return|Yield) what)\b"
 )
 """Openings that no docstring may have: the first sentence needs a noun or a verb."""
+FRAGMENT = re.compile(r"(which|whose|of which|of these|of those)\b", re.IGNORECASE)
+"""Openings that no comment beside code may have, for the same reason."""
 WORDS = {
     r"(?<!`)\b(?i:told)\b(?!`)|\b(is|are|was|were|be|been) asked\b": "'receives', 'is passed', 'requests'",
     r"\b(?i:nobody|whoever)\b": "'no rank', 'the caller', 'the peer'",
@@ -79,6 +86,7 @@ ERRORS = re.compile(r"\b(wanted|wants|came|is not to be|are not to be)\b")
 FENCE = re.compile(r"^```.*?^```|^<!--.*?-->$", re.DOTALL | re.MULTILINE)
 INLINE = re.compile(r"`+[^`]*`+|\$[^$\n]+\$")
 LINK = re.compile(r"!?\[([^\]]*)\]\([^)]*\)")
+BLOCK = re.compile(r"(?:^[ \t]*//.*\n)+", re.MULTILINE)
 BULLET = re.compile(r"\s*(?:[-*]|\d+\.) ")
 
 
@@ -162,6 +170,13 @@ def comments(source: str) -> Iterator[tuple[int, str]]:
             yield token.start[0], token.string
 
 
+def native_comments(source: str) -> Iterator[tuple[int, str]]:
+    """Yield the comments of a C++ file that have lines of their own, joined by blocks, with line numbers."""
+    for block in BLOCK.finditer(source):
+        text = re.sub(r"^[ \t]*// ?", "", block[0], flags=re.MULTILINE)
+        yield source.count("\n", 0, block.start()) + 1, text
+
+
 def texts(node: ast.AST) -> Iterator[ast.Constant]:
     """Yield the string literals below a node that are prose, except docstrings."""
     alone = {id(each.value) for each in ast.walk(node) if isinstance(each, ast.Expr)}
@@ -227,14 +242,28 @@ def check_docstring(docstring: Docstring) -> Iterator[Finding]:
         yield Finding(line, "first", text)
 
 
+def check_native(source: str) -> Iterator[Finding]:
+    """Yield the findings of a C++ file: the openings, phrases and words of comments on their own lines."""
+    for line, text in native_comments(source):
+        text = re.sub(r"\brounds?\b", "pass", text)  # the rounds of coders and fuzzers aren't steps
+        yield from check_phrases(line, text)
+        yield from check_words(line, text)
+        if HEADLESS.match(text):
+            yield Finding(line, "headless", f"{text[:50]!r}: begin with a verb, or with the noun that it is")
+
+
 def check_module(source: str) -> Iterator[Finding]:
     """Yield the findings of a Python module: its docstrings, comments, texts, errors, and parameters."""
     tree = ast.parse(source)
     for docstring in docstrings(tree):
         yield from check_docstring(docstring)
+    lines = source.splitlines()
     for line, comment in comments(source):
         yield from check_phrases(line, comment)
         yield from check_words(line, comment)
+        text = comment.lstrip("# ")
+        if FRAGMENT.match(text) and not lines[line - 1].lstrip().startswith("#"):
+            yield Finding(line, "fragment", f"{text[:50]!r}: begin with a verb, or with the noun that it is")
     for text in texts(tree):
         yield from check_words(text.lineno, str(text.value))
     in_errors = {id(text): text for node in ast.walk(tree) if is_error(node) for text in texts(node)}
@@ -275,6 +304,9 @@ def findings() -> list[tuple[Path, Finding]]:
         found += [(path, each) for path, source in sources.items() for each in check_module(source)]
         if room.name == "src":
             found += check_class_names(sources)
+    for path in (path for room in ROOT.glob("packages/*/native") for path in room.rglob("*")):
+        if path.suffix in (".cc", ".h"):
+            found += [(path, each) for each in check_native(path.read_text(encoding="utf-8"))]
     return sorted(found)
 
 

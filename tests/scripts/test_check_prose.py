@@ -84,6 +84,35 @@ def test_it_finds_sentences_without_a_head_and_words_of_our_own(source: str, rul
     assert sorted({found.rule for found in linter().check_module(source)}) == rules
 
 
+@pytest.mark.parametrize(
+    ("source", "rules"),
+    [
+        ("x = 1  # which needs no lock\n", ["fragment"]),
+        ("x = 1  # needs no lock\n", []),
+        ("# A rank waits for the peer,\n# which sends a frame.\n", []),
+        ("x = 1  # the size, or 0 where it is unknown\n", ["phrase"]),
+        ("x = 1  # expected one algorithm more than sizes\n", ["phrase"]),
+    ],
+)
+def test_it_finds_comments_that_are_fragments_or_in_foreign_word_order(source: str, rules: list[str]) -> None:
+    assert [found.rule for found in linter().check_module(source)] == rules
+
+
+@pytest.mark.parametrize(
+    ("source", "found"),
+    [
+        ("// Returns the size.\nint f();\n", []),
+        ("// Returns null, or says what is\n// wrong.\nint f();\n", [(1, "phrase")]),
+        ("int f();\n\n  // What is left of a round.\n  int g();\n", [(3, "headless")]),
+        ("// The next round of symbols.\nint f();\n", []),
+        ("// A rank is told nothing.\nint f();\n", [(1, "word")]),
+        ('const char* url = "http://which.of";  // of a page\n', []),
+    ],
+)
+def test_it_finds_phrases_of_native_comments(source: str, found: list[tuple[int, str]]) -> None:
+    assert [(each.line, each.rule) for each in linter().check_native(source)] == found
+
+
 def test_a_finding_has_its_line() -> None:
     page = "# Title\n\n```\ncode\n```\n\n- fine\n- no rank is told\n"
     assert [(found.line, found.rule) for found in linter().check_page(page)] == [(8, "word")]

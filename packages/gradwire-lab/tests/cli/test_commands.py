@@ -51,7 +51,7 @@ def test_without_a_command_it_names_the_demo(capsys: pytest.CaptureFixture[str])
         ("train --codec errbound:0.001", "power of two"),
         ("train --rate 100mbps", "expected a rate such as '100mbit'"),
         ("train --algorithm gossip", "unknown algorithm 'gossip'; choose one of backend"),
-        ("train --algorithm hierarchical:4,ring", "one algorithm more than group sizes"),
+        ("train --algorithm hierarchical:4,ring", "one more algorithm than group sizes"),
         ("train --model gpt", "expected one of mlp, hdc, wide, cnn for --model"),
         ("train --data imagenet", "expected one of digits, mnist, fashion for --data"),
         ("train --batch 5000", "at most the 1438 training images of digits, got 5000; pass at most 1436"),

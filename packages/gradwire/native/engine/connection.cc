@@ -92,7 +92,7 @@ void Connection::push(Activity& activity) {
 }
 
 void Connection::pull(bool listening, Activity& activity) {
-  while (is_receiving() || (listening && hears())) {
+  while (is_receiving() || (listening && expects_keepalive())) {
     Byte* const memory = within_frame_ ? first_open().buffer : length_.data();
     const std::size_t size = within_frame_ ? first_open().nbytes : kLengthNbytes;
     if (filled_ < size) {

@@ -79,7 +79,7 @@ class Connection {
   Incoming take_frame();
   bool is_receiving() const { return !incoming_.empty() && !incoming_.back().done && !receive_fault_; }
   // Returns whether no frame is expected, so that only a keepalive should arrive next.
-  bool hears() const { return !is_receiving() && !receive_fault_ && filled_ < kLengthNbytes; }
+  bool expects_keepalive() const { return !is_receiving() && !receive_fault_ && filled_ < kLengthNbytes; }
 
   // Sends as many bytes as the kernel accepts.
   void push(Activity& activity);

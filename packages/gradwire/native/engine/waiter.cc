@@ -22,7 +22,7 @@ void Waiter::send_due_keepalives() {
   if (activity_.sent_s >= activity_.moved_s || now - activity_.sent_s <= timeout_s_ / kSigns) return;
   activity_.sent_s = now;
   for (Peer& peer : peers_) {
-    if (peer.connection.hears()) peer.connection.pull(true, activity_);  // so that keepalives don't accumulate
+    if (peer.connection.expects_keepalive()) peer.connection.pull(true, activity_);  // so that keepalives don't accumulate
     peer.connection.send_keepalive(activity_);
   }
 }
@@ -39,7 +39,7 @@ double Waiter::move_others(Connection& own, double began) {
       each.push(activity_);
     }
     if (listening || !is_own) each.pull(listening, activity_);
-    const bool reads = each.is_receiving() || (listening && each.hears());
+    const bool reads = each.is_receiving() || (listening && each.expects_keepalive());
     const int events = (reads ? POLLIN : 0) | (each.is_sending() ? POLLOUT : 0);
     if (events != 0 || is_own) awaited_.push_back({each.descriptor(), static_cast<short>(events), 0});
   }

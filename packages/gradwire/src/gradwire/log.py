@@ -48,7 +48,7 @@ def open_log() -> None:
 
 
 def is_configured() -> bool:
-    """Return whether the application handles the lines: root or ``gradwire`` has a handler of its own."""
+    """Return whether the application handles the lines: root or ``gradwire`` has another handler."""
     own = (each for each in LOG.handlers if each is not _FALLBACK)
     return any(not isinstance(each, logging.NullHandler) for each in (*own, *logging.getLogger().handlers))
 
@@ -68,7 +68,7 @@ class _Fallback(logging.Handler):
 
 
 class _Levels(logging.Filter):
-    """The filter that applies the application's level, as if the logger had no level of its own."""
+    """The filter that applies the application's level, as if gradwire's logger had no level."""
 
     def filter(self, record: logging.LogRecord) -> bool:
         """Return whether the application, if it configures logging, shows lines of this level."""

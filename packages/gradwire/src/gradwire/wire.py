@@ -106,7 +106,10 @@ class Header:
     def unpack(cls, data: bytes) -> Header:
         """Return the header in the first 32 bytes of ``data``. Raises ``FrameError``."""
         if len(data) < HEADER_NBYTES:
-            raise FrameError(f"truncated: expected a header of {HEADER_NBYTES} bytes, got {len(data)}")
+            raise FrameError(
+                f"truncated: expected a header of {HEADER_NBYTES} bytes, got {len(data)}; use one version of "
+                "gradwire on all ranks"
+            )
         magic, version, codec_id, flags, count, nbytes, sequence, fingerprint, crc = _FIELDS.unpack_from(data)
         if magic != MAGIC:
             raise FrameError(
@@ -197,8 +200,8 @@ class Sequences:
         self._next[peer] = (number + 1) % SEQUENCES
         return number
 
-    def look(self, peer: int) -> int:
-        """Return the next frame's sequence number for ``peer``."""
+    def peek(self, peer: int) -> int:
+        """Return the next frame's sequence number for ``peer``, without incrementing it."""
         return self._next[peer]
 
     def resume(self, peer: int, number: int) -> None:
@@ -233,8 +236,8 @@ def _check_step(frame: torch.Tensor, header: Header, flags: int, step: int | Non
         payload = _payload_of(frame, header, 2 * _PLACE.size)
         if (header.count, payload.numel()) not in ((1, 8), (2, 16), (3, 16)):
             raise FrameError(
-                f"expected 1 or 2 ranks in a last frame, got {payload.numel()} bytes and the count "
-                f"{header.count}"
+                f"expected 1 or 2 ranks in a last frame, got {header.count} in {payload.numel()} bytes; use "
+                "one version of gradwire on all ranks"
             )
         raise OutOfStepError(list(_PLACE.iter_unpack(memory_of(payload))), has_left=header.count != 2)
     if (header.flags ^ flags) >> _STEP_SHIFT:
@@ -349,7 +352,10 @@ def _payload_of(frame: torch.Tensor, header: Header, most: int, suspect: str = "
         )
     payload = frame[HEADER_NBYTES : HEADER_NBYTES + size]
     if payload.numel() < size:
-        raise FrameError(f"truncated: expected a payload of {size} bytes, got {payload.numel()}")
+        raise FrameError(
+            f"truncated: expected a payload of {size} bytes, got {payload.numel()}; use one version of "
+            "gradwire on all ranks"
+        )
     if _native.crc32c(payload) != header.payload_crc32c:
         advice = suspect or "; check the memory and network cards of both hosts"
         raise FrameError(f"the payload's checksum is wrong: the payload was altered in transit{advice}")

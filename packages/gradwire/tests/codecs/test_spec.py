@@ -33,7 +33,7 @@ BAD = {
     "quantize:8,block=": "incomplete 'block='",
     "quantize:8,=5": "incomplete '=5'",
     "quantize:8,block=16,block=32": "'block' twice",
-    "quantize:8,block": "expected a value, as in 'block=1', got 'block' without one",
+    "quantize:8,block": "expected a value for 'block', got none; for example, write 'block=1'",
     "quantize:8,blocks=16": "quantize: unexpected blocks=16; for example, write 'quantize:8'",
     "quantize": "quantize: expected 4 or 8 bits after a colon, got none; for example, write 'quantize:8'",
     "quantize:7": "quantize: expected 4 or 8 bits, got 7",

@@ -150,7 +150,7 @@ def test_a_spec_has_one_canonical_form(spec: str, canonical: str) -> None:
         ("hierarchical:\u0664", "got '\u0664'"),
         (
             "hierarchical:4,ring",
-            r"one algorithm more than group sizes, got 1 for 1; for example, write",
+            r"one more algorithm than group sizes, got 1 for 1; for example, write",
         ),
         ("hierarchical:4,ring+star+star", r"got 3 for 1"),
         (

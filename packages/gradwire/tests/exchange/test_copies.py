@@ -50,13 +50,13 @@ def test_segments_are_what_all_parameters_joined_have_there(
     n = values.numel()
     segments = list(pairwise(sorted({0, *(cut % (n + 1) for cut in cuts), n})))
     for start, stop in segments:
-        copies.bring(start, stop)
+        copies.load(start, stop)
     assert torch.equal(values, joined)
     assert torch.equal(part.joined(bucket), joined)
     values += 1
     for start, stop in segments:
-        copies.bring(start, stop)  # not again
-        copies.take_back(start, stop)
+        copies.load(start, stop)  # not again
+        copies.store(start, stop)
     expected = bucket.clone()
     for start, stop in ranges:
         expected[start:stop] += 1

@@ -96,7 +96,7 @@ def test_a_repeated_last_frame_is_no_difference_of_steps(behind: bool) -> None:
     with ThreadPoolExecutor(2) as pool:
         list(pool.map(lambda exchange: exchange.all_reduce(torch.ones(100)), exchanges))
         links[0].step = 6
-        number = exchanges[1]._sent.look(0)
+        number = exchanges[1]._sent.peek(0)
         frame = (
             Framer(Plan().encoding, 100)
             .encode(torch.ones(100), number if behind else number - 1, flags_of(5))
@@ -141,7 +141,7 @@ def test_a_wait_for_no_frame_ignores_a_repeated_last_frame_and_reports_a_new_one
     with ThreadPoolExecutor(2) as pool:
         list(pool.map(lambda exchange: exchange.all_reduce(torch.ones(100)), exchanges))
     first.step = 6
-    framer, number = Framer(Plan().encoding, 100), exchanges[1]._sent.look(0)
+    framer, number = Framer(Plan().encoding, 100), exchanges[1]._sent.peek(0)
     second.isend(0, framer.encode(torch.ones(100), number - 1, flags_of(5)).frame).wait()
     arrived(first)
     first.check_steps()

@@ -54,7 +54,9 @@ def test_a_link_calls_ranks_by_their_numbers() -> None:
 def test_without_an_all_reduce_of_its_own_it_says_so() -> None:
     link = Through(loopback(1)[0])
     assert not link.HAS_ALL_REDUCE
-    with pytest.raises(NotImplementedError, match=r"^Through has no all-reduce of its own$"):
+    with pytest.raises(
+        NotImplementedError, match=r"^Through has no native all-reduce; use algorithm='ring'$"
+    ):
         link.all_reduce(torch.ones(2))
 
 

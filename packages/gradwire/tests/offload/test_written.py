@@ -7,7 +7,7 @@ import pytest
 import torch
 from torch import nn
 
-from gradwire.offload.layers import Written
+from gradwire.offload.layers import WriteDetector
 
 
 def tensors() -> list[torch.Tensor]:
@@ -22,7 +22,7 @@ def tensors() -> list[torch.Tensor]:
     ]
 
 
-def send(own: Written) -> None:
+def send(own: WriteDetector) -> None:
     with own.sending():
         pass
 
@@ -59,7 +59,7 @@ WRITES = [swap, in_place, unseen_by_torch, by_numpy, through_detached, with_fore
 def test_any_write_of_a_whole_tensor_is_found_once(write: Callable[[torch.Tensor], None]) -> None:
     for number in (0, 1):
         found, own = tensors(), None
-        own = Written(found)
+        own = WriteDetector(found)
         assert own.find() == [], "a NaN is itself"
         write(found[number])
         assert own.find() == [number]
@@ -72,7 +72,7 @@ def test_any_write_of_a_whole_tensor_is_found_once(write: Callable[[torch.Tensor
 
 def test_all_at_once_and_tensors_without_samples_are_found() -> None:
     found = tensors()
-    own = Written(found)
+    own = WriteDetector(found)
     for each in found[:4]:
         in_place(each)
     assert own.find() == [0, 1, 2, 3]
@@ -80,17 +80,17 @@ def test_all_at_once_and_tensors_without_samples_are_found() -> None:
     for each in found:
         swap(each)
     assert own.find() == [0, 1, 2, 3, 5], "the empty one has no address"
-    assert Written([]).find() == []
+    assert WriteDetector([]).find() == []
 
 
 def test_tensors_of_inference_mode_and_copies_are_served() -> None:
     with torch.inference_mode():
         found = tensors()
-        own = Written([each.detach() for each in found])
+        own = WriteDetector([each.detach() for each in found])
         assert own.find() == []
         send(own)
     found = [each.detach() for each in found]
-    own = Written(found)
+    own = WriteDetector(found)
     with torch.inference_mode():
         found[0].add_(1)
     assert own.find() == [0]
@@ -99,7 +99,7 @@ def test_tensors_of_inference_mode_and_copies_are_served() -> None:
 
 def test_until_a_block_has_sent_them_other_threads_find_them() -> None:
     found = tensors()
-    own = Written(found)
+    own = WriteDetector(found)
     in_place(found[0])
     with own.sending():
         assert own.find() == [0]

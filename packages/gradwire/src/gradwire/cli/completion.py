@@ -67,7 +67,7 @@ class Node:
 
 def nodes() -> Iterator[Node]:
     """Yield ``gradwire`` itself, and all commands and sub-commands."""
-    from gradwire.cli.main import commands  # which also imports this module's command
+    from gradwire.cli.main import commands  # imports this module's command, too
 
     known = commands()
     helps = {name: text for name, (text, _) in known.items()}

@@ -39,7 +39,7 @@ def read_rules(rules: object) -> tuple[Rule, ...]:
     """
     if isinstance(rules, str | Mapping) or not isinstance(rules, Sequence):
         raise SpecError(
-            f'codecs: expected a list of {{"match": ..., "codec": ...}}, got {shown(rules)}; pass a list'
+            f'codecs: expected a list of {{"match": ..., "codec": ...}}, got {shown(rules)}; pass [rule, ...]'
         )
     return tuple(each if isinstance(each, Rule) else _read(each) for each in rules)
 

@@ -1,4 +1,4 @@
-"""Pairwise all-reduce: every rank sends each chunk to its owner, then the sum of its own chunk to all.
+"""Pairwise all-reduce: every rank sends each chunk to its owner; each owner then sends the sum to all ranks.
 
 The bucket is cut into one chunk per rank. In step ``k`` of the reduce half, rank ``r`` sends its values of
 chunk ``r + k`` to that chunk's owner, the rank ``r + k``, and adds what it receives from rank ``r - k`` to

@@ -19,7 +19,7 @@ from gradwire.deferred import torch
 from gradwire.errors import PayloadError, TensorError
 
 
-def front_of(out: torch.Tensor | None, nbytes: int, write: Callable[[torch.Tensor], int]) -> torch.Tensor:
+def filled_part(out: torch.Tensor | None, nbytes: int, write: Callable[[torch.Tensor], int]) -> torch.Tensor:
     """Call ``write`` on ``out``, or on ``nbytes`` of new memory, and return the part that it filled."""
     if out is None:
         out = torch.empty(nbytes, dtype=torch.uint8)
@@ -44,7 +44,7 @@ def encode(symbols: torch.Tensor, out: torch.Tensor | None = None) -> torch.Tens
     [1, 160, 134, 1, 0, 0, 0, 0, 2, 0, 0, 0, 1, 7]
     """
     check_tensor(symbols, "symbols", torch.uint8)
-    return front_of(out, max_nbytes(symbols.numel()), lambda room: _native.entropy_encode(symbols, room))
+    return filled_part(out, max_nbytes(symbols.numel()), lambda room: _native.entropy_encode(symbols, room))
 
 
 def decode(payload: torch.Tensor, out: torch.Tensor) -> None:

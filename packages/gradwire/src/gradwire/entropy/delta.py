@@ -17,7 +17,7 @@ from gradwire import _native
 from gradwire._native import DeltaBody, DeltaSource, Words
 from gradwire._native.tensors import check_tensor
 from gradwire.deferred import torch
-from gradwire.entropy.coder import front_of
+from gradwire.entropy.coder import filled_part
 from gradwire.errors import PayloadError, SpecError, VersionError, shown
 
 WordName = Literal["bf16", "fp32"]
@@ -209,7 +209,7 @@ class DeltaEncoder:
         """
         header = self.header(masters, version, full=full, checked=checked)
         write = partial(self._write, masters, header, bounded=bounded)
-        return front_of(out, self.max_nbytes, write)
+        return filled_part(out, self.max_nbytes, write)
 
     def header(self, masters: torch.Tensor, version: int, *, full: bool, checked: bool) -> DeltaHeader:
         """Return the header of the next payload. Raises the errors of ``encode``."""

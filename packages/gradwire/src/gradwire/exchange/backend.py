@@ -40,7 +40,7 @@ class NativeAllReduce:
         self._reducing, self._tensor, self._ranks, self._explain = reducing, tensor, ranks, explain
 
     def wait(self, most_s: float) -> ExchangeCost:
-        """Wait up to ``most_s`` until the tensor is the average, and return the cost.
+        """Wait up to ``most_s`` seconds for the average, which replaces the tensor, and return the cost.
 
         The cost excludes time before this call, because it overlaps other work. Raises ``ExchangeError``.
         """

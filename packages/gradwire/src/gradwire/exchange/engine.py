@@ -156,7 +156,7 @@ class EngineRun:
         resources, link = self._resources, self._link
         sent, received = resources.sent, resources.received
         peers = [
-            (each.peer, *state, sent.look(each.peer), received.look(each.peer))
+            (each.peer, *state, sent.peek(each.peer), received.peek(each.peer))
             for each, state in self._connections
         ]
         codec, activity, errors = resources.framer.codec, link.activity, self._feedback.receivers
@@ -212,7 +212,7 @@ class EngineRun:
         if result.status == Status.LINK_FAILED:
             raise LinkError(f"{what}: {channel.reason_of(result.error, result.announced)}")
         frame, count = frame_of(result.refused), action.segment.stop - action.segment.start
-        sequence = (resources.received.look(action.peer) - 1) % SEQUENCES
+        sequence = (resources.received.peek(action.peer) - 1) % SEQUENCES
         payload = resources.framer.open(frame, count, sequence, resources.flags)
         resources.framer.codec.decode(payload, torch.empty(count, dtype=torch.float32, device="cpu"))
         raise ExchangeError(

@@ -146,9 +146,9 @@ class Exchange:
     def run(self, tensor: torch.Tensor, request: BucketRequest) -> ExchangeCost:
         """Exchange one bucket in place, and return the cost.
 
-        Each codec's parameters in ``request.views`` are exchanged separately, in the order of the codecs'
-        first parameters. Raises ``TensorError`` before anything is sent or changed, and ``ExchangeError`` if
-        a peer fails or disagrees.
+        The parameters in ``request.views`` are exchanged separately for each codec, in the order of the
+        codecs' first parameters. Raises ``TensorError`` before anything is sent or changed, and
+        ``ExchangeError`` if a peer fails or disagrees.
         """
         check_chunk(tensor, "tensor", on_cuda=True)
         if request.views is None:
@@ -208,7 +208,7 @@ class Exchange:
         values, residual = part.joined(tensor), part.joined_residual(request.residual)
         norms = None if request.norms is None else Norms(part.borders)
         if norms is not None and part.codec.EXACT:  # a run with an exact codec measures nothing
-            norms.look(on_host(values))
+            norms.add_gradient(on_host(values))
         measured = None if part.codec.EXACT else norms
         cost = self._run(values, replace(request, residual=residual, norms=measured))
         part.put(tensor, values)
@@ -314,7 +314,7 @@ class Exchange:
     ) -> ExchangeCost:
         """Sum an uncompressed bucket by the transport's native all-reduce."""
         if copies is not None:
-            copies.bring(0, tensor.numel())
+            copies.load(0, tensor.numel())
         feedback.begin(tensor)
         try:
             accounting = reducer.run(tensor, resources)
@@ -326,7 +326,7 @@ class Exchange:
             feedback.finished(tensor[start : start + self._segment_count], start, ranks)
         feedback.commit()
         if copies is not None:
-            copies.take_back(0, tensor.numel())
+            copies.store(0, tensor.numel())
         accounting.nonfinite = int(not feedback.finite)
         return accounting
 

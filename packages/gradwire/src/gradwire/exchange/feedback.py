@@ -1,9 +1,8 @@
 """Error feedback of one run: the encoding error, and the residual that carries it to the next step.
 
-A rank encodes an element at most once in a run: it sends either its partial sum or the finished sum, never
-both. So the residual has one value for each element. Receivers add, or adopt, the decoded value; the
-difference goes into the residual of the rank that encoded the values. So a rank's encoding error has one
-difference per element, for any number of hops.
+In a run, a rank encodes an element at most once: either its partial sum or the finished sum. Receivers add or
+adopt the decoded value, and the difference is added to the residual of the rank that encoded it. So the
+residual and the encoding error have one value per element, for any number of hops.
 """
 
 from __future__ import annotations
@@ -160,7 +159,7 @@ class MeasuredFeedback(ErrorFeedback):
 
     def begin(self, tensor: torch.Tensor) -> None:
         """Measure this rank's own gradient."""
-        self._norms.look(tensor)
+        self._norms.add_gradient(tensor)
 
     def sent(self, payload: torch.Tensor, elements: torch.Tensor, start: int) -> None:
         """Measure the encoding error of the sent values."""

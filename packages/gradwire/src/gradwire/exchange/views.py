@@ -94,7 +94,7 @@ class CodecPart:
         if self.is_in_place:
             return bucket[self.ranges[0][0] : self.ranges[-1][1]]
         values = bucket.new_empty(self.borders[-1])
-        SegmentCopies(bucket, values, self).bring(0, values.numel())
+        SegmentCopies(bucket, values, self).load(0, values.numel())
         return values
 
     def apart(self, values: torch.Tensor) -> list[torch.Tensor]:
@@ -105,7 +105,7 @@ class CodecPart:
     def put(self, bucket: torch.Tensor, values: torch.Tensor) -> None:
         """Copy ``values``, a result of ``joined``, to the bucket, unless they share its memory."""
         if not self.is_in_place:
-            SegmentCopies(bucket, values, self).take_back(0, values.numel())
+            SegmentCopies(bucket, values, self).store(0, values.numel())
 
     def joined_residual(self, residual: torch.Tensor | Residual | None) -> torch.Tensor | Residual | None:
         """Return the part of a bucket's residual for these parameters."""
@@ -157,7 +157,7 @@ class SegmentCopies:
         """The bucket, and where its parameters are, for the native engine."""
         return self._bucket, *self._part.table
 
-    def bring(self, start: int, stop: int) -> None:
+    def load(self, start: int, stop: int) -> None:
         """Copy the range ``start..stop`` of the exchanged values from the bucket.
 
         Values that were copied before are not copied again.
@@ -173,7 +173,7 @@ class SegmentCopies:
                 parts.append(self._bucket.new_zeros(zeros))
         torch.cat(parts, out=self._values[start:stop])
 
-    def take_back(self, start: int, stop: int) -> None:
+    def store(self, start: int, stop: int) -> None:
         """Copy the final values of the range ``start..stop`` to the bucket."""
         for first, count, zeros in self._part.between(start, stop):
             self._bucket[first : first + count] = self._values[start : start + count]
@@ -220,7 +220,7 @@ class ParameterViews:
 
     @cached_property
     def parts(self) -> tuple[CodecPart, ...]:
-        """The parameters of each codec, in the order of each codec's first parameter."""
+        """The parameters, grouped by codec, in the order of the codecs' first parameters."""
         ranges, numbers = [*pairwise(accumulate(self.counts, initial=0))], dict[Codec, list[int]]()
         for number, codec in enumerate(self.codecs):
             numbers.setdefault(codec, []).append(number)

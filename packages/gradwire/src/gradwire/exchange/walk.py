@@ -218,7 +218,7 @@ class ScheduleRun:
             self._stream.place = action
             elements = self._tensor[action.segment.start : action.segment.stop]
             if self._copies is not None:
-                self._copies.bring(action.segment.start, action.segment.stop)
+                self._copies.load(action.segment.start, action.segment.stop)
             if action.receives:
                 self._take_in(
                     action, elements, self._stream.receive(self._resources.framer, elements.numel())
@@ -242,10 +242,10 @@ class ScheduleRun:
     def _finish_alone(self) -> None:
         """Finish the bucket of a rank without peers, whose schedule has no steps."""
         if self._copies is not None:
-            self._copies.bring(0, self._tensor.numel())
+            self._copies.load(0, self._tensor.numel())
         self._feedback.finished(self._tensor, 0)
         if self._copies is not None:
-            self._copies.take_back(0, self._tensor.numel())
+            self._copies.store(0, self._tensor.numel())
 
     def _encoded(self, action: Action, elements: torch.Tensor) -> Outgoing:
         finished = action.do is Do.PUBLISH
@@ -273,7 +273,7 @@ class ScheduleRun:
         elif action.do is Do.PUBLISH:
             self._feedback.published(payload, elements, start, self._ranks)
             if self._copies is not None:
-                self._copies.take_back(start, action.segment.stop)
+                self._copies.store(start, action.segment.stop)
 
     def _take_in(self, action: Action, elements: torch.Tensor, incoming: Incoming) -> None:
         frame, payload, buffer, sequence = incoming
@@ -285,7 +285,7 @@ class ScheduleRun:
         else:
             self._feedback.received(payload, elements, action.segment.start, self._ranks)
             if self._copies is not None:
-                self._copies.take_back(action.segment.start, action.segment.stop)
+                self._copies.store(action.segment.start, action.segment.stop)
         self._accounting.decode_s += perf_counter() - start
         if not action.keep:
             self._resources.incoming.give(buffer)

@@ -70,7 +70,7 @@ class Reducing(Protocol):
     """A native all-reduce in flight."""
 
     def wait(self, most_s: float) -> None:
-        """Wait up to ``most_s`` until the tensor is the sum. Raises ``LinkError``."""
+        """Wait up to ``most_s`` seconds for the sum, which replaces the tensor. Raises ``LinkError``."""
 
 
 class Link(ABC):
@@ -133,7 +133,7 @@ class Link(ABC):
         if number is None:
             return False
         had = any(each.has_had(peer, number) for each in counted)
-        return had and all(each.look(peer) != number for each in counted)
+        return had and all(each.peek(peer) != number for each in counted)
 
     @property
     def begins_all_reduces(self) -> bool:

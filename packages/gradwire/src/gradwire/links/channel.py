@@ -210,7 +210,7 @@ class Channel:
         return Operation(link=link, channel=self, what=what, frame=frame, views=views, done=done)
 
     @property
-    def hears(self) -> bool:
+    def expects_keepalive(self) -> bool:
         """Whether this end expects no frame, so that only a keepalive should arrive next."""
         return not (self.incoming or self._is_mute or self._is_lent or self._filled == _LENGTH.size)
 
@@ -254,7 +254,7 @@ class Channel:
 
     def peek(self, nbytes: int) -> bytes:
         """Return the first bytes of a frame that has arrived before its receive, without consuming them."""
-        if self.hears:
+        if self.expects_keepalive:
             self.pull(listening=True)
         is_busy = self.incoming or self._is_lent or self._is_mute or self._payload is not None
         if is_busy or self._filled < _LENGTH.size:
@@ -289,7 +289,7 @@ class Channel:
     def pull(self, listening: bool = False) -> None:
         """Receive arrived bytes of awaited frames and, if listening, keepalives before other frames."""
         try:
-            while self.incoming or (listening and self.hears):
+            while self.incoming or (listening and self.expects_keepalive):
                 memory = self._length if self._payload is None else self._payload
                 if self._filled < len(memory):
                     nbytes = self.socket.recv_into(memory[self._filled :])
@@ -300,7 +300,7 @@ class Channel:
                 if self._payload is not None:
                     self._activity.moved_at = time.monotonic()
                 if self._filled == len(memory):
-                    self._go_on()
+                    self._advance()
         except (BlockingIOError, InterruptedError):
             self._wake_at(1 if self._payload is None else len(self._payload) - self._filled)
         except OSError as error:
@@ -314,7 +314,7 @@ class Channel:
         if not self.has_waiter:
             self.socket.close()
 
-    def _go_on(self) -> None:
+    def _advance(self) -> None:
         """Advance from a length to its frame, if a receive awaits it, or from a frame to the next length."""
         if self._payload is not None:
             self.incoming.popleft().done = True

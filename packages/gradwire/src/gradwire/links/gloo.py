@@ -48,7 +48,7 @@ class Reduction:
         return self.is_over
 
     def wait(self, most_s: float = inf) -> None:
-        """Wait up to ``most_s`` until the tensor is the sum. Raises ``LinkError``."""
+        """Wait up to ``most_s`` seconds for the sum, which replaces the tensor. Raises ``LinkError``."""
         until, ended, ranks = time.monotonic() + most_s, inf, self._ranks
         try:
             while not self._ends_soon():

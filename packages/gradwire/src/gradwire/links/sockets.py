@@ -153,7 +153,7 @@ class SocketLink(Link):
         """Send keepalives to all ranks."""
         for channel in list(self._channels.values()):
             with channel.turn:
-                if channel.hears:  # an awaited frame is left to the waiting thread
+                if channel.expects_keepalive:  # an awaited frame is left to the waiting thread
                     channel.pull(listening=True)  # so that received keepalives don't accumulate
                 channel.send_keepalive(self)
 
@@ -174,7 +174,7 @@ class SocketLink(Link):
                     each.push()
                 if listening or each is not own:
                     each.pull(listening)
-                reads = each.incoming or (listening and each.hears)
+                reads = each.incoming or (listening and each.expects_keepalive)
                 events = (select.POLLIN if reads else 0) | (select.POLLOUT if each.outgoing else 0)
                 if events or each is own:
                     poll.register(each.fd, events)

@@ -97,7 +97,7 @@ class AWP(Policy):
                 "or raise max_bits"
             )
         self.threshold = None if threshold == AUTO else threshold
-        self._watch = _Watch() if threshold == AUTO else None
+        self._watch = _Measurement() if threshold == AUTO else None
         self.watched = _WATCHED_INTERVALS * interval if watched is None else watched
         self.interval = interval
         self.step_bits, self.start_bits, self.max_bits = step_bits, start_bits, max_bits
@@ -153,7 +153,7 @@ class AWP(Policy):
         if self._watch.batches >= self.watched and self._watch.count:
             self.threshold = self._watch.total / self._watch.count
             self.bits = [self.start_bits] * len(self.bits)
-            self._watch = _Watch()
+            self._watch = _Measurement()
 
     def _check_changes(self, changes: Sequence[float], threshold: float) -> None:
         """Warn once, after the first interval, if nearly all changes were below the measured threshold."""
@@ -196,12 +196,12 @@ class AWP(Policy):
             self.threshold, (batches, count, total) = given.get(
                 "auto", pair(optional(real()), rows(real(), 3))
             )
-            self._watch = _Watch(int(batches), int(count), total)
+            self._watch = _Measurement(int(batches), int(count), total)
         self.bits, self.counts, self._norms = self.allowed(bits), [*counts], [*norms]
 
 
 @dataclass
-class _Watch:
+class _Measurement:
     """The counts of a measurement: batches, changes, and changes below the threshold.
 
     Without a threshold, the sum of changes replaces the last count.

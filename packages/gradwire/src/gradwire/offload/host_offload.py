@@ -23,7 +23,7 @@ from gradwire.devices import on_host
 from gradwire.errors import DeviceError, SpecError, StateError
 from gradwire.fields import Source, anything, one_of, optional, rows
 from gradwire.offload.gradients import GradientReturn
-from gradwire.offload.layers import Layer, OffloadLedger, Written, check_masters, check_optimizer
+from gradwire.offload.layers import Layer, OffloadLedger, WriteDetector, check_masters, check_optimizer
 from gradwire.offload.policies import FORMATS, Policy, policy_of
 from gradwire.offload.replicas import DeviceEnd, DeviceLike, Residents, replicas_of, split_layers
 from gradwire.offload.sender import Sender
@@ -145,7 +145,7 @@ class HostOffload:
         self._lock = threading.RLock()  # held during sends, because several threads may run replicas
         self._stale, self._buffers_stale = True, False
         self._masters = [each for layer in self._layers for each in layer.masters]
-        self._written, self._buffers_written = Written(self._masters), Written([*model.buffers()])
+        self._written, self._buffers_written = WriteDetector(self._masters), WriteDetector([*model.buffers()])
         self._hooks = [*self._register_hooks()]
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any:

@@ -210,7 +210,7 @@ class _Snapshot(NamedTuple):
     bits: torch.Tensor
 
 
-class Written:
+class WriteDetector:
     """A detector of writes to host tensors since they were last sent.
 
     In-place operations increase a tensor's version, and assigning ``tensor.data`` changes its address. Writes

@@ -274,7 +274,7 @@ class Sender:
 def _split(counts: Sequence[int], nbytes: int) -> Iterator[range]:
     """Yield ranges of consecutive layers with at most ``nbytes`` in float32.
 
-    A larger layer is a range of its own.
+    A larger layer is a separate range.
     """
     begin, held = 0, 0
     for number, count in enumerate(counts):

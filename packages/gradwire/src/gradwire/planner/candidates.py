@@ -30,7 +30,7 @@ from gradwire.wire import MAX_FRAME_NBYTES
 # The workload that determines a step's time: the sizes of gradients, and the seconds of computation.
 
 PIECE_COUNT, MOST_PIECES = 1 << 18, 1024
-"""The assumed division of a model of which only the size is known: parameters of 1 MiB, but at most 1024."""
+"""The assumed layers of a model given by its size: parameters of 1 MiB, or at most 1024 larger ones."""
 
 
 LOCAL_UPDATES = 2.5
@@ -141,7 +141,7 @@ def no_model(found: object) -> SpecError:
     """Return the error to raise if ``found`` doesn't describe a model."""
     return SpecError(
         "expected a torch.nn.Module, a list of parameters, a number of parameters (25.6M), or a factory "
-        f"package.module:name, got {found!r:.60}"
+        f"package.module:name, got {found!r:.60}; pass one of these"
     )
 
 

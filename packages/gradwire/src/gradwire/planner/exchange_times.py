@@ -221,7 +221,7 @@ class ReplayEffort:
 
 USUAL = ReplayEffort()
 QUICK = ReplayEffort(frames=200, segments=1, per_octave=1)
-"""The effort between two steps of a run: up to four ranks, a replay takes less than 10 ms."""
+"""The effort of replays between two training steps: with up to four ranks, a replay takes less than 10 ms."""
 
 
 class Family:

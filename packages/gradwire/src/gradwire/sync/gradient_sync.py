@@ -72,7 +72,7 @@ class GradientSync:
         self._counted = StepCost(0)  # by ``count``, in the current step
         self._active: int | None = None
         self._is_in_step = self._has_begun = self._may_start_native = False
-        self._begun_lanes = set[SyncContext]()  # whose thread has a bucket of this step
+        self._begun_lanes = set[SyncContext]()  # contexts whose thread has a bucket of this step
         context.link.step = context.step
         begin_watching(context, self._observers)
 

@@ -161,7 +161,7 @@ class Environment:
 # The costs of the transport's native all-reduce (``collectives.backend``).
 
 MESSAGE_S = 30e-6
-"""The cost of a message of Gloo's native all-reduce at either end, without Python and without frames."""
+"""The seconds that a message of Gloo's native all-reduce costs at either end, without Python or frames."""
 
 
 def as_seen_by(algorithm: str, environment: Environment) -> Environment:

@@ -204,14 +204,14 @@ def measure(
         _follow(pair)
         return ()
     leader = _Leader(pair, effort)
-    leader.meet()
+    leader.measure_trip()
     points: list[Point] = []
     for nbytes in effort.sizes:
         if points and _transfer_s(points) > 5 * effort.time_s:
             break
         points.append(leader.point(nbytes))
         show(points[-1])
-    leader.dismiss()
+    leader.finish()
     return tuple(points)
 
 
@@ -228,7 +228,7 @@ class _Leader:
         self._pair, self._effort = pair, effort
         self._trip_s, self._opened_nbytes_per_s = 0.0, 0.0  # measured with TCP's window open
 
-    def meet(self) -> None:
+    def measure_trip(self) -> None:
         """Measure the round trip of a byte on the idle link."""
         self._trip_s = min(self._trips(1, 3))
 
@@ -241,7 +241,7 @@ class _Leader:
         time.sleep(min(_SETTLE_S, time.perf_counter() - began))
         return Point(nbytes, self._time_s(nbytes, rate), rate, duplex_rate)
 
-    def dismiss(self) -> None:
+    def finish(self) -> None:
         """Send the other rank the end of the measurement."""
         self._pair.tell(_ORDER.pack(_END, 0, 0))
 

@@ -97,7 +97,7 @@ def replaying(
         yield
     first_terms = world if half == "broadcast" else 1
     environment = as_seen_by(algorithm, environment)
-    return (yield from _Machinery(orders, environment.cost(codec), environment, first_terms, lanes).run())
+    return (yield from _EventLoop(orders, environment.cost(codec), environment, first_terms, lanes).run())
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -189,7 +189,7 @@ _EVENTS_AT_ONCE = 256
 """The number of events in a piece of a replay; each takes a few microseconds."""
 
 
-class _Machinery:
+class _EventLoop:
     """The event loop of a replay, which runs the events of its ranks, cores, and streams in time order."""
 
     def __init__(
@@ -232,13 +232,13 @@ class _Machinery:
             if number % _EVENTS_AT_ONCE == 0:
                 yield
             if isinstance(subject, _Rank):
-                self._go_on(subject, now)
+                self._continue(subject, now)
             elif isinstance(subject, ReplayStream):
                 frame = self._streams.pass_first(subject, version, now)
                 if frame is not None:
                     self._leave(frame, now)
             elif subject.left_s is None:
-                self._set_off(subject, now)
+                self._depart(subject, now)
             else:
                 self._arrive(subject, now)
         stuck = [rank.number for rank in self._ranks if rank.at < len(rank.moves) or rank.in_flight]
@@ -249,7 +249,7 @@ class _Machinery:
         self._count += 1
         heapq.heappush(self._events, (when, self._count, subject, version))
 
-    def _go_on(self, rank: _Rank, now: float) -> None:
+    def _continue(self, rank: _Rank, now: float) -> None:
         """Run a rank's thread as far as possible at ``now``, and schedule it for the rest."""
         if rank.at == len(rank.moves):
             rank.times.wait_s = max(0.0, now - rank.times.work_s)
@@ -338,7 +338,7 @@ class _Machinery:
         """
         rank.posted_up_to = rank.to_post.popleft().order if rank.to_post else (math.inf, 0.0)
 
-    def _set_off(self, frame: _Frame, now: float) -> None:
+    def _depart(self, frame: _Frame, now: float) -> None:
         """Add a frame to its stream once the frames before it have left the host."""
         stream = self._network.stream(frame)
         if not frame.queued:

@@ -123,7 +123,7 @@ def shared_token(
             raise
         except TimeoutError as error:
             absent = found.absent()
-            text = did_not_come([names[each] for each in absent])
+            text = absent_text([names[each] for each in absent])
             raise AbsentError(f"{doing}{text}: no progress within {timeout_s:g} s", absent) from error
         check_same_version(versions, names, attempt.version, doing)
         attempt.shared = found.shared
@@ -131,7 +131,7 @@ def shared_token(
     return attempt.shared
 
 
-def did_not_come(names: Iterable[str]) -> str:
+def absent_text(names: Iterable[str]) -> str:
     """Return the text " (rank 1 and rank 2 did not join)", or "" without names."""
     text = " and ".join(names)
     return f" ({text} did not join)" if text else ""

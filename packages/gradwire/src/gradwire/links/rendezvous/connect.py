@@ -29,7 +29,7 @@ from gradwire.errors import LinkError, LinkTimeoutError
 from gradwire.launch.addresses import remedy, with_port
 from gradwire.launch.store import StoreError
 from gradwire.links.rendezvous import endpoints as rendezvous_hello
-from gradwire.links.rendezvous.attempt import check_same_encryption, did_not_come
+from gradwire.links.rendezvous.attempt import absent_text, check_same_encryption
 from gradwire.links.rendezvous.endpoints import TOKEN_NBYTES, Endpoint, Endpoints, NotInTimeError, hello
 from gradwire.links.rendezvous.options import SocketOptions, congestion, leaves_by
 from gradwire.links.rendezvous.tls import Encryption, encrypted, handshake, wrapped
@@ -133,10 +133,12 @@ class Acceptor:
                 return
             name = self._endpoints.names[pending.rank]
             check_same_encryption(self._endpoints.find(pending.rank), name, self._encryption)
-            if self._encryption is not None and not self._began(pending, pending.rank, self._encryption):
+            if self._encryption is not None and not self._begins_handshake(
+                pending, pending.rank, self._encryption
+            ):
                 return
         assert pending.rank is not None
-        if pending.handshake is not None and not self._went_on(pending, pending.handshake):
+        if pending.handshake is not None and not self._continues_handshake(pending, pending.handshake):
             return
         self._forget(pending)
         if pending.rank in connections:  # another connection was verified first
@@ -156,8 +158,8 @@ class Acceptor:
         pending.received += more
         return not more or len(pending.received) == self._hello_nbytes
 
-    def _began(self, pending: _Pending, rank: int, encryption: Encryption) -> bool:
-        """Prepare the TLS handshake; return whether the other end is still connected."""
+    def _begins_handshake(self, pending: _Pending, rank: int, encryption: Encryption) -> bool:
+        """Prepare the TLS handshake, and return whether the other end is still connected."""
         self._forget(pending)
         try:
             pending.connection = end = wrapped(pending.connection, encryption.server)
@@ -169,8 +171,8 @@ class Acceptor:
         self._selector.register(end, selectors.EVENT_READ)
         return True
 
-    def _went_on(self, pending: _Pending, steps: Generator[int, None, None]) -> bool:
-        """Continue the handshake without blocking; return whether the rank is verified."""
+    def _continues_handshake(self, pending: _Pending, steps: Generator[int, None, None]) -> bool:
+        """Continue the handshake without blocking, and return whether the rank is verified."""
         try:
             self._selector.modify(pending.connection, _EVENTS[next(steps)])
         except StopIteration:
@@ -266,7 +268,7 @@ def connect_ranks(
             each.close()
         if not isinstance(error, (OSError, LinkError)) or isinstance(error, StoreError):
             raise  # the store's error is complete
-        raise _explained(error, what, did_not_come(endpoints.absent()), timeout_s) from error
+        raise _explained(error, what, absent_text(endpoints.absent()), timeout_s) from error
     for each in connections.values():
         each.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
         each.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)

@@ -89,7 +89,7 @@ def _entry(text: str) -> tuple[int, float, str]:
 _RECORD_NBYTES = 1 << 14
 """The largest size of a TLS record in bytes."""
 _GONE = (ssl.SSL_ERROR_EOF, ssl.SSL_ERROR_SYSCALL, ssl.SSL_ERROR_ZERO_RETURN)
-"""The error numbers of an ended connection.
+"""The error numbers that mean the end of a connection.
 
 With OpenSSL 3.5, one of these errors is a plain ``SSLError``.
 """

@@ -45,7 +45,7 @@ def measure(_options: StudyTable1Options, cell: Cell) -> Mapping[str, Any]:
     from gradwire_lab.closed_forms.formulas import AlphaBetaGamma
     from gradwire_lab.closed_forms.network import Network
 
-    is_server = cell["algorithm"] == "parameter server"  # one host more than workers
+    is_server = cell["algorithm"] == "parameter server"  # one more host than workers
     collective = collectives.get("star" if is_server else cell["algorithm"])
     world = cell["servers"] + is_server
 
