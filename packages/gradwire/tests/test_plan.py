@@ -233,7 +233,7 @@ def test_the_default_is_an_uncompressed_ring() -> None:
         ),
         (
             {"segment_nbytes": 1 << 30},
-            rf"at most {MAX_FRAME_NBYTES} bytes, .* choose smaller segments",
+            rf"at most {MAX_FRAME_NBYTES} bytes, .* choose a smaller segment_nbytes",
         ),
     ],
 )

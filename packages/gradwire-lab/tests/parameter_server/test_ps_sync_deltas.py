@@ -258,7 +258,7 @@ def test_what_does_not_fit_is_refused(run_exchanges: Ranks, make_model: MakeMode
                 "delta",
                 "delta: expected the receivers' format, fp32 or bf16, got ''",
             ),
-            (Plan(parse("quantize:4"), "star", 1 << 26), "delta:fp32", "choose smaller segments"),
+            (Plan(parse("quantize:4"), "star", 1 << 26), "delta:fp32", "choose a smaller segment_nbytes"),
             (
                 Plan(exchange="sharded"),
                 "delta:fp32",

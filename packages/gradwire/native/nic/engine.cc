@@ -58,7 +58,7 @@ Engine::Engine(const Codec& codec, unsigned tos, bool merges)
 void Engine::to_link(Frame frame, const Emit& emit) {
   to_link_.counters.add(Count::frames_in);
   to_link_.counters.add(Count::bytes_in, frame.size);
-  frame.offload.flags &= kNeedsChecksum;  // nothing else has a meaning for what is sent
+  frame.offload.flags &= kNeedsChecksum;  // other flags have no meaning in sent frames
   Packet packet;
   if (!parse(frame.data, frame.size, packet) || packet.protocol() != kTcp) {
     return pass(to_link_, frame, Count::raw_other, emit);
@@ -82,7 +82,7 @@ void Engine::to_link(Frame frame, const Emit& emit) {
 void Engine::to_host(Frame frame, const Emit& emit) {
   to_host_.counters.add(Count::frames_in);
   to_host_.counters.add(Count::bytes_in, frame.size);
-  frame.offload.flags &= kNeedsChecksum;  // nothing else has a meaning for what is sent
+  frame.offload.flags &= kNeedsChecksum;  // other flags have no meaning in sent frames
   if (claims_compressed(frame.data, frame.size, tos_)) {
     if (restore(frame, emit) != nullptr) to_host_.counters.add(Count::malformed);
     return;

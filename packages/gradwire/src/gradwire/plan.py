@@ -138,7 +138,7 @@ class Plan:
             if longest_nbytes > MAX_FRAME_NBYTES:
                 raise SpecError(
                     f"expected frames of at most {MAX_FRAME_NBYTES} bytes, got up to {longest_nbytes} for a "
-                    f"segment of {self.segment_nbytes} bytes with {encoding}; choose smaller segments"
+                    f"segment of {self.segment_nbytes} bytes with {encoding}; choose a smaller segment_nbytes"
                 )
 
     def _check_offload(self) -> None:

@@ -66,7 +66,8 @@ def attach_and_close() -> list[list[torch.Tensor]]:
         else:
             with gradwire.attach_fsdp(model, attached) as handle:
                 with pytest.raises(
-                    AttachError, match="got 'root', which is attached; close the earlier attachment"
+                    AttachError,
+                    match=r"got 'root', which is attached; call close\(\) on the earlier Attached",
                 ):
                     gradwire.attach_fsdp(model)
                 step(model)

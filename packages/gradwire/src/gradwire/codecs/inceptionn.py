@@ -16,7 +16,7 @@ _EXPECTED = "a power of two from 2^-20 to 2^-1"
 
 @dataclass(frozen=True)
 class Inceptionn(NativeCodec):
-    """Four size classes by exponent, with 0, 8, 16, or all 32 bits of a value.
+    """Truncated values in four size classes by exponent: 0, 8, 16, or all 32 bits of a value.
 
     Formula: with the threshold 2^-k and mid = ceil(k / 2) - k: |x| < 2^-k takes no bits and becomes 0; up to
     2^mid, x takes 8 bits, sign and 7 fraction bits; below 1, it takes 16 bits, sign and 15 fraction bits;

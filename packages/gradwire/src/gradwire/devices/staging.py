@@ -185,7 +185,7 @@ class ResidentStream(Stream):
         self._stream.complete(future, result)
 
 
-# The device of a tensor; nothing else decides it.
+# The device of a tensor, which only ``device_of`` determines.
 
 
 def device_of(tensor: torch.Tensor) -> Device:

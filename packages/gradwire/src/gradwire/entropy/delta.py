@@ -324,7 +324,7 @@ class DeltaDecoder:
             )
         if header.plain and nbytes != header.nbytes + weights.nbytes:
             raise PayloadError(
-                f"expected a plain copy of {weights.nbytes} bytes for {weights.numel()} weights, got "
+                f"expected an uncoded copy of {weights.nbytes} bytes for {weights.numel()} weights, got "
                 f"{nbytes - header.nbytes} bytes; send a full copy"
             )
 

@@ -178,7 +178,7 @@ def _check(units: list[Unit], plan: Plan, weights: Codec | None, strict: bool) -
         if any(isinstance(each, GatherWeights | ScatterGradients | ReplicaGroup) for each in held):
             raise AttachError(
                 f"attach_fsdp: expected modules without gradwire, got {unit.name!r}, which is attached; "
-                "close the earlier attachment"
+                "call close() on the earlier Attached"
             )
     if plan.pipeline != 1:
         raise SpecError(

@@ -54,7 +54,7 @@ def sample_kernel(x, n, rank, state, SAMPLE: tl.constexpr):
     smaller. The sampled positions drift along the chunk, so that they are not all in one column of a matrix.
     """
     each = tl.arange(0, SAMPLE)
-    drift = ((each * 40503) & 0xFFFF).to(tl.int64)  # multiples of the golden ratio, of 2^16
+    drift = ((each * 40503) & 0xFFFF).to(tl.int64)  # multiples of the golden ratio, in units of 2^-16
     spread = (each.to(tl.int64) * n + ((drift * n) >> 16)) // SAMPLE
     at = tl.where(tl.full([1], 0, tl.int64) + n > SAMPLE, spread, each)
     magnitude = _magnitudes(tl.load(x + at, mask=each < n, other=0))

@@ -1,8 +1,8 @@
 """One connection to a peer, with its frames in flight.
 
-A frame is sent after its length. Marked connections carry the floats at the end of frames. On a link with
-marked connections (``gradwire.links.sockets``), the end of a frame may be sent on the marked one, without a
-length; the upper half of the frame's length is its size.
+A frame is sent after its length. On a link with marked connections (``gradwire.links.sockets``), the floats
+at the end of a frame may be sent on the marked one, without a length. The upper half of the frame's length is
+then their size.
 """
 
 from __future__ import annotations

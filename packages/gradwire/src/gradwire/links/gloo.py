@@ -191,7 +191,7 @@ class GlooAllReduce:
 
 def _translated(error: Exception, what: str, timeout_s: float) -> LinkError:
     """Return the ``LinkError`` that corresponds to the text of an error of Gloo."""
-    text = str(error).partition("] ")[2] or str(error)  # after the line of Gloo's source
+    text = str(error).partition("] ")[2] or str(error)  # the text after Gloo's source line
     if "timed out" in text.lower() or "timeout" in text.lower():
         return LinkTimeoutError(f"{what}: no progress within {timeout_s:g} s")
     return LinkError(f"{what}: {text.partition('. ')[0]}")

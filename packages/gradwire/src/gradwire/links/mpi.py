@@ -65,7 +65,7 @@ def load_mpi() -> Any:
     """Import mpi4py, which starts MPI, and check that links can use it. Raises ``LinkError``."""
     try:
         from mpi4py import MPI
-    except (ImportError, RuntimeError) as error:  # no mpi4py, or no library behind it
+    except (ImportError, RuntimeError) as error:  # no mpi4py, or no MPI library
         raise LinkError(
             f"a link over MPI needs mpi4py and an MPI library, got an error ({reason(error)}); "
             f"{how_to_install('mpi')}, and pip install mpich if the machine has no MPI"
@@ -207,7 +207,7 @@ class _Message:
             in_time = poll(lambda: self._is_done() or link.has_left(self.peer), limit_s, active_at)
             if in_time and not poll(self._is_done, _GRACE_S):
                 raise LinkError(f"{self.what}: {link.name_of(self.peer)} has closed its link")
-        except RuntimeError as error:  # mpi4py's exception is one
+        except RuntimeError as error:  # mpi4py's exceptions are RuntimeErrors
             raise LinkError(f"{self.what}: {reason(error)}") from error
         if self.nbytes is None:
             raise LinkTimeoutError(f"{self.what}: no progress within {limit_s:g} s")

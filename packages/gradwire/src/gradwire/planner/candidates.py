@@ -120,7 +120,7 @@ class Workload:
         From 2 steps up, the time includes the eager pipeline's local update. ``shards`` is the number of
         ranks that divide the update among them.
         """
-        replays = pipeline - 2  # of local gradients, except the first
+        replays = pipeline - 2  # of all local gradients but the first
         update_s = self.update_s * (1 + LOCAL_UPDATES + replays if pipeline > 1 else 1 / shards)
         return self.forward_s + self.backward_s + update_s
 

@@ -25,7 +25,7 @@ _NETWORK = "/proc/self/ns/net"
 class HostMap:
     """The host, the machine, and the kind of processor of each rank; equal on all ranks.
 
-    On a testbed, all hosts share a machine. Elsewhere, each host is one.
+    In a testbed, all hosts share one machine. Elsewhere, each host is a separate machine.
     """
 
     hosts: tuple[bytes, ...]

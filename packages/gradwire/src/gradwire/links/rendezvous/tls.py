@@ -31,7 +31,7 @@ from gradwire.errors import LinkError, LinkTimeoutError, shown
 # ``GRADWIRE_TLS_NAMES`` maps ranks to the names in their certificates: ``0-7=host1, 8-15=host2, *=spare``.
 #
 # A name is compared with the certificate's alternative names (of hosts and addresses), or with its common
-# name if it has none. Case doesn't matter, and a ``*`` in a certificate is no wildcard. A rank with several
+# name if it has none. Case doesn't matter, and a ``*`` in a certificate isn't a wildcard. A rank with several
 # entries may present any of their names. Ranks are global ranks of ``torch.distributed``.
 
 NAMES = "GRADWIRE_TLS_NAMES"
