@@ -208,7 +208,7 @@ class Exchange:
         values, residual = part.joined(tensor), part.joined_residual(request.residual)
         norms = None if request.norms is None else Norms(part.borders)
         if norms is not None and part.codec.EXACT:  # a run with an exact codec measures nothing
-            norms.add_gradient(on_host(values))
+            norms.add_own(on_host(values))
         measured = None if part.codec.EXACT else norms
         cost = self._run(values, replace(request, residual=residual, norms=measured))
         part.put(tensor, values)

@@ -159,7 +159,7 @@ class MeasuredFeedback(ErrorFeedback):
 
     def begin(self, tensor: torch.Tensor) -> None:
         """Measure this rank's own gradient."""
-        self._norms.add_gradient(tensor)
+        self._norms.add_own(tensor)
 
     def sent(self, payload: torch.Tensor, elements: torch.Tensor, start: int) -> None:
         """Measure the encoding error of the sent values."""

@@ -61,7 +61,7 @@ class Norms:
         """Set all sums to 0."""
         self.sums.zero_()
 
-    def add_gradient(self, gradient: torch.Tensor) -> None:
+    def add_own(self, gradient: torch.Tensor) -> None:
         """Add the squares of this rank's gradient, which is the whole bucket."""
         _native.sum_norms(Pass.LOOK, gradient, gradient, 0, self.borders, self.own)
 
