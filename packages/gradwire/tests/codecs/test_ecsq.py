@@ -277,13 +277,13 @@ def test_a_block_with_a_nan_leaves_the_others_alone(roundtrip: Roundtrip) -> Non
         (18, 0x7F, "a scale is invalid"),  # another NaN
         (17, 3, "unknown mode"),  # bytes have no table of nibbles
         (22, 0x10, "the unused half of its last code"),
-        (22, 0x08, "raw block has another number"),  # an escape that is not there
+        (22, 0x08, "raw block has a different number"),  # an escape that is not there
         (19, 3, "the table of a block is malformed"),
         (19, 4, "unknown mode"),
-        (4, 5, "another number of bytes"),
+        (4, 5, "do not add up"),
         (4, 1, "unknown mode"),  # codes that begin a byte too early
         (12, 0, "a block is empty"),
-        (0, 20, "directory announces another number of bytes"),
+        (0, 20, "its section sizes do not add up"),
     ],
 )
 def test_what_no_encoder_writes_is_refused(at: int, byte: int, reason: str) -> None:

@@ -134,7 +134,7 @@ def test_every_truncation_is_refused() -> None:
         payload = encode(skewed(n, 9))
         for nbytes in range(len(payload)):
             assert "expected an entropy coding" in str(outcome(payload[:nbytes], n))
-        assert "another number of bytes" in str(outcome(payload + b"\0", n))
+        assert "do not add up" in str(outcome(payload + b"\0", n))
 
 
 def test_single_flipped_bits_are_refused_or_decode_alike() -> None:
@@ -186,13 +186,13 @@ def test_states_out_of_range_are_refused() -> None:
     table = bytes([224, 0, 224, 0])
     for state in (0, 1, (1 << 16) - 1):
         stream = state.to_bytes(4, "little") + (1 << 16).to_bytes(4, "little") * 31
-        assert "do not lead back" in str(outcome(coded(64, table, stream), 64))
+        assert "do not end in their initial states" in str(outcome(coded(64, table, stream), 64))
 
 
 def test_other_lengths_versions_and_dtypes_are_refused() -> None:
     payload = encode(skewed(100, 4))
-    assert "another number of symbols" in str(outcome(payload, 99))
-    assert "the version of this format" in str(outcome(b"\2" + payload[1:], 100))
+    assert "a different number of symbols" in str(outcome(payload, 99))
+    assert "its version byte is not 1" in str(outcome(b"\2" + payload[1:], 100))
     with pytest.raises(TensorError, match="uint8"):
         entropy.encode(torch.zeros(4))
     with pytest.raises(TensorError, match="expected at least 1013 bytes in out, got 10"):

@@ -44,7 +44,7 @@ def test_any_header_comes_back(
 def test_truncated_headers_are_refused() -> None:
     data = DeltaHeader(word_nbytes=2, n=1, version=2, base=1, check=3).write()
     for nbytes in range(len(data)):
-        with pytest.raises(PayloadError, match="it ends within"):
+        with pytest.raises(PayloadError, match=r"its (header of 28 bytes|hash) is truncated"):
             read(data[:nbytes])
 
 

@@ -201,7 +201,7 @@ def test_one_block_is_a_chunk_without_blocks(n: int) -> None:
 def test_no_values_have_no_blocks() -> None:
     assert encode_on_all_targets(np.zeros(0, np.float32), 1.0, 64) == b""
     assert len(decode(b"", np.zeros(0, np.float32), 64)) == 0
-    with pytest.raises(PayloadError, match="another number of bytes"):
+    with pytest.raises(PayloadError, match="a different number of bytes"):
         decode(b"\1", np.zeros(0, np.float32), 64)
 
 
@@ -229,12 +229,12 @@ def test_malformed_blocks_are_refused_and_nothing_is_written() -> None:
     x = layers(203, 64)
     payload = encode(x, 0.25, 64)
     exponents, tags = 4, 51
-    cuts = {0: "it is empty", 1: "within its exponent", exponents: "within its tags"}
-    cuts |= {exponents + tags: "another number", len(payload): ""}
+    cuts = {0: "it is empty", 1: "exponent bytes are truncated", exponents: "tags are truncated"}
+    cuts |= {exponents + tags: "a different number", len(payload): ""}
     for (first, reason), (end, _) in pairwise(cuts.items()):
         for nbytes in range(first, end):
             assert_refused(payload[:nbytes], len(x), 64, reason)
-    assert_refused(payload + b"\0", len(x), 64, "another number")
+    assert_refused(payload + b"\0", len(x), 64, "a different number")
     for at in range(exponents):
         for wrong in (0, 254, 255):
             assert_refused(payload[:at] + bytes([wrong]) + payload[at + 1 :], len(x), 64, "within 1..253")

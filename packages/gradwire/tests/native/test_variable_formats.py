@@ -347,8 +347,8 @@ def test_a_payload_of_another_length_is_refused(form: Format) -> None:
     x = np.random.default_rng(5).permutation(adversarial(form))[:150]
     payload = encode(x, form)
     for nbytes in range(len(payload)):
-        assert_refused(payload[:nbytes], len(x), form, "ends|announce|empty")
-    assert_refused(np.append(payload, np.uint8(0)), len(x), form, "announce|left over")
+        assert_refused(payload[:nbytes], len(x), form, "truncated|declare|empty")
+    assert_refused(np.append(payload, np.uint8(0)), len(x), form, "declare|left over")
 
 
 @pytest.mark.usefixtures("target")

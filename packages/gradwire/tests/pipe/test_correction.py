@@ -17,7 +17,10 @@ def test_the_default_comes_first_and_others_are_refused() -> None:
     assert [check_correction(each) for each in CORRECTIONS] == list(CORRECTIONS)
     with pytest.raises(SpecError) as caught:
         check_correction("late")
-    assert str(caught.value) == "expected one of eager, none for correction, got 'late'"
+    assert (
+        str(caught.value)
+        == "expected one of eager, none for correction, got 'late'; omit correction for eager"
+    )
 
 
 def test_the_papers_pipeline_computes_at_the_masters_and_keeps_nothing() -> None:
