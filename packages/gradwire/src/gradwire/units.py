@@ -50,10 +50,11 @@ def parse_rate(text: str | None) -> float | None:
         match = pattern.fullmatch(text.strip())
         if match is not None and (number := _number(match[1])):
             return number * _PREFIXES[match[2].lower()] * nbytes
-    ambiguous = "; 'bps' after a lowercase letter means bits to some and bytes to others"
+    remedy = "write a number with its unit"
+    if _AMBIGUOUS.fullmatch(text.strip()):
+        remedy = "'bps' after a lowercase letter means bits to some and bytes to others"
     raise SpecError(
-        f"expected a rate such as '100mbit', '12.5MBps' or 'unlimited', got {shown(text)}"
-        f"{ambiguous if _AMBIGUOUS.fullmatch(text.strip()) else ''}"
+        f"expected a rate such as '100mbit', '12.5MBps' or 'unlimited', got {shown(text)}; {remedy}"
     )
 
 

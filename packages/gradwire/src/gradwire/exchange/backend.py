@@ -88,7 +88,10 @@ class NativeReducer:
     def begin(
         self, tensor: torch.Tensor, timeout_s: float, explain: Callable[[BaseException], str]
     ) -> NativeAllReduce:
-        """Start to average a bucket of a length in ``lengths``, unannounced. Raises ``ExchangeError``."""
+        """Start to average a bucket whose length is in ``lengths``, without announcing it.
+
+        Raises ``ExchangeError``.
+        """
         try:
             reducing = self._link.begin_all_reduce(tensor, timeout_s)
         except LinkError as error:
