@@ -31,9 +31,9 @@ class Call:
         self.is_verbose = False
 
     def words(self, parser: argparse.ArgumentParser, given: Sequence[str]) -> list[str]:
-        """Return the words that the settings add in front of the ``given`` words.
+        """Return the arguments that the settings add in front of the ``given`` ones.
 
-        The given words take precedence.
+        The given arguments take precedence.
 
         Raises ``SpecError``.
         """
@@ -68,7 +68,7 @@ class Call:
             self._undo.enter_context(output_kept_for_files())
 
     def note(self) -> str:
-        """Return the note for errors that names the contributing settings, or nothing if there are none."""
+        """Return a note for errors that names the settings used, or an empty string if there are none."""
         return f" ({self._file} sets {', '.join(self._set)})" if self._set else ""
 
     def close(self) -> None:

@@ -21,7 +21,7 @@ MEASURED = 1 << 17
 """The number of values in a measured chunk: all codecs together take about a second."""
 REPEATS = 3
 _LEAST_S = 1e-12
-"""The minimum time per value, for a codec that takes less time than a call without work."""
+"""The minimum time per value, for a codec that measures faster than an empty call."""
 COLUMNS = (
     Column.of_text("spec"),
     *(Column("bits"), Column("max bits"), Column("encode", "GB/s"), Column("add", "GB/s")),
@@ -123,7 +123,7 @@ def specs_of_all() -> list[str]:
 def measure(
     specs: Sequence[str], progress: Show, missing: dict[str, ImportError]
 ) -> Iterator[tuple[str, Speed]]:
-    """Yield the speed of each codec on this machine, on values like those of gradients.
+    """Yield each codec's speed on this machine, for values like a gradient's.
 
     A codec whose package is not installed is added to ``missing`` instead.
     """
@@ -147,7 +147,7 @@ def measure(
 
 
 def table(speeds: Mapping[str, Speed] = MappingProxyType({})) -> Table:
-    """Return the table of codecs: example spec, sizes, speeds or otherwise the source, and error bound.
+    """Return the table of codecs: example spec, sizes, speeds (or else the source), and error bound.
 
     For a codec of another package, the source is the package, whose documentation has the bound.
     """
@@ -186,7 +186,7 @@ def note_of(codec: Codec) -> CodecNote:
     return CodecNote("", plugins.origin(plugins.CODECS, codec.name) or "", "") if own is None else own
 
 
-# The card of one codec: its docstring, and what is measured.
+# The card of one codec: its docstring and its measurements.
 
 
 def card(codec: Codec, speed: Speed | None) -> list[str | Table]:

@@ -1,6 +1,6 @@
 """``gradwire completion``: a script that completes commands, options, and values in bash, zsh, or fish.
 
-The script contains the names of all commands that are installed when it is printed, so that a completion
+The script contains the names of all commands that are installed when it is printed, so completing a word
 starts no process.
 """
 
@@ -50,7 +50,7 @@ class Option:
 class Node:
     """A command or sub-command: its words, its options, and the words that may follow, with their help.
 
-    ``runs`` is true if another program's command follows ``--``.
+    ``runs`` is true if the command line of another program follows ``--``.
     """
 
     words: tuple[str, ...]
@@ -214,7 +214,7 @@ complete -F _gradwire gradwire
 
 
 def zsh(found: Sequence[Node]) -> str:
-    """Return the script for zsh: a file of ``$fpath``, or for ``source``."""
+    """Return the script for zsh, to be placed on ``$fpath`` or sourced."""
     inner = "\n".join(
         _case(node.path, f"inner=({_zsh_described(node.inner.items())})") for node in found if node.inner
     )

@@ -31,7 +31,7 @@ def geometric(low_nbytes: int, high_nbytes: int, factor: int) -> tuple[int, ...]
 
 
 def listed(sizes: tuple[int, ...]) -> tuple[int, ...]:
-    """Return the sizes in ascending order. Raises ``SpecError`` if one is repeated, is 0, or is too large."""
+    """Return the sizes in ascending order. Raises ``SpecError`` if one is repeated, 0, or too large."""
     if min(sizes) < 1 or len(set(sizes)) < len(sizes):
         raise SpecError(f"expected different sizes of at least 1 byte, got {', '.join(map(str, sizes))}")
     _check_most(max(sizes))
@@ -67,7 +67,7 @@ def algorithm_specs(text: str) -> tuple[str, ...]:
 
 
 def whole_numbers(option: str, text: str) -> tuple[int, ...]:
-    """Return the different whole numbers of a list separated by commas. Raises ``SpecError``."""
+    """Return the distinct whole numbers in a comma-separated list. Raises ``SpecError``."""
     numbers = []
     for word in _once(option, between_commas(text)):
         number = parse_whole(word)

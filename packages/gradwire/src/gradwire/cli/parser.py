@@ -204,7 +204,7 @@ def add_usual(group: argparse._ActionsContainer) -> None:
 
 
 def add_timeout(group: argparse._ActionsContainer, default_s: float | None, note: str) -> None:
-    """Add ``--timeout``, stored as ``timeout_s``. ``note`` is the part of its help about what fails."""
+    """Add ``--timeout``, stored as ``timeout_s``. ``note`` completes its help: "timeout, ``note``"."""
     shown_default = "never" if default_s is None else f"{default_s:g}s"
     group.add_argument(
         "--timeout",
@@ -271,7 +271,7 @@ def seconds(text: str) -> float:
 
 
 def file_path(text: str) -> Path:
-    """Return the path of a file, and reject an empty name, which may be an unset variable of a script."""
+    """Return the path of a file, and reject an empty name, which may come from an unset shell variable."""
     if not text:
         raise argparse.ArgumentTypeError("expected a path, got an empty one; name a file")
     return Path(text)

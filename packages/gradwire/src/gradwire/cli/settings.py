@@ -1,8 +1,8 @@
 """Settings of commands from ``gradwire.toml``, or from the table ``tool.gradwire`` of ``pyproject.toml``.
 
-The nearest file counts: it is sought in the current folder and, within a Git repository, in its parents up to
-the repository's root. A parent outside of a repository may belong to another user. In one folder,
-``gradwire.toml`` precedes ``pyproject.toml``. Each command has a table with its options::
+The nearest file is used: gradwire looks in the current folder and, within a Git repository, in its parents up
+to the repository's root. A parent outside a repository may belong to another user. In the same folder,
+``gradwire.toml`` takes precedence over ``pyproject.toml``. Each command has a table with its options::
 
     [plan]
     rate = "1gbit"
@@ -74,11 +74,11 @@ class SettingsFile:
     def words(
         self, path: Sequence[str], actions: Mapping[str, argparse.Action], inner: Collection[str]
     ) -> dict[str, list[str]]:
-        """Return the words for the command line of each option that the table of a command sets.
+        """Return the command-line arguments for each option that the table of a command sets.
 
         ``actions`` has the command's options by their names; ``inner`` has the names of its sub-commands,
         whose tables are skipped. Raises ``SpecError`` for an unknown option, and for a value that its option
-        cannot have.
+        doesn't accept.
         """
         names = (name.removeprefix("--") for name in actions if name.startswith("--"))
         options = {name: f"--{name}" for name in names if name != "help"}
@@ -113,7 +113,7 @@ class SettingsFile:
 
 
 def find_settings(folder: Path) -> SettingsFile | None:
-    """Return the settings for commands in ``folder``, or None. Raises ``SpecError`` for an invalid file."""
+    """Return the settings for commands run in ``folder``, or None. Raises ``SpecError`` if invalid."""
     named = os.environ.get(VARIABLE)
     if named == OFF:
         return None

@@ -31,7 +31,7 @@ def _below(words: tuple[str, ...], where: str) -> Iterator[tuple[tuple[str, ...]
     parser = _parser_of(words, where)
     own = parser is not None and parser.prog.split()[1:] == [*words]
     if len(words) > 1 and not own:
-        return  # a value of an argument, and no sub-command with a parser of its own
+        return  # a value of an argument, not a sub-command with its own parser
     yield words, parser
     for name in () if parser is None else choices(parser):
         yield from _below((*words, name), where)

@@ -119,7 +119,7 @@ class Outcome:
 
 
 def try_plan(link: Link, plan: Plan, count: int = COUNT) -> Outcome:
-    """Return the outcome of summing ``count`` float32 values over all ranks, which all call this."""
+    """Return the outcome of summing ``count`` float32 values over all ranks. All ranks call this."""
     bucket = _bucket(link.rank, count)
     try:
         Exchange(link, plan).all_reduce(bucket, average=False)
@@ -204,7 +204,7 @@ def show_line(link: Link, peer: int) -> None:
 
 
 def check_lines(looks: Mapping[int, Look]) -> list[Finding]:
-    """Return findings about the links between rank 0 and each other rank, given by rank."""
+    """Return findings about the links between rank 0 and each other rank, keyed by rank."""
     slowest = min(looks, key=lambda rank: looks[rank].slower_nbytes_per_s)
     typical = statistics.median(look.slower_nbytes_per_s for look in looks.values())
     rate, latency_s = looks[slowest].slower_nbytes_per_s, looks[slowest].latency_s
@@ -230,7 +230,7 @@ def _check_directions(looks: Mapping[int, Look]) -> Finding:
 def _measure_rate(pair: Pair, trip_s: float, *, back: bool) -> float:
     """Return the rate of a stream in bytes per second, doubling streams until one is long enough.
 
-    The streams before it open TCP's window.
+    The earlier streams open TCP's window.
     """
     nbytes, count = _FIRST
     enough_s = max(_ENOUGH_S, STREAM_TRIPS * trip_s)
@@ -253,9 +253,9 @@ def _stream(pair: Pair, nbytes: int, count: int, *, back: bool) -> float:
 
 # The offset of two ranks' clocks, by messages over the link.
 #
-# The leader reads its clock before and after a round trip, the peer reads its own in between. So the offset
-# from the middle of the interval is correct within half of the round trip. Of several trips, the shortest is
-# used (Cristian, "Probabilistic clock synchronization", 1989).
+# The leader reads its clock before and after a round trip, the peer reads its own in between. The difference
+# between the peer's time and the middle of the interval is the offset, within half of the round trip. The
+# shortest of several trips is used (Cristian, "Probabilistic clock synchronization", 1989).
 
 TRIPS = 16
 LARGEST_OFFSET_S = 0.1
@@ -287,7 +287,7 @@ def tell_time(link: Link, peer: int, now: Clock = time.time_ns) -> None:
 
 
 def check_clocks(offsets: Mapping[int, Offset]) -> Finding:
-    """Return a finding about the ranks' clock offsets from rank 0, given by rank."""
+    """Return a finding about the ranks' clock offsets from rank 0, keyed by rank."""
     far = {rank: each for rank, each in offsets.items() if abs(each.offset_s) > LARGEST_OFFSET_S}
     if far:
         worst = max(far, key=lambda rank: abs(far[rank].offset_s))

@@ -36,7 +36,7 @@ def any_failed(findings: Iterable[Finding]) -> bool:
 
 
 def merge(by_rank: Sequence[Sequence[Finding]]) -> list[Finding]:
-    """Return the findings of all ranks, given in rank order, merged to as few rows as possible.
+    """Return the findings of all ranks, given in rank order, merged into as few rows as possible.
 
     A problem lists its ranks, unless all ranks have it. A check that is ok everywhere is one row, with the
     first rank's detail, because addresses and free memory differ between ranks.
@@ -101,7 +101,7 @@ class Card:
     torch: str
     wire_version: int  # the version of its frames
     target: str  # the instruction set of its kernels
-    kernels_digest: str  # the digest of its payloads of the fixed vector
+    kernels_digest: str  # the digest of the fixed vector's payloads
     machine_id: str  # equal on ranks of one machine
     addresses: tuple[str, ...]  # for links to listen on; () if they depend on the other ranks
     loopback: bool  # whether an address is a loopback address
@@ -180,7 +180,7 @@ class DoctorOptions:
 class Diagnosis:
     """The contents of the report, written by rank 0, or by a rank that cannot reach rank 0.
 
-    ``ranks`` are the ranks of ``cards``; ``offsets`` and ``looks`` are by examined rank.
+    ``ranks`` are the ranks of ``cards``; ``offsets`` and ``looks`` are keyed by examined rank.
     """
 
     findings: list[Finding] = field(default_factory=list)

@@ -1,4 +1,4 @@
-"""The command ``gradwire doctor`` as one rank of a launched job."""
+"""``gradwire doctor`` as one rank of a launched job."""
 
 from __future__ import annotations
 
@@ -67,7 +67,7 @@ class Words:
             raise LinkError(f"waiting for {word!r}: {gone}") from error
 
 
-# Rank 0 orders one examination after the other, and all other ranks run it.
+# Rank 0 orders one examination after another, and the other ranks run it.
 #
 # Orders are sent through the store, so that a broken link blocks no rank: rank 0 records it and orders the
 # end, and every rank exits with the same code.
@@ -75,7 +75,7 @@ class Words:
 Connect = Callable[[], AbstractContextManager[BaseLink]]
 """A function that returns a context manager of the link between all ranks; all ranks enter it together."""
 STEP_S = 60.0
-"""The longest examination without waits; the measurement of a slow link takes half a minute."""
+"""The time limit of one examination, waits excluded. Measuring a slow link takes half a minute."""
 _FAREWELL_S = 5.0
 _EXAMINATIONS: Mapping[str, Callable[[BaseLink, int], None]] = {"clock": tell_time, "line": show_line}
 """The function that an examined rank runs for each order."""

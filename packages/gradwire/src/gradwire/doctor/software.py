@@ -210,7 +210,7 @@ def _check_expiry(certificate: str, ends: datetime, now: datetime) -> Finding:
 
 @dataclass(frozen=True)
 class Interfaces:
-    """The interfaces that gradwire would use on this machine, and all present ones."""
+    """The interfaces that gradwire would use on this machine, and all that exist."""
 
     variable: str  # that selects them; "" if none does
     named: tuple[str, ...]

@@ -10,22 +10,22 @@ from gradwire.links.rendezvous.options import CONGESTION, congestion, kernel_wor
 from gradwire.units import format_duration, format_rate, format_size
 
 DISTANT_S = 5e-3
-"""The round trip between hosts from which a slow start costs more than a small bucket's exchange."""
+"""The round-trip time above which TCP's slow start costs more than a small bucket's exchange."""
 WINDOW_SHARE = 0.5
-"""The share of a buffer's limit from which a connection may be limited by it.
+"""The share of a buffer's limit above which the buffer may limit a connection.
 
-With a round trip of 100 ms, connections that only their buffers limited had 0.56 to 0.72 of the limit under
-way.
+With a round trip of 100 ms, connections limited only by their buffers had 0.56 to 0.72 of the limit in
+flight.
 """
 BUFFER_FACTOR = 4
-"""The advised limit of the buffers, as a multiple of the bytes that were under way."""
+"""The recommended limit of the buffers, as a multiple of the bytes that were in flight."""
 _SEND, _RECEIVE, _IDLE = "tcp_wmem", "tcp_rmem", "tcp_slow_start_after_idle"
 _LEAST, _SEND_DEFAULT, _RECEIVE_DEFAULT = 4096, 16384, 131072
 """The kernel's minimum and default sizes, which precede the limit in its settings."""
 
 
 def find_tcp() -> TcpSettings:
-    """Return the kernel's settings of TCP in this network namespace."""
+    """Return the kernel's TCP settings in this network namespace."""
     return TcpSettings(*(_last_number(kernel_words(name)) for name in (_SEND, _RECEIVE, _IDLE)))
 
 
@@ -70,7 +70,7 @@ def _check_idle(cards: Sequence[Card], trip_s: float) -> list[Finding]:
 
 
 def _check_buffers(cards: Sequence[Card], looks: Mapping[int, Look]) -> list[Finding]:
-    """Return a warning if the bytes under way on a link come near the limit of a buffer at either end."""
+    """Return a warning if the bytes in flight on a link come near the limit of a buffer at either end."""
     tight: dict[int, float] = {}
     for rank, look in looks.items():
         for sender, receiver, rate in (
@@ -90,7 +90,7 @@ def _check_buffers(cards: Sequence[Card], looks: Mapping[int, Look]) -> list[Fin
         Finding(
             "TCP buffers",
             "warn",
-            f"ranks 0 and {worst}: {format_size(tight[worst])} under way ({format_rate(rate)} over a round "
+            f"ranks 0 and {worst}: {format_size(tight[worst])} in flight ({format_rate(rate)} over a round "
             f"trip of {format_duration(2 * look.latency_s)}) are near the limit of TCP's buffers, which may "
             f"limit the rate; on all hosts, run sysctl -w net.ipv4.{_SEND}='{_LEAST} {_SEND_DEFAULT} {most}' "
             f"net.ipv4.{_RECEIVE}='{_LEAST} {_RECEIVE_DEFAULT} {most}', or use a plan with several lanes",

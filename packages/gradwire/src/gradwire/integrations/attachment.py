@@ -102,7 +102,7 @@ def adopted(
 ) -> Mapping[str, Any]:
     """Return this rank's initial residuals from the saved states of ``saved_world`` ranks.
 
-    Raises ``StateError`` if a rank's file is missing, damaged, or (unless ``step`` is None) of a different
+    Raises ``StateError`` if a rank's file is missing, damaged, or (unless ``step`` is None) from a different
     step.
     """
     if saved_world == world:
@@ -298,7 +298,7 @@ class Attachment:
         """Load the states that ``saved_world`` ranks saved. ``read`` returns the state of a rank.
 
         Each rank loads its own state. If the number of ranks has changed, the sum of the residuals is
-        redistributed. Raises ``StateError``, without any change, if a state is missing, damaged, or of a
+        redistributed. Raises ``StateError``, without any change, if a state is missing, damaged, or from a
         different step.
         """
         with _advice():

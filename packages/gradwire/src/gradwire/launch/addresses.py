@@ -7,7 +7,7 @@ a store's host, it is the first address of this host's name, as in Gloo.
 On the store's host, that route may be the loopback interface. The address then depends on the other ranks:
 it is the local address of the route to one on another host (``listening``).
 
-Only ``GLOO_SOCKET_IFNAME`` is a list in the user's order, so only its interfaces are those of lanes.
+Only ``GLOO_SOCKET_IFNAME`` is a list in the user's order, so lanes use only its interfaces.
 """
 
 from __future__ import annotations
@@ -47,7 +47,7 @@ class Selection(NamedTuple):
 
 
 def selection(environment: Mapping[str, str]) -> Selection | None:
-    """Return the interfaces that the user selects, as Gloo and NCCL read the variables; None without them.
+    """Return the interfaces that the user selects, read as Gloo and NCCL do, or None if no variable is set.
 
     Raises ``LinkError`` if ``NCCL_SOCKET_IFNAME`` selects none.
     """
@@ -59,8 +59,8 @@ def selection(environment: Mapping[str, str]) -> Selection | None:
         return None
     if not _NCCL.fullmatch(text):
         raise LinkError(
-            f"{OTHER_VARIABLE}: expected prefixes of interfaces, or after '=' their names, or after '^' or "
-            f"'^=' those to leave out, separated by commas, got {text!r}; correct it, or set {VARIABLE}"
+            f"{OTHER_VARIABLE}: expected comma-separated interface prefixes (after '=': exact names; after "
+            f"'^' or '^=': exclusions), got {text!r}; correct it, or set {VARIABLE}"
         )
     names = tuple(name for name in interfaces() if _selects(text, name) and address_of(name))
     if not names:
@@ -82,7 +82,7 @@ def interfaces() -> tuple[str, ...]:
 
 
 def _selects(text: str, name: str) -> bool:
-    """Return whether the text of ``NCCL_SOCKET_IFNAME`` selects an interface; only by its name for lo."""
+    """Return whether the text of ``NCCL_SOCKET_IFNAME`` selects an interface; ``lo`` needs its exact name."""
     excludes, exact = text.startswith("^"), "=" in text[:2]
     given = [each for each in text.lstrip("^=").split(",") if each]
     if excludes and name == _LOOPBACK_INTERFACE:
@@ -135,7 +135,7 @@ def choice_towards(others: Iterable[str], environment: Mapping[str, str]) -> str
 def route_to(host: str) -> str:
     """Return the local address of the route to ``host``; "" if there is none. No packet is sent.
 
-    IPv4 is preferred, like in ``address_of``, so that hosts with both agree.
+    IPv4 is preferred, as in ``address_of``, so that hosts with both agree.
     """
     found = []
     with suppress(OSError, UnicodeError):
@@ -212,9 +212,9 @@ def address_of_name() -> str:
 
 
 def outward_address(environment: Mapping[str, str]) -> str:
-    """Return an address for ranks on any host, without knowledge of a store or a rank.
+    """Return an address for ranks on any host, chosen without a store or a rank.
 
-    Where this host's name has a loopback address, it is the address of the default route, if there is one.
+    If this host's name resolves to a loopback address, it is the address of the default route, if any.
     """
     chosen = own_choice(environment)
     if selection(environment) is None and is_loopback(chosen):

@@ -285,7 +285,7 @@ class _Children(Generic[Options, Event]):
             if report is None:
                 raise JobError(self._describe_death(gone))
         reports = [report for report in failures.values() if report is not None]
-        cause = min(reports, key=lambda report: report.consequence)  # the first that is no consequence
+        cause = min(reports, key=lambda report: report.consequence)  # the first that isn't a consequence
         text = f"{self._task.title(cause.rank)} failed ({cause.doing}): {cause.reason}"
         if cause.details:
             raise RuntimeError(f"{text}\n\n{cause.details}")

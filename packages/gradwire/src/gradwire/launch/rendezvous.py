@@ -182,7 +182,7 @@ def gather(group: dist.ProcessGroup, values: torch.Tensor) -> torch.Tensor:
 
 
 def wait_for(store: Store, key: str) -> None:
-    """Block until a rank sets ``key``, without a time limit, because a measurement may take any time.
+    """Block until a rank sets ``key``, without a time limit, because a measurement may take arbitrarily long.
 
     Raises torch's error if the store's host fails meanwhile, and ``LinkTimeoutError`` if the store does not
     answer.

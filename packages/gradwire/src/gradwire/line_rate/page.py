@@ -158,7 +158,7 @@ def line_rate_page(record: Mapping[str, Any]) -> str:
         paint_line_rate(figure, measured)
 
     caption = (
-        "Time of a message, measured and by the link's latency and rate, and bandwidth, by message size."
+        "Time of a message, measured and predicted from latency and rate, and bandwidth, by message size."
     )
     parts: list[Part] = [("Messages by size", first), note]
     pairs: list[Part] = [part for table, said in others for part in (("Links of all pairs", table), said)]

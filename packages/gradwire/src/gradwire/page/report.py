@@ -32,7 +32,7 @@ if TYPE_CHECKING:
 
 
 class Mark(str):
-    """A word that states a verdict, with a sign and a colour: no reader needs to see the colour.
+    """A word that states a verdict, with a colour, and a sign for readers who can't see the colour.
 
     ``tone`` is the name of a colour in the template: good, near, caution, bad, or none.
     """

@@ -1,7 +1,7 @@
 """An observer of one DDP model: the times at which gradients and averages are ready, and the gradients.
 
-DDP averages its gradients as without this observer, with the script's communication hook, if any. So all bits
-stay the same.
+DDP averages its gradients as it would without this observer, with the script's communication hook, if any.
+All bits stay the same.
 """
 
 from __future__ import annotations

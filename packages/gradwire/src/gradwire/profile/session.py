@@ -28,8 +28,8 @@ from gradwire.sync.group import connect
 # Observe FSDP2's modules: how long forward and backward wait for FSDP's collectives, and their tensors.
 #
 # FSDP's objects for collectives get a subclass that records each call and forwards it, so all bits stay the
-# same. On accelerators, whose collectives overlap computation, no waiting is seen, and the whole step is
-# regarded as computation.
+# same. On accelerators, whose collectives overlap computation, no waiting is seen, and the whole step counts
+# as computation.
 
 Note = Callable[[torch.Tensor, float], None]
 

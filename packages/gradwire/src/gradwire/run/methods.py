@@ -79,7 +79,7 @@ class AttachableModel(Protocol):
         """Train without gradwire from now on, because another rank could not attach."""
 
     def use(self, method: str, passed: Passed) -> None:
-        """Average the next steps by ``method``. Call ``passed`` at the end of each step without gradwire."""
+        """Average the next steps with ``method``; call ``passed`` after each step without gradwire."""
 
 
 class DdpModel:
@@ -125,7 +125,7 @@ class DdpModel:
         self.use(PLAIN, lambda _way: None)
 
     def use(self, method: str, passed: Passed) -> None:
-        """Average the next steps by ``method``. Call ``passed`` at the end of each step without gradwire."""
+        """Average the next steps with ``method``; call ``passed`` after each step without gradwire."""
         module = self._module()
         state = None if module is None else hook_state(module)
         if state is None:
@@ -214,7 +214,7 @@ class FsdpModel:
         attached.close()
 
     def use(self, method: str, passed: Passed) -> None:
-        """Average the next steps by ``method``. Call ``passed`` at the end of each step without gradwire."""
+        """Average the next steps with ``method``; call ``passed`` after each step without gradwire."""
         steps = steps_of(self.module)
         assert steps is not None, "the model is attached"
         stand_in = partial(after_backward, partial(passed, method))

@@ -137,7 +137,7 @@ class ModelTurns:
         self._turns, self._same = None, 0
 
     def _use(self, method: str, before: str) -> None:
-        """Average the next steps of all models by ``method``, after a step that ``before`` averaged."""
+        """Average the next steps of all models with ``method``, after a step that ``before`` averaged."""
         if method == before:
             return
         now_s = perf_counter()

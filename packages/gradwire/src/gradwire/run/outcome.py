@@ -82,7 +82,7 @@ class RunOutcome:
 
 
 def _cycles(value: object) -> dict[str, tuple[float, ...]]:
-    """Return the step times of a comparison, which are above 0, and equally many for each method.
+    """Return the step times of a comparison: each above 0, and the same number for each method.
 
     Raises ``JobError``.
     """
@@ -91,7 +91,7 @@ def _cycles(value: object) -> dict[str, tuple[float, ...]]:
         not {PLAIN, ATTACHED} <= found.keys() <= {*METHODS} or len({*map(len, found.values())}) > 1
     ):
         counts = ", ".join(f"{method}: {len(times)}" for method, times in found.items())
-        raise JobError(f"expected equally many step times for {PLAIN} and {ATTACHED}, got {counts}")
+        raise JobError(f"expected the same number of step times for {PLAIN} and {ATTACHED}, got {counts}")
     return found
 
 

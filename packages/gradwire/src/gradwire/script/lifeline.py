@@ -87,8 +87,8 @@ def _wait(opened: int, folder: Path) -> None:
 
 
 def _remove(folder: Path) -> None:
-    # Under its new name, the script's processes find no folder for another file. It is the same name for all,
-    # so that the others go on where one is killed.
+    # After the rename, the script's processes find no folder to add files to. The new name is the same for
+    # all, so that another process can continue if one is killed.
     ended = folder if folder.suffix == _ENDED else folder.with_name(folder.name + _ENDED)
     with suppress(OSError):
         folder.rename(ended)
