@@ -29,7 +29,7 @@ from gradwire_gateware.export import export
 _LIMIT_S = 3600
 """The timeout of a program in seconds.
 
-No block takes a tenth of it on two cores.
+On two cores, no block takes a tenth of this time.
 """
 
 
@@ -60,7 +60,7 @@ class Tool(NamedTuple):
                 cwd=folder, capture_output=True, text=True, timeout=_LIMIT_S, check=False,
             )  # fmt: skip
         except subprocess.TimeoutExpired as error:
-            raise self._failure(f"no end within {_LIMIT_S} s") from error
+            raise self._failure(f"timed out after {_LIMIT_S} s") from error
         if done.returncode:
             lines = f"{done.stdout}\n{done.stderr}".split("\n")
             raise self._failure(next((line for line in reversed(lines) if line.strip()), "no output"))
@@ -297,7 +297,7 @@ def tables(rows: Sequence[Row]) -> list[str | Table]:
     compared = list(_compared([row for row in rows if row["target"] == "intel"]))
     if compared:
         columns = (Column.of_text(""), Column("logic"), Column("memory"), Column("DSP"))
-        parts += ["", "Beside the published smart NIC", "", Table(columns, compared)]
+        parts += ["", "Compared with the published smart NIC", "", Table(columns, compared)]
         for note in NOTES:
             parts += ["", note]
     return parts

@@ -27,7 +27,7 @@ def test_the_summary_counts_by_paper_and_by_exhibit_and_names_what_is_missing(tm
     alter(record(tmp_path), STUDY, lambda fields: [row.update(square=4) for row in fields["rows"]])
     page = Page(html_of(summary(read_all(tmp_path, BOTH), TITLES, ["study-figure-8"])))
     assert "1 explained, 1 reproduced" in page.text
-    assert page.rows[1] == ["measured here, beside what is published", "2", "1 explained, 1 reproduced"]
+    assert page.rows[1] == ["measured here, compared with the paper", "2", "1 explained, 1 reproduced"]
     assert page.rows[3:6] == [
         ["study: a study of <b>squares</b>", "1", "0"],
         ["pipe-sgd: a pipeline", "0", "1"],
@@ -60,9 +60,9 @@ def test_the_summary_has_what_was_measured_then_modelled_then_what_failed_and_wh
     recorded = [Recorded(Judged(STUDY, claims), FIELDS), Recorded(failed, FIELDS)]
     page = Page(html_of(summary(recorded, TITLES, [])))
     assert page.rows[1:6] == [
-        ["measured here, beside what is published", "1", "1 not reproduced"],
+        ["measured here, compared with the paper", "1", "1 not reproduced"],
         [
-            "measured here, beside something else than the paper",
+            "measured here, compared with something else",
             "2",
             "1 did not learn, 1 not reproduced",
         ],

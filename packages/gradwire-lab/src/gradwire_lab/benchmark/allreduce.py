@@ -2,8 +2,8 @@
 
 Every function here runs on all ranks in the same order. ``time_calls`` returns this rank's seconds, which
 ``gather`` shares with all ranks. Bandwidths are defined as in nccl-tests: the algorithm bandwidth is the
-bucket's bytes per second; the bus bandwidth is ``2 (p - 1) / p`` times the algorithm bandwidth, the least
-rate that every rank's link must have.
+bucket's bytes per second; the bus bandwidth is ``2 (p - 1) / p`` times the algorithm bandwidth, the lowest
+rate that every rank's link must sustain.
 """
 
 from __future__ import annotations
@@ -188,7 +188,7 @@ _SOURCE = Source("a row of a record of all-reduces", "measure again with 'gradwi
 _MOST_RANKS = 1 << 16
 """The largest accepted number of ranks, which bounds the memory for a damaged record."""
 TORCHS_ALGORITHM = "ring"
-"""The name of the algorithm in torch's all-reduce, that of Gloo."""
+"""The algorithm of torch's all-reduce, which is Gloo's."""
 
 
 @dataclass(frozen=True)
@@ -211,7 +211,7 @@ class Result:
 
     @property
     def busbw_nbytes_per_s(self) -> float:
-        """The bus bandwidth: the bytes of floats per second that every rank's link must carry at least."""
+        """The bus bandwidth: the minimum bytes of floats per second that every rank's link must carry."""
         return self.algbw_nbytes_per_s * 2 * (self.world - 1) / self.world
 
     @property

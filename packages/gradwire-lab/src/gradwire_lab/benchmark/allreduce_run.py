@@ -40,7 +40,7 @@ from gradwire_lab.benchmark.page import allreduce_page, draw_allreduce, show_all
 
 LEAST_ITERATIONS = 3
 LEAST_COPIES = 5
-"""The number of a bucket's copies in a rank's memory.
+"""The minimum number of copies of a bucket in a rank's memory.
 
 It includes the float64 copies for comparison with the exact sum.
 """

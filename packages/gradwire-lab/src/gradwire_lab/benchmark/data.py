@@ -14,9 +14,9 @@ from gradwire.errors import SpecError, shown
 from gradwire.files import open_ordinary
 
 POOL = (1 << 22) + 9973
-"""The largest number of drawn numbers.
+"""The maximum number of random values drawn.
 
-Longer buckets repeat them, at distances above a codec's block.
+Longer buckets repeat them, farther apart than a codec's block.
 """
 _SMALLEST, _LARGEST = 1e-30, 1e30
 """The range of scales for which values and their sums are normal float32 numbers."""

@@ -88,8 +88,8 @@ class Network:
     world
         The number of ranks.
     send_nbytes_per_s, recv_nbytes_per_s
-        The rate out of and into each rank in bytes per second, both at the same time. A message has the lower
-        of the rates at its two ends.
+        The rate out of and into each rank in bytes per second, both at the same time. A message moves at the
+        lower of the rates at its two ends.
     latency_s
         The latency of every message in seconds.
     reduce_s_per_nbyte
@@ -137,7 +137,7 @@ class Network:
     def slowed(self, rank: int, factor: float) -> Network:
         """Return a copy of the network in which ``rank`` is slower by ``factor``.
 
-        It sends, receives, and adds this many times as slowly.
+        It then sends, receives, and adds at ``1 / factor`` of its rates.
         """
         self._check_rank(rank)
         _SOURCE.read(factor, real(ABOVE_ZERO), "factor")

@@ -167,7 +167,7 @@ class Reporter:
 
 @dataclass(frozen=True)
 class Experiment(Generic[Options]):
-    """An experiment, whose module imports torch only while it measures or plots.
+    """An experiment: a question, its options, and the functions that measure and show the answer.
 
     The module that defines it imports torch only while it measures or plots.
 

@@ -8,7 +8,7 @@ from gradwire.autotune import Auto
 from gradwire.autotune.settings import DEFAULT
 
 PART = 4
-"""The part of a run in which it chooses a plan: a quarter, after the warm-up."""
+"""The divisor for the part of a run in which it chooses a plan: a quarter, after the warm-up."""
 
 
 def auto_within(most_steps: int | None) -> Auto:

@@ -1,4 +1,4 @@
-"""The data sets by name, which are found or downloaded, checked, and loaded."""
+"""Data sets by name: found or downloaded, checked, and loaded."""
 
 from __future__ import annotations
 

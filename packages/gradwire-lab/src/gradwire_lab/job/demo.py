@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from matplotlib.axes import Axes
 
 SETTLED = 4
-"""The number of last evaluations whose steps count on the slow network.
+"""The number of final evaluations whose steps count on the slow network.
 
 By then, ``attach`` has chosen a plan.
 """

@@ -24,7 +24,7 @@ def is_watched() -> bool:
 def line_of(event: Progress) -> str:
     """Return an event as a line.
 
-    The end of a run becomes its last step, because its result is recorded.
+    The end of a run is reported as its last step, because its result is in the record.
     """
     if isinstance(event, RunDone):
         event = StepDone(event.result.run, event.result.steps)

@@ -26,10 +26,9 @@ class OnDDP:
     returns. gradwire's ledger reports the time of codecs and network, and the bytes sent. PyTorch reports no
     bytes, so the bytes of a ring all-reduce are computed.
 
-    ``hook`` is called with the DDP model to register a hook or to attach gradwire; None is plain DDP. A hook
-    of torch's sends each float in ``float_nbytes`` bytes. Without ``bucket_mb``, DDP's default buckets are
-    used: the first has 1 MiB, and the others have 25 MiB. ``timeout_s`` is the group's timeout, for error
-    messages.
+    ``hook`` is called with the DDP model to register a hook or to attach gradwire; None is plain DDP. A torch
+    hook sends each float in ``float_nbytes`` bytes. Without ``bucket_mb``, DDP's default buckets are used:
+    the first has 1 MiB, and the others have 25 MiB. ``timeout_s`` is the group's timeout, for error messages.
     """
 
     def __init__(
@@ -57,10 +56,7 @@ class OnDDP:
         self._told = self._counted()
 
     def step(self, compute_loss: Callable[[], torch.Tensor]) -> StepRecord:
-        """Train on one batch with a ``compute_loss`` that calls ``ddp``. ``drain`` returns the waits.
-
-        ``drain`` returns the waits.
-        """
+        """Train on one batch with a ``compute_loss`` that calls ``ddp``. ``drain`` returns the waits."""
         began = perf_counter()
         self._optimizer.zero_grad()
         loss = compute_loss()

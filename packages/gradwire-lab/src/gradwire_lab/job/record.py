@@ -137,14 +137,14 @@ HALVED = (Run("bf16-hook"), Run("sync", "bf16"))
 Without a testbed, the second one replaces the first.
 """
 TIE = DEFAULT.most_equal_share
-"""The share up to which different speeds of single runs count as a tie.
+"""The relative difference up to which the speeds of two single runs count as a tie.
 
-Speeds with different seeds vary as much.
+A different seed changes speeds by as much.
 """
 LEARNED = 0.5
-"""The least top-1 accuracy of a baseline that has learned.
+"""The minimum top-1 accuracy of a baseline that has learned.
 
-Guessing has a tenth.
+Guessing reaches a tenth.
 """
 MODEL = "25.6M"
 """The example model size in the suggested command, ResNet-50's number of parameters."""

@@ -179,7 +179,7 @@ def draw(options: JobOptions, results: tuple[RunResult, ...]) -> bytes:
 
 
 def attach_first(results: tuple[RunResult, ...]) -> tuple[RunResult, ...]:
-    """Return the results in the order of pictures: ``attach``, other runs of gradwire, then baselines."""
+    """Return the results in plotting order: ``attach``, other runs of gradwire, then baselines."""
     if not any(result.run.method == "attach" for result in results):
         return results
     methods = ("attach", "sharded", "pipe", "sync", "server", "bf16-hook", "ddp")

@@ -23,7 +23,7 @@ from gradwire.sync import daemon
 from gradwire.sync.replicas.deltas import over
 from gradwire_lab.parameter_server.conversation import EXACT, Conversation, Kind, Message
 
-# The clocks of bounded staleness: the number of steps of each worker in the weights.
+# The clocks of bounded staleness: the number of each worker's steps that the weights include.
 #
 # The condition of Ho et al., "More Effective Distributed ML via a Stale Synchronous Parallel Parameter
 # Server" (NIPS 2013), section 2: with staleness S, the fastest worker waits if it is more than S clocks ahead

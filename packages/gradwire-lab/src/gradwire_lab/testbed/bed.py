@@ -44,8 +44,8 @@ class Testbed:
         one NIC for every host, and ends it with SIGTERM. The NIC's output is part of the host's standard
         error.
     netem
-        Whether the kernel's netem may delay and lose frames. A relay does it otherwise, and where the kernel
-        has no netem.
+        Whether the kernel's netem may delay and lose frames. If not, or if the kernel has no netem, a relay
+        does.
 
     Examples
     --------

@@ -26,7 +26,7 @@ class Frame(NamedTuple):
 class DelayLine:
     """A queue that delays frames, keeps their order, and loses some of them.
 
-    The n-th frame of a queue with the same seed has the same fate.
+    With the same seed, the n-th frame always has the same fate.
     """
 
     def __init__(self, delay_s: float, jitter_s: float, loss: float, seed: int) -> None:
@@ -55,7 +55,7 @@ class Errors:
         self._counts: Counter[int] = Counter()
 
     def add(self, error_s: float) -> None:
-        """Add an error, of which the sign is dropped."""
+        """Add the absolute value of an error."""
         self._counts[round(abs(error_s) * 1e6)] += 1
 
     def quantile_s(self, share: float) -> float | None:
@@ -72,9 +72,9 @@ class Errors:
 class RelayReport:
     """The traffic of a relay in one run, what it cost, and how exact its delays were.
 
-    ``nbytes`` are those of the frames with their headers. ``lost`` frames were lost on purpose. ``overruns``
-    were lost because they arrived faster than the relay read, and ``refused`` by the hosts' links.
-    ``processor_s`` includes the kernel's work for the hosts that receive the frames.
+    ``nbytes`` counts the frames with their headers. ``lost`` frames were lost on purpose. ``overruns`` were
+    lost because they arrived faster than the relay read, and ``refused`` ones because a host's link didn't
+    take them. ``processor_s`` includes the kernel's work for the hosts that receive the frames.
     """
 
     frames: int

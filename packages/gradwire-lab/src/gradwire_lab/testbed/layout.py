@@ -302,7 +302,7 @@ def _namespace() -> int:
 
 
 def _silence() -> None:
-    """Give no IPv6 addresses to later interfaces, because the kernel sends frames of its own about them."""
+    """Disable IPv6 on later interfaces, because the kernel would send frames of its own for its addresses."""
     with suppress(FileNotFoundError):  # the kernel has no IPv6
         _IPV6_ADDRESSES.write_text("1", encoding="ascii")
 

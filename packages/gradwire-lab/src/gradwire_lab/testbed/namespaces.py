@@ -138,10 +138,11 @@ def _refusal(words: list[str]) -> str:
 # The figures come from measurements with Python sockets on two cores; docs/testbed.md has the table.
 
 BURST_S = 250e-6
-"""The burst of a rate limit's token bucket, which passes at once after a pause, as time at the link's rate.
+"""The burst of a rate limit's token bucket, as time at the link's rate.
 
-With the usual 64 KiB, a message of 64 KB over an idle 100 Mbit link takes 8 % of its nominal time, so small
-messages would have no limit. With 250 us, it takes 99 %. 250 us are several times the lateness of timers.
+After a pause, a burst passes at once. With the usual 64 KiB, a message of 64 KB over an idle 100 Mbit link
+takes 8 % of its nominal time, so small messages would have no limit. With 250 us, it takes 99 %. 250 us are
+several times the lateness of timers.
 """
 LEAST_BURST_FRAMES, FRAME_OVERHEAD_NBYTES = 2, 50
 """The smallest burst in whole frames, and the overhead of a frame.
@@ -191,7 +192,7 @@ def tcp_settings(congestion_controls: Sequence[str]) -> dict[str, str]:
     """Return the settings to write below ``/proc/sys/net/ipv4`` of every host.
 
     Hosts use CUBIC, Linux's default, if the machine allows it, else Reno, which is always available. Without
-    drops, both algorithms fill the receiver's window. BBR, the default of some machines, paces by an estimate
+    drops, both algorithms fill the receiver's window. BBR, the default on some machines, paces by an estimate
     of the rate. With BBR, the time of one exchange varied from 650 to 880 ms.
     """
     return {

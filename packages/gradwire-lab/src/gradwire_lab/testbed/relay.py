@@ -5,7 +5,7 @@ they are due. The kernel passes TCP's packets as it would to a network card that
 (``PACKET_VNET_HDR``), so that one read carries up to 64 KiB.
 
 Every timer and every call costs the machine more than a frame's Python does. While frames wait, the relay
-therefore doesn't wake up for each of them, but once per tick.
+therefore wakes up once per tick, not for each of them.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ relay's processor time, and 1 ms another sixth."""
 LEAST_POLL_S = 1e-3
 """The shortest wait in which an arriving frame wakes the relay up; ``poll`` counts whole milliseconds."""
 SAMPLED = 16
-"""One of this many frames is read with the kernel's time stamp, to measure the error of its delay."""
+"""One in this many frames is read with the kernel's time stamp, to measure the error of its delay."""
 FRAME_NBYTES = 1 << 17
 BUFFER_NBYTES = 64 << 20
 """The buffer of an interface, for the frames that arrive while other processes keep the relay waiting."""
@@ -199,7 +199,7 @@ class Relay:
 def take_precedence() -> None:
     """Give this process real-time priority, because a link doesn't wait for the hosts' programs.
 
-    An ordinary user may not do that, so that the delays are less exact on a busy machine.
+    An ordinary user may not do that; delays are then less exact on a busy machine.
     """
     with suppress(PermissionError):
         os.sched_setscheduler(0, os.SCHED_RR | os.SCHED_RESET_ON_FORK, os.sched_param(1))

@@ -18,7 +18,7 @@ END_TIMEOUT_S = 5.0
 
 
 class RelayProgram:
-    """The relay of a testbed, started before a run's command and ended after it; None needs no process."""
+    """The relay of a testbed, from before a run's command until after it; no process without a topology."""
 
     def __init__(self, topology: Topology | None) -> None:
         self._topology = topology

@@ -196,8 +196,8 @@ class _Clock:
 NOT_RUN = str(Verdict.NOT_RUN)
 VERDICTS = (*map(str, Verdict),)
 """All verdicts, in the order of reports."""
-MEASURED = "measured here, beside what is published"
-UNPUBLISHED = "measured here, beside something else than the paper"
+MEASURED = "measured here, compared with the paper"
+UNPUBLISHED = "measured here, compared with something else"
 BASES = {
     "modelled": (Basis.MODELLED,),
     "not evidence: calibrated, or arithmetic": (Basis.CALIBRATED, Basis.ARITHMETIC),
