@@ -214,7 +214,7 @@ def check(root: Path) -> Iterator[str]:
         text, page = path.read_text(encoding="utf-8"), path.relative_to(root).as_posix()
         for found in BLOCK.finditer(text):
             if found[0] != _block(found["name"], root):
-                yield f"{page}: {found['name']} isn't what its records say; run {COMMAND} write"
+                yield f"{page}: {found['name']} differs from its records; run {COMMAND} write"
         for head in figure_tables(text):
             if listed[page, head]:
                 listed[page, head] -= 1
@@ -225,7 +225,7 @@ def check(root: Path) -> Iterator[str]:
             )
     for path, drawn in charts(root):
         if not path.exists() or path.read_text(encoding="utf-8") != drawn:
-            yield f"{path.relative_to(root)}: it isn't what its records say; run {COMMAND} write"
+            yield f"{path.relative_to(root)}: differs from its records; run {COMMAND} write"
     for (page, head), count in listed.items():
         if count:
             yield f"{UNRECORDED}: {page} has no such table of figures: {head!r}; remove the entry"
@@ -353,7 +353,7 @@ def rendered_verdicts(root: Path) -> str:
     if idle:
         parts.append(f"Not run, for reasons that the page gives: {counted(idle, 'figure')}.")
     if missing:
-        parts.append(f"Not measured yet with their present rules: {', '.join(missing)}.")
+        parts.append(f"Not measured yet with their current rules: {', '.join(missing)}.")
     return "\n\n".join(parts)
 
 

@@ -18,7 +18,7 @@ PAGE = (DOCS / "reproduce.md").read_text(encoding="utf-8")
 
 def unmeasured() -> set[str]:
     """Return the exhibits that the page lists as not measured yet."""
-    part = PAGE.partition("Not measured yet with their present rules:")[2].partition("\n\n")[0]
+    part = PAGE.partition("Not measured yet with their current rules:")[2].partition("\n\n")[0]
     return set(re.findall(r"`([a-z0-9-]+)`", part))
 
 

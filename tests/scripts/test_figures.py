@@ -112,7 +112,7 @@ def test_what_is_not_measured_yet_says_so_and_is_no_problem(root: Path) -> None:
 
 def test_a_record_becomes_a_table_with_its_machine_and_commit(root: Path) -> None:
     keep(root, {**FIELDS, "rows": rows()})
-    assert "isn't what its records say" in next(figures.check(root))
+    assert "differs from its records" in next(figures.check(root))
     figures.write(root)
     assert list(figures.check(root)) == []
     page = page_of(root)
@@ -134,7 +134,7 @@ def test_a_chart_is_drawn_from_its_record_and_refused_if_it_was_altered(root: Pa
     assert list(figures.check(root)) == []
     chart.write_text(text.replace("var(--ink)", "var(--paper)", 1), encoding="utf-8")
     assert list(figures.check(root)) == [
-        "docs/images/training_speed.svg: it isn't what its records say; run python scripts/figures.py write"
+        "docs/images/training_speed.svg: differs from its records; run python scripts/figures.py write"
     ]
     assert {path.name for path in chart.parent.iterdir()} == {"training_speed.svg", "codec_steps.svg"}
 
@@ -200,7 +200,7 @@ def test_an_altered_table_is_refused(root: Path, figure: str) -> None:
     page = page_of(root)
     assert figure in page
     (root / "docs" / "page.md").write_text(page.replace(figure, "9.99x", 1), encoding="utf-8")
-    assert "gpt-4-hosts isn't what its records say" in next(figures.check(root))
+    assert "gpt-4-hosts differs from its records" in next(figures.check(root))
 
 
 def test_a_training_that_did_not_learn_leaves_no_figure(root: Path) -> None:
