@@ -80,9 +80,9 @@ def test_claims_say_by_rate_what_deltas_save() -> None:
     fast = found["bytes, bf16 over delta, lr to 0.0001"]
     assert fast.figures == {"0.0001": pytest.approx(4)}
     assert not fast.is_met
-    assert [*found["time saved by delta, under bf16"].figures.values()] == pytest.approx([0.5, 0.5])
+    assert [*found["time saved by delta, compared with bf16"].figures.values()] == pytest.approx([0.5, 0.5])
     # Both have a loss of 5 at their first evaluation, after 10 batches of 1 s and of 1.5 s.
-    assert [*found["time saved by delta, under static:8"].figures.values()] == pytest.approx([1 / 3, 1 / 3])
+    assert [*found["time saved by delta, compared with static:8"].figures.values()] == pytest.approx([1 / 3, 1 / 3])
     rows = [each for own in by_rate.values() for each in own.values()]
     printed = lines(*fine_tuning.table(rows))
     assert max(map(len, printed)) <= WIDTH
@@ -108,7 +108,7 @@ def test_nothing_is_saved_only_where_a_link_without_limit_saves_nothing(
     bf16 = {**row("bf16", bf16_s, FALLING, unlimited_s, sent_nbytes=2e6), "lr": 1e-4}
     by_rate = {"0.0001": {"bf16": bf16, "delta": tuned(1e-4, "delta", delta_s, 1e5)}}
     found = {each.text: each for each in fine_tuning.claims(by_rate, "x86")}
-    claim = found["time saved by delta, under bf16"]
+    claim = found["time saved by delta, compared with bf16"]
     assert claim.verdict == verdict
     told = "an unlimited link would save at most 2.0% of the other policy's time"
     assert (told in claim.explained) == (verdict == "explained")

@@ -44,7 +44,7 @@ def test_means_count_and_intervals_are_printed() -> None:
     ("own", "exact"), [([], [0.9]), ([0.9], []), ([math.nan], [0.9]), ([0.9], [math.inf])]
 )
 def test_missing_accuracies_did_not_learn(own: list[float], exact: list[float]) -> None:
-    assert of(own, exact).problem == "ring with the codec has trainings without an accuracy"
+    assert of(own, exact).problem == "ring with the codec has training runs without an accuracy"
 
 
 def test_two_seeds_are_short() -> None:

@@ -72,7 +72,7 @@ def test_the_summary_has_what_was_measured_then_modelled_then_what_failed_and_wh
     ]
     assert [row[1] for row in page.rows[7:11]] == ["speed-up", "ratio", "Snappy", BOTH[1].experiment.question]
     assert page.rows[7][3] == (
-        "WA+C ends at 0.100 \u00b1 0.000, more than 2 points from 0.950 \u00b1 0.000 without it"
+        "WA+C ends at 0.100 \u00b1 0.000, more than 2 points from the exact method's 0.950 \u00b1 0.000"
     )
     assert page.rows[8][3] == "5.50x (b: 2.00x), and the rule is each >= 9.00x"
     assert page.rows[9][3] == "expected snappy, got zlib."

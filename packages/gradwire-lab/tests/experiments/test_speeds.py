@@ -130,7 +130,7 @@ def test_a_method_that_misses_the_loss_once_has_no_time() -> None:
 @pytest.mark.parametrize(
     ("changed", "problem"),
     [
-        ({"accuracies": [0.7]}, "did not learn: the exact training of DDP ends at 0.700"),
+        ({"accuracies": [0.7]}, "did not learn: the exact training run of DDP ends at 0.700"),
         ({"accuracies": [math.nan]}, "did not learn"),
         ({"goal": None}, "no goal is named"),
     ],

@@ -192,7 +192,7 @@ def claims(by_rate: Mapping[str, Mapping[str, Row]], system: str) -> Iterator[Cl
     for other in (BF16, FP32, *CUTTING):
         if other in trained:
             saved = {rate: saving(rows, DELTA, other, system) for rate, rows in by_rate.items()}
-            text = f"time saved by delta, under {other}"
+            text = f"time saved by delta, compared with {other}"
             reason = nothing_to_save([rows[other] for rows in by_rate.values()], system)
             yield Claim(text, saved, at_least(0.0), system, of_each=True, otherwise=reason)
 

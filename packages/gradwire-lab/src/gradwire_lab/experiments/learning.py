@@ -86,18 +86,18 @@ class Trainings:
         if self.stage and not values:
             return ""
         if not self.accuracies or not self.exact or not all(map(math.isfinite, values)):
-            return f"{self.name} has trainings without an accuracy"
+            return f"{self.name} has training runs without an accuracy"
         exact, own = fmean(self.exact), fmean(self.accuracies)
         if exact < self.goal.least:
             return (
-                f"the exact training of {self.name} ends at {_interval(self.exact)}, below "
+                f"the exact training run of {self.name} ends at {_interval(self.exact)}, below "
                 f"{self.goal.least:.3f}, {self.goal.share:.0%} of the gain from {self.goal.chance:.2f} "
                 f"to {self.goal.known:.3f} ({self.goal.origin})"
             )
         if abs(own - exact) > self.goal.points:
             return (
                 f"{self.name} ends at {_interval(self.accuracies)}, more than {100 * self.goal.points:g} "
-                f"points from {_interval(self.exact)} without it"
+                f"points from the exact method's {_interval(self.exact)}"
             )
         return ""
 

@@ -128,7 +128,7 @@ def table(rows: Sequence[Row]) -> list[str | Table]:
 
 EXPERIMENT = Experiment(
     name="line-share",
-    question="how much of the line does an exchange use, with each codec?",
+    question="what share of the link rate does an exchange use, with each codec?",
     answer=Answer("of line", ("codec", "rate", "size")),
     options=LineShareOptions,
     cells=cells,

@@ -112,7 +112,7 @@ class Trained:
         """The reason why these times are invalid: plain DDP hasn't learned, or there are too few seeds."""
         goal = next(iter(self.judge.rows.values()))["goal"]
         if goal is None:
-            return "no goal is named for this data, so nothing says whether the models learned"
+            return "no goal is set for this data, so it's unknown whether the models learned"
         learned = exact_trainings(JUDGE, self.judge.accuracies, Goal(**goal))
         if learned.problem:
             return f"did not learn: {learned.problem}"

@@ -74,9 +74,9 @@ def test_every_table_and_figure_has_its_claims() -> None:
     ("altered", "text"),
     [
         ({"batch_s": 1.5}, "time saved by A2DTWP, mean"),
-        ({"batch_s": 1.99}, "time saved by A2DTWP, under bf16"),
-        ({"batch_s": 1.94}, "time saved by A2DTWP, under bf16"),
-        ({"batch_s": 1.95}, "time saved by A2DTWP, under delta"),
+        ({"batch_s": 1.99}, "time saved by A2DTWP, compared with bf16"),
+        ({"batch_s": 1.94}, "time saved by A2DTWP, compared with bf16"),
+        ({"batch_s": 1.95}, "time saved by A2DTWP, compared with delta"),
         ({"batch_s": 1.99}, "time of A2DTWP beyond the oracle's"),
         ({"batch_s": 0.2}, "time of A2DTWP beyond the oracle's"),
         ({"transfer_s": 0.2}, "vgg-bn: transfer to the device, shorter"),
@@ -123,7 +123,7 @@ def test_a_clock_is_no_adaptive_precision() -> None:
     assert judged(rows())[switches].is_met
     found = judged(altered(rows(), "awp", bits=clock, lossy=["AWP: 100% of changes are below T"]))
     assert found[switches].verdict is Verdict.NOT_REPRODUCED
-    warned = found["trainings in which AWP's threshold is above nearly all changes"]
+    warned = found["training runs in which AWP's threshold is above nearly all changes"]
     assert warned.verdict is Verdict.NOT_REPRODUCED
 
 
@@ -131,7 +131,7 @@ def test_a_clock_is_no_adaptive_precision() -> None:
 def test_without_a_comparator_nothing_is_reproduced_beside_it(policy: str) -> None:
     left = [row for row in rows() if row.get("policy") != policy]
     claim = judged(left)[
-        "time saved by A2DTWP, under bf16" if policy == "bf16" else "time of A2DTWP beyond the oracle's"
+        "time saved by A2DTWP, compared with bf16" if policy == "bf16" else "time of A2DTWP beyond the oracle's"
     ]
     assert claim.verdict in (Verdict.DID_NOT_LEARN, Verdict.NOT_RUN)
 

@@ -106,7 +106,7 @@ CHANCE = 0.1
 NEIGHBOUR = MappingProxyType({"cifar10": 0.2875, "digits": GOALS["digits"].known})
 """The accuracy of nearest-neighbour classification, the minimum for a network's known accuracy."""
 NOT_TIMED = "no batches in full size were timed; --full times them"
-NO_ORACLE = "the oracle takes trainings with all static formats; --full trains them"
+NO_ORACLE = "the oracle needs training runs with all static formats; --full has them"
 GROUPS = MappingProxyType({"with BatchNorm": (*NORMALISED, "resnet"), "without BatchNorm": (SHOWN,)})
 """The groups of networks that are judged together.
 
@@ -114,7 +114,7 @@ One has the three networks with batch normalization, which two of the paper's ne
 network that learns without it.
 """
 LONGER = "float32 with another seed for twice as many batches, in this record"
-NEAREST = "the nearest neighbour's accuracy on these images; a longer training has less"
+NEAREST = "the nearest neighbour's accuracy on these images; a longer training run has less"
 
 
 def claims(rows: Sequence[Row]) -> list[Claim]:
@@ -197,7 +197,7 @@ def _times(group: _Group, system: str) -> Iterator[Claim]:
     )
     for other, others in ((BF16, BF16), (DELTAS[0], BF16)):
         yield Claim(
-            f"time saved by A2DTWP, under {other}",
+            f"time saved by A2DTWP, compared with {other}",
             group.of(lambda model, other=other: found.gain(model, AWP, other, system)),  # type: ignore[misc]
             at_least(NOISE),
             group.label(system),
@@ -232,7 +232,7 @@ def _learning(group: _Group) -> Iterator[Claim]:
         rests_on=group.trainings(FP32),
     )
     yield Claim(
-        "trainings in which AWP's threshold is above nearly all changes",
+        "training runs in which AWP's threshold is above nearly all changes",
         group.of(lambda model: _share([LOSSY in row for row in found.trainings(model, AWP)])),
         at_most(0.0),
         group.label(),
@@ -345,7 +345,7 @@ ORIGINS = origins(
     data_dir=chosen("$GRADWIRE_DATA, else digits, which need no download"),
     networks=paper("table I, and two of them with batch normalization"),
     policies=paper("section V-A, with bfloat16 and lossless deltas beside them"),
-    seeds=chosen("a verdict takes three trainings"),
+    seeds=chosen("a verdict needs three training runs"),
     images=RUN_TIME,
     batches=chosen("an epoch is watched, and twelve intervals or more of half an epoch follow"),
     narrower=RUN_TIME,
@@ -379,17 +379,17 @@ EXHIBIT = Exhibit(
     ),
     a2dtwp.A2dtwpOptions(),
     claims,
-    "errors are those of networks with an eighth of the paper's channels on 6,400 images of CIFAR-10 with "
-    "32 x 32 pixels (on scikit-learn's digits where GRADWIRE_DATA is unset), in batches of 32 (AlexNet 64). "
-    "Without batch normalization they begin with He's weights, because the published deviation of 0.1 makes "
-    "AlexNet diverge; with it, they begin with the published ones. Milliseconds are those of two images with "
-    "224 x 224 pixels through the networks in full size, on one core and a simulated device: VGG's copies in "
-    "float32 take the published share of its computation, which sets the links' rates. Each policy has nine "
-    "batches a link, in three rounds, in which policies take turns. Norms, packing, "
-    "and updates take the host's own time, so that their shares of a batch depend on those two images. The "
-    "time to the error is composed of two measurements: batches of the narrow network times milliseconds of "
-    "the full one, which has no batch normalization (ResNet has it). Kernels of AWP are means of its batches "
-    "after those in 32 bits, in which it measures its threshold; its times to an error count these, too.",
+    "errors are from networks with an eighth of the paper's channels, on 6,400 CIFAR-10 images of 32 x 32 "
+    "pixels (scikit-learn's digits if GRADWIRE_DATA is unset), in batches of 32 (AlexNet 64). Networks with "
+    "batch normalization start from the published weights. The others start from He's, because the "
+    "published deviation of 0.1 makes AlexNet diverge. Milliseconds are from batches of two 224 x 224 "
+    "images through the full-size networks, on one core and a simulated device. The links' rates are set so "
+    "that VGG's copies in float32 take the published share of its computation. Each policy has nine batches "
+    "per link, in three passes in which policies take turns. Norms, packing, and updates take the host's "
+    "own time, so their shares of a batch depend on those two images. The time to the error is the number "
+    "of the narrow network's batches times the full-size network's milliseconds; in full size, only ResNet "
+    "has batch normalization. AWP's kernels are means over its batches after those in 32 bits, in which it "
+    "measures its threshold. Its times to an error include those batches.",
     (80, 5600),
     ORIGINS,
 )

@@ -38,7 +38,7 @@ def test_verdicts_follow_from_the_steps_and_the_times() -> None:
     for name, figure in (("receivers", 2), ("senders", 2), ("share_of_a_step", 0.5), ("complete", 0.9)):
         assert len(failed(row(**{name: figure}))) == 1
     (optimal,) = failed(row(seconds=0.4))
-    assert optimal.endswith("on the line of the hosts: bandwidth optimal")
+    assert optimal.endswith("on the hosts' link: bandwidth optimal")
     assert failed(row(seconds=0.2)) == failed(row(line_nbytes_per_s=1e7)) == [optimal]
 
 

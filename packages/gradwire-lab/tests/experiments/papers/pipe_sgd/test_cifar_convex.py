@@ -36,18 +36,18 @@ def test_verdicts_follow_from_accuracies_and_times() -> None:
     for accuracy in (0.29, 0.31):
         assert failed(rows(None, **{"Pipe-SGD+T": accuracy})) == ["accuracy of Pipe-SGD+T, below D-Sync's"]
     for other in (2.0, 3.0):  # either side of the published 40 %
-        assert "time saved by D-Sync, under PS-Sync, line of 1" in failed(rows({"PS-Sync": other}))
-    assert failed(rows({"Pipe-SGD": 1.2})) == ["time saved by Pipe-SGD, under D-Sync, line of 1"]
+        assert "time saved by D-Sync, compared with PS-Sync, link of ratio 1" in failed(rows({"PS-Sync": other}))
+    assert failed(rows({"Pipe-SGD": 1.2})) == ["time saved by Pipe-SGD, compared with D-Sync, link of ratio 1"]
     assert failed(rows({"Pipe-SGD+T": 0.95})) == [
-        "time saved by Pipe-SGD+T, under D-Sync+T, line of 1",
-        "speed-up of Pipe-SGD+T over D-Sync, line of 1",
-        "speed-up of Pipe-SGD+T over PS-Sync, line of 1",
+        "time saved by Pipe-SGD+T, compared with D-Sync+T, link of ratio 1",
+        "speed-up of Pipe-SGD+T over D-Sync, link of ratio 1",
+        "speed-up of Pipe-SGD+T over PS-Sync, link of ratio 1",
     ]
 
 
 def test_times_of_dead_trainings_count_for_nothing() -> None:
     found = {claim.text: claim.verdict for claim in EXHIBIT.claims(rows(None, **{"Pipe-SGD+T": 0.01}))}
-    assert found["speed-up of Pipe-SGD+T over PS-Sync, line of 1"] is Verdict.DID_NOT_LEARN
+    assert found["speed-up of Pipe-SGD+T over PS-Sync, link of ratio 1"] is Verdict.DID_NOT_LEARN
     assert found["accuracy of Pipe-SGD+T, below D-Sync's"] is Verdict.NOT_REPRODUCED
     dead = rows(None, **dict.fromkeys(ACCURACIES, 0.01))
     assert {claim.verdict for claim in EXHIBIT.claims(dead)} == {Verdict.DID_NOT_LEARN}

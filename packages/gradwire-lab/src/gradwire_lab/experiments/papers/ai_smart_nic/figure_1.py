@@ -73,7 +73,7 @@ def claims(rows: Sequence[Row]) -> list[Claim]:
     row = row_of(rows, workers=WORKERS)
     published = [
         ("time steps of four workers", row["steps"], STEPS, ""),
-        ("steps that add what arrives", row["adding"], ADDING, ""),
+        ("steps that add the received chunk", row["adding"], ADDING, ""),
         ("later steps, which store it", row["steps"] - row["adding"], STEPS - ADDING, ""),
         ("neighbours that a worker sends to", row["receivers"], 1, ""),
         ("neighbours that a worker receives from", row["senders"], 1, ""),
@@ -94,7 +94,7 @@ def claims(rows: Sequence[Row]) -> list[Claim]:
     over = {f"{each['workers']} workers": median(each["seconds"]) / _formula_s(each) for each in rows}
     found.append(
         Claim(
-            "time over that of its bytes and steps on the line of the hosts: bandwidth optimal",
+            "time over the time of its bytes and steps on the hosts' link: bandwidth optimal",
             over,
             near(1.0, WITHIN),
             of_each=True,
@@ -114,7 +114,7 @@ ORIGINS = origins(
     WORKERS=paper("figure 1"),
     STEPS=paper("figure 1"),
     ADDING=paper("figure 1"),
-    WITHIN=chosen("a formula has no additions and no processor time"),
+    WITHIN=chosen("the formula omits additions and CPU time"),
     EXACT=FLOATING,
     BUDGET_S=RUN_TIME,
     workers=paper("figure 1"),
@@ -131,10 +131,11 @@ EXHIBIT = exhibit(
     claims=claims,
     quick=ExchangeOptions((3, WORKERS), 1600, 1_000_000, 3),
     full=ExchangeOptions((2, 3, WORKERS, 5, 6, 8), 1600, 4 * 2048 * 2048, 9),
-    scaling="the steps are those of the schedule that training and the gateware follow. For the time, "
-    "workers are the first hosts of a testbed of eight at 200 Mbit/s, because all share two cores, and "
-    "exchange a layer of section V.B, 16.8 MB, over TCP. Without --full, there are four hosts at 400 "
-    "Mbit/s, and 1 MB. The formula has the rate and latency that two of the hosts measured.",
+    scaling="the steps are from the schedule that training and the gateware follow. For the time, workers "
+            "are the first hosts of a testbed, and exchange a layer of section V.B, 16.8 MB, over TCP. "
+            "Eight hosts have 200 Mbit/s each, because all share two cores. Without --full, four hosts at "
+            "400 Mbit/s exchange 1 MB. The formula uses the rate and latency measured between two of the "
+            "hosts.",
     origins=ORIGINS,
     seconds=(8, 120),
     version=2,

@@ -96,11 +96,11 @@ def _alike(notes: Sequence[str], wanted: Sequence[str]) -> float:
 ORIGINS = origins(
     HOSTS=RUN_TIME,
     WIDTH=RUN_TIME,
-    WITHIN=chosen("hosts share a core, so that they wait for each other"),
+    WITHIN=chosen("hosts share a core and wait for each other"),
     layers=RUN_TIME,
     batches=paper("section V.B"),
-    steps=chosen("a training of one process reaches the goal in them"),
-    seeds=chosen("the least that a verdict on a training takes"),
+    steps=chosen("a training run of one process reaches the goal in this many"),
+    seeds=chosen("the minimum for a verdict on a training run"),
 )
 EXHIBIT = exhibit(
     "smart-nic",
@@ -111,12 +111,12 @@ EXHIBIT = exhibit(
     claims=claims,
     quick=SmartNicFigure3Options(3, (1792,), 20, 1),
     full=SmartNicFigure3Options(6, (448, 1792), 40, 3),
-    scaling="six layers of 256 x 256 weights (three without --full) instead of 20 of 2048 x 2048, on three "
-    "hosts of a testbed at 200 Mbit/s, with the workers on one core and rings in software on another, as "
-    "in section V.B. Hosts that share a core wait for each other, where the paper's nodes have cores of "
-    "their own. An exchange waits for the last worker to begin it and for a turn of each ring, and this "
-    "waiting counts as exposed communication here. The paper draws the trace without numbers: what is "
-    "left exposed, if computation takes longer, is the first layer's exchange. Figure 3a is a drawing.",
+    scaling="six layers of 256 x 256 weights (three without --full) replace 20 of 2048 x 2048, on three "
+            "hosts of a testbed at 200 Mbit/s. Workers run on one core and software rings on another, as in "
+            "section V.B. Hosts that share a core wait for each other; the paper's nodes have their own "
+            "cores. An exchange waits for the last worker to start it, and for each ring to get the core. "
+            "These waits count as exposed communication here. The paper draws the trace without numbers: if "
+            "computation takes longer, only the first layer's exchange is exposed. Figure 3a is a drawing.",
     origins=ORIGINS,
     seconds=(14, 120),
     version=2,

@@ -14,13 +14,13 @@ ORIGINS = origins(
     parts=RUN_TIME,
     rings=RUN_TIME,
     chunk_words=RUN_TIME,
-    hosts=chosen("so that the rings of all hosts keep up with their links on one core"),
-    rates=chosen("to a core that hosts share what 40 Gbit/s are to the peak of 28 cores (section V.A)"),
+    hosts=chosen("low enough that the rings of all hosts keep up with their links on one core"),
+    rates=chosen("in proportion to a shared core as 40 Gbit/s to the peak of 28 cores (section V.A)"),
     widths=RUN_TIME,
     batches=paper("section V.B"),
     layers=RUN_TIME,
-    steps=chosen("a training of one process reaches the goal in them"),
-    seeds=chosen("the least that a verdict on a training takes"),
+    steps=chosen("a training run of one process reaches the goal in this many"),
+    seeds=chosen("the minimum for a verdict on a training run"),
 )
 FIGURES = Exhibit(
     "smart-nic",
@@ -29,10 +29,10 @@ FIGURES = Exhibit(
     smart_nic.SmartNicOptions(parts=(PAPER,)),
     smart_nic.SmartNicOptions(parts=(PAPER,)),
     figure_claims,
-    "modelled, with the paper's equations. Four figures of six nodes set constants that the paper omits; "
-    "what follows from those and from other published figures holds by construction, and its erratum says "
-    "how. Only the other figures are predicted. For 32 nodes, the paper doesn't say what a ring in software "
-    "costs beyond its bytes, so the model has no such cost.",
+    "modelled, with the paper's equations. Four results for six nodes set the constants that the paper "
+    "omits. Results that follow from these and from other published results hold by construction, as their "
+    "errata explain. Only the others are predicted. For 32 nodes, the paper doesn't say what a software "
+    "ring costs beyond its bytes, so the model has no such cost.",
     (2, 2),
     ORIGINS,
 )
@@ -44,7 +44,7 @@ RINGS = Exhibit(
     smart_nic.SmartNicOptions(parts=(RING,)),
     ring_claims,
     "the gateware's ring is simulated cycle by cycle, with chunks of 160 words of 256 bits, and compared "
-    "with T_AR, the largest of T_ring, T_add, and T_mem; a circuit's latency comes from a ring of two "
+    "with T_AR, the largest of T_ring, T_add, and T_mem. A circuit's latency is measured in a ring of two "
     "engines.",
     (4, 80),
     ORIGINS,
@@ -65,12 +65,12 @@ MODEL = Exhibit(
     ),
     smart_nic.SmartNicOptions(parts=(STEP,)),
     step_claims,
-    "six layers of 256 x 256 weights (20 of 2048 x 2048 are published) learn MNIST if GRADWIRE_DATA has it, "
-    "else scikit-learn's digits, on two to four hosts (six) at 200 Mbit/s. Workers compute for real, all on "
-    "one core. A ring in software on another core plays the smart NICs; without them, it shares the workers' "
-    "core. gradwire nic has no part in it: it encodes each value by itself, and BFP shares an exponent. The "
-    "model is calibrated on two hosts, one rate, one width, and one batch, without BFP, and predicts all "
-    "that differs.",
+    "six layers of 256 x 256 weights (20 of 2048 x 2048 in the paper) learn MNIST if GRADWIRE_DATA has it, "
+    "else scikit-learn's digits, on two to four hosts (six in the paper) at 200 Mbit/s. Workers compute for "
+    "real, all on one core. A software ring on another core replaces the smart NICs; without smart NICs, it "
+    "shares the workers' core. gradwire nic isn't used, because it encodes each value by itself, and BFP "
+    "shares an exponent. The model is calibrated on two hosts, one rate, one width, and one batch, without "
+    "BFP, and predicts all other configurations.",
     (26, 600),
     ORIGINS,
 )

@@ -211,18 +211,17 @@ ORIGINS = origins(
 EXHIBIT = exhibit(
     "smart-nic",
     PLACE,
-    "what do the all-reduce and block floating point take in the NIC?",
+    "what resources do the all-reduce and block floating point take in the NIC?",
     cells=cells,
     run=each(measure),
     claims=claims,
     quick=SmartNicTable1Options(),
     full=SmartNicTable1Options(synthesises=True),
-    scaling="modelled: Yosys has no Arria 10, so that Cyclone V stands in for it. Two ALUTs count as "
-    "one ALM, and two M10Ks as one M20K. The memories for chunks are those of 512 words of "
-    "256 bits; the paper doesn't give the size of its own. Without --full, the figures are "
-    "those that gradwire gateware report gave with Yosys 0.70. The interfaces to the host "
-    "and the network (OPAE and IKL) have no counterpart here, and the shares at 400 Gbit/s "
-    "none, because the paper doesn't name the chip.",
+    scaling="modelled: Yosys has no Arria 10, so a Cyclone V replaces it. Two ALUTs count as one ALM, and "
+            "two M10Ks as one M20K. The memories for chunks have 512 words of 256 bits; the paper doesn't "
+            "state their size. Without --full, the figures are from gradwire gateware report with Yosys "
+            "0.70. The interfaces to the host and the network (OPAE and IKL) have no counterpart here. "
+            "Neither have the shares at 400 Gbit/s, because the paper doesn't name the chip.",
     origins=ORIGINS,
     seconds=(1, 240),
 )

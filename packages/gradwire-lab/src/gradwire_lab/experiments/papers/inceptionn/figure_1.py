@@ -125,7 +125,7 @@ def claims(rows: Sequence[Row]) -> list[Claim]:
             published=published,
         ),
         Claim(
-            "measured times over the formulas' for the line of the hosts",
+            "measured times over the formulas' for the hosts' link",
             {name: over_formula(name) for name in ORGANISATIONS},
             near(1.0, WITHIN),
             of_each=True,
@@ -153,8 +153,8 @@ def claims(rows: Sequence[Row]) -> list[Claim]:
 
 ORIGINS = origins(
     GROUP=chosen("the smallest groups"),
-    WITHIN=chosen("a formula has no additions and no processor time"),
-    FASTER=chosen("what counts as faster beside the scatter of shared cores"),
+    WITHIN=chosen("the formula omits additions and CPU time"),
+    FASTER=chosen("clearly more than the scatter of shared cores"),
     EVEN=FLOATING,
     BUDGET_S=RUN_TIME,
     workers=chosen("four groups of two"),
@@ -165,17 +165,17 @@ ORIGINS = origins(
 EXHIBIT = exhibit(
     "inceptionn",
     PLACE,
-    "what do rings in the place of aggregators save, at the leaves and on all levels?",
+    "what do rings save in place of aggregators, at the leaves and on all levels?",
     cells=cells,
     run=exchanging(BUDGET_S, SHORT_NBYTES, _busiest),
     claims=claims,
     quick=InceptionnFigure1Options(8, 1600, 1_000_000, 3),
     full=InceptionnFigure1Options(8, 1600, 4_000_000, 9),
-    scaling="eight workers in groups of two are hosts of a testbed that exchange over TCP, each at 200 "
-    "Mbit/s, because all share two cores. An aggregator is the first worker of its group, and gradients "
-    "travel both ways. Gradients have 1 MB (4 MB with --full). The paper draws the figure without "
-    "numbers: the rules are its words, beside formulas of aggregators and rings with the rate and latency "
-    "that two of the hosts measured.",
+    scaling="eight workers in groups of two are hosts of a testbed that exchange over TCP, at 200 Mbit/s "
+            "each, because all share two cores. The first worker of a group is its aggregator, and "
+            "gradients are sent in both directions. Gradients have 1 MB (4 MB with --full). The paper draws "
+            "the figure without numbers, so the rules express its words. They also compare with formulas of "
+            "aggregators and rings, with the rate and latency measured between two of the hosts.",
     origins=ORIGINS,
     seconds=(20, 90),
     version=2,

@@ -69,7 +69,7 @@ def _claims(network: str, rows: Sequence[Row]) -> Iterator[Claim]:
 
     data, few = rows[0]["data"], min(row["epochs"] for row in select(rows, codec=EXACT))
     exact = ends(EXACT)
-    learned = (exact_trainings(f"the exact training of {network}", exact, GOALS[data]),)
+    learned = (exact_trainings(network, exact, GOALS[data]),)
     yield Claim(
         f"{network}: accuracy lost at 2^-10 with two more epochs",
         only(fmean(exact) - fmean(ends(CODEC, MORE))),
@@ -90,11 +90,11 @@ def _claims(network: str, rows: Sequence[Row]) -> Iterator[Claim]:
 
 ORIGINS = origins(
     MORE=paper("figure 13"),
-    EQUAL=chosen("half a point, because trainings scatter; three digits alone would allow 0.05 points"),
+    EQUAL=chosen("half a point, because training runs scatter; three digits alone would allow 0.05 points"),
     LOST=paper("section VIII-B"),
     networks=RUN_TIME,
     epochs=RUN_TIME,
-    seeds=chosen("the fewest with an interval"),
+    seeds=chosen("the minimum for an interval"),
 )
 EXHIBIT = exhibit(
     "inceptionn",
@@ -109,10 +109,10 @@ EXHIBIT = exhibit(
         (("digits", 30), ("mnist", 2)),
         (1, 2, 3),
     ),
-    scaling="HDC and a small CNN on MNIST if GRADWIRE_DATA has it, else on scikit-learn's digits, for "
-    "fewer epochs than the paper's, so that two more are a larger share of a training. Every hop of a ring "
-    "of four workers encodes, as there. Rates fall after each fifth of a training's own length: with as many "
-    "epochs, the one with the codec has two left.",
+    scaling="HDC and a small CNN on MNIST if GRADWIRE_DATA has it, else on scikit-learn's digits, for fewer "
+            "epochs than in the paper, so two more are a larger share of a run. As there, every hop of a "
+            "ring of four workers encodes. Learning rates fall after each fifth of a run's own length: "
+            "after as many epochs as the exact run has, the codec's run has two epochs left.",
     origins=ORIGINS,
     seconds=(60, 1200),
     version=2,

@@ -203,7 +203,7 @@ ORIGINS = origins(
     OF_SIMPLE=chosen("a third of what is published, since the paper has no number for simple networks"),
     ROUNDED=chosen("published ratios have two digits"),
     networks=RUN_TIME,
-    seeds=chosen("the fewest with an interval"),
+    seeds=chosen("the minimum for an interval"),
     steps=RUN_TIME,
 )
 EXHIBIT = exhibit(
@@ -215,10 +215,11 @@ EXHIBIT = exhibit(
     claims=claims,
     quick=TrainingOptions(("HDC, 3 layers, He",), (1, 2, 3), 168),
     full=TrainingOptions((*NETWORKS,), (1, 2, 3), 600),
-    scaling="HDC in both depths that table I allows, with two initialisations, and a small CNN in the "
-    "place of AlexNet, ResNet-50, and VGG-16; MNIST if GRADWIRE_DATA has it, else scikit-learn's "
-    "digits. Every hop of a ring of four workers encodes, as there. Trainings are shorter than "
-    "the paper's. The ratios of networks in full size are beside table III.",
+    scaling="HDC with both numbers of layers that table I allows, with two initialisations, and a small CNN "
+            "replace AlexNet, ResNet-50, and VGG-16. Images are MNIST if GRADWIRE_DATA has it, else "
+            "scikit-learn's digits. As in the paper, every hop of a ring of four workers encodes. Training "
+            "runs are shorter than the paper's. The exhibit of table III has the ratios of full-size "
+            "networks.",
     origins=ORIGINS,
     seconds=(90, 3600),
     version=2,

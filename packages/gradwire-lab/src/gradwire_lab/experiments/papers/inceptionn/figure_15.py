@@ -105,7 +105,7 @@ ORIGINS = origins(
     FEW=paper("figure 15"),
     MANY=paper("figure 15"),
     GROWTHS=paper("section VIII-D, where the latency is negligible; additions are left out, too"),
-    WITHIN=chosen("a formula has no additions and no processor time"),
+    WITHIN=chosen("the formula omits additions and CPU time"),
     STRAIGHT=chosen("almost linear, as the paper says, is not exactly so"),
     BUDGET_S=RUN_TIME,
     workers=paper("figure 15"),
@@ -122,12 +122,13 @@ EXHIBIT = exhibit(
     claims=claims,
     quick=ExchangeOptions((4, 6, 8), 1800, 1_000_000, 2),
     full=ExchangeOptions((4, 5, 6, 7, 8), 1800, 4_000_000, 9),
-    scaling="workers and the aggregator are the first hosts of a testbed of nine, each at 200 Mbit/s, "
-    "because all share two cores. They exchange gradients of 1 MB (4 MB with --full) over TCP. The paper "
-    "plots the figure without numbers: the rules are its words, that one time grows almost linearly and the "
-    "other stays almost constant, and its formulas, with the rate and latency that two of the hosts "
-    "measured. The aggregator is a rank of its own, so that its tree may have a level more than the "
-    "formula's. gradwire experiment scaling exchanges AlexNet's 233 MB.",
+    scaling="workers and the aggregator are the first hosts of a testbed of nine, at 200 Mbit/s each, "
+            "because all share two cores. They exchange gradients of 1 MB (4 MB with --full) over TCP. The "
+            "paper plots the figure without numbers, so the rules express its words: one time grows almost "
+            "linearly, and the other stays almost constant. They also use its formulas, with the rate and "
+            "latency measured between two of the hosts. The aggregator is a rank of its own, so its tree "
+            "may have one level more than the formula's. gradwire experiment scaling exchanges AlexNet's "
+            "233 MB.",
     origins=ORIGINS,
     seconds=(20, 200),
     version=2,

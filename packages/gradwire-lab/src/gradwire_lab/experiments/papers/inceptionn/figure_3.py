@@ -113,14 +113,14 @@ ORIGINS = origins(
 EXHIBIT = exhibit(
     "inceptionn",
     PLACE,
-    "how large are the networks' gradients, and how long do they travel?",
+    "how large are the networks' gradients, and what share of a step is their exchange?",
     cells=cells,
     run=each(measure),
     claims=claims,
     quick=InceptionnFigure3Options(),
     full=InceptionnFigure3Options(),
-    scaling="arithmetic: weights are counted from the published layers, and the share is that of table "
-    "II's steps. What the paper calls MB are MiB.",
+    scaling="arithmetic: weights are counted from the published layers, and the share is computed from "
+            "table II's steps. The paper's MB are MiB.",
     origins=ORIGINS,
     seconds=(1, 1),
 )

@@ -52,7 +52,7 @@ def claims(rows: Sequence[Row]) -> list[Claim]:
     networks = [*grouped(rows, "network")]
     learned = [
         exact_trainings(
-            f"the exact training of {network}", ends(rows, network, EXACT, 0), GOALS[rows[0]["data"]]
+            network, ends(rows, network, EXACT, 0), GOALS[rows[0]["data"]]
         )
         for network in networks
     ]
@@ -86,9 +86,9 @@ def ends(rows: Sequence[Row], network: str, what: str, bits: int) -> list[float]
 ORIGINS = origins(
     BITS=paper("figure 4"),
     GENTLE=chosen("two points, as of any lossy method"),
-    HARSH=chosen("what counts as a loss beside the scatter of seeds"),
+    HARSH=chosen("clearly more than the scatter of seeds"),
     networks=RUN_TIME,
-    seeds=chosen("the fewest with an interval"),
+    seeds=chosen("the minimum for an interval"),
     steps=RUN_TIME,
 )
 EXHIBIT = exhibit(
@@ -100,9 +100,10 @@ EXHIBIT = exhibit(
     claims=claims,
     quick=TrainingOptions(("HDC, 3 layers, He",), (1, 2, 3), 168),
     full=TrainingOptions(("CNN", "HDC, 5 layers, Xavier"), (1, 2, 3), 600),
-    scaling="HDC (with --full, a small CNN, too) on MNIST if GRADWIRE_DATA has it, else on scikit-learn's"
-    " digits. Every hop of a ring of four workers truncates gradients. The paper plots the figure"
-    " without numbers: the rules are its words, that gradients bear more than weights.",
+    scaling="HDC (with --full, also a small CNN) on MNIST if GRADWIRE_DATA has it, else on scikit-learn's "
+            "digits. Every hop of a ring of four workers truncates gradients. The paper plots the figure "
+            "without numbers, so the rules express its words: gradients tolerate more truncation than "
+            "weights.",
     origins=ORIGINS,
     seconds=(60, 900),
     version=2,

@@ -110,7 +110,7 @@ ORIGINS = origins(
     MOSTLY=chosen("the figure's axis ends at 1"),
     TIGHTLY=chosen("a peak, as the paper has it in words"),
     network=RUN_TIME,
-    seeds=chosen("the fewest with an interval"),
+    seeds=chosen("the minimum for an interval"),
     steps=RUN_TIME,
 )
 EXHIBIT = exhibit(
@@ -122,9 +122,9 @@ EXHIBIT = exhibit(
     claims=claims,
     quick=InceptionnFigure5Options("CNN", (1, 2, 3), 168),
     full=InceptionnFigure5Options("CNN", (1, 2, 3), 600),
-    scaling="a small CNN on MNIST if GRADWIRE_DATA has it, else on scikit-learn's digits, instead of "
-    "AlexNet. The paper plots the figure without numbers: the rules are its words, that values "
-    "are mostly between -1 and 1 and peak tightly around zero.",
+    scaling="a small CNN on MNIST if GRADWIRE_DATA has it, else on scikit-learn's digits, replaces AlexNet. "
+            "The paper plots the figure without numbers, so the rules express its words: most values are "
+            "between -1 and 1, with a sharp peak around zero.",
     origins=ORIGINS,
     seconds=(10, 120),
     version=2,

@@ -179,7 +179,7 @@ ORIGINS = origins(
     WHOLE=paper("table III"),
     SLACK=chosen("other networks than the paper's"),
     networks=RUN_TIME,
-    seeds=chosen("the fewest with an interval"),
+    seeds=chosen("the minimum for an interval"),
     steps=RUN_TIME,
     full_size=RUN_TIME,
     first_steps=RUN_TIME,
@@ -196,11 +196,12 @@ EXHIBIT = exhibit(
     full=InceptionnTable3Options(
         (*NETWORKS,), (1, 2, 3), 600, (("VGG-16", 4), ("ResNet-50", 16), ("AlexNet", 32)), 20, 4
     ),
-    scaling="HDC in both depths, with two initialisations, and a small CNN; MNIST if GRADWIRE_DATA has it, "
-    "else scikit-learn's digits. AlexNet, ResNet-50, and VGG-16 are those of table I in full size, "
-    "initialised as Caffe's and torchvision's, but their gradients come from the first steps of a training "
-    "alone, so a rule that is kept is 'too short'. AlexNet's batch is 32, not 64, and VGG-16's is 4. Images "
-    "are photographs of 160 pixels, scaled up, one of each of ImageNet's classes.",
+    scaling="HDC with both numbers of layers, with two initialisations, and a small CNN, on MNIST if "
+            "GRADWIRE_DATA has it, else on scikit-learn's digits. AlexNet, ResNet-50, and VGG-16 have table "
+            "I's full size and the initialisation of Caffe or torchvision. Their gradients are from the "
+            "first steps of a training run only, so a rule that they meet is 'too short'. AlexNet's batch "
+            "is 32, not 64, and VGG-16's is 4. Images are photographs of 160 pixels, enlarged, one from "
+            "each of ImageNet's classes.",
     origins=ORIGINS,
     seconds=(20, 600),
     version=3,

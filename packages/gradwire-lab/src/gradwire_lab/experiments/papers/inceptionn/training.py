@@ -64,7 +64,7 @@ NETWORKS = MappingProxyType(
             for layers in (3, 5)
             for initialisation in (HE, XAVIER)
         },
-        "CNN": TrainedNetwork(0, DEFAULT, 0.05, "the rate of gradwire's other trainings of this network"),
+        "CNN": TrainedNetwork(0, DEFAULT, 0.05, "the rate of gradwire's other training runs of this network"),
     }
 )
 """The networks by name.

@@ -92,7 +92,7 @@ def _savings(measured: MeasuredWays) -> Iterator[Claim]:
         times = {run: measured.step_s(run, ratio) for run in ACCURACIES}
         for (own, other), share in SAVED.items():
             yield Claim(
-                f"time saved by {own}, under {other}, line of {ratio:g}",
+                f"time saved by {own}, compared with {other}, link of ratio {ratio:g}",
                 only(1 - times[own] / times[other]),
                 near(share, BEYOND),
                 published=Published("section 4", share),
@@ -100,7 +100,7 @@ def _savings(measured: MeasuredWays) -> Iterator[Claim]:
             )
         for other, published in (("D-Sync", OVER_D), ("PS-Sync", OVER_PS)):
             yield Claim(
-                f"speed-up of Pipe-SGD+T over {other}, line of {ratio:g}",
+                f"speed-up of Pipe-SGD+T over {other}, link of ratio {ratio:g}",
                 only(times[other] / times["Pipe-SGD+T"]),
                 within(published, BEYOND),
                 unit=RATIO,
@@ -114,8 +114,8 @@ ORIGINS = origins(
     SAVED=paper("section 4"),
     WORKERS=chosen("a core for each worker; the paper has four with a GPU each"),
     on_cifar=RUN_TIME,
-    seeds=chosen("three, the fewest that have an interval"),
-    ratios=chosen("from a line that computation hides to one that hides computation"),
+    seeds=chosen("three, the minimum for an interval"),
+    ratios=chosen("from a link whose exchange computation hides to one whose exchange hides computation"),
     steps=RUN_TIME,
     windows=RUN_TIME,
     window=RUN_TIME,
@@ -125,7 +125,7 @@ ORIGINS = origins(
 EXHIBIT = exhibit(
     "pipe-sgd",
     f"{PLACE}, CIFAR100-Convex",
-    "what accuracy and time does a convex training have in each way?",
+    "what accuracy and time does convex training have with each method?",
     cells=cells,
     run=on_hosts("last-layer", WORKERS),
     claims=claims,
@@ -133,11 +133,12 @@ EXHIBIT = exhibit(
     full=CifarConvexOptions(
         on_cifar=True, seeds=(0, 1, 2), ratios=(0.3, 1.0, 3.0), steps=1500, windows=4, window=5
     ),
-    scaling="the last layer on 1,024 features of 50 images a class of CIFAR-100 (through GRADWIRE_DATA; "
-    "with --quick, and without, of scikit-learn's digits, enlarged) behind a ResNet-20 for "
-    "CIFAR-10, whose weights are fixed, on two hosts of a testbed with a core each, with a global "
-    "batch of 50. Timed steps pass the fixed network; trainings to the end keep its features, which "
-    "are the same in each epoch. Lines' rates follow from a plain step and the bytes.",
+    scaling="the last layer is trained on 1,024 features of 50 images per class of CIFAR-100 (in "
+            "GRADWIRE_DATA; with --quick, or without these images, of scikit-learn's digits, enlarged). The "
+            "features are from a ResNet-20 for CIFAR-10 with fixed weights. Two hosts of a testbed have a "
+            "core each, and a global batch of 50. Timed steps run the fixed network; complete training runs "
+            "keep its features, which are the same in each epoch. The links' rates are computed from a "
+            "plain step and the bytes.",
     origins=ORIGINS,
     seconds=(40, 350),
     version=2,

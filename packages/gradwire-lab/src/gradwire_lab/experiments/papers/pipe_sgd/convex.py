@@ -126,15 +126,14 @@ ORIGINS = origins(
 EXHIBIT = exhibit(
     "pipe-sgd",
     f"{PLACE}, convex",
-    "how does a convex training's loss fall with T steps and K under way?",
+    "how does a convex training's loss fall with T steps and K in flight?",
     cells=cells,
     run=side_by_side(measure),
     claims=claims,
     quick=LengthsOptions((1, 2), (50, 100, 200), (1, 2, 3)),
     full=LengthsOptions((1, 2, 3, 4), (100, 200, 400, 800, 1600), (1, 2, 3, 4, 5)),
-    scaling="one linear layer on scikit-learn's digits in the place of the last layer on CIFAR-100's "
-    "features, on four workers that are threads. The least loss counts as 0, because the digits can be "
-    "separated.",
+    scaling="one linear layer on scikit-learn's digits replaces the last layer on CIFAR-100's features. The "
+            "four workers are threads. The least loss counts as 0, because the digits are separable.",
     origins=ORIGINS,
     seconds=(20, 300),
     version=2,

@@ -61,9 +61,9 @@ With K = 2, less accuracy is lost, and with a larger K more.
 """
 UNLIMITED_RESOURCES = (
     "equation 3 is for resources without a limit: K computations and K exchanges at once, where a host here "
-    "has a core and a line"
+    "has a core and a link"
 )
-OLDER_RECORD = "the record was measured before segments of a gradient could leave during backward"
+OLDER_RECORD = "the record is from before segments of a gradient could leave during backward"
 WHOLE_BACKWARD = (
     "equation 6 has only the first segment of the backward pass, and a worker computes all of it in every "
     "step"
@@ -126,7 +126,7 @@ def _steps(measured: MeasuredWays) -> Iterator[tuple[Claim, Unpack[tuple[str, ..
         yield (
             Claim(
                 f"{what} over equation {number}",
-                {f"line of {ratio:g}": step_s[pipeline][ratio] / expected_s[ratio] for ratio in parts},
+                {f"link of ratio {ratio:g}": step_s[pipeline][ratio] / expected_s[ratio] for ratio in parts},
                 near(1.0, WITHIN),
                 of_each=True,
                 unit="",
@@ -152,7 +152,7 @@ def _steps(measured: MeasuredWays) -> Iterator[tuple[Claim, Unpack[tuple[str, ..
         yield (
             Claim(
                 f"a step with K = 2 over one with K = {pipeline}",
-                {f"line of {ratio:g}": step_s[2][ratio] / step_s[pipeline][ratio] for ratio in parts},
+                {f"link of ratio {ratio:g}": step_s[2][ratio] / step_s[pipeline][ratio] for ratio in parts},
                 at_most(1 + NO_BETTER),
                 of_each=True,
                 unit=RATIO,
@@ -165,7 +165,7 @@ def _steps(measured: MeasuredWays) -> Iterator[tuple[Claim, Unpack[tuple[str, ..
         Claim(
             "scaling efficiency over equation 7",
             {
-                f"line of {ratio:g}": measured.plain_s / step_s[2][ratio] / scaling_efficiency(**parts[ratio])
+                f"link of ratio {ratio:g}": measured.plain_s / step_s[2][ratio] / scaling_efficiency(**parts[ratio])
                 for ratio in parts
             },
             near(1.0, WITHIN),
@@ -204,7 +204,7 @@ def _segments(measured: MeasuredWays) -> Iterator[Claim]:
         lambda row: measured.step_s("K = 2", row["ratio"]),
     ]
     figures = [
-        {f"line of {row['ratio']:g}": median(row["steps_s"]) / seconds(row) for row in timed}
+        {f"link of ratio {row['ratio']:g}": median(row["steps_s"]) / seconds(row) for row in timed}
         for seconds in expected
     ]
     found = [replace(each, figures=own, of_each=True) for each, own in zip(bare, figures, strict=True)]
@@ -261,11 +261,11 @@ def _accuracies(measured: MeasuredWays) -> Iterator[tuple[Claim, str]]:
 ORIGINS = origins(
     WORKERS=chosen("a core for each worker; the paper has four with a GPU each"),
     PIPELINES=paper("section 3.1"),
-    WITHIN=chosen("an equation has no processor time"),
+    WITHIN=chosen("the equation omits CPU time"),
     NO_BETTER=chosen("the scatter of shared cores"),
     EQUAL=chosen("half a point, as for figure 4"),
-    seeds=chosen("three, the fewest that have an interval"),
-    ratios=chosen("from a line that computation hides to one that hides computation"),
+    seeds=chosen("three, the minimum for an interval"),
+    ratios=chosen("from a link whose exchange computation hides to one whose exchange hides computation"),
     steps=RUN_TIME,
     windows=RUN_TIME,
     window=RUN_TIME,
@@ -276,17 +276,18 @@ ORIGINS = origins(
 EXHIBIT = exhibit(
     "pipe-sgd",
     PLACE,
-    "how long does a step take with 1 to 4 steps under way?",
+    "how long does a step take with 1 to 4 steps in flight?",
     cells=cells,
     run=on_hosts("mnist-mlp", WORKERS),
     claims=claims,
     quick=EquationsOptions((0,), (1.0,), steps=60, windows=3, window=4, batch=1024),
     full=EquationsOptions((0, 1, 2), (0.3, 1.0, 3.0), steps=165, windows=5, window=8),
-    scaling="MNIST-MLP (on MNIST through GRADWIRE_DATA, else on scikit-learn's digits) on two hosts of a "
-    "testbed, with a core each, that compute and exchange for real; the lines' rates follow from a "
-    "plain step and the bytes. Communication is an exchange alone on the same line, and equations 5 "
-    "and 6 have alpha, beta, gamma, and S measured apart. Equation 7's figure is equation 4's upside down. "
-    "The batch was raised tenfold after a run with 512, as in figure 4.",
+    scaling="MNIST-MLP (on MNIST in GRADWIRE_DATA, else on scikit-learn's digits) trains on two hosts of a "
+            "testbed with a core each, which compute and exchange for real. The links' rates are computed "
+            "from a plain step and the bytes. Communication is a separate exchange on the same link. For "
+            "equations 5 and 6, alpha, beta, gamma, and S are measured separately. Equation 7's result is "
+            "the inverse of equation 4's. The batch was raised tenfold after a run with 512, as in figure "
+            "4.",
     origins=ORIGINS,
     seconds=(40, 500),
     version=3,

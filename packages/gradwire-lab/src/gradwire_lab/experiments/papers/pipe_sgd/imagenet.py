@@ -152,7 +152,7 @@ ORIGINS = origins(
     WITHIN=chosen("a tenth, as for figure 4"),
     WORLD=paper("section 4"),
     networks=chosen("figure 4's, each for as many steps as its synchronous training needs to learn"),
-    seeds=chosen("three, the fewest that have an interval"),
+    seeds=chosen("three, the minimum for an interval"),
     batch=chosen("as for MNIST-MLP"),
     warmup=paper("section 4: five epochs of a training of some fifty"),
     lr=chosen("for small networks without momentum"),
@@ -166,13 +166,13 @@ EXHIBIT = exhibit(
     claims=claims,
     quick=ImagenetOptions(((ALEXNET, 200),), (0,)),
     full=ImagenetOptions(((ALEXNET, 1200), (RESNET, 400)), (0, 1, 2)),
-    scaling="accuracies are measured: networks of the same depth with few channels, on MNIST (through "
-    "GRADWIRE_DATA, images averaged to 7 px; else on scikit-learn's digits), by four hosts of a "
-    "testbed that share two cores, with a global batch of 100, without momentum, and with a warm-up "
-    "of a tenth of all steps instead of five epochs. Speed-ups are modelled, because ImageNet "
-    "doesn't fit this machine: with the steps and the rate of INCEPTIONN's table II, which has the "
-    "same GPUs, line, and AlexNet's batch, and with ResNet-50's computation for ResNet-18, by "
-    "operations.",
+    scaling="accuracies are measured with networks of the same depth and few channels, on MNIST (in "
+            "GRADWIRE_DATA, averaged to 7 px; else scikit-learn's digits). Four hosts of a testbed share "
+            "two cores, with a global batch of 100, without momentum, and with a warm-up of a tenth of all "
+            "steps instead of five epochs. Speed-ups are modelled, because ImageNet doesn't fit on this "
+            "machine. The model has the steps and the rate of INCEPTIONN's table II, which has the same "
+            "GPUs, link, and batch of AlexNet. ResNet-18's computation is ResNet-50's, scaled by "
+            "operations.",
     origins=ORIGINS,
     seconds=(45, 900),
     version=3,

@@ -112,15 +112,15 @@ ORIGINS = origins(
 EXHIBIT = exhibit(
     "pipe-sgd",
     f"{PLACE}, strongly convex",
-    "how does a strongly convex training's loss fall with T steps and K under way?",
+    "how does a strongly convex training's loss fall with T steps and K in flight?",
     cells=cells,
     run=groups_side_by_side(measure, ("pipeline", "seed")),
     claims=claims,
     quick=LengthsOptions((1, 2), (50, 100, 200, 400), (1, 2, 3)),
     full=LengthsOptions((1, 2, 3, 4), (100, 200, 400, 800, 1600), tuple(range(1, 9))),
     scaling="a quadratic in 20 dimensions whose least loss is known, with noisy gradients, on four workers "
-    "that are threads; the paper states the rate, O(log T / T), without an experiment. The published slope "
-    "is that of log T / T over the same lengths.",
+            "that are threads. The paper states the rate, O(log T / T), without an experiment. The "
+            "published slope is that of log T / T over the same lengths.",
     origins=ORIGINS,
     seconds=(20, 300),
     version=2,

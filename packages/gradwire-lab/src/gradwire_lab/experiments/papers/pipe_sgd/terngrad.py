@@ -56,7 +56,7 @@ def claims(rows: Sequence[Row]) -> list[Claim]:
     sent_s = {codec: exchange_s(EXACT, smaller) for codec, smaller in SMALLER.items()}
     added_s = {codec: exchange_s(codec) - sent_s[codec] for codec in SMALLER}
     line = Claim(
-        "rate of the line between two hosts, which the paper has as 10 Gbit/s",
+        "rate of the link between two hosts, 10 Gbit/s in the paper",
         only(8e-9 * float(median(row["line_nbytes_per_s"] for row in rows))),
         near(GBIT, BEYOND),
         unit="Gbit/s",
@@ -108,9 +108,9 @@ EXHIBIT = exhibit(
     quick=TerngradOptions(8_000_000, 7),
     full=TerngradOptions(16_000_000, 21),
     scaling="a ring over TCP of four hosts of a testbed at 10 Gbit/s, with gradients of 8 MB (16 MB with "
-    "--full). The hosts share two cores, so that codecs wait for each other, and exchanges without a "
-    "codec may not reach that rate. The overhead is what TernGrad's exchange takes longer than one of as "
-    "many bytes without a codec.",
+            "--full). The hosts share two cores, so codecs wait for each other, and exchanges without a "
+            "codec may not reach that rate. The overhead is the time by which TernGrad's exchange exceeds "
+            "an exchange of the same number of bytes without a codec.",
     origins=ORIGINS,
     seconds=(8, 60),
     version=3,

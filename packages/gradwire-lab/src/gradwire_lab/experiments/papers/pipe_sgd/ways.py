@@ -168,7 +168,7 @@ class MeasuredWays:
         """
         for ratio in self.ratios:
             yield Claim(
-                f"communication over computation of the line that was set for {ratio:g}",
+                f"communication over computation on the link set for {ratio:g}",
                 only(self.measured_ratio(ratio)),
                 near(ratio, within),
                 unit=RATIO,

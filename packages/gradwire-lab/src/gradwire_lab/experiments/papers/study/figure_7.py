@@ -196,7 +196,7 @@ ORIGINS = origins(
     LARGE_NBYTES=paper("section 6.1"),
     LARGE_SHARE=paper("section 6.1"),
     LATENCY_PRECISION=paper("section 6.1"),
-    WITHIN=chosen("a formula has no additions and no processor time"),
+    WITHIN=chosen("the formula omits additions and CPU time"),
     FRAME_SHARE=chosen("1448 of an Ethernet frame's 1514 bytes are data"),
     OVER_TCP=chosen("a frame has a header and a checksum, which may take half as long as TCP"),
     TRIPS=RUN_TIME,
@@ -206,15 +206,15 @@ ORIGINS = origins(
 EXHIBIT = exhibit(
     "study",
     PLACE,
-    "what rate and latency does a line have, measured by message size?",
+    "what rate and latency does a link have, by message size?",
     cells=cells,
     run=run,
     claims=claims,
     quick=StudyFigure7Options((0, 10, 14, 18, 20, 22, 23), 0.1),
     full=StudyFigure7Options(tuple(range(25)), 0.1),
     scaling="hosts are two network namespaces of one machine that exchange over TCP, with a rate limit of 1 "
-    "Gbit/s and without one, instead of InfiniBand with 56 Gbit/s. For a cluster's own lines, run gradwire "
-    "line-rate there.",
+            "Gbit/s and without one, instead of InfiniBand with 56 Gbit/s. To measure a cluster's own "
+            "links, run gradwire line-rate there.",
     origins=ORIGINS,
     seconds=(14, 35),
     version=2,

@@ -115,8 +115,8 @@ EXHIBIT = exhibit(
     claims=claims,
     quick=FirecaffeOptions((FEW, MANY)),
     full=FirecaffeOptions((FEW, MANY)),
-    scaling="modelled; this machine has no 128 GPUs. The row of 128 GPUs calibrates the model, and that of "
-    "256 is predicted.",
+    scaling="modelled, because this machine doesn't have 128 GPUs. The row of 128 GPUs calibrates the "
+            "model, and the row of 256 is predicted.",
     origins=ORIGINS,
     seconds=(1, 1),
 )

@@ -158,7 +158,7 @@ def _at_once(row: Row) -> Explanation:
 ORIGINS = origins(
     LARGE_NBYTES=RUN_TIME,
     SMALL_NBYTES=chosen("one float for each of 16 hosts"),
-    WITHIN=chosen("a formula has no additions and no processor time"),
+    WITHIN=chosen("the formula omits additions and CPU time"),
     BUDGET_S=RUN_TIME,
     hosts=chosen("those of figure 8"),
     total_mbit=TWO_CORES,
@@ -173,9 +173,9 @@ EXHIBIT = exhibit(
     claims=claims,
     quick=FormulasOptions((2, 4), 1600, 5),
     full=FormulasOptions((2, 4, 8, 16), 1600, 9),
-    scaling="hosts are network namespaces of one machine that exchange over TCP. All lines together have 1.6 "
-    "Gbit/s, because all hosts share two cores. The formulas' rate and latency are those measured between "
-    "two of the hosts. One of the star's hosts is the server.",
+    scaling="hosts are network namespaces of one machine that exchange over TCP. All links together have "
+            "1.6 Gbit/s, because all hosts share two cores. The formulas use the rate and latency measured "
+            "between two of the hosts. One of the star's hosts is the server.",
     origins=ORIGINS,
     seconds=(20, 160),
     version=2,

@@ -87,8 +87,8 @@ EXHIBIT = exhibit(
     claims=claims,
     quick=StudyTable1Options((2, 4, 8, 16)),
     full=StudyTable1Options((2, 4, 8, 16, 32, 64, 128)),
-    scaling="modelled: the schedules that training exchanges with are walked for the paper's 16 servers, and "
-    "nothing is exchanged.",
+    scaling="modelled: the schedules that training uses are simulated for the paper's 16 servers, and "
+            "nothing is exchanged.",
     origins=ORIGINS,
     seconds=(2, 3),
 )
