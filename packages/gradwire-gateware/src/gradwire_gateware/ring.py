@@ -128,7 +128,7 @@ def _significand(x: Value) -> Value:
 _PARTED = 2
 """The number of words that can wait for the adder and for the host.
 
-As many more may be in flight.
+The same number may be in flight.
 """
 
 

@@ -16,7 +16,7 @@ SHARE = 0.25
 def test_more_values_than_the_cpu_adds_at_once_are_refused() -> None:
     relative.check(ErrBound(relative=0.05), 65536)
     relative.check(ErrBound(relative=0.05, block=64), 1 << 20)
-    with pytest.raises(SpecError, match=r"at most 65536 values, got 65544; choose fewer chunk_words"):
+    with pytest.raises(SpecError, match=r"at most 65536 values, got 65544; lower chunk_words"):
         relative.check(ErrBound(relative=0.05), 65544)
 
 

@@ -33,5 +33,5 @@ def test_its_question_and_its_tables_are_there(tmp_path: Path) -> None:
 
 
 def test_a_record_of_another_experiment_is_refused() -> None:
-    with pytest.raises(JobError, match=r"unknown schema .*; install the version"):
+    with pytest.raises(JobError, match=r"expected the schema of an experiment, got .*; install the version"):
         page_of({"schema": "gradwire.experiment-none/1", "rows": []}, [STUDY.experiment])

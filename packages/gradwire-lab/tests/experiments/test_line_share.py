@@ -52,7 +52,7 @@ def test_its_table_has_the_fastest_segment_of_each_codec() -> None:
     [
         ({"hosts": 1}, "at least 2 hosts"),
         ({"rates": "1gbit,"}, "expected a rate such as"),
-        ({"sizes": "1MB,1MB"}, "expected different sizes"),
+        ({"sizes": "1MB,1MB"}, "expected distinct sizes"),
         ({"codecs": "fp9"}, "fp9"),
     ],
 )

@@ -14,7 +14,8 @@ def test_what_torch_raises_is_told_in_one_line() -> None:
     with pytest.raises(LinkError) as caught, in_words("asking all ranks", 30.0):
         raise RuntimeError("Connection reset by peer\nframe #0: a long story")
     assert str(caught.value) == (
-        "asking all ranks: a peer has ended or is too slow (Connection reset by peer)"
+        "asking all ranks: a peer has ended or is too slow (Connection reset by peer); see the other ranks' "
+        "errors"
     )
 
 

@@ -90,7 +90,7 @@ def test_strict_fails_if_nothing_is_attached(
     play(leave, code)
     options = RunOptions(("train",), strict=True, out=tmp_path, quiet=True)
     if fails:
-        with pytest.raises(JobError, match="--strict: gradwire is attached to no model"):
+        with pytest.raises(JobError, match="--strict: gradwire could not be attached to any model; see"):
             run_attached(options)
     else:
         assert run_attached(options) == code, "the script's own failure counts"

@@ -236,8 +236,8 @@ def check(codec: ErrBound, values: int) -> None:
     """Raise ``SpecError`` if more values share a bound than the CPU adds in one block."""
     if codec.block is None and values > _MOST_VALUES:
         raise SpecError(
-            f"{codec}: expected chunks of at most {_MOST_VALUES} values, got {values}; choose fewer "
-            "chunk_words, or a block"
+            f"{codec}: expected chunks of at most {_MOST_VALUES} values, got {values}; lower chunk_words, or "
+            "add block= to the codec"
         )
 
 

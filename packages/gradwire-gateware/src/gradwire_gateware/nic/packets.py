@@ -62,7 +62,7 @@ def folded(value: Value) -> Value:
 
 
 def frame_words(mtu: int, width: int) -> int:
-    """Return the words of the largest frame whose payload is compressed or decompressed."""
+    """Return the number of words of the largest frame whose payload is compressed or decompressed."""
     return -(-(ETHERNET_NBYTES + mtu) * 8 // width)
 
 

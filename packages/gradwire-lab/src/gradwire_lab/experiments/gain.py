@@ -63,8 +63,8 @@ MODELS = {
 }
 """Typical models with an assumed computation.
 
-It is about that of one data-centre GPU with 64 images or 16 sequences of 1,024 tokens, or with 8 sequences
-for the largest model. The gain depends on it.
+It is about the computation of one data-centre GPU with 64 images or 16 sequences of 1,024 tokens, or with 8
+sequences for the largest model. The gain depends on it.
 """
 TASK_COUNTS = {"mnist-mlp": 648_010, "wide-mlp": 18_423_050, "gpt": 10_892_800, "cifar-cnn": 1_072_330}
 """The numbers of parameters of the tasks of ``training-speed``, on MNIST and CIFAR-10."""
@@ -76,7 +76,7 @@ Backward takes about twice as long.
 BUCKET_NBYTES = 25 << 20
 """The size of DDP's buckets, which ``attach`` doesn't change."""
 LATENCY = "50us"
-"""The assumed latency of every link, that of a small message on ordinary Ethernet."""
+"""The assumed latency of every link: a small message's on ordinary Ethernet."""
 CODECS = ("bf16", "fp8", "ecsq:0.25")
 """The codecs that docs/which_codec.md recommends for any model, from the most precise to the fewest bytes."""
 PLANS = {"fp8 on DDP": ("fp8", "ring"), "ecsq:0.5 on DDP": ("ecsq:0.5", "pairwise")}

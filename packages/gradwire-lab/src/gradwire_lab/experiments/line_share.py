@@ -36,7 +36,7 @@ if TYPE_CHECKING:  # torch's import takes seconds: only the hosts need it
 BASELINE = "identity"
 SEGMENTS = (1 << 19, 1 << 20, 1 << 21)
 BUDGET_S = 2.0
-"""The seconds for all exchanges of a cell, of which there are 3 to 9."""
+"""The time in seconds for all exchanges of a cell; 3 to 9 of them run."""
 COLUMNS: Columns[Row] = (
     (Column("rate"), text_of("rate")),
     (Column("size"), lambda row: exact_size(row["nbytes"])),

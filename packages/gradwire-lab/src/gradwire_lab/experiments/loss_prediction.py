@@ -170,7 +170,7 @@ def task_of(name: str, rank: int, world: int) -> TrainingTask:
 def _predictor(
     ranks: Ranks, task: TrainingTask, trained: TrainingTask, codecs: Sequence[str]
 ) -> Predictor | None:
-    """Measure the predictor's inputs on all ranks' gradients at trained weights, or None except on rank 0."""
+    """Measure on all ranks, with gradients at trained weights. Return the predictor on rank 0, else None."""
     import torch
 
     from gradwire.planner.candidates import Workload
@@ -256,7 +256,7 @@ JUDGED = 0.4
 
 
 def extra(exact: Sequence[float], losses: Sequence[float]) -> float:
-    """Return the share of extra steps: the mean ratio of steps to the losses of the last part, less 1."""
+    """Return the share of extra steps: the mean ratio of steps to exact steps at equal losses, minus 1."""
     smooth = _smoothed(exact)
     first = int(len(losses) * (1 - JUDGED))
     return (

@@ -304,7 +304,7 @@ def computed_s(task: TrainingTask) -> float:
 def train(ranks: Ranks, method: ComparedMethod, task: TrainingTask, target: float | None) -> dict[str, Any]:
     """Train until the held-out loss is at most ``target``, and return the figures.
 
-    The run ends after as many blocks as DDP's in any case.
+    The run ends at the latest after DDP's number of blocks.
     """
     curve: list[tuple[int, float, float]] = []
     accuracies: list[float] = []

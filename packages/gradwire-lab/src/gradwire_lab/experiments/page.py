@@ -57,7 +57,10 @@ def page_of(
     known = {each.experiment.schema: each for each in exhibits}
     found = [each for each in (*experiments, *(it.experiment for it in exhibits)) if each.schema == schema]
     if not found:
-        raise JobError(f"unknown schema {schema}; install the version of gradwire that wrote the record")
+        raise JobError(
+            f"expected the schema of an experiment, got {schema}; install the version of gradwire that wrote "
+            "the record"
+        )
     experiment = found[0]
     parts = experiment.table(record["rows"])
     said, hero = _answered(record, experiment, parts, known.get(schema))

@@ -40,7 +40,7 @@ if TYPE_CHECKING:  # torch's import takes seconds: only the hosts need it
 FORMULAS = {"ring": ring_s, "star": star_s}
 SEGMENT_NBYTES = 1 << 20
 BUDGET_S = 10.0
-"""The seconds for all exchanges of a cell, of which there are 1 to 5."""
+"""The time in seconds for all exchanges of a cell; 1 to 5 of them run."""
 COLUMNS: Columns[Row] = (
     (Column.of_text("algorithm"), text_of("algorithm")),
     (Column("hosts"), text_of("hosts")),

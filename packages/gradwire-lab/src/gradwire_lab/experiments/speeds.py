@@ -35,7 +35,7 @@ FIXED = ("fp8 on DDP", "ecsq:0.5 on DDP", "quantize:4 on DDP", "planned, on DDP"
 EQUAL = 1.01
 """The ratio up to which losses are equal.
 
-A different summation order changes a loss as much.
+A different summation order changes a loss by as much.
 """
 COLUMNS = (
     Column.of_text("method"),

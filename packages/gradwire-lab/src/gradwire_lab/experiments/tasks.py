@@ -107,7 +107,8 @@ def mnist_mlp(rank: int, world: int, files: Files, seed: int = 0) -> TrainingTas
 def wide_mlp(rank: int, _world: int, files: Files, seed: int = 0) -> TrainingTask:
     """Return the task of an MLP of 74 MB, with a batch of 8 per rank and plain SGD.
 
-    Four layers with ReLU need He initialization: with PyTorch's default, 60 steps don't reach the goal.
+    Four layers with ReLU need He initialization: with PyTorch's default, 60 steps aren't enough to reach the
+    goal.
     """
     images = _images(files.mnist)
     model = wide_layers(images, SEED + seed)

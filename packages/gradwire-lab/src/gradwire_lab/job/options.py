@@ -132,7 +132,7 @@ def parse_runs(text: str) -> tuple[Run, ...]:
     runs = tuple(_parse_one(spec) for spec in specs)
     for number, run in enumerate(runs):
         if run in runs[:number]:
-            raise SpecError(f"expected every run once, got {run} twice in {text!r}; remove one")
+            raise SpecError(f"expected each run once, got {run} twice in {text!r}; remove one")
     return runs
 
 

@@ -233,5 +233,5 @@ class Session:
         if (asked.clock, kind) != due:
             raise ExchangeError(
                 f"expected {due[1].name} at step {due[0]} from rank {self.rank}, got {asked.kind.name} at "
-                f"step {asked.clock}; pass serve the number of steps of each worker before drain"
+                f"step {asked.clock}; pass 'serve' the number of steps that each worker runs before 'drain'"
             )

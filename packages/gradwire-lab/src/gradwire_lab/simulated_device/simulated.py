@@ -295,7 +295,7 @@ class Simulated(Device):
     def adopt(self, model: nn.Module) -> nn.Module:
         """Own a model's parameters and buffers, and return the model.
 
-        ``model.cuda()`` moves them likewise.
+        ``model.cuda()`` moves them in the same way.
         """
         self._allocate("adopt")
         for tensor in (*model.parameters(), *model.buffers()):

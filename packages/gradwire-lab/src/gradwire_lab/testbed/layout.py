@@ -221,7 +221,7 @@ _UNKNOWN = ("unknown", "not supported", "no such file")
 
 
 def choose_impairment(topology: Topology, *, netem: bool = True) -> Impairment | None:
-    """Return how to impair frames: by netem if the kernel has it and it is allowed, otherwise by a relay."""
+    """Return the mechanism that impairs frames: netem if the kernel has it and it is allowed, or a relay."""
     if not topology.is_impaired:
         return None
     return "netem" if netem and _has_netem() else "relay"

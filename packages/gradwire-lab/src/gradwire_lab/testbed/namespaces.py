@@ -1,6 +1,6 @@
 """Calls that enter network namespaces from this process.
 
-Python's own calls require version 3.12.
+Python has its own calls only from version 3.12 on.
 """
 
 from __future__ import annotations
@@ -46,7 +46,7 @@ def inside(namespace: int) -> Iterator[None]:
 def lending(*capabilities: int) -> Iterator[None]:
     """Make programs started in the ``with`` block inherit these capabilities from an ordinary user.
 
-    Root's programs have them in any case.
+    Root's programs always have them.
     """
     for capability in capabilities:
         _LIBC.prctl(_PR_CAP_AMBIENT, _PR_CAP_AMBIENT_RAISE, capability, 0, 0)
@@ -141,7 +141,7 @@ BURST_S = 250e-6
 """The burst of a rate limit's token bucket, as time at the link's rate.
 
 After a pause, a burst passes at once. With the usual 64 KiB, a message of 64 KB over an idle 100 Mbit link
-takes 8 % of its nominal time, so small messages would have no limit. With 250 us, it takes 99 %. 250 us are
+takes 8 % of its nominal time, so small messages would not be limited. With 250 us, it takes 99 %. 250 us are
 several times the lateness of timers.
 """
 LEAST_BURST_FRAMES, FRAME_OVERHEAD_NBYTES = 2, 50

@@ -131,7 +131,7 @@ class Supervisor:
                     )
 
     def _stop_without_relay(self, code: int) -> None:
-        """End the run, because no frame reaches a host any more."""
+        """End the run, because frames no longer reach the hosts."""
         self._relay.end()
         sweep()
         self._hosts.clear()

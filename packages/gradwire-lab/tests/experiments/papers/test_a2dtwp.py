@@ -47,7 +47,7 @@ def failed(found: list[dict[str, Any]]) -> set[str]:
     return {text for text, claim in judged(found).items() if claim.verdict not in good}
 
 
-FIGURE_5 = {f"{model}: time of as many batches, over float32's" for model in MODELS}
+FIGURE_5 = {f"{model}: time of the same number of batches, over float32's" for model in MODELS}
 """The published ones belong to other batch sizes than the gains that the rows have."""
 
 

@@ -33,7 +33,7 @@ def geometric(low_nbytes: int, high_nbytes: int, factor: int) -> tuple[int, ...]
 def listed(sizes: tuple[int, ...]) -> tuple[int, ...]:
     """Return the sizes in ascending order. Raises ``SpecError`` if one is repeated, 0, or too large."""
     if min(sizes) < 1 or len(set(sizes)) < len(sizes):
-        raise SpecError(f"expected different sizes of at least 1 byte, got {', '.join(map(str, sizes))}")
+        raise SpecError(f"expected distinct sizes of at least 1 byte, got {', '.join(map(str, sizes))}")
     _check_most(max(sizes))
     return tuple(sorted(sizes))
 
@@ -105,7 +105,7 @@ def between_commas(text: str) -> tuple[str, ...]:
 def _once(option: str, words: tuple[str, ...]) -> tuple[str, ...]:
     for number, word in enumerate(words):
         if word in words[:number]:
-            raise SpecError(f"expected different words for {option}, got {word} twice; remove one")
+            raise SpecError(f"expected distinct words for {option}, got {word} twice; remove one")
     return words
 
 

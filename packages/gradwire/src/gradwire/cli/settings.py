@@ -121,7 +121,9 @@ def find_settings(folder: Path) -> SettingsFile | None:
         file = Path(named)
         found = _read(file, _TABLE if file.name == PYPROJECT else "")
         if found is None:
-            raise SpecError(f"{VARIABLE}: expected a file with settings or '{OFF}', got {shown(named)}")
+            raise SpecError(
+                f"{VARIABLE}: expected a file with settings or '{OFF}', got {shown(named)}; name such a file"
+            )
         return found
     for place in _folders(folder):
         for name, root in ((OWN, ""), (PYPROJECT, _TABLE)):

@@ -39,7 +39,8 @@ def launched_workers(has_server: bool, asked: int | None) -> int | None:
         some = "at least 1 worker" if asked is None else f"{asked} workers"
         server = " and a server" if has_server else ""
         raise JobError(
-            f"expected processes for {some}{server}, got {world}; omit --workers, or start as many processes"
+            f"expected processes for {some}{server}, got {world}; omit --workers, or start that number of "
+            f"processes"
         )
     return workers
 

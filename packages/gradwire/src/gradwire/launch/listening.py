@@ -1,6 +1,6 @@
 """The agreement of ranks on the addresses at which they listen, through the store that they share.
 
-A rank on a host without the store knows its address: that of its route to the store. On the store's
+A rank on a host without the store listens on the local address of its route to the store. On the store's
 host, that route may be the loopback interface, as on Debian, where a host's own name resolves to a loopback
 address. A rank there takes the address of its route to a rank on another host. If there is none, all ranks
 reach the store by a loopback address, so they share its host.

@@ -207,4 +207,6 @@ def in_words(doing: str, timeout_s: float) -> Iterator[None]:
     except RuntimeError as error:
         late = monotonic() - started >= timeout_s * 0.9
         reason = f"nothing within {timeout_s:g} s" if late else str(error).splitlines()[0]
-        raise LinkError(f"{doing}: a peer has ended or is too slow ({reason})") from error
+        raise LinkError(
+            f"{doing}: a peer has ended or is too slow ({reason}); see the other ranks' errors"
+        ) from error

@@ -97,7 +97,7 @@ _FIRST_PAUSE_S, _LONGEST_PAUSE_S = 0.001, 0.05
 
 
 class StoreError(LinkError):
-    """An error for a store that is gone; its message is complete."""
+    """An error for a store that is gone. Callers add nothing to its message."""
 
 
 class StoreTimeoutError(StoreError, LinkTimeoutError):

@@ -90,5 +90,6 @@ def run_attached(options: RunOptions) -> int:
         if page and not options.quiet:
             sys.stderr.write(f"gradwire: the page is {options.out / 'report.html'}\n")
     if options.strict and code == 0 and not outcome.attached:
-        raise JobError(f"--strict: {NO_MODEL if not outcome.models else 'gradwire is attached to no model'}")
+        problem = "gradwire could not be attached to any model; see the reasons above"
+        raise JobError(f"--strict: {problem if outcome.models else NO_MODEL}")
     return code

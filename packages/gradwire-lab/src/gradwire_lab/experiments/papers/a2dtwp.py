@@ -264,7 +264,7 @@ def _elapsed(group: _Group) -> Iterator[Claim]:
         published = ELAPSED[NORMALISED.get(model, model)]
         seconds = [found.seconds(model, policy, "x86") for policy in (AWP, FP32)]
         yield Claim(
-            f"{model}: time of as many batches, over float32's",
+            f"{model}: time of the same number of batches, over float32's",
             {model: None if None in seconds else seconds[0] / seconds[1]},  # type: ignore[operator]
             within(published, 0.0),
             group.label(),

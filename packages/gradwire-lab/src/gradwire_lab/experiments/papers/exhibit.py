@@ -245,7 +245,7 @@ def _other_number(cells: Sequence[Cell], rows: Sequence[Row]) -> str:
     different = {repr(sorted((name, row[name]) for name in names & row.keys())) for row in rows}
     if len(rows) == len(different) == len(cells):
         return ""
-    return f"{len(cells)} for as many cells, got {len(rows)}, of which {len(different)} are different"
+    return f"{len(cells)} for {len(cells)} cells, got {len(rows)}, of which {len(different)} are different"
 
 
 def _name(paper: str, place: str) -> str:

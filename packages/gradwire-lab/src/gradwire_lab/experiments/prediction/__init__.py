@@ -50,7 +50,7 @@ LEARNING_RATE = 1e-3
 SEGMENT_NBYTES = 1 << 20
 LEAST_HOSTS = {"hierarchical": 4}
 BUDGET_S = 2.0
-"""The seconds for all exchanges of a cell, of which there are 3 to 15."""
+"""The time in seconds for all exchanges of a cell; 3 to 15 of them run."""
 NEAR: tuple[Network, ...] = (
     (2, "200mbit", ""),
     (3, "200mbit", ""),

@@ -26,7 +26,7 @@ if TYPE_CHECKING:
     from gradwire_lab.experiments.hosts.ranks import Ranks
 
 BUDGET_S = 1.0
-"""The seconds for the timed steps of a cell, of which there are 3 to 15."""
+"""The time in seconds for the timed steps of a cell; 3 to 15 of them run."""
 TIMEOUT_S = 120.0
 
 

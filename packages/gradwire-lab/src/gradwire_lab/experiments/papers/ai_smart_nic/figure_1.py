@@ -28,10 +28,10 @@ STEPS, ADDING = 2 * (WORKERS - 1), WORKERS - 1
 WITHIN, EXACT = 0.15, 1e-6
 """The allowed deviation of a time from its formula, and the floating-point tolerance.
 
-The deviation is that of the study.
+The deviation is the same as for the study.
 """
 BUDGET_S = 20.0
-"""The seconds for all exchanges of a cell, of which there is at least one."""
+"""The time in seconds for all exchanges of a cell; at least one runs."""
 
 
 def cells(options: ExchangeOptions) -> list[Cell]:

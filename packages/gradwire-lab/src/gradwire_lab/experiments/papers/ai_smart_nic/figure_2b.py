@@ -18,10 +18,10 @@ RATE = "40mbit"
 SIMILAR, WELL = 0.2, 1.35
 """The allowed difference between two schemes, and the largest growth of a scaling scheme.
 
-The growth is that of the time when the number of nodes doubles.
+The growth is of the time when the number of nodes doubles.
 """
 BUDGET_S = 30.0
-"""The seconds for all exchanges of a cell, of which there is at least one."""
+"""The time in seconds for all exchanges of a cell; at least one runs."""
 
 
 @dataclass(frozen=True)

@@ -55,8 +55,8 @@ KEPT = MappingProxyType(
 Words have 256 bits.
 """
 IN_LOGIC = (
-    "adders here are logic, with subnormals, so that they fit every chip; those of an Arria "
-    "10 are in its DSPs, one in each. Without the adders, the ring takes less logic than "
+    "adders here are logic, with subnormals, so that they fit every chip; an Arria 10 has an adder in each "
+    "of its DSPs. Without the adders, the ring takes less logic than "
     "published."
 )
 NO_DSP = "the eight adders here are logic; the published ones are DSPs, one for each of the eight lanes."

@@ -33,7 +33,7 @@ ORGANISATIONS = {
 WITHIN, FASTER, EVEN = 0.2, 1.1, 0.01
 """The allowed deviation from formulas, the ratio that counts as faster, and the tolerance of "even"."""
 BUDGET_S = 20.0
-"""The seconds for all exchanges of a cell, of which there is at least one."""
+"""The time in seconds for all exchanges of a cell; at least one runs."""
 
 
 @dataclass(frozen=True)

@@ -216,7 +216,7 @@ def most_saved(run: str, other: str) -> float:
 
 BYTES = (
     "communication here is bytes over the links' rate, while the paper's has parts that neither the ring nor "
-    "the codec shortens: drivers, and as many packets (section VIII-C)."
+    "the codec shortens: drivers, and the unchanged number of packets (section VIII-C)."
 )
 
 
@@ -274,7 +274,7 @@ def _accuracies(found: OrganisationRows) -> Iterator[Claim]:
     for run, way in WAYS.items():
         if run != way.exact:
             yield Claim(
-                f"accuracy lost by {run} in as many steps",
+                f"accuracy lost by {run} in the same number of steps",
                 only(_mean(found.ends(way.exact)) - _mean(found.ends(run))),
                 at_most(LOST),
                 published=Published("section VIII-B", LOST, is_limit=True),

@@ -23,7 +23,7 @@ MORE = 2
 EQUAL = 0.005
 """The difference up to which accuracies are equal: half a point.
 
-Training runs vary as much.
+Training runs vary by as much.
 """
 LOST = 0.015
 """The largest published loss of accuracy after equal epochs."""
@@ -79,7 +79,7 @@ def _claims(network: str, rows: Sequence[Row]) -> Iterator[Claim]:
         rests_on=learned,
     )
     yield Claim(
-        f"{network}: accuracy lost at 2^-10 with as many epochs",
+        f"{network}: accuracy lost at 2^-10 with the same number of epochs",
         only(fmean(exact) - fmean(ends(CODEC))),
         at_most(LOST),
         f"on {data}, {few}",
@@ -99,7 +99,7 @@ ORIGINS = origins(
 EXHIBIT = exhibit(
     "inceptionn",
     PLACE,
-    "how many more epochs does the NIC's codec take?",
+    "how many more epochs does training with the NIC's codec need?",
     cells=cells,
     run=side_by_side(measure),
     claims=claims,

@@ -23,7 +23,7 @@ The formulas are p + lg p and 2 (p - 1)/p messages.
 WITHIN, STRAIGHT = 0.2, 0.1
 """The allowed deviations of times from formulas, and of times from a straight line."""
 BUDGET_S = 15.0
-"""The seconds for all exchanges of a cell, of which there is at least one."""
+"""The time in seconds for all exchanges of a cell; at least one runs."""
 
 
 def cells(options: ExchangeOptions) -> list[Cell]:

@@ -122,8 +122,8 @@ def train(
 ) -> list[float]:
     """Run the first steps of training with one worker, and return the losses.
 
-    The seed determines the order of images, which repeats once all images were used. ``watch`` is called with
-    each step's number and gradient. Raises ``DataError``.
+    The seed determines the order of images, which repeats once all images have been used. ``watch`` is called
+    with each step's number and gradient. Raises ``DataError``.
     """
     import torch
     from torch import nn

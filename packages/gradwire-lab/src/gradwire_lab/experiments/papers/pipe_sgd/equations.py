@@ -55,9 +55,9 @@ PIPELINES = (1, 2, 3, 4)
 WITHIN, NO_BETTER = 0.2, 0.1
 """The allowed deviation of a step from its equation, and the largest saving of K > 2 over K = 2."""
 EQUAL = 0.005
-"""The largest difference of equal accuracies: half a point, as in figure 4.
+"""The largest difference at which accuracies count as equal: half a point, as in figure 4.
 
-With K = 2, less accuracy is lost, and with a larger K more.
+With K = 2, the loss of accuracy must be smaller; with a larger K, it must be larger.
 """
 UNLIMITED_RESOURCES = (
     "equation 3 is for resources without a limit: K computations and K exchanges at once, where a host here "

@@ -24,7 +24,7 @@ BEYOND = 0.1
 The ends of the range have two and three digits.
 """
 BUDGET_S = 10.0
-"""The seconds for all exchanges of a cell, of which there is at least one."""
+"""The time in seconds for all exchanges of a cell; at least one runs."""
 
 
 @dataclass(frozen=True)

@@ -162,7 +162,7 @@ def _plain(host: _Host) -> Mapping[str, Any]:
 
 
 def _segments(task: RankTask, bucket_nbytes: int) -> list[range]:
-    """Return the segments as ranges of parameter numbers."""
+    """Return the segments as ranges of parameter indices."""
     return bucket_members([each.numel() for each in task.model.parameters()], bucket_nbytes)
 
 

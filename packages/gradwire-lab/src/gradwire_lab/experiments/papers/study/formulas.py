@@ -69,7 +69,7 @@ Bandwidth dominates the time of the large one, and latency that of the small one
 WITHIN = 0.15
 """The allowed deviation of a cell's median from its formula."""
 BUDGET_S = 3.0
-"""The seconds for all exchanges of a cell, of which there is at least one."""
+"""The time in seconds for all exchanges of a cell; at least one runs."""
 AT_ONCE = "the server receives from all workers at once, and the formula adds their latencies up."
 
 
