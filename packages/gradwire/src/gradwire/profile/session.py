@@ -35,7 +35,7 @@ Note = Callable[[torch.Tensor, float], None]
 
 
 class FsdpWatch:
-    """An observer of the modules of ``add``, active until ``remove``, with the attributes of ``DdpWatch``."""
+    """An observer of the modules passed to ``add``, until ``remove``, with the attributes of ``DdpWatch``."""
 
     def __init__(self, settings: Settings, passed: Callable[[Any], None]) -> None:
         self.steps, self.floats, self.problem = 0, 0, ""

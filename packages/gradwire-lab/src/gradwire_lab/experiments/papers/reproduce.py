@@ -30,7 +30,7 @@ OTHER_OPTIONS = (
 class Judged:
     """An exhibit with its claims, or the reason why this machine couldn't run it.
 
-    ``expected_s`` and ``measured_s`` are the expected and the spent seconds; None if an older record lacks
+    ``expected_s`` and ``measured_s`` are the expected and the actual seconds; None if an older record lacks
     them. ``shortened`` has the options of a short run that differ from ``--full``, each with both values, and
     ``lossy`` has the warnings logged during the measurement.
     """

@@ -289,7 +289,7 @@ class RankWork:
 def mnist_mlp(work: RankWork) -> RankTask:
     """Return the training of the 784-500-500-10 MLP.
 
-    Each momentum in the options has its learning rate.
+    Each momentum in the options has its own learning rate.
     """
     cell, options = work.cell, work.options
     images, momentum = dataset(cell["data"]), cell.get("momentum", options["momenta"][0])
