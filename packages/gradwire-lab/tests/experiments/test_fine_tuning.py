@@ -82,7 +82,9 @@ def test_claims_say_by_rate_what_deltas_save() -> None:
     assert not fast.is_met
     assert [*found["time saved by delta, compared with bf16"].figures.values()] == pytest.approx([0.5, 0.5])
     # Both have a loss of 5 at their first evaluation, after 10 batches of 1 s and of 1.5 s.
-    assert [*found["time saved by delta, compared with static:8"].figures.values()] == pytest.approx([1 / 3, 1 / 3])
+    assert [*found["time saved by delta, compared with static:8"].figures.values()] == pytest.approx(
+        [1 / 3, 1 / 3]
+    )
     rows = [each for own in by_rate.values() for each in own.values()]
     printed = lines(*fine_tuning.table(rows))
     assert max(map(len, printed)) <= WIDTH

@@ -131,7 +131,9 @@ def test_a_clock_is_no_adaptive_precision() -> None:
 def test_without_a_comparator_nothing_is_reproduced_beside_it(policy: str) -> None:
     left = [row for row in rows() if row.get("policy") != policy]
     claim = judged(left)[
-        "time saved by A2DTWP, compared with bf16" if policy == "bf16" else "time of A2DTWP beyond the oracle's"
+        "time saved by A2DTWP, compared with bf16"
+        if policy == "bf16"
+        else "time of A2DTWP beyond the oracle's"
     ]
     assert claim.verdict in (Verdict.DID_NOT_LEARN, Verdict.NOT_RUN)
 

@@ -36,8 +36,12 @@ def test_verdicts_follow_from_accuracies_and_times() -> None:
     for accuracy in (0.29, 0.31):
         assert failed(rows(None, **{"Pipe-SGD+T": accuracy})) == ["accuracy of Pipe-SGD+T, below D-Sync's"]
     for other in (2.0, 3.0):  # either side of the published 40 %
-        assert "time saved by D-Sync, compared with PS-Sync, link of ratio 1" in failed(rows({"PS-Sync": other}))
-    assert failed(rows({"Pipe-SGD": 1.2})) == ["time saved by Pipe-SGD, compared with D-Sync, link of ratio 1"]
+        assert "time saved by D-Sync, compared with PS-Sync, link of ratio 1" in failed(
+            rows({"PS-Sync": other})
+        )
+    assert failed(rows({"Pipe-SGD": 1.2})) == [
+        "time saved by Pipe-SGD, compared with D-Sync, link of ratio 1"
+    ]
     assert failed(rows({"Pipe-SGD+T": 0.95})) == [
         "time saved by Pipe-SGD+T, compared with D-Sync+T, link of ratio 1",
         "speed-up of Pipe-SGD+T over D-Sync, link of ratio 1",

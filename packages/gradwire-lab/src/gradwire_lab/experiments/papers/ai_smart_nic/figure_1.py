@@ -132,10 +132,10 @@ EXHIBIT = exhibit(
     quick=ExchangeOptions((3, WORKERS), 1600, 1_000_000, 3),
     full=ExchangeOptions((2, 3, WORKERS, 5, 6, 8), 1600, 4 * 2048 * 2048, 9),
     scaling="the steps are from the schedule that training and the gateware follow. For the time, workers "
-            "are the first hosts of a testbed, and exchange a layer of section V.B, 16.8 MB, over TCP. "
-            "Eight hosts have 200 Mbit/s each, because all share two cores. Without --full, four hosts at "
-            "400 Mbit/s exchange 1 MB. The formula uses the rate and latency measured between two of the "
-            "hosts.",
+    "are the first hosts of a testbed, and exchange a layer of section V.B, 16.8 MB, over TCP. "
+    "Eight hosts have 200 Mbit/s each, because all share two cores. Without --full, four hosts at "
+    "400 Mbit/s exchange 1 MB. The formula uses the rate and latency measured between two of the "
+    "hosts.",
     origins=ORIGINS,
     seconds=(8, 120),
     version=2,

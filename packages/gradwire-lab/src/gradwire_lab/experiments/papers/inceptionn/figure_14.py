@@ -216,10 +216,10 @@ EXHIBIT = exhibit(
     quick=TrainingOptions(("HDC, 3 layers, He",), (1, 2, 3), 168),
     full=TrainingOptions((*NETWORKS,), (1, 2, 3), 600),
     scaling="HDC with both numbers of layers that table I allows, with two initialisations, and a small CNN "
-            "replace AlexNet, ResNet-50, and VGG-16. Images are MNIST if GRADWIRE_DATA has it, else "
-            "scikit-learn's digits. As in the paper, every hop of a ring of four workers encodes. Training "
-            "runs are shorter than the paper's. The exhibit of table III has the ratios of full-size "
-            "networks.",
+    "replace AlexNet, ResNet-50, and VGG-16. Images are MNIST if GRADWIRE_DATA has it, else "
+    "scikit-learn's digits. As in the paper, every hop of a ring of four workers encodes. Training "
+    "runs are shorter than the paper's. The exhibit of table III has the ratios of full-size "
+    "networks.",
     origins=ORIGINS,
     seconds=(90, 3600),
     version=2,

@@ -120,7 +120,7 @@ EXHIBIT = exhibit(
     quick=InceptionnFigure3Options(),
     full=InceptionnFigure3Options(),
     scaling="arithmetic: weights are counted from the published layers, and the share is computed from "
-            "table II's steps. The paper's MB are MiB.",
+    "table II's steps. The paper's MB are MiB.",
     origins=ORIGINS,
     seconds=(1, 1),
 )

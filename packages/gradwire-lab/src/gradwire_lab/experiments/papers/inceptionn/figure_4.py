@@ -51,9 +51,7 @@ def claims(rows: Sequence[Row]) -> list[Claim]:
     """Compare the losses of accuracy from truncation."""
     networks = [*grouped(rows, "network")]
     learned = [
-        exact_trainings(
-            network, ends(rows, network, EXACT, 0), GOALS[rows[0]["data"]]
-        )
+        exact_trainings(network, ends(rows, network, EXACT, 0), GOALS[rows[0]["data"]])
         for network in networks
     ]
 
@@ -101,9 +99,9 @@ EXHIBIT = exhibit(
     quick=TrainingOptions(("HDC, 3 layers, He",), (1, 2, 3), 168),
     full=TrainingOptions(("CNN", "HDC, 5 layers, Xavier"), (1, 2, 3), 600),
     scaling="HDC (with --full, also a small CNN) on MNIST if GRADWIRE_DATA has it, else on scikit-learn's "
-            "digits. Every hop of a ring of four workers truncates gradients. The paper plots the figure "
-            "without numbers, so the rules express its words: gradients tolerate more truncation than "
-            "weights.",
+    "digits. Every hop of a ring of four workers truncates gradients. The paper plots the figure "
+    "without numbers, so the rules express its words: gradients tolerate more truncation than "
+    "weights.",
     origins=ORIGINS,
     seconds=(60, 900),
     version=2,

@@ -123,8 +123,8 @@ EXHIBIT = exhibit(
     quick=InceptionnFigure5Options("CNN", (1, 2, 3), 168),
     full=InceptionnFigure5Options("CNN", (1, 2, 3), 600),
     scaling="a small CNN on MNIST if GRADWIRE_DATA has it, else on scikit-learn's digits, replaces AlexNet. "
-            "The paper plots the figure without numbers, so the rules express its words: most values are "
-            "between -1 and 1, with a sharp peak around zero.",
+    "The paper plots the figure without numbers, so the rules express its words: most values are "
+    "between -1 and 1, with a sharp peak around zero.",
     origins=ORIGINS,
     seconds=(10, 120),
     version=2,

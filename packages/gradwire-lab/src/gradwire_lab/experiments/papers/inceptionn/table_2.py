@@ -108,7 +108,7 @@ EXHIBIT = exhibit(
     quick=InceptionnTable2Options(),
     full=InceptionnTable2Options(),
     scaling="nothing is measured: the published parts are added up, and the paper's formula for "
-            "communication gets its rate from AlexNet's row. Figure 12 has measured parts.",
+    "communication gets its rate from AlexNet's row. Figure 12 has measured parts.",
     origins=ORIGINS,
     seconds=(1, 1),
 )

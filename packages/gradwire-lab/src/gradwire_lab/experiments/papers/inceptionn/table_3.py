@@ -197,11 +197,11 @@ EXHIBIT = exhibit(
         (*NETWORKS,), (1, 2, 3), 600, (("VGG-16", 4), ("ResNet-50", 16), ("AlexNet", 32)), 20, 4
     ),
     scaling="HDC with both numbers of layers, with two initialisations, and a small CNN, on MNIST if "
-            "GRADWIRE_DATA has it, else on scikit-learn's digits. AlexNet, ResNet-50, and VGG-16 have table "
-            "I's full size and the initialisation of Caffe or torchvision. Their gradients are from the "
-            "first steps of a training run only, so a rule that they meet is 'too short'. AlexNet's batch "
-            "is 32, not 64, and VGG-16's is 4. Images are photographs of 160 pixels, enlarged, one from "
-            "each of ImageNet's classes.",
+    "GRADWIRE_DATA has it, else on scikit-learn's digits. AlexNet, ResNet-50, and VGG-16 have table "
+    "I's full size and the initialisation of Caffe or torchvision. Their gradients are from the "
+    "first steps of a training run only, so a rule that they meet is 'too short'. AlexNet's batch "
+    "is 32, not 64, and VGG-16's is 4. Images are photographs of 160 pixels, enlarged, one from "
+    "each of ImageNet's classes.",
     origins=ORIGINS,
     seconds=(20, 600),
     version=3,

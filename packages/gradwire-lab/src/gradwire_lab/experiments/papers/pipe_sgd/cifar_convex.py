@@ -134,11 +134,11 @@ EXHIBIT = exhibit(
         on_cifar=True, seeds=(0, 1, 2), ratios=(0.3, 1.0, 3.0), steps=1500, windows=4, window=5
     ),
     scaling="the last layer is trained on 1,024 features of 50 images per class of CIFAR-100 (in "
-            "GRADWIRE_DATA; with --quick, or without these images, of scikit-learn's digits, enlarged). The "
-            "features are from a ResNet-20 for CIFAR-10 with fixed weights. Two hosts of a testbed have a "
-            "core each, and a global batch of 50. Timed steps run the fixed network; complete training runs "
-            "keep its features, which are the same in each epoch. The links' rates are computed from a "
-            "plain step and the bytes.",
+    "GRADWIRE_DATA; with --quick, or without these images, of scikit-learn's digits, enlarged). The "
+    "features are from a ResNet-20 for CIFAR-10 with fixed weights. Two hosts of a testbed have a "
+    "core each, and a global batch of 50. Timed steps run the fixed network; complete training runs "
+    "keep its features, which are the same in each epoch. The links' rates are computed from a "
+    "plain step and the bytes.",
     origins=ORIGINS,
     seconds=(40, 350),
     version=2,

@@ -133,7 +133,7 @@ EXHIBIT = exhibit(
     quick=LengthsOptions((1, 2), (50, 100, 200), (1, 2, 3)),
     full=LengthsOptions((1, 2, 3, 4), (100, 200, 400, 800, 1600), (1, 2, 3, 4, 5)),
     scaling="one linear layer on scikit-learn's digits replaces the last layer on CIFAR-100's features. The "
-            "four workers are threads. The least loss counts as 0, because the digits are separable.",
+    "four workers are threads. The least loss counts as 0, because the digits are separable.",
     origins=ORIGINS,
     seconds=(20, 300),
     version=2,

@@ -165,7 +165,9 @@ def _steps(measured: MeasuredWays) -> Iterator[tuple[Claim, Unpack[tuple[str, ..
         Claim(
             "scaling efficiency over equation 7",
             {
-                f"link of ratio {ratio:g}": measured.plain_s / step_s[2][ratio] / scaling_efficiency(**parts[ratio])
+                f"link of ratio {ratio:g}": measured.plain_s
+                / step_s[2][ratio]
+                / scaling_efficiency(**parts[ratio])
                 for ratio in parts
             },
             near(1.0, WITHIN),
@@ -283,11 +285,11 @@ EXHIBIT = exhibit(
     quick=EquationsOptions((0,), (1.0,), steps=60, windows=3, window=4, batch=1024),
     full=EquationsOptions((0, 1, 2), (0.3, 1.0, 3.0), steps=165, windows=5, window=8),
     scaling="MNIST-MLP (on MNIST in GRADWIRE_DATA, else on scikit-learn's digits) trains on two hosts of a "
-            "testbed with a core each, which compute and exchange for real. The links' rates are computed "
-            "from a plain step and the bytes. Communication is a separate exchange on the same link. For "
-            "equations 5 and 6, alpha, beta, gamma, and S are measured separately. Equation 7's result is "
-            "the inverse of equation 4's. The batch was raised tenfold after a run with 512, as in figure "
-            "4.",
+    "testbed with a core each, which compute and exchange for real. The links' rates are computed "
+    "from a plain step and the bytes. Communication is a separate exchange on the same link. For "
+    "equations 5 and 6, alpha, beta, gamma, and S are measured separately. Equation 7's result is "
+    "the inverse of equation 4's. The batch was raised tenfold after a run with 512, as in figure "
+    "4.",
     origins=ORIGINS,
     seconds=(40, 500),
     version=3,

@@ -167,12 +167,12 @@ EXHIBIT = exhibit(
     quick=ImagenetOptions(((ALEXNET, 200),), (0,)),
     full=ImagenetOptions(((ALEXNET, 1200), (RESNET, 400)), (0, 1, 2)),
     scaling="accuracies are measured with networks of the same depth and few channels, on MNIST (in "
-            "GRADWIRE_DATA, averaged to 7 px; else scikit-learn's digits). Four hosts of a testbed share "
-            "two cores, with a global batch of 100, without momentum, and with a warm-up of a tenth of all "
-            "steps instead of five epochs. Speed-ups are modelled, because ImageNet doesn't fit on this "
-            "machine. The model has the steps and the rate of INCEPTIONN's table II, which has the same "
-            "GPUs, link, and batch of AlexNet. ResNet-18's computation is ResNet-50's, scaled by "
-            "operations.",
+    "GRADWIRE_DATA, averaged to 7 px; else scikit-learn's digits). Four hosts of a testbed share "
+    "two cores, with a global batch of 100, without momentum, and with a warm-up of a tenth of all "
+    "steps instead of five epochs. Speed-ups are modelled, because ImageNet doesn't fit on this "
+    "machine. The model has the steps and the rate of INCEPTIONN's table II, which has the same "
+    "GPUs, link, and batch of AlexNet. ResNet-18's computation is ResNet-50's, scaled by "
+    "operations.",
     origins=ORIGINS,
     seconds=(45, 900),
     version=3,

@@ -108,9 +108,9 @@ EXHIBIT = exhibit(
     quick=TerngradOptions(8_000_000, 7),
     full=TerngradOptions(16_000_000, 21),
     scaling="a ring over TCP of four hosts of a testbed at 10 Gbit/s, with gradients of 8 MB (16 MB with "
-            "--full). The hosts share two cores, so codecs wait for each other, and exchanges without a "
-            "codec may not reach that rate. The overhead is the time by which TernGrad's exchange exceeds "
-            "an exchange of the same number of bytes without a codec.",
+    "--full). The hosts share two cores, so codecs wait for each other, and exchanges without a "
+    "codec may not reach that rate. The overhead is the time by which TernGrad's exchange exceeds "
+    "an exchange of the same number of bytes without a codec.",
     origins=ORIGINS,
     seconds=(8, 60),
     version=3,

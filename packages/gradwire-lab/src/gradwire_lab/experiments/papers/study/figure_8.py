@@ -186,10 +186,10 @@ EXHIBIT = exhibit(
     quick=StudyFigure8Options((2, 4), 1600, 5, 3, 2.0),
     full=StudyFigure8Options((2, 4, 8, 16), 1600, 1, 3, 12.0),
     scaling="hosts are network namespaces of one machine that exchange over TCP. All links together have "
-            "1.6 Gbit/s (800 Mbit/s each on 2 hosts, 100 on 16) instead of 48 Gbit/s each, because all "
-            "hosts share two cores. The best time is computed from the rate and latency measured between "
-            "two of the hosts. Exchanges of more than 12 s are measured once. --quick has 2 and 4 hosts and "
-            "a gradient that is 5 times smaller.",
+    "1.6 Gbit/s (800 Mbit/s each on 2 hosts, 100 on 16) instead of 48 Gbit/s each, because all "
+    "hosts share two cores. The best time is computed from the rate and latency measured between "
+    "two of the hosts. Exchanges of more than 12 s are measured once. --quick has 2 and 4 hosts and "
+    "a gradient that is 5 times smaller.",
     origins=ORIGINS,
     seconds=(25, 460),
     version=2,

@@ -116,7 +116,7 @@ EXHIBIT = exhibit(
     quick=FirecaffeOptions((FEW, MANY)),
     full=FirecaffeOptions((FEW, MANY)),
     scaling="modelled, because this machine doesn't have 128 GPUs. The row of 128 GPUs calibrates the "
-            "model, and the row of 256 is predicted.",
+    "model, and the row of 256 is predicted.",
     origins=ORIGINS,
     seconds=(1, 1),
 )

@@ -174,8 +174,8 @@ EXHIBIT = exhibit(
     quick=FormulasOptions((2, 4), 1600, 5),
     full=FormulasOptions((2, 4, 8, 16), 1600, 9),
     scaling="hosts are network namespaces of one machine that exchange over TCP. All links together have "
-            "1.6 Gbit/s, because all hosts share two cores. The formulas use the rate and latency measured "
-            "between two of the hosts. One of the star's hosts is the server.",
+    "1.6 Gbit/s, because all hosts share two cores. The formulas use the rate and latency measured "
+    "between two of the hosts. One of the star's hosts is the server.",
     origins=ORIGINS,
     seconds=(20, 160),
     version=2,

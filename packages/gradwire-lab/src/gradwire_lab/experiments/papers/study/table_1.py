@@ -88,7 +88,7 @@ EXHIBIT = exhibit(
     quick=StudyTable1Options((2, 4, 8, 16)),
     full=StudyTable1Options((2, 4, 8, 16, 32, 64, 128)),
     scaling="modelled: the schedules that training uses are simulated for the paper's 16 servers, and "
-            "nothing is exchanged.",
+    "nothing is exchanged.",
     origins=ORIGINS,
     seconds=(2, 3),
 )
