@@ -188,7 +188,7 @@ def constants(prototype: Prototype) -> list[Constant]:
         Constant(
             "NIC: compression (beta)", f"{bfp.compression:.2f}", "blocks of 16, 8 bits each and 8 shared"
         ),
-        Constant("backward without two of 28 cores", f"{BACKWARD_SLOWDOWN:g} x", "figure 2a"),
+        Constant("backward with two cores of 28 less", f"{BACKWARD_SLOWDOWN:g} x", "figure 2a"),
         Constant(
             "PCIe, both directions",
             f"{1e-9 * bfp.pcie_nbytes_per_s:.2f} GB/s",
