@@ -277,7 +277,8 @@ def _block(name: str, root: Path) -> str:
     """Return a block with its comments. Raises ``SpecError`` for an unknown name."""
     several = {SUMMARY: rendered_summary, VERDICTS: rendered_verdicts}
     if name not in (*FIGURES, *several):
-        raise SpecError(f"expected a block measured: {', '.join([*FIGURES, *several])}; got {name!r}")
+        known = ", ".join([*FIGURES, *several])
+        raise SpecError(f"measured: expected one of {known}, got {name!r}; correct the comment")
     text = several[name](root) if name in several else rendered(name, root)
     return f"<!-- measured: {name} -->\n\n{text}\n\n<!-- end of measured -->"
 

@@ -252,7 +252,7 @@ def test_an_entry_needs_a_kind_and_a_reason(root: Path, line: str, other: str) -
 
 def test_a_block_that_nothing_measures_is_refused(root: Path) -> None:
     add(root, BLOCK.replace(NAME, "dreams"))
-    with pytest.raises(GradwireError, match=r"expected a block measured: .*; got 'dreams'"):
+    with pytest.raises(GradwireError, match=r"measured: expected one of .*, got 'dreams'"):
         figures.write(root)
 
 

@@ -14,6 +14,6 @@ def test_a_block_is_counted_in_words() -> None:
 @pytest.mark.parametrize("block", [8, 24, 1016])
 def test_a_block_of_half_words_is_refused(block: int) -> None:
     with pytest.raises(
-        SpecError, match=f"512 bits: expected a block of a multiple of 16 values, got 'bfp:7x{block}'"
+        SpecError, match=f"512 bits: expected a block whose length is a multiple of 16, got 'bfp:7x{block}'"
     ):
         BfpLayout.of(Bfp(7, block), 512)

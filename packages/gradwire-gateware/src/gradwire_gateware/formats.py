@@ -28,7 +28,7 @@ class BfpLayout(NamedTuple):
         lanes = width // LANE_BITS
         if codec.block % lanes:
             raise SpecError(
-                f"hardware of {width} bits: expected a block of a multiple of {lanes} values, got "
+                f"hardware of {width} bits: expected a block whose length is a multiple of {lanes}, got "
                 f"{str(codec)!r}; choose another block, or a width of 256"
             )
         nbytes = lanes * (codec.mantissa_bits + 1) // 8

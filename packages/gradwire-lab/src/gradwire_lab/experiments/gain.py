@@ -223,7 +223,7 @@ def predicted(values: Any, model: Model, cell: Cell) -> dict[str, Any]:
 
 
 def predicted_step_s(values: Any, cell: Cell) -> float:
-    """Return the predicted step of a measured method, whose hosts share this machine."""
+    """Return the predicted step time of a measured method, whose hosts share this machine."""
     shared = {**values, "shared_machine": True}
     request, environment = _placed(shared, TASK_COUNTS[cell["task"]], cell["compute_s"], cell)
     if cell["method"] == HOOK:
@@ -290,7 +290,7 @@ def gains_of(row: Row) -> tuple[float, float, float]:
 
 
 def error_of(row: Row) -> float:
-    """Return the error of a checked prediction as a share of the measured step."""
+    """Return the error of a checked prediction as a share of the measured step time."""
     return float(row["predicted_s"] / row["measured_s"] - 1)
 
 

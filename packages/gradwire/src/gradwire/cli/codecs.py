@@ -16,7 +16,7 @@ from gradwire.tables import Column, Table, show
 from gradwire.version import import_problem
 
 SAMPLE = 1 << 16
-"""The number of values in the payload whose largest size is shown."""
+"""The number of values for which the largest payload size is shown."""
 MEASURED = 1 << 17
 """The number of values in a measured chunk: all codecs together take about a second."""
 REPEATS = 3

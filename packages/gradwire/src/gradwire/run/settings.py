@@ -49,7 +49,7 @@ class RunSettings:
 
     @property
     def elsewhere(self) -> Path:
-        """The file of a rank other than rank 0, which shows a machine without rank 0 that it has ranks."""
+        """The file that all ranks except rank 0 write, so that a machine without rank 0 detects its ranks."""
         return Path(self.folder) / "elsewhere"
 
     @property
