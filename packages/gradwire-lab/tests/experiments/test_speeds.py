@@ -132,7 +132,7 @@ def test_a_method_that_misses_the_loss_once_has_no_time() -> None:
     [
         ({"accuracies": [0.7]}, "did not learn: the exact training run of DDP ends at 0.700"),
         ({"accuracies": [math.nan]}, "did not learn"),
-        ({"goal": None}, "no goal is named"),
+        ({"goal": None}, "no goal is set"),
     ],
 )
 def test_a_dead_training_has_no_figures(changed: dict[str, object], problem: str) -> None:

@@ -68,7 +68,7 @@ def test_unknown_settings_are_no_problem(make_cards: Cards) -> None:
 @pytest.mark.parametrize("field", ["send_nbytes", "receive_nbytes"])
 @pytest.mark.parametrize("rank", [0, 1])
 @pytest.mark.parametrize(("limit", "warns"), [(4_900_000, True), (5_100_000, False)])
-def test_bytes_under_way_that_reach_half_of_a_buffers_limit_are_a_warning(
+def test_bytes_in_flight_that_reach_half_of_a_buffers_limit_are_a_warning(
     make_cards: Cards, field: str, rank: int, limit: int, warns: bool
 ) -> None:
     """2.5 MB are under way in the faster direction, and the slower one's 2.0 MB never reach these limits."""
@@ -80,7 +80,7 @@ def test_bytes_under_way_that_reach_half_of_a_buffers_limit_are_a_warning(
     if warns:
         assert finding.check == "TCP buffers"
         assert finding.detail.startswith(
-            "ranks 0 and 1: 2.5MB under way (200mbit over a round trip of 100ms)"
+            "ranks 0 and 1: 2.5MB in flight (200mbit over a round trip of 100ms)"
         )
         assert "net.ipv4.tcp_wmem='4096 16384 10000000'" in finding.detail
         assert "net.ipv4.tcp_rmem='4096 131072 10000000'" in finding.detail
@@ -90,7 +90,7 @@ def test_the_tightest_link_is_named(make_cards: Cards) -> None:
     small = TcpSettings(1 << 20, 1 << 20, 0)
     cards = make_cards(3, {rank: {"tcp": small} for rank in range(3)})
     (finding,) = check_distance(cards, {1: Look(0.05, 6e6, 6e6), 2: Look(0.05, 7e6, 6e6)})
-    assert finding.detail.startswith("ranks 0 and 2: 700kB under way (56mbit over")
+    assert finding.detail.startswith("ranks 0 and 2: 700kB in flight (56mbit over")
 
 
 def test_a_rank_sends_its_settings_with_its_card(make_cards: Cards) -> None:

@@ -109,8 +109,8 @@ def test_nccls_variable_selects_as_nccl_does(text: str, names: tuple[str, ...]) 
         ),
         ("docker0", "expected an interface with an address, got 'docker0'; set it"),
         ("^eth,ib,docker", "expected an interface with an address, got '^eth,ib,docker'; set it"),
-        ("eth0:1", "separated by commas, got 'eth0:1'; correct it, or set GLOO_SOCKET_IFNAME"),
-        ("==eth0", "separated by commas, got '==eth0'"),
+        ("eth0:1", "exclusions), got 'eth0:1'; correct it, or set GLOO_SOCKET_IFNAME"),
+        ("==eth0", "exclusions), got '==eth0'"),
     ],
 )
 def test_a_text_that_selects_nothing_is_an_error_that_says_what_to_do(text: str, problem: str) -> None:
