@@ -38,8 +38,7 @@ def _others(store: TimedStore, rank: int, world: int, deadline: float) -> Iterat
     """Yield the addresses of the other ranks that other hosts can reach, waiting for each."""
     for other in range(world):
         if other != rank:
-            store.wait([address_key(other)], deadline)
-            address = store.get(address_key(other), deadline)
+            (address,) = store.get([address_key(other)], deadline)
             if address and not is_loopback(address):
                 yield address
 

@@ -16,7 +16,7 @@ from queue import Empty, SimpleQueue
 from time import monotonic, sleep
 from typing import TypeVar
 
-from torch._C._distributed_c10d import PrefixStore, Store, TCPStore
+from torch._C._distributed_c10d import FileStore, HashStore, PrefixStore, Store, TCPStore
 
 from gradwire.errors import LinkError, LinkTimeoutError
 from gradwire.launch.addresses import with_port
@@ -93,7 +93,13 @@ os.register_at_fork(after_in_child=_calls.clear)
 _ADVICE = "check that the store's process runs and that its host is reachable"
 _PATIENCE_S = 1.0
 """The minimum timeout of a call, even of one that starts just before its deadline."""
-_FIRST_PAUSE_S, _LONGEST_PAUSE_S = 0.001, 0.05
+_FIRST_INTERVAL_S, _LONGEST_INTERVAL_S, _GROWTH = 0.001, 0.05, 1.5
+_UNSET = "\0 unset"
+"""The result of comparing a key that is not set; no rank writes it."""
+_COMPARING = (TCPStore, HashStore, FileStore)
+"""The stores whose ``compare_set`` returns the value of a key, whether it is set or not."""
+_FEW = 3
+"""The number of keys up to which reading them one by one takes at most as many round trips as together."""
 
 
 class StoreError(LinkError):
@@ -115,6 +121,7 @@ class TimedStore:
     def __init__(self, store: Store, doing: str) -> None:
         self._store, self._doing = store, doing
         self._port, self._place = server_of(store)
+        self._compares = isinstance(_innermost(store), _COMPARING)
         self.host = host_of(store)
         self._answers = True
 
@@ -131,20 +138,41 @@ class TimedStore:
         """Return whether all of ``keys`` are set."""
         return self._call(lambda: self._store.check(list(keys)), keys[0], deadline)
 
-    def get(self, key: str, deadline: float) -> str:
-        """Return the value of ``key``, which must be set."""
+    def find(self, key: str, deadline: float) -> str | None:
+        """Return the value of ``key``, or None if it is not set, in one round trip if the store can."""
+        if self._compares:
+            found = self._call(lambda: self._store.compare_set(key, _UNSET, _UNSET), key, deadline)
+            return None if found == _UNSET.encode() else found.decode(errors="replace")
+        if not self.has([key], deadline):
+            return None
         return self._call(lambda: self._store.get(key), key, deadline).decode(errors="replace")
+
+    def get(
+        self, keys: Sequence[str], deadline: float, check: Callable[[], object] = lambda: None
+    ) -> list[str]:
+        """Wait until all of ``keys`` are set, as ``wait`` does, and return their values."""
+        if len(keys) > _FEW and self._store.has_extended_api():
+            self.wait(keys, deadline, check)
+            found = self._call(lambda: self._store.multi_get(list(keys)), keys[0], deadline)
+            return [value.decode(errors="replace") for value in found]
+        values: list[str] = []
+        for _ in polls(deadline):
+            while len(values) < len(keys) and (value := self.find(keys[len(values)], deadline)) is not None:
+                values.append(value)
+            if len(values) == len(keys):
+                return values
+            check()
+        raise AssertionError("polls end with an error")
 
     def wait(self, keys: Sequence[str], deadline: float, check: Callable[[], object] = lambda: None) -> None:
         """Wait until all of ``keys`` are set, calling ``check``, which may raise, between polls.
 
         Raises ``TimeoutError`` at the deadline.
         """
-        for pause in pauses(deadline):
+        for _ in polls(deadline):
             if self.has(keys, deadline):
                 return
             check()
-            sleep(pause)
 
     def _call(self, call: Callable[[], Answer], key: str, deadline: float) -> Answer:
         patience_s = max(deadline - monotonic(), _PATIENCE_S)
@@ -166,14 +194,20 @@ class TimedStore:
             ) from error
 
 
-def pauses(deadline: float) -> Iterator[float]:
-    """Yield increasing pauses between polls. Raises ``TimeoutError`` at the deadline."""
-    pause = _FIRST_PAUSE_S
+def polls(deadline: float) -> Iterator[None]:
+    """Yield once for each poll, at increasing intervals. Raises ``TimeoutError`` at the deadline.
+
+    An interval includes its poll, so that a poll that takes a round trip is followed by the next at once.
+    """
+    interval = _FIRST_INTERVAL_S
     while True:
-        yield min(pause, max(0.0, deadline - monotonic()))
-        if monotonic() >= deadline:
+        began = monotonic()
+        yield
+        now = monotonic()
+        if now >= deadline:
             raise TimeoutError
-        pause = min(2 * pause, _LONGEST_PAUSE_S)
+        sleep(max(0.0, min(began + interval, deadline) - now))
+        interval = min(_GROWTH * interval, _LONGEST_INTERVAL_S)
 
 
 def server_of(store: Store) -> tuple[int | None, str]:

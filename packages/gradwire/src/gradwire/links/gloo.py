@@ -216,8 +216,7 @@ class _WatchedStore(Store):
         self._store.set(key, bytes(value).hex(), self._deadline)
 
     def get(self, key: str) -> bytes:
-        self.wait([key])
-        return bytes.fromhex(self._store.get(key, self._deadline))
+        return bytes.fromhex(self._store.get([key], self._deadline, self._check)[0])
 
     def wait(self, keys: Any, timeout: timedelta | None = None) -> None:  # noqa: ARG002 - it has its own
         self._store.wait(keys, self._deadline, self._check)

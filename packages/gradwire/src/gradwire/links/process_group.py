@@ -17,7 +17,6 @@ from __future__ import annotations
 
 import os
 import socket
-import time
 import weakref
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
@@ -32,7 +31,6 @@ from gradwire.errors import LinkError, shown
 from gradwire.links.gloo import GlooAllReduce, Reduction
 from gradwire.links.rendezvous.attempt import own_part, refuse_marks
 from gradwire.links.rendezvous.connect import connect_ranks
-from gradwire.links.rendezvous.endpoints import Endpoints
 from gradwire.links.rendezvous.tls import encryption
 from gradwire.links.sockets import SocketLink
 
@@ -134,7 +132,6 @@ class ProcessGroupLink(SocketLink):
                 if tos
                 else {}
             )
-            own = Endpoints(store, what, time.monotonic() + timeout_s, names).find(rank)
         except BaseException:
             for each in connections.values():
                 each.close()
@@ -145,7 +142,7 @@ class ProcessGroupLink(SocketLink):
         super().__init__(rank, connections, timeout_s, names, marked, tos)
         gone = weakref.WeakMethod(self._gone)  # no cycle, so that an unclosed link is freed immediately
         self._gloo = GlooAllReduce(
-            store, rank, names, timeout_s, lambda: (gone() or list[int])(), own.address if own else ""
+            store, rank, names, timeout_s, lambda: (gone() or list[int])(), connections.address
         )
 
     def all_reduce(self, tensor: torch.Tensor, timeout_s: float | None = None) -> None:

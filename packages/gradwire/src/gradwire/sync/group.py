@@ -158,14 +158,16 @@ def _exchange_facts(
     words: TimedStore, rank: int, world: int, facts: Mapping[str, str], deadline: float
 ) -> list[dict[str, str]]:
     words.set(_facts_of(rank), json.dumps(facts), deadline)
+    others = [other for other in range(world) if other != rank]
     try:
-        words.wait([_facts_of(other) for other in range(world)], deadline)
+        texts = words.get([_facts_of(other) for other in others], deadline)
     except LinkError:
         raise
     except TimeoutError as error:
-        absent = [other for other in range(world) if not words.has([_facts_of(other)], time.monotonic())]
+        absent = [other for other in others if not words.has([_facts_of(other)], time.monotonic())]
         raise AbsentError("some ranks are absent", absent) from error
-    return [_read_facts(words.get(_facts_of(other), deadline), other) for other in range(world)]
+    theirs = {other: _read_facts(text, other) for other, text in zip(others, texts, strict=True)}
+    return [dict(facts) if each == rank else theirs[each] for each in range(world)]
 
 
 def _facts_of(rank: int) -> str:

@@ -179,6 +179,25 @@ def test_a_rank_that_does_not_answer_is_named() -> None:
     )
 
 
+def test_a_rank_that_does_not_answer_delays_no_call_to_another() -> None:
+    store = HashStore()
+    with socket.socket() as silent, socket.create_server(("127.0.0.1", 0)) as other:
+        silent.bind(("127.0.0.1", 0))
+        silent.listen(0)
+        full = [socket.create_connection(silent.getsockname(), timeout=5)]
+        with contextlib.suppress(TimeoutError):
+            where = silent.getsockname()
+            full.extend(socket.create_connection(where, timeout=0.3) for _ in range(9))  # until it is full
+        for rank, each in enumerate((silent, other)):
+            store.set(f"rank {rank}", f"127.0.0.1 {each.getsockname()[1]} {bytes(16).hex()} 0")
+        with pytest.raises(LinkTimeoutError, match="rank 0 did not answer at 127"):
+            connect_ranks(store, 2, names(3), 0.5)
+        other.settimeout(0)
+        other.accept()[0].close()  # this call came before rank 0's answer, which never did
+        for each in full:
+            each.close()
+
+
 def test_a_rank_that_does_not_call_is_named() -> None:
     store = HashStore()
     store.set("rank 1", f"127.0.0.1 9 {bytes(16).hex()} 0")

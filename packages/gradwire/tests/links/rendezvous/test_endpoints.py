@@ -69,7 +69,7 @@ def test_what_one_rank_publishes_another_reads(address: str, port: int, token: b
     store, told = HashStore(), Endpoint(address, port, token, encrypts)
     Endpoints(store, "rank 1", time.monotonic() + 5, names(3)).publish(1, told)
     other = Endpoints(store, "rank 0", time.monotonic() + 5, names(3))
-    assert other.wait_for(1) == other.find(1) == told
+    assert other.wait_for([1]) == [other.find(1)] == [told]
     assert other.find(2) is None
     assert other.absent() == ["rank 0", "rank 2"]
 
@@ -77,7 +77,7 @@ def test_what_one_rank_publishes_another_reads(address: str, port: int, token: b
 def test_a_rank_that_publishes_nothing_is_a_timeout() -> None:
     waiting = Endpoints(HashStore(), "rank 0", soon(), names(2))
     with pytest.raises(TimeoutError):
-        waiting.wait_for(1)
+        waiting.wait_for([1])
 
 
 def test_a_rank_is_not_absent_who_has_published_something_else() -> None:

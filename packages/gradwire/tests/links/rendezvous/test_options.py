@@ -90,11 +90,11 @@ def test_connections_leave_by_the_lanes_address_if_several_interfaces_are_named(
     assert leaves_by({VARIABLE: "eth0"}, "10.0.0.1") == leaves_by({}, "10.0.0.1") == ""
     made = SocketOptions(leaves_by="127.0.0.2")
     listening = made.listening_at("127.0.0.3", 1)
-    with listening, made.connected_to("127.0.0.3", listening.getsockname()[1], 5.0) as connection:
+    with listening, made.connecting_to("127.0.0.3", listening.getsockname()[1]) as connection:
         assert connection.getsockname()[0] == "127.0.0.2"
 
 
 def test_an_address_of_another_family_does_not_bind_a_connection() -> None:
     made, listening = SocketOptions(leaves_by="fd00::1"), SocketOptions().listening_at("127.0.0.1", 1)
-    with listening, made.connected_to("127.0.0.1", listening.getsockname()[1], 5.0) as connection:
+    with listening, made.connecting_to("127.0.0.1", listening.getsockname()[1]) as connection:
         assert connection.getsockname()[0] == "127.0.0.1"

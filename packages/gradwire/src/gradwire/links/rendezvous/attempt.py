@@ -19,7 +19,7 @@ import torch.distributed as dist
 from torch.distributed.distributed_c10d import PrefixStore, Store
 
 from gradwire.errors import LinkError, LinkTimeoutError, shown
-from gradwire.launch.store import TimedStore, pauses
+from gradwire.launch.store import TimedStore, polls
 from gradwire.links.rendezvous.endpoints import Endpoint
 from gradwire.links.rendezvous.tls import Encryption
 from gradwire.version import version
@@ -141,8 +141,10 @@ class _Rendezvous:
     """One rank's side of the rendezvous of an attempt.
 
     Every rank publishes its own token; rank 0 answers until each rank has acknowledged the answer. A rank
-    publishes its version before its token, and rank 0 publishes all versions before the key ``all``. So ranks
-    compare versions before they read anything else, because a different version may write a different format.
+    publishes its version before its token, and rank 0 publishes all versions before and under the key
+    ``all``. So ranks compare versions before they read anything else, because a different version may write
+    a different format. An older rank 0 has an empty value under ``all``, and an older rank reads only
+    ``versions``.
     """
 
     def __init__(self, store: TimedStore, attempt: GroupAttempt, rank: int, world: int) -> None:
@@ -162,22 +164,21 @@ class _Rendezvous:
             self._answer_all(deadline)
             versions = joined(self._versions)
             store.set(f"versions {self._own}", versions, deadline)
-            store.set(f"all {self._own}", "", deadline)
+            store.set(f"all {self._own}", versions, deadline)
         else:
             store.set(f"version {self._own}", self._version, deadline)
             store.set(f"hello {self._rank}", self._own, deadline)
-            store.wait([f"welcome {self._own}"], deadline)
-            self.shared = store.get(f"welcome {self._own}", deadline)
+            (self.shared,) = store.get([f"welcome {self._own}"], deadline)
             store.set(f"here {self.shared} {self._rank}", "", deadline)
-            store.wait([f"all {self.shared}"], deadline)
-            versions = self._get(f"versions {self.shared}", deadline)
+            (versions,) = store.get([f"all {self.shared}"], deadline)
+            versions = versions or self._find(f"versions {self.shared}", deadline)
         if versions != joined(dict.fromkeys([0, *self._others], self._version)):
             self._take_leave(deadline)
         return versions
 
-    def _get(self, key: str, deadline: float) -> str:
+    def _find(self, key: str, deadline: float) -> str:
         """Return the value of ``key``, or "" if that rank runs an older version, which doesn't set it."""
-        return self._store.get(key, deadline) if self._store.has([key], deadline) else ""
+        return self._store.find(key, deadline) or ""
 
     def _take_leave(self, deadline: float) -> None:
         """Wait until all ranks have read the versions.
@@ -204,19 +205,16 @@ class _Rendezvous:
         """Answer every hello, including hellos that replace a dead process's hello."""
         answered: dict[int, str] = {}
         missing = set(self._others)
-        for pause in pauses(deadline):
+        for _ in polls(deadline):
             for rank in sorted(missing):
                 if self._store.has([f"here {self._own} {rank}"], deadline):
                     missing.discard(rank)
-                elif self._store.has([f"hello {rank}"], deadline):
-                    token = self._store.get(f"hello {rank}", deadline)
-                    if answered.get(rank) != token:
-                        self._versions[rank] = self._get(f"version {token}", deadline)
-                        self._store.set(f"welcome {token}", self._own, deadline)
-                        answered[rank] = token
+                elif (token := self._store.find(f"hello {rank}", deadline)) and answered.get(rank) != token:
+                    self._versions[rank] = self._find(f"version {token}", deadline)
+                    self._store.set(f"welcome {token}", self._own, deadline)
+                    answered[rank] = token
             if not missing:
                 return
-            time.sleep(pause)
 
 
 # Either all ranks of a link encrypt or none do, and none do if NICs compress.

@@ -1,4 +1,4 @@
-"""Connections between all ranks of a link: each rank listens, and connects to all lower ranks.
+"""Connections between all ranks of a link: each rank listens, and connects to all lower ranks at once.
 
 A rank that connects sends the peer's token, read from the store, and its own rank. A connection that starts
 with anything else, or sends nothing, is dropped, so that port scans do no harm. Ranks stop listening once all
@@ -20,7 +20,8 @@ import select
 import selectors
 import socket
 import time
-from collections.abc import Generator, Sequence
+from collections.abc import Generator, Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import replace
 
 from torch.distributed.distributed_c10d import Store
@@ -31,7 +32,7 @@ from gradwire.launch.store import StoreError
 from gradwire.links.rendezvous import endpoints as rendezvous_hello
 from gradwire.links.rendezvous.attempt import absent_text, check_same_encryption
 from gradwire.links.rendezvous.endpoints import TOKEN_NBYTES, Endpoint, Endpoints, NotInTimeError, hello
-from gradwire.links.rendezvous.options import SocketOptions, congestion, leaves_by
+from gradwire.links.rendezvous.options import SocketOptions, congestion, connected, leaves_by
 from gradwire.links.rendezvous.tls import Encryption, encrypted, handshake, wrapped
 
 # Any connection is accepted, and dropped unless its rank is verified.
@@ -217,6 +218,12 @@ class Acceptor:
 _BACKLOG = 128
 
 
+class Connections(dict[int, socket.socket]):
+    """The connections of one rank, by peer, and the address at which it has listened ("" for one rank)."""
+
+    address = ""
+
+
 def connect_ranks(
     store: Store,
     rank: int,
@@ -225,7 +232,7 @@ def connect_ranks(
     encryption: Encryption | None = None,
     tos: int = 0,
     lane: int = 0,
-) -> dict[int, socket.socket]:
+) -> Connections:
     """Return a connection to every other rank.
 
     Parameters
@@ -255,12 +262,12 @@ def connect_ranks(
     """
     options = SocketOptions(tos, congestion(os.environ))
     if len(names) == 1:
-        return {}
+        return Connections()
     deadline = time.monotonic() + timeout_s
     doing = f"connecting lane {lane}" if lane else "connecting"
     what = f"{names[rank]} {doing} with the {len(names)} ranks of its group"
     endpoints = Endpoints(store, what, deadline, names)
-    connections: dict[int, socket.socket] = {}
+    connections = Connections()
     try:
         _connect_all(endpoints, rank, lane, connections, deadline, encryption, options)
     except BaseException as error:
@@ -280,46 +287,53 @@ def _connect_all(
     endpoints: Endpoints,
     rank: int,
     lane: int,
-    connections: dict[int, socket.socket],
+    connections: Connections,
     deadline: float,
     encryption: Encryption | None,
     options: SocketOptions,
 ) -> None:
-    """Connect to the lower ranks in order, then accept the higher ranks; this order can't deadlock."""
+    """Connect to the lower ranks, then accept the higher ranks; this order can't deadlock."""
     names, own = endpoints.names, endpoints.listening_address(rank, lane)
     options = replace(options, leaves_by=leaves_by(os.environ, own))
     with options.listening_at(own, max(len(names), _BACKLOG)) as listening:
         token = secrets.token_bytes(TOKEN_NBYTES)
-        address, port = listening.getsockname()[:2]
-        endpoints.publish(rank, Endpoint(address, port, token, encryption is not None))
-        for lower in range(rank):
-            endpoint = endpoints.wait_for(lower)
-            try:
-                connections[lower] = _connect(endpoint, names[lower], rank, deadline, options)
-            finally:
-                # different encryption is the better reason, even if the peer no longer listens
-                check_same_encryption(endpoint, names[lower], encryption)
-            if encryption is not None:
-                sends, receives = hello(endpoint.token, rank), hello(endpoint.token, lower)
-                connections[lower] = encrypted(
-                    connections[lower], encryption, lower, sends, receives, _left(deadline)
+        connections.address, port = listening.getsockname()[:2]
+        endpoints.publish(rank, Endpoint(connections.address, port, token, encryption is not None))
+        lowers = endpoints.wait_for(range(rank))
+        for lower, endpoint in enumerate(lowers):
+            with _described(endpoint, names[lower], encryption):
+                connections[lower] = options.connecting_to(endpoint.address, endpoint.port)
+        for lower, endpoint in enumerate(lowers):
+            with _described(endpoint, names[lower], encryption):
+                connected(connections[lower], _left(deadline)).sendall(
+                    hello(endpoint.token, rank, options.tos)
                 )
+            check_same_encryption(endpoint, names[lower], encryption)
+        for lower, endpoint in enumerate(lowers if encryption is not None else ()):
+            sends, receives = hello(endpoint.token, rank), hello(endpoint.token, lower)
+            connections[lower] = encrypted(
+                connections[lower], encryption, lower, sends, receives, _left(deadline)
+            )
         higher = range(rank + 1, len(names))
         accepting = Acceptor(listening, token, rank, higher, endpoints, encryption, options.tos)
         accepting.run(connections, deadline)
 
 
-def _connect(
-    endpoint: Endpoint, name: str, rank: int, deadline: float, options: SocketOptions
-) -> socket.socket:
+@contextmanager
+def _described(endpoint: Endpoint, name: str, encryption: Encryption | None) -> Iterator[None]:
+    """Convert errors of a connection to the rank ``name`` to ``LinkError``.
+
+    A different encryption is a better reason, also if the peer no longer listens.
+    """
     address, port = endpoint.address, endpoint.port
     try:
-        connection = options.connected_to(address, port, _left(deadline))
-    except TimeoutError as error:
-        raise NotInTimeError(
-            f"{name} did not answer at {with_port(address, port)}", remedy(address)
-        ) from error
+        yield
     except OSError as error:
+        check_same_encryption(endpoint, name, encryption)
+        if isinstance(error, TimeoutError):
+            raise NotInTimeError(
+                f"{name} did not answer at {with_port(address, port)}", remedy(address)
+            ) from error
         if error.errno in (errno.EMFILE, errno.ENFILE):
             raise LinkError(
                 f"this process cannot connect to {name}: {error.strerror}; raise the limit (ulimit -n)"
@@ -328,12 +342,6 @@ def _connect(
             f"this rank cannot reach {name} at {with_port(address, port)}: {error.strerror or error}; "
             f"{remedy(address)}"
         ) from error
-    try:
-        connection.sendall(hello(endpoint.token, rank, options.tos))
-    except BaseException:
-        connection.close()
-        raise
-    return connection
 
 
 def _left(deadline: float) -> float:

@@ -56,17 +56,16 @@ class Endpoints:
         text = f"{endpoint.address} {endpoint.port} {endpoint.token.hex()} {int(endpoint.encrypts)}"
         self._store.set(_key(rank), text, self._deadline)
 
-    def wait_for(self, rank: int) -> Endpoint:
-        """Wait for the endpoint of ``rank`` and return it. Raises ``TimeoutError`` at the deadline."""
-        self._store.wait([_key(rank)], self._deadline)
-        endpoint = self.find(rank)
-        assert endpoint is not None
-        return endpoint
+    def wait_for(self, ranks: Sequence[int]) -> list[Endpoint]:
+        """Wait for the endpoints of ``ranks`` and return them. Raises ``TimeoutError`` at the deadline."""
+        texts = self._store.get([_key(rank) for rank in ranks], self._deadline)
+        self._found |= {rank: _parsed(text, rank) for rank, text in zip(ranks, texts, strict=True)}
+        return [self._found[rank] for rank in ranks]
 
     def find(self, rank: int) -> Endpoint | None:
         """Return the endpoint of ``rank``; None if it has not published one yet."""
-        if rank not in self._found and self._store.has([_key(rank)], self._deadline):
-            self._found[rank] = _parsed(self._store.get(_key(rank), self._deadline), rank)
+        if rank not in self._found and (text := self._store.find(_key(rank), self._deadline)) is not None:
+            self._found[rank] = _parsed(text, rank)
         return self._found.get(rank)
 
     def absent(self) -> list[str]:

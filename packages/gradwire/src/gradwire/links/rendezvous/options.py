@@ -7,8 +7,10 @@ from __future__ import annotations
 
 import errno
 import os
+import select
 import socket
 from collections.abc import Mapping
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -44,14 +46,15 @@ class SocketOptions:
             raise
         return listening
 
-    def connected_to(self, address: str, port: int, timeout_s: float) -> socket.socket:
-        """Return a socket that is connected to ``address``. Raises ``OSError``."""
+    def connecting_to(self, address: str, port: int) -> socket.socket:
+        """Return a socket that has begun to connect to ``address``. Raises ``OSError``."""
         connection = self._socket_at(address)
         try:
             if self.leaves_by and (":" in self.leaves_by) == (":" in address):
                 connection.bind((self.leaves_by, 0))
-            connection.settimeout(timeout_s)
-            connection.connect((address, port))
+            connection.setblocking(False)
+            with suppress(BlockingIOError):
+                connection.connect((address, port))
         except BaseException:
             connection.close()
             raise
@@ -67,6 +70,19 @@ class SocketOptions:
         if self.congestion:
             made.setsockopt(socket.IPPROTO_TCP, socket.TCP_CONGESTION, os.fsencode(self.congestion))
         return made
+
+
+def connected(connection: socket.socket, timeout_s: float) -> socket.socket:
+    """Return a socket of ``connecting_to``, connected, with a timeout for its calls. Raises ``OSError``."""
+    poll = select.poll()
+    poll.register(connection, select.POLLOUT)
+    if not poll.poll(1e3 * timeout_s):
+        raise TimeoutError
+    error = connection.getsockopt(socket.SOL_SOCKET, socket.SO_ERROR)
+    if error:
+        raise OSError(error, os.strerror(error))
+    connection.settimeout(timeout_s)
+    return connection
 
 
 def congestion(environment: Mapping[str, str]) -> str:
