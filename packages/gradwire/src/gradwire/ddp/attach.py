@@ -124,7 +124,6 @@ def attach(
     if begin_timeout_s is not None:
         check_timeout(begin_timeout_s, "begin_timeout_s")
     watch = ReplicaWatch(check_replicas_every, optimizer)
-    import_all_of_torch()
     group = model.process_group
     with all_or_none(group, timeout_s):
         check_model(model)
@@ -151,6 +150,7 @@ def attach(
         if ledger is None and book is not None:
             undo.callback(book.close)
         undo.callback(sync.close)
+        import_all_of_torch()  # takes seconds, for which no rank's timeout_s runs, after the first line
         chooser.prepare(sync)
         _register(model, HookState(model, sync, names))
         warn_about_broadcast_buffers(model)
