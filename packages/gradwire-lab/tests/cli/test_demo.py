@@ -40,6 +40,7 @@ def test_ddp_its_hook_and_gradwire_train_on_a_testbed(
     assert printed.out.startswith(
         "demo: one model on 2 hosts at 1gbit, trained in four ways, then steps at 100"
     )
+    assert max(map(len, printed.out.splitlines()[:2])) <= 80
     assert re.search(r"^DDP: step 4/4, loss \d", printed.out, re.MULTILINE)
     assert re.search(r"^100mbit, attach \+ auto: step 4/4, loss \d", printed.out, re.MULTILINE)
     verdict = printed.out.index("At 1gbit, DDP did not learn: its top-1")

@@ -112,9 +112,10 @@ def _parser() -> Parser:
 
 
 def _announcement(rate: str, has_slow: bool) -> str:
+    """Return the first lines of the output, at most 80 characters each."""
     more = f", then steps at {SLOW}" if has_slow else ""
     ways = f"one model on {HOSTS} hosts at {rate}, trained in four ways{more}"
-    return f"demo: {ways}; three to four minutes on two cores"
+    return f"demo: {ways}\nthree to four minutes on two cores"
 
 
 def _train(bed: Testbed, networks: Sequence[tuple[Topology, list[list[str]]]], quiet: bool) -> int:
