@@ -300,8 +300,7 @@ def rendered_summary(root: Path) -> str:
     for name, title in TASKS.items():
         for record in records(name, root):
             by_machine.setdefault(_machine(record, with_versions=False), {})[title] = record["rows"]
-    machines = dict(sorted(by_machine.items()))
-    if not machines:
+    if not (machines := dict(sorted(by_machine.items()))):
         return not_measured(*TASKS)
     if sum(map(len, machines.values())) > len({title for found in machines.values() for title in found}):
         return "\n\n".join(_summary_on(machine, found) for machine, found in machines.items())

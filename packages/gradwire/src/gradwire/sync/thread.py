@@ -109,7 +109,7 @@ class Work(ABC):
 
     def settle(self) -> None:
         """Wait until the work is done, without counting it or raising its error."""
-        wait([self._result])  # which ends, because each wait in the work has a limit
+        wait([self._result])  # it ends, because each wait in the work has a limit
 
     def wait(self) -> ExchangeCost:
         """Wait for the work, count it the first time, and return its cost.

@@ -22,14 +22,14 @@ from __future__ import annotations
 import heapq
 import math
 from collections import defaultdict, deque
-from collections.abc import Callable, Generator, Iterator
+from collections.abc import Generator
 from dataclasses import dataclass, field
-from functools import cache, lru_cache, partial
+from functools import cache, partial
 
-from gradwire import collectives
-from gradwire.collectives.frame_order import AHEAD, Do, Segment, frame_order
+from gradwire.collectives.frame_order import AHEAD
 from gradwire.costs import ExchangeCost
 from gradwire.timing.environment import CodecCost, Environment, as_seen_by
+from gradwire.timing.moves import Move, MoveOrder, move_order
 from gradwire.timing.streams import Cores, ReplayPort, ReplayStream, Streams
 
 
@@ -91,59 +91,13 @@ def replaying(
     lanes: int = 1,
 ) -> Generator[None, None, Replay]:
     """Compute what ``replay`` returns, in pieces of about a millisecond."""
-    orders = list[_Order]()
+    orders = list[MoveOrder]()
     for rank in range(world):
-        orders.append(_order_of(algorithm, half, rank, world, count, segment_nbytes // 4))
+        orders.append(move_order(algorithm, half, rank, world, count, segment_nbytes // 4))
         yield
     first_terms = world if half == "broadcast" else 1
     environment = as_seen_by(algorithm, environment)
     return (yield from _EventLoop(orders, environment.cost(codec), environment, first_terms, lanes).run())
-
-
-@dataclass(frozen=True, slots=True, eq=False)
-class _Move:
-    """An ``Action``, with all that the event loop reads of it; ``segment`` is a number."""
-
-    peer: int
-    segment: int
-    count: int
-    order: tuple[int, int]
-    receives: bool
-    adds: bool
-    encodes: bool
-    publishes: bool
-
-
-@dataclass(frozen=True, slots=True, eq=False)
-class _Order:
-    """A rank's moves, in order, and whether it sends and receives in the same step, as in a ring."""
-
-    moves: list[_Move]
-    is_both_ways: bool
-
-
-@lru_cache(maxsize=512)
-def _order_of(algorithm: str, half: str, rank: int, world: int, count: int, segment_count: int) -> _Order:
-    """Return a rank's order; it is cached, because plans with different codecs have the same orders."""
-    chosen = collectives.get(algorithm)
-    steps: Callable[[int, int], Iterator[collectives.Step]] = getattr(chosen, half)
-    chunks, numbers = chosen.chunks(world), dict[Segment, int]()
-    actions = frame_order(steps(rank, world), count, chunks, segment_count, AHEAD)
-    moves = [
-        _Move(
-            each.peer,
-            numbers.setdefault(each.segment, len(numbers)),
-            each.segment.stop - each.segment.start,
-            each.order,
-            receives=each.receives,
-            adds=each.do is Do.ADD,
-            encodes=each.do in (Do.SEND_PARTIAL, Do.PUBLISH),
-            publishes=each.do is Do.PUBLISH,
-        )
-        for each in actions
-    ]
-    sends = {each.step for each in actions if not each.receives}
-    return _Order(moves, any(each.receives and each.step in sends for each in actions))
 
 
 @dataclass(slots=True, eq=False)
@@ -172,14 +126,14 @@ class _Rank:
 
     number: int
     lane: int
-    moves: list[_Move]
+    moves: list[Move]
     cores: Cores
     frames: list[_Frame] = field(default_factory=list)
     at: int = 0
     encoded: bool = False
     waits_for: _Frame | None = None
-    in_flight: deque[tuple[_Move, _Frame]] = field(default_factory=deque)
-    to_post: deque[_Move] = field(default_factory=deque)
+    in_flight: deque[tuple[Move, _Frame]] = field(default_factory=deque)
+    to_post: deque[Move] = field(default_factory=deque)
     posted_up_to: tuple[float, float] = (-1.0, 0.0)
     terms: dict[int, int] = field(default_factory=dict)
     times: ExchangeCost = field(default_factory=ExchangeCost)
@@ -194,7 +148,7 @@ class _EventLoop:
 
     def __init__(
         self,
-        orders: list[_Order],
+        orders: list[MoveOrder],
         cost: CodecCost,
         environment: Environment,
         first_terms: int,
@@ -293,7 +247,7 @@ class _EventLoop:
             rank.in_flight.popleft()
         return True
 
-    def _encode(self, rank: _Rank, move: _Move, now: float) -> float:
+    def _encode(self, rank: _Rank, move: Move, now: float) -> float:
         cost = self._cost_of(self._terms(rank, move))
         encode_s = self._cost.call_s + move.count * cost.encode_s
         adopts = move.publishes and not self._cost.exact
@@ -302,7 +256,7 @@ class _EventLoop:
         rank.times.decode_s += decode_s
         return rank.cores.take(now, encode_s + decode_s)
 
-    def _send(self, rank: _Rank, move: _Move, frame: _Frame, now: float) -> None:
+    def _send(self, rank: _Rank, move: Move, frame: _Frame, now: float) -> None:
         frame.terms = self._terms(rank, move)
         cost = self._cost_of(frame.terms)
         frame.nbytes = self._header_nbytes + move.count * cost.nbytes
@@ -319,7 +273,7 @@ class _EventLoop:
         rank.at, rank.encoded = rank.at + 1, False
         self._schedule(handed_over_s, rank)
 
-    def _receive(self, rank: _Rank, move: _Move, frame: _Frame, now: float) -> None:
+    def _receive(self, rank: _Rank, move: Move, frame: _Frame, now: float) -> None:
         self._post(rank)
         adds = move.adds
         cost = self._cost_of(frame.terms)
@@ -366,7 +320,7 @@ class _EventLoop:
             receiver.waits_for = None
             self._schedule(now, receiver)
 
-    def _terms(self, rank: _Rank, move: _Move) -> int:
+    def _terms(self, rank: _Rank, move: Move) -> int:
         return rank.terms.get(move.segment, self._first_terms)
 
 
