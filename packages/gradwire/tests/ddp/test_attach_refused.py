@@ -68,3 +68,18 @@ def test_a_model_that_is_no_ddp_gets_advice_of_its_own() -> None:
     compiled = torch.compile(DistributedDataParallel(nn.Linear(3, 1)), backend="eager")
     assert not_ddp(compiled).endswith("attach model._orig_mod instead")
     assert not_ddp(nn.Linear(3, 1)).endswith(", got a Linear; wrap the model first")
+
+
+def test_the_first_line_precedes_an_import_that_takes_seconds(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    lines: list[str] = []
+
+    def import_all() -> None:
+        lines.extend(record.getMessage() for record in caplog.records)
+        raise ImportError("no such file")
+
+    monkeypatch.setattr("gradwire.ddp.attach.import_all_of_torch", import_all)
+    with caplog.at_level("INFO", "gradwire"), pytest.raises(ImportError):
+        gradwire.attach(DistributedDataParallel(nn.Linear(4, 2)), "fp8")
+    assert lines == ["1 host, 1 rank, fp8 over ring"]
