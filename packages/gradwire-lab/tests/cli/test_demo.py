@@ -78,8 +78,9 @@ def test_without_a_testbed_it_says_so_and_compares_what_can_be_paced(
     monkeypatch.setattr("gradwire_lab.testbed.bed.Testbed.__enter__", refused)
     monkeypatch.setattr("gradwire_lab.job.job.perform_job", lambda options, **_: performed.append(options))
     assert main(["demo", "--rate", "500mbit", "--out", "out"]) == 0
-    announced, _, said = capsys.readouterr().out.partition("\n")
+    announced, duration, said = capsys.readouterr().out.split("\n", 2)
     assert announced.startswith("demo: ")
+    assert duration == "three to four minutes on two cores"
     assert said == (
         "a testbed needs network namespaces, which this machine refuses. Without a testbed, DDP's "
         "traffic cannot be throttled, so D-Sync over throttled links, uncompressed and with bf16, "
