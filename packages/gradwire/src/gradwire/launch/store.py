@@ -151,7 +151,7 @@ class TimedStore:
         self, keys: Sequence[str], deadline: float, check: Callable[[], object] = lambda: None
     ) -> list[str]:
         """Wait until all of ``keys`` are set, as ``wait`` does, and return their values."""
-        if len(keys) > _FEW and self._store.has_extended_api():
+        if len(keys) > _FEW and self._store.has_extended_api():  # type: ignore[attr-defined]  # not in PyTorch's stubs
             self.wait(keys, deadline, check)
             found = self._call(lambda: self._store.multi_get(list(keys)), keys[0], deadline)
             return [value.decode(errors="replace") for value in found]

@@ -12,7 +12,7 @@ from enum import Enum
 from functools import cached_property
 from pathlib import Path
 from types import MappingProxyType
-from typing import TYPE_CHECKING, Any, Literal, NoReturn
+from typing import TYPE_CHECKING, Any, Literal, NoReturn, cast
 
 from gradwire import collectives
 from gradwire import fields as kinds
@@ -160,11 +160,12 @@ class PlanRequest:
         self._check_line()
         _check_gradients(self.gradients, self.model if isinstance(self.model, str) else self.workload.count)
         self._check_choices()
-        if self.host is not None and not isinstance(self.host, HostCost):
-            refuse("a HostCost or None for host", self.host, "pass the host of a LineRate")
-        if self.costs is not None and not isinstance(self.costs, Mapping):
+        host, costs = cast("object", self.host), cast("object", self.costs)
+        if host is not None and not isinstance(host, HostCost):
+            refuse("a HostCost or None for host", host, "pass the host of a LineRate")
+        if costs is not None and not isinstance(costs, Mapping):
             remedy = "pass the result of measure_codecs"
-            refuse("a mapping from specs to CodecCosts for costs", self.costs, remedy)
+            refuse("a mapping from specs to CodecCosts for costs", costs, remedy)
 
     @classmethod
     def of(cls, model: Model, hosts: int, **values: Any) -> PlanRequest:
@@ -213,9 +214,10 @@ class PlanRequest:
             refuse("a rate above 0 for core_rate", self.core_rate, "pass the uplink's rate, such as 10gbit")
 
     def _check_line(self) -> None:
-        if not isinstance(self.line, (Line, LineRate, Path, type(None))):
+        line = cast("object", self.line)
+        if not isinstance(line, (Line, LineRate, Path, type(None))):
             remedy = "pass the file that 'gradwire line-rate --json FILE' writes"
-            refuse("a Line, a LineRate or its file for line", self.line, remedy)
+            refuse("a Line, a LineRate or its file for line", line, remedy)
         if self.line is not None and (self.rate is not None or self.latency is not None):
             raise SpecError(
                 "expected either a measured link or its rate, got both; omit --rate and --latency (rate, "

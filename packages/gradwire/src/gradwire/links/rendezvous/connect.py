@@ -309,11 +309,12 @@ def _connect_all(
                     hello(endpoint.token, rank, options.tos)
                 )
             check_same_encryption(endpoint, names[lower], encryption)
-        for lower, endpoint in enumerate(lowers if encryption is not None else ()):
-            sends, receives = hello(endpoint.token, rank), hello(endpoint.token, lower)
-            connections[lower] = encrypted(
-                connections[lower], encryption, lower, sends, receives, _left(deadline)
-            )
+        if encryption is not None:
+            for lower, endpoint in enumerate(lowers):
+                sends, receives = hello(endpoint.token, rank), hello(endpoint.token, lower)
+                connections[lower] = encrypted(
+                    connections[lower], encryption, lower, sends, receives, _left(deadline)
+                )
         higher = range(rank + 1, len(names))
         accepting = Acceptor(listening, token, rank, higher, endpoints, encryption, options.tos)
         accepting.run(connections, deadline)
