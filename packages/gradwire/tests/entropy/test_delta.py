@@ -325,8 +325,8 @@ def test_every_truncation_is_refused(*, entropy: bool, full: bool) -> None:
     weights = pair.weights.clone()
     payload = pair.send(after, full=full, checked=True).numpy().tobytes()
     for nbytes in range(1, len(payload)):
-        assert "expected a " in outcome(payload[:nbytes], weights)
-    assert "expected a " in outcome(payload + b"\0", weights)
+        assert "expected a" in outcome(payload[:nbytes], weights)
+    assert "expected a" in outcome(payload + b"\0", weights)
 
 
 @pytest.mark.parametrize("entropy", [False, True])
