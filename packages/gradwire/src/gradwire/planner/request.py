@@ -164,8 +164,7 @@ class PlanRequest:
         if host is not None and not isinstance(host, HostCost):
             refuse("a HostCost or None for host", host, "pass the host of a LineRate")
         if costs is not None and not isinstance(costs, Mapping):
-            remedy = "pass the result of measure_codecs"
-            refuse("a mapping from specs to CodecCosts for costs", costs, remedy)
+            refuse("a mapping from specs to CodecCosts for costs", costs, "pass measure_codecs' result")
 
     @classmethod
     def of(cls, model: Model, hosts: int, **values: Any) -> PlanRequest:
