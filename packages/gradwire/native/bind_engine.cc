@@ -11,10 +11,12 @@
 #include <unistd.h>
 
 #include <atomic>
+#include <chrono>
 #include <functional>
 #include <optional>
 #include <stdexcept>
 #include <string>
+#include <thread>
 #include <tuple>
 #include <utility>
 #include <vector>
@@ -52,6 +54,72 @@ using Times = std::tuple<double, double, double>;
 // Whether the interpreter is about to end. A thread that then returned to it would be unwound through C++ frames, which
 // aborts the process. So a thread that is still in a run waits for the end of the process.
 std::atomic<bool> interpreter_ends{false};
+
+// The number of threads within a run that are in Python, or about to be.
+std::atomic<int> in_python{0};
+
+// A time within a run in which the thread may hold the interpreter lock; the interpreter ends after it.
+class InPython {
+ public:
+  InPython() {
+    ++in_python;
+    if (!interpreter_ends.load()) return;
+    --in_python;
+    for (;;) ::pause();
+  }
+  ~InPython() { --in_python; }
+  InPython(const InPython&) = delete;
+  InPython& operator=(const InPython&) = delete;
+};
+
+constexpr std::chrono::milliseconds kMoment{1};
+constexpr int kMostMoments = 5000;
+
+// Keeps the threads of runs out of Python from now on, once they have left it.
+void hold_threads() {
+  interpreter_ends.store(true);
+  const nb::gil_scoped_release release;
+  for (int i = 0; in_python.load() > 0 && i < kMostMoments; ++i) std::this_thread::sleep_for(kMoment);
+}
+
+nb::object as_memory(const Byte* data, std::size_t nbytes) {
+  auto* const first = reinterpret_cast<char*>(const_cast<Byte*>(data));
+  return nb::steal(PyMemoryView_FromMemory(first, static_cast<Py_ssize_t>(nbytes), PyBUF_WRITE));
+}
+
+// A device whose work is queued in Python, with the interpreter lock.
+class PythonDevice : public engine::Device {
+ public:
+  // `raised` becomes the error that Python raises.
+  PythonDevice(nb::object calls, nb::object& raised) : calls_(std::move(calls)), raised_(raised) {}
+
+  bool encode(std::size_t action, Byte* payload, std::size_t most_nbytes, std::size_t& nbytes) override {
+    return call([&] {
+      nbytes = nb::cast<std::size_t>(calls_.attr("encode")(action, as_memory(payload, most_nbytes)));
+    });
+  }
+
+  bool take(std::size_t action, const Byte* payload, std::size_t nbytes) override {
+    return call([&] { calls_.attr("take")(action, as_memory(payload, nbytes)); });
+  }
+
+ private:
+  template <typename Work>
+  bool call(const Work& work) {
+    const InPython here;
+    const nb::gil_scoped_acquire acquire;
+    try {
+      work();
+      return true;
+    } catch (nb::python_error& error) {
+      raised_ = nb::borrow(error.value());
+      return false;
+    }
+  }
+
+  nb::object calls_;
+  nb::object& raised_;
+};
 
 // The state of one connection after a run.
 struct End {
@@ -104,7 +172,7 @@ Result run(engine::Engine& self, const std::vector<PeerTuple>& ends, std::uintpt
            std::size_t segments, std::uintptr_t values, std::size_t segment_count, const std::string& name,
            const Numbers& params, const Numbers& of_sums, std::uint8_t codec_id, std::uint32_t fingerprint, bool exact,
            std::uint16_t flags, float ranks, const std::optional<ErrorsTuple>& errors,
-           const std::optional<CopiesTuple>& copies, double timeout_s, const Times& times, int threads,
+           const std::optional<CopiesTuple>& copies, const std::optional<nb::object>& device, double timeout_s, const Times& times, int threads,
            bool heeds_interrupts) {
   engine::Request request{pointer<const engine::Action>(actions),
                           count,
@@ -134,6 +202,8 @@ Result run(engine::Engine& self, const std::vector<PeerTuple>& ends, std::uintpt
   }
   engine::Activity activity{std::get<0>(times), std::get<1>(times), std::get<2>(times)};
   Result result;
+  std::optional<PythonDevice> calls;
+  if (device) request.device = &calls.emplace(*device, result.interrupt);
   std::function<bool()> is_interrupted;
   if (heeds_interrupts) {
     is_interrupted = [&result] {
@@ -194,7 +264,7 @@ void bind_engine(nb::module_& m) {
       .def_ro("ends", &Result::ends)
       .def_ro("times", &Result::times)
       .def_ro("interrupt", &Result::interrupt);
-  m.def("hold_threads", [] { interpreter_ends.store(true); });
+  m.def("hold_threads", &hold_threads);
   nb::class_<engine::Engine>(m, "Engine").def(nb::init<>()).def("run", &run);
 }
 

@@ -3,6 +3,7 @@
 
 #include <cstddef>
 #include <cstdint>
+#include <map>
 
 #include "connection.h"
 #include "pool.h"
@@ -22,6 +23,15 @@ struct Frame {
 
   FrameParts parts() const { return {memory, nbytes, reinterpret_cast<const Byte*>(values), sizeof(float) * count}; }
 };
+
+// Returns the frame of an action that was encoded before its turn; without memory if there is none.
+inline Frame take_ready(std::map<std::size_t, Frame>& ready, std::size_t action) {
+  const auto found = ready.find(action);
+  if (found == ready.end()) return {};
+  const Frame frame = found->second;
+  ready.erase(found);
+  return frame;
+}
 
 struct InFlight {
   std::size_t action;

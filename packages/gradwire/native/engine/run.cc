@@ -1,7 +1,6 @@
 #include "run.h"
 
 #include <algorithm>
-#include <bit>
 #include <cmath>
 
 #include "gradwire/float_environment.h"
@@ -21,12 +20,6 @@ constexpr std::size_t kMostReady = 2 * kAhead;
 
 struct Failed {};  // thrown once the outcome has the reason
 
-// Returns whether payloads are the floats themselves.
-bool is_plain(const Codec& codec) {
-  const bool keeps_all = codec.format == find_format("pack") && codec.params.a == 32 && codec.of_sums.a == 32;
-  return std::endian::native == std::endian::little && keeps_all && codec.exact;
-}
-
 }  // namespace
 
 // The state of one run.
@@ -42,7 +35,7 @@ class Run {
         target_(current_target()),
         incoming_(engine.incoming_),
         outgoing_(engine.outgoing_of(kHeaderNbytes + most_nbytes(request.segment_count))),
-        is_plain_(is_plain(request.codec)),
+        is_plain_(request.device == nullptr && request.codec.is_plain()),
         encoding_after_(next_encodings(request.actions, request.count, request.segments)),
         kept_(request.segments),
         brought_(request.segments) {
@@ -109,11 +102,13 @@ class Run {
   Frame encoded(const Action& action, std::size_t index) {
     const Stopwatch watch(outcome_.encode_s);
     const std::uint32_t sequence = peer_of(action).next_sent++;
-    Frame frame = take_ready(index);
+    Frame frame = take_ready(ready_, index);
     if (frame.memory == nullptr) {
       frame = {outgoing_.take(), 0, &outgoing_, sequence};
       if (is_plain_ && action.keep == 0) return with_values(action, frame);
-      frame.nbytes = seal(target_, frame.memory, encode_payload(action, frame), header_of(action, sequence));
+      const std::size_t nbytes =
+          request_.device != nullptr ? encode_there(action, index, frame) : encode_payload(action, frame);
+      frame.nbytes = seal(target_, frame.memory, nbytes, header_of(action, sequence));
     } else if (sequence != frame.sequence) {
       renumber(target_, frame.memory, sequence);
       frame.sequence = sequence;
@@ -130,6 +125,16 @@ class Run {
     const FrameParts parts = frame.parts();
     write_header(target_, frame.memory, parts.body, parts.body_nbytes, header_of(action, frame.sequence));
     return frame;
+  }
+
+  // Encodes a segment on its device, which also measures the error and adopts decoded values.
+  std::size_t encode_there(const Action& action, std::size_t index, Frame& frame) {
+    std::size_t nbytes = 0;
+    frame.is_finished = true;
+    if (!request_.device->encode(index, frame.memory + kHeaderNbytes, most_nbytes(action.count()), nbytes)) {
+      fail(Status::interrupted, index);
+    }
+    return nbytes;
   }
 
   // Encodes a segment, and immediately adopts finished sums if that is faster in this format. Returns the payload's
@@ -156,15 +161,6 @@ class Run {
 
   const Params& params_of(const Action& action) const {
     return action.what == Do::publish ? request_.codec.of_sums : request_.codec.params;
-  }
-
-  // Returns the frame of an action if it was encoded early, otherwise a frame without memory.
-  Frame take_ready(std::size_t index) {
-    const auto found = ready_.find(index);
-    if (found == ready_.end()) return {};
-    const Frame frame = found->second;
-    ready_.erase(found);
-    return frame;
   }
 
   // Returns whether to encode a segment's sum as soon as a frame has been added to it, while the sum is in the cache.
@@ -261,7 +257,9 @@ class Run {
       refuse(Status::frame_refused, index, came);
     }
     const Payload payload = payload_of(came.buffer, nbytes);
-    if (action.what == Do::add && is_relayed(index)) {
+    if (request_.device != nullptr) {
+      if (!request_.device->take(index, payload.data, nbytes)) fail(Status::interrupted, index);
+    } else if (action.what == Do::add && is_relayed(index)) {
       if (!relay_payload(action, index, payload)) refuse(Status::payload_refused, index, came);
     } else if (action.what == Do::add) {
       if (payload.format.decode(target_, payload.data, payload.nbytes, values_of(action), action.count(), payload.params,

@@ -3,6 +3,7 @@
 // gradwire/exchange/walk.py is the definition; the frames, their order, the windows, and the waits are the same.
 #pragma once
 
+#include <bit>
 #include <cstddef>
 #include <cstdint>
 #include <deque>
@@ -12,6 +13,7 @@
 
 #include "actions.h"
 #include "connection.h"
+#include "device.h"
 #include "errors.h"
 #include "frame.h"
 #include "parameters.h"
@@ -28,6 +30,12 @@ struct Codec {
   std::uint8_t id;
   std::uint32_t fingerprint;
   bool exact;
+
+  // Whether payloads are the floats as they lie in memory.
+  bool is_plain() const {
+    const bool keeps_all = format == find_format("pack") && params.a == 32 && of_sums.a == 32;
+    return std::endian::native == std::endian::little && keeps_all && exact;
+  }
 };
 
 struct Request {
@@ -43,6 +51,7 @@ struct Request {
   Copies copies;
   double timeout_s;
   int threads;
+  Device* device = nullptr;  // the bucket's, if the engine can't read `values`
 };
 
 // The result, and the costs as in gradwire/costs.py.

@@ -18,7 +18,7 @@ struct Peer {
   std::uint32_t next_received;
 };
 
-// The way in which a run, or a wait, ended.
+// The way in which a run, or a wait, ended: `interrupted` by an error that the caller or the device has kept.
 enum class Status { done, frame_refused, payload_refused, link_failed, timed_out, interrupted };
 
 class Waiter {

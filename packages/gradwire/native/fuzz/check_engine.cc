@@ -67,11 +67,49 @@ std::vector<Action> schedule(std::int64_t rank, std::int64_t n) {
   return actions;
 }
 
+// A bucket that the engine can't read: the kernels of its segments, as a device has them.
+class Kernels : public engine::Device {
+ public:
+  Kernels(const Case& chosen, const std::vector<Action>& actions, float* values)
+      : chosen_(chosen), actions_(actions), values_(values) {}
+
+  bool encode(std::size_t action, engine::Byte* payload, std::size_t most_nbytes, std::size_t& nbytes) override {
+    const Action& each = actions_[action];
+    float* const values = values_ + each.start;
+    Buffer<std::uint8_t> own(most_nbytes, 0);
+    nbytes = chosen_.format->encode(target_, values, each.count(), own.data(), chosen_.params, 1);
+    std::copy_n(own.data(), nbytes, payload);
+    if (each.what == Do::publish) adopt(own.data(), nbytes, each);
+    return true;
+  }
+
+  bool take(std::size_t action, const engine::Byte* payload, std::size_t nbytes) override {
+    const Action& each = actions_[action];
+    if (each.what == Do::store) return adopt(payload, nbytes, each);
+    return chosen_.format->decode(target_, payload, nbytes, values_ + each.start, each.count(), chosen_.params, true, 1) ==
+           nullptr;
+  }
+
+ private:
+  bool adopt(const engine::Byte* payload, std::size_t nbytes, const Action& each) {
+    float* const values = values_ + each.start;
+    const bool exact = chosen_.format->decode(target_, payload, nbytes, values, each.count(), chosen_.params, false, 1) == nullptr;
+    finish(target_, values, each.count(), 2.0F, 1);
+    return exact;
+  }
+
+  const Target& target_ = *available_targets()[0];
+  const Case& chosen_;
+  const std::vector<Action>& actions_;
+  float* values_;
+};
+
 struct Rank {
   Rank(const Case& chosen, std::int64_t number, const Buffer<float>& chunk, bool measures, bool keeps)
       : actions(schedule(number, static_cast<std::int64_t>(chunk.size()))),
         values(chunk),
         lost(chunk.size(), 0),
+        kernels(chosen, actions, values.data()),
         borders{0, static_cast<std::int64_t>(chunk.size() / 3), static_cast<std::int64_t>(chunk.size())} {
     request.actions = actions.data();
     request.count = actions.size();
@@ -92,6 +130,7 @@ struct Rank {
     engine::Activity activity{0.0, 0.0, engine::now_s()};
     std::vector<engine::Peer> peers;
     peers.push_back({1 - number, engine::Connection(descriptor, nullptr, 0, 1), 0, 0});
+    request.device = on_device ? &kernels : nullptr;
     const Outcome outcome = engine.run(request, peers, activity, {});
     for (const engine::Peer& peer : peers) peer.connection.unsent();
     return outcome;
@@ -100,6 +139,8 @@ struct Rank {
   std::vector<Action> actions;
   Buffer<float> values;
   Buffer<float> lost;
+  Kernels kernels;
+  bool on_device = false;
   std::array<std::int64_t, 3> borders;
   std::array<double, 6> sums{};
   engine::Request request{};
@@ -134,6 +175,7 @@ void exchange(const Case& chosen, Random& random, std::size_t n) {
   Rank one(chosen, 0, random_chunk(random, n), measures, keeps);
   Rank other(chosen, 1, random_chunk(random, n), measures, keeps);
   const Buffer<float> expected = averages(chosen, one.values, other.values);
+  one.on_device = random.one_in(2);
   const Sockets sockets;
   Outcome outcomes[2];
   std::thread beside([&] { outcomes[1] = other.run(1, sockets[1]); });

@@ -156,6 +156,7 @@ class Engine:
         ranks: float,
         errors: tuple[int, int, int, int] | None,
         copies: tuple[int, int, int, int, int] | None,
+        device: object | None,
         timeout_s: float,
         times: tuple[float, float, float],
         threads: int,

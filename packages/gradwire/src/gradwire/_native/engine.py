@@ -6,7 +6,7 @@ import atexit
 import threading
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import NamedTuple
+from typing import NamedTuple, Protocol
 
 from gradwire._native import _core, _obey_environment, _three, threads
 from gradwire.deferred import torch
@@ -91,6 +91,16 @@ class NativeCopies:
     borders: torch.Tensor
 
 
+class NativeDevice(Protocol):
+    """The encoding and decoding of a bucket that the engine can't read, by the index of an action."""
+
+    def encode(self, number: int, memory: memoryview) -> int:
+        """Encode a segment to ``memory``, and return the payload's size."""
+
+    def take(self, number: int, memory: memoryview) -> None:
+        """Add or store a received payload, which is valid until the method returns."""
+
+
 def run(
     engine: _core.Engine,
     peers: Sequence[Peer],
@@ -102,11 +112,13 @@ def run(
     ranks: int,
     errors: NativeErrors | None,
     copies: NativeCopies | None,
+    device: NativeDevice | None,
     timeout_s: float,
     times: tuple[float, float, float],
 ) -> _core.Result:
     """Run a schedule over the peers' connections, which have no frames in flight; never raise for a fault.
 
+    ``device`` encodes and decodes a bucket that isn't in host memory. If it raises an error, the run ends.
     ``times`` are the times in the link's ``Activity``. The result has the costs, and the state of all
     connections. On the main thread, a wait ends soon after a signal whose handler raises an exception.
     """
@@ -129,6 +141,7 @@ def run(
         float(ranks),
         None if errors is None else _errors_of(errors),
         None if copies is None else _copies_of(copies),
+        device,
         timeout_s,
         times,
         threads(),

@@ -7,6 +7,7 @@ import weakref
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 from functools import lru_cache
+from time import perf_counter
 from typing import NoReturn
 
 import torch
@@ -26,9 +27,10 @@ from gradwire.codecs import Codec
 from gradwire.codecs.native import NativeCodec
 from gradwire.collectives.frame_order import Action, Do, Segment
 from gradwire.costs import ExchangeCost
-from gradwire.devices import CPU, device_of
 from gradwire.errors import ExchangeError, LinkError, LinkTimeoutError, SpecError
+from gradwire.exchange.device_payloads import DevicePayloads
 from gradwire.exchange.feedback import ErrorFeedback
+from gradwire.exchange.on_device import DeviceFeedback
 from gradwire.exchange.views import SegmentCopies
 from gradwire.exchange.walk import CodecResources
 from gradwire.links.base import Link, Receiving
@@ -84,17 +86,13 @@ def _format_of(codec: NativeCodec) -> NativeFormat:
     return NativeFormat(name, params, of_sums.compiled[1], codec.wire_id, codec.fingerprint, codec.EXACT)
 
 
-def lend(link: Link, codec: Codec, tensor: torch.Tensor) -> list[tuple[Channel, NativeState]] | None:
+def lend(link: Link, codec: Codec) -> list[tuple[Channel, NativeState]] | None:
     """Return the link's connections for an ``EngineRun``, or None if the engine can't run the exchange.
 
-    It needs plain TCP connections, a compiled codec, and a bucket on the host. Raises ``SpecError`` for an
-    invalid ``GRADWIRE_ENGINE``.
+    It needs plain TCP connections and a compiled codec. Raises ``SpecError`` for an invalid
+    ``GRADWIRE_ENGINE``.
     """
-    is_served = (
-        isinstance(codec, NativeCodec)
-        and type(codec).__module__.startswith(_CODECS)
-        and device_of(tensor) is CPU
-    )
+    is_served = isinstance(codec, NativeCodec) and type(codec).__module__.startswith(_CODECS)
     if not (isinstance(link, SocketLink) and is_served and _is_native(os.environ.get(VARIABLE, "native"))):
         return None
     return link.lend()
@@ -128,6 +126,9 @@ class EngineRun:
     ) -> None:
         self._resources, self._connections, self._order = resources, connections, order
         self._tensor, self._feedback, self._copies = tensor, feedback, copies
+        self._payloads: DevicePayloads | None = None
+        if isinstance(feedback, DeviceFeedback):
+            self._payloads = DevicePayloads(feedback, tensor, order.actions, self._ranks)
         self.action: Action | None = None
         self.posted: list[tuple[int, Receiving]] = []
 
@@ -147,10 +148,30 @@ class EngineRun:
         self._feedback.ran(self._order.finished, self._order.encoded, result.finite, result.lost_finite)
         if result.status != Status.DONE:
             self._raise(result)
-        self._feedback.commit()
         encode_s, decode_s, wait_s = result.seconds
-        raw_nbytes, wire_nbytes, frames = result.sizes
-        return ExchangeCost(encode_s, decode_s, 0.0, wait_s, raw_nbytes, wire_nbytes, frames)
+        cost = ExchangeCost(encode_s, decode_s, 0.0, wait_s, *result.sizes)
+        self._commit(cost)
+        return cost
+
+    def _commit(self, cost: ExchangeCost) -> None:
+        """Finish the bucket, and store the encoding error."""
+        payloads = self._payloads
+        if payloads is None:
+            self._feedback.commit()
+            return
+        start = perf_counter()
+        self._finish_on_device(payloads)
+        self.action = self._order.actions[-1]
+        self._feedback.commit()
+        cost.decode_s += perf_counter() - start
+        cost.device_nbytes = payloads.crossed_nbytes + self._feedback.crossed_nbytes
+
+    def _finish_on_device(self, payloads: DevicePayloads) -> None:
+        try:
+            payloads.finish()
+        finally:
+            if payloads.action is not None:
+                self.action = self._order.actions[payloads.action]
 
     def _run(self) -> Result:
         resources, link = self._resources, self._link
@@ -168,12 +189,18 @@ class EngineRun:
             self._tensor,
             _format_of(codec),
             flags=resources.flags,
-            ranks=link.world if resources.flags & AVERAGE else 1,
+            ranks=self._ranks,
             errors=None if errors is None else NativeErrors(*errors),
             copies=None if self._copies is None else NativeCopies(*self._copies.table),
+            device=self._payloads,
             timeout_s=resources.timeout_s,
             times=(activity.moved_at, activity.heard_at, activity.sent_at),
         )
+
+    @property
+    def _ranks(self) -> int:
+        """The divisor of a sum."""
+        return self._resources.link.world if self._resources.flags & AVERAGE else 1
 
     @property
     def _link(self) -> SocketLink:
@@ -202,8 +229,13 @@ class EngineRun:
     def _raise(self, result: Result) -> NoReturn:
         """Raise the error that ``ScheduleRun`` raises for the same failure."""
         self.action = action = self._order.actions[result.action]
+        payloads = self._payloads
+        if payloads is not None and payloads.action is not None:
+            self.action = self._order.actions[payloads.action]
         if result.interrupt is not None:
             raise result.interrupt
+        if payloads is not None:  # a payload that arrived earlier may be malformed
+            self._finish_on_device(payloads)
         resources = self._resources
         (channel,) = (channel for channel, _ in self._connections if channel.peer == action.peer)
         what = channel.receiving if action.receives else channel.sending

@@ -270,7 +270,7 @@ class Exchange:
         """Return the run of a bucket: by the native engine if it serves the link and the codec."""
         place = self.plan.algorithm, half, self.link.rank, self.link.world
         order = _native_order(*place, tensor.numel(), self._segment_count)
-        connections = lend(self.link, resources.framer.codec, tensor)
+        connections = lend(self.link, resources.framer.codec)
         if connections is None:
             return ScheduleRun(resources, tensor, order.actions, feedback, copies)
         return EngineRun(resources, connections, tensor, order, feedback, copies)

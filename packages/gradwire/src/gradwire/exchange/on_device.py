@@ -18,9 +18,9 @@ from gradwire.codecs import Codec
 from gradwire.devices import CPU, device_of
 from gradwire.exchange.feedback import ErrorFeedback, gaps
 from gradwire.exchange.norms import Norms
-from gradwire.gpu.chunks import queue_decode
+from gradwire.gpu.chunks import Decoding, queue_decode
 from gradwire.gpu.table import SIZE_NBYTES, STATUS_NBYTES, format_of
-from gradwire.gpu.transfers import encode_and_keep
+from gradwire.gpu.transfers import begin_decode, encode_and_keep
 
 _OTHERWISE = "encode on the host: Plan(encode_on='host')"
 
@@ -32,8 +32,8 @@ class _Compiled(Protocol):
 class DeviceFeedback(ErrorFeedback):
     """Error feedback of a bucket on a device, computed by kernels that are queued there.
 
-    The host waits for one event per payload, and for one at the end. Raises ``MissingPackageError`` without
-    Triton.
+    The host waits for an event per payload, or only per encoded payload with ``DevicePayloads``, and for one
+    at the end. Raises ``MissingPackageError`` without Triton.
 
     Parameters
     ----------
@@ -93,6 +93,10 @@ class DeviceFeedback(ErrorFeedback):
         return out[:nbytes]
 
     encode_sum = encode  # no codec with kernels has a separate codec for sums
+
+    def queue_decode(self, payload: torch.Tensor, elements: torch.Tensor, *, add: bool) -> Decoding:
+        """Queue the decoding of a received payload, which the caller checks after an event."""
+        return begin_decode(self._name, payload, elements, self._params, add=add)
 
     def sent(self, payload: torch.Tensor, elements: torch.Tensor, start: int) -> None:  # noqa: ARG002
         """Queue the measurement of the encoding error of the sent values."""

@@ -44,7 +44,7 @@ class Decoding:
     """A payload whose validation and decoding are queued."""
 
     status: torch.Tensor
-    """An int32 on the device: 0 if the payload is well-formed."""
+    """An int32 on the device or in pinned memory: 0 if the payload is well-formed."""
 
     faults: tuple[str, ...]
     """The error messages for the statuses 1, 2, and so on."""

@@ -14,7 +14,7 @@ from typing import Any
 import torch
 
 from gradwire.devices import device_of
-from gradwire.gpu.chunks import malformed, queue_decode
+from gradwire.gpu.chunks import Decoding, malformed, queue_decode
 from gradwire.gpu.table import SIZE_NBYTES, STATUS_NBYTES, format_of
 
 
@@ -57,15 +57,20 @@ def decode_add(name: str, payload: torch.Tensor, acc: torch.Tensor, params: tupl
     _decode(name, payload, acc, params, add=True)
 
 
-def _decode(
+def begin_decode(
     name: str, payload: torch.Tensor, out: torch.Tensor, params: tuple[int, ...], *, add: bool
-) -> None:
+) -> Decoding:
+    """Queue the decoding of a host payload to ``out``, or its addition, on the current stream.
+
+    ``payload`` may change at once. The caller checks the result after an event of the stream. Raises
+    ``PayloadError`` for a wrong length.
+    """
     found, device = format_of(name), device_of(out)
     nbytes, n = payload.numel(), out.numel()
     described = f"expected {n} elements encoded with {name}, got an invalid payload of {nbytes} bytes"
-    if found.is_fixed and payload.numel() != found.max_nbytes(name, out.numel(), params):
+    if found.is_fixed and nbytes != found.max_nbytes(name, n, params):
         raise malformed(described, "its length does not match")
-    there, fault = _pinned(out, payload.numel()), _pinned(out, STATUS_NBYTES).view(torch.int32)
+    there, fault = _pinned(out, nbytes), _pinned(out, STATUS_NBYTES).view(torch.int32)
     there.copy_(payload)
 
     def queue() -> None:
@@ -74,9 +79,15 @@ def _decode(
         fault.copy_(status, non_blocking=True)
 
     device.launch(queue, [there, out], [out, fault])
-    device.event().wait()
-    if int(fault):
-        raise malformed(described, found.faults[int(fault) - 1])
+    return Decoding(fault, found.faults, described)
+
+
+def _decode(
+    name: str, payload: torch.Tensor, out: torch.Tensor, params: tuple[int, ...], *, add: bool
+) -> None:
+    decoding = begin_decode(name, payload, out, params, add=add)
+    device_of(out).event().wait()
+    decoding.check()
 
 
 def _pinned(beside: torch.Tensor, nbytes: int) -> torch.Tensor:

@@ -1,0 +1,102 @@
+"""The payloads of a bucket on a device, for a run of the native engine.
+
+The engine sends, receives, validates, and forwards frames without the interpreter lock. It takes the lock
+only to queue kernels, which Python launches: once for each payload that this rank encodes, and once for each
+that it decodes. Forwarded payloads don't need the device.
+"""
+
+from __future__ import annotations
+
+import torch
+
+from gradwire.collectives.frame_order import Action, Do
+from gradwire.devices import device_of
+from gradwire.exchange.on_device import DeviceFeedback
+from gradwire.gpu.chunks import Decoding
+from gradwire.gpu.table import STATUS_NBYTES
+
+_ON_DEVICE = torch.empty(0, dtype=torch.uint8, device="cpu")
+"""The payload for ``DeviceFeedback``, which reads the device's own copy."""
+
+
+class DevicePayloads:
+    """The encoding and decoding of one run's segments on their device, by the index of an action.
+
+    The host waits for the device once for each encoded payload, and once at the end. These waits also
+    complete all earlier decodings, which are checked then. So no frame is sent that follows from a malformed
+    payload.
+
+    Attributes
+    ----------
+    crossed_nbytes
+        The number of bytes of received payloads, and of their status, that crossed the device's bus.
+    action
+        The index of the action whose kernels are being queued or awaited; after an error, of the failed one.
+    """
+
+    def __init__(
+        self, feedback: DeviceFeedback, tensor: torch.Tensor, actions: list[Action], ranks: int
+    ) -> None:
+        self.crossed_nbytes = 0
+        self.action: int | None = None
+        self._feedback, self._tensor, self._actions, self._ranks = feedback, tensor, actions, ranks
+        self._sent: int | None = None
+        self._decodings: list[tuple[int, Decoding]] = []
+
+    def encode(self, number: int, memory: memoryview) -> int:
+        """Encode a segment to ``memory``, and return the payload's size. Raises ``PayloadError``."""
+        elements = self._begin(number)
+        payload = self._feedback.encode(elements, _bytes_of(memory))
+        self._check()
+        self._sent, self.action = number, None
+        return payload.numel()
+
+    def take(self, number: int, memory: memoryview) -> None:
+        """Queue the decoding of a received payload. Raises ``PayloadError`` for a wrong length."""
+        elements, payload = self._begin(number), _bytes_of(memory)
+        action = self._actions[number]
+        self.crossed_nbytes += payload.numel() + STATUS_NBYTES
+        decoding = self._feedback.queue_decode(payload, elements, add=action.do is Do.ADD)
+        self._decodings.append((number, decoding))
+        if action.do is Do.STORE:
+            self._feedback.finished(elements, action.segment.start, self._ranks)
+        self.action = None
+
+    def finish(self) -> None:
+        """Wait for the remaining decodings. Raises ``PayloadError``."""
+        self._finish_sent()
+        if self._decodings:
+            device_of(self._tensor).event().wait()
+            self._check()
+        self.action = None
+
+    def _begin(self, number: int) -> torch.Tensor:
+        """Return an action's segment, after the kernels of the previous one."""
+        self._finish_sent()
+        self.action = number
+        segment = self._actions[number].segment
+        return self._tensor[segment.start : segment.stop]
+
+    def _finish_sent(self) -> None:
+        """Queue the error feedback of the segment that was sent last, whose frame is now in flight."""
+        number, self._sent = self._sent, None
+        if number is None:
+            return
+        self.action = number
+        segment = self._actions[number].segment
+        elements = self._tensor[segment.start : segment.stop]
+        if self._actions[number].do is Do.SEND_PARTIAL:
+            self._feedback.sent(_ON_DEVICE, elements, segment.start)
+        else:
+            self._feedback.published(_ON_DEVICE, elements, segment.start, self._ranks)
+
+    def _check(self) -> None:
+        """Check the queued decodings, all of which are complete."""
+        decodings, self._decodings = self._decodings, []
+        for self.action, decoding in decodings:
+            decoding.check()
+
+
+def _bytes_of(memory: memoryview) -> torch.Tensor:
+    """Return memory as a tensor; torch's ``frombuffer`` refuses an empty one."""
+    return torch.frombuffer(memory, dtype=torch.uint8) if memory.nbytes else _ON_DEVICE
