@@ -37,13 +37,17 @@ class Setup:
     group: dist.ProcessGroup | None = None
     pipeline: int = 2
     chooses: bool = False
+    lanes: int = 1
 
-    def plan(self, pipeline: int = 1, algorithm: str | None = None) -> gradwire.Plan | gradwire.Auto:
+    def plan(
+        self, pipeline: int = 1, algorithm: str | None = None, lanes: int | None = None
+    ) -> gradwire.Plan | gradwire.Auto:
         """Return the plan, with segments so small that a step has several frames; or what chooses one."""
         if self.chooses:
             return gradwire.Auto(codecs=["quantize:8", "fp8"])
         codec = gradwire.parse(self.codec)
-        return gradwire.Plan(codec, algorithm or self.algorithm, self.segment_nbytes, pipeline)
+        how = codec, algorithm or self.algorithm, self.segment_nbytes, pipeline
+        return gradwire.Plan(*how, lanes=lanes or self.lanes)
 
 
 PLANS = {
@@ -51,6 +55,7 @@ PLANS = {
     "star": Setup(algorithm="star"),
     "backend": Setup(codec="identity", algorithm="backend"),
     "auto": Setup(chooses=True),
+    "lanes": Setup(lanes=3),
 }
 """What all ranks attach with, by the name that a row has for it."""
 
@@ -226,7 +231,7 @@ class WithFsdp(Synchronous):
         return left
 
     def attach(self) -> None:
-        plan = self._setup.plan(algorithm="ring")  # the only one that scatters gradients
+        plan = self._setup.plan(algorithm="ring", lanes=1)  # the only ones for shards
         self._attached = gradwire.attach_fsdp(self.model, plan, timeout_s=TIMEOUT_S)
 
 

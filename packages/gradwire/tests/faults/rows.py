@@ -150,6 +150,32 @@ ROWS = [
         plan="backend",
         is_new=True,
     ),
+    Row(
+        "in lanes, killed between steps",
+        Moment.STEP,
+        "kill",
+        _LOST,
+        victim=Victim.GONE,
+        plan="lanes",
+        is_new=True,
+    ),
+    Row(
+        "in lanes, stopped between steps",
+        Moment.STEP,
+        "stop",
+        "no progress within",
+        plan="lanes",
+        is_new=True,
+    ),
+    Row(
+        "in lanes, ended by Ctrl-C",
+        Moment.STEP,
+        "interrupt",
+        _LOST,
+        victim=Victim.GONE,
+        plan="lanes",
+        is_new=True,
+    ),
 ]
 
 

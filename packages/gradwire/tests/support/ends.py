@@ -128,7 +128,11 @@ def _ddp_backend(model: nn.Module) -> Callable[[], object]:
     return _ddp(model, gradwire.Plan(gradwire.parse("identity"), algorithm="backend"))
 
 
-_METHODS = {"pipe": _pipe, "ddp": _ddp, "ddp, backend": _ddp_backend}
+def _ddp_in_lanes(model: nn.Module) -> Callable[[], object]:
+    return _ddp(model, gradwire.Plan(gradwire.parse("fp8"), lanes=3))
+
+
+_METHODS = {"pipe": _pipe, "ddp": _ddp, "ddp, backend": _ddp_backend, "ddp, lanes": _ddp_in_lanes}
 WAYS = {"finished": 0, "by an exception": 1, "by an exception in a hook": 1, "by Ctrl-C": -signal.SIGINT}
 """How a rank ends, and its exit code then."""
 KINDS = {f"{method}, {way}": (method, way) for method in _METHODS for way in WAYS}

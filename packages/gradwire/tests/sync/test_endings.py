@@ -23,6 +23,7 @@ _FEW = [
     "ddp, by an exception",
     "ddp, backend, by an exception in a hook",
     "pipe, by Ctrl-C",
+    "ddp, lanes, by Ctrl-C",
 ]
 CHOSEN = list(KINDS) if ENDS else _FEW
 pytestmark = [pytest.mark.processes, pytest.mark.timeout(60 + 60 * REPEATS)]

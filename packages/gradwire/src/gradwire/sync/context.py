@@ -235,6 +235,9 @@ class SyncContext:
                 if {one, other} <= set(both.ranks):
                     places = (both.ranks.index(one), its_step), (both.ranks.index(other), step)
                     both.exchange.transport.difference = Difference(places, found.has_left)
-            is_reported = each is self and not found.has_left
-            return None if is_reported else ExchangeError(found.in_words(each.link))
+            if each is self and not found.has_left:
+                return None
+            own, words = each.link.rank, found.in_words(each.link)
+            is_named = own in (rank for rank, _ in found.places)
+            return ExchangeError(words if is_named else f"{each.link.name_of(own)}: {words}")
         return None
