@@ -14,7 +14,7 @@ from gradwire.errors import LinkError
 from gradwire.links import MpiLink
 from gradwire.version import version
 from support.mpi_jobs import needs_mpi, run_job
-from support.mpi_ranks import LENGTHS, MANY_LINKS, PAGE, UNTAKEN, WORLD, all_sums
+from support.mpi_ranks import LENGTHS, MANY_LINKS, PAGE, PIECES, UNTAKEN, WORLD, all_sums
 from support.sums import bits
 
 RunRanks = Callable[..., list[Any]]
@@ -83,6 +83,20 @@ class TestUnderMpiexec:
             assert all(seconds < 5.0 for _, seconds in said[rank].values())
         assert said[1]["own wait"][0] == "rank 1 receiving from rank 0: this rank has closed its link"
         assert said[1]["own send"][0] == "rank 1 sending to rank 0: this rank has closed its link"
+
+    def test_the_links_are_measured_with_trains(self, results: Results) -> None:
+        for found in results("trains"):
+            assert len(found) == 2, "of the links to both neighbours"
+            for alone, both, nbytes_per_s, latency_s in found:
+                assert alone >= PIECES - 1
+                assert both == PIECES
+                assert 1e5 < nbytes_per_s < 1e12
+                assert 0 < latency_s < 1.0
+
+    def test_a_rank_that_leaves_within_a_measurement_is_named(self, results: Results) -> None:
+        assert results("trains_of_a_rank_that_leaves")[0] == (
+            "rank 0 receiving from rank 1: rank 1 has closed its link"
+        )
 
     def test_what_mpi_refuses_is_an_error_and_not_the_end_of_the_job(self, results: Results) -> None:
         (no_such_rank,), (too_large,), *_ = results("too_large")

@@ -26,7 +26,9 @@ from gradwire.exchange import Exchange
 from gradwire.links import Link, MpiLink, mpi
 from gradwire.links.mpi import calls, free_communicators
 from gradwire.plan import SEGMENT_UNIT_NBYTES, Plan
+from gradwire.timing.packet_trains import Direction, answer
 from gradwire.version import version
+from gradwire.wire import parting_frame
 from support.project import DOCS
 from support.sums import COMPOSED, SEGMENT_COUNT, shares
 
@@ -36,6 +38,7 @@ ALGORITHMS = (*sorted(collectives.TABLE), *COMPOSED)
 SPECS = tuple(row.codec.EXAMPLES[0] for row in codecs.TABLE)
 LENGTHS = (1, 32, 999, 5000, 3_000_000)  # the last is too long to be sent before it is asked for
 MANY_LINKS, UNTAKEN = 20, 7
+PIECES = 4
 EXAMPLE = re.compile(r"```python\n(.*?)```", re.DOTALL)
 PAGE = DOCS / "mpi.md"
 
@@ -169,6 +172,41 @@ def failure(act: Callable[[], object]) -> tuple[str, float]:
     return said, time.monotonic() - started
 
 
+def trains() -> list[tuple[int, int, float, float]]:
+    """Measure both directions of the links to both neighbours in pieces, as a training run does.
+
+    Return the number of trains alone and with others, the rate, and the latency of each.
+    """
+    link, found = MpiLink(timeout_s=20.0), []
+    for shift in (1, 3):
+        own, source = Direction((link.rank + shift) % link.world), (link.rank - shift) % link.world
+        for turn in range(2 * PIECES):
+            if link.rank % 2 == turn % 2:
+                own.send(link, 0.01)
+            else:
+                own.nbytes = max(own.nbytes, answer(link, source))
+        for _ in range(PIECES):
+            own.send_and_answer(link, source)
+        assert own.line is not None
+        found.append((len(own.alone), len(own.both), own.line.nbytes_per_s, own.line.latency_s))
+    link.close()
+    return found
+
+
+def trains_of_a_rank_that_leaves() -> str:
+    """Measure the link to a rank that leaves in the measurement, with messages that are too short for it."""
+    link = MpiLink(timeout_s=5.0)
+    try:
+        if link.rank == 1:
+            link.leave(parting_frame([(1, 3)], has_left=True))
+        elif link.rank == 0:
+            link.step = 3
+            return failure(lambda: Direction(1).send(link, 0.01))[0]
+        return ""
+    finally:
+        link.close()
+
+
 def too_large() -> list[str]:
     link = MpiLink(timeout_s=5.0)
     try:
@@ -280,6 +318,8 @@ TASKS = (
     late,
     served_last,
     closed,
+    trains,
+    trains_of_a_rank_that_leaves,
     too_large,
     one_rank_leaves,
     two_links_in_two_threads,

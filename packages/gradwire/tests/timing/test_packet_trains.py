@@ -19,6 +19,7 @@ from gradwire.timing.line import Line
 from gradwire.timing.packet_trains import MESSAGES, Direction, Train, answer, message_s_of
 from gradwire.wire import frame_memory, frame_of
 from support.distant import distant
+from support.meshes import sockets, tls
 from support.noise import likely, undisturbed
 
 RunRanks = Callable[..., list[Any]]
@@ -90,6 +91,19 @@ def test_a_distant_link_has_its_rate_and_no_piece_takes_long(run_ranks: RunRanks
         likely(0.85 * rate < line.nbytes_per_s < 1.15 * rate, line)
         most_s = 2 * latency_s + 1.5 * BUDGET_S
         likely(max(seconds[5:]) < 2 * latency_s + most_s, seconds)
+
+    undisturbed(attempt)
+
+
+def test_a_link_with_tls_is_measured_both_ways(run_ranks: RunRanks) -> None:
+    def attempt() -> None:
+        ranks = run_ranks(2, _measured, links=tls(2, 20.0))
+        assert [len(own.both) for own, _ in ranks] == [DUPLEX_PIECES] * 2
+        line = _line(ranks[0][0])
+        plain = _line(run_ranks(2, _measured, links=sockets(2, 20.0))[0][0])
+        likely(line.nbytes_per_s < 1.5 * plain.nbytes_per_s, (line, plain))  # it encrypts as well
+        likely(line.latency_s < 0.01, line)
+        likely(max(ranks[0][1]) < 10 * BUDGET_S, ranks[0][1])
 
     undisturbed(attempt)
 
