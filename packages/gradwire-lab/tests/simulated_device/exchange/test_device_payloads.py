@@ -32,7 +32,7 @@ class Found(NamedTuple):
     buckets: list[bytes]
     residual: bytes
     sums: bytes
-    sizes: list[tuple[float, float, int, int, int]]
+    sizes: list[tuple[float, float, int, int, float]]
 
 
 class Engines:
