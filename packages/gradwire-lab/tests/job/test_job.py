@@ -39,7 +39,8 @@ def test_a_disk_that_is_full_at_the_end_costs_the_files_but_not_the_table(
         perform_job(performed)
     printed = capsys.readouterr().out
     assert all(run.label in printed for run in performed.runs)
-    assert "No space left on device; record.json and training.png were not written" in str(caught.value)
+    assert "No space left on device" in str(caught.value)
+    assert "; record.json and training.png were not written; copy the job's results" in str(caught.value)
     assert not list(performed.out.iterdir())
 
 

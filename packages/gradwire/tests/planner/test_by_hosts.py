@@ -42,8 +42,8 @@ def test_where_hosts_stop_to_pay_is_the_planners_own_number() -> None:
     assert hosts_that_pay(points) == 4
     assert pays(points) == "Each additional host pays off up to 4 hosts"
     again = [*points, ScalePoint(16, 0.2, 0.1, None)]
-    assert pays(again).endswith("up to 4 hosts and from 8 to 16 hosts, the most that were predicted")
-    assert pays(points[:3]).endswith("up to 4 hosts, the most that were predicted")
+    assert pays(again).endswith("up to 4 hosts and from 8 to 16 hosts, the largest predicted number")
+    assert pays(points[:3]).endswith("up to 4 hosts, the largest predicted number")
     assert pays([points[0], points[3]]).startswith("Additional hosts add less than half of a host")
     assert "pays off up to 4 hosts." in gains_by_hosts(ROWS, 2).caption
 

@@ -128,7 +128,7 @@ def table(rows: Sequence[Row]) -> list[str | Table]:
 
 EXPERIMENT = Experiment(
     name="line-share",
-    question="what share of the link rate does an exchange use, with each codec?",
+    question="what share of a link's rate does an exchange use, by codec?",
     answer=Answer("of line", ("codec", "rate", "size")),
     options=LineShareOptions,
     cells=cells,

@@ -96,7 +96,7 @@ class BitPack(NativeCodec):
     bytes equal those of ``truncate`` with 32 - 8r dropped bits, and for r = 4 those of ``identity``.
 
     Bound: 2^(9 - 8r) of the largest element's binade (r = 4: 0), at most that element. Non-finite
-    values: as in ``truncate``; for r = 1, one turns the whole chunk into NaN. Ratio: 4/r. Source: Zhuang,
+    values: as in ``truncate``; for r = 1, the whole chunk becomes NaN. Ratio: 4/r. Source: Zhuang,
     Malossi and Casas, A2DTWP ("Reducing Data Motion to Accelerate the Training of Deep Neural Networks"),
     section III, Bitpack and Bitunpack.
 
