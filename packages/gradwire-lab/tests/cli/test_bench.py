@@ -113,7 +113,7 @@ def test_ranks_of_torchrun_measure_every_pair_and_only_one_speaks(tmp_path: Path
         ("allreduce --algorithms gossip", "unknown algorithm 'gossip'"),
         ("allreduce --segments 5", "expected multiples of 16384 bytes for --segments, got 5"),
         ("allreduce --workers 2,1", "--workers: expected 2 to 64, got 1"),
-        ("allreduce --workers 2,x", "expected whole numbers separated by commas (2,4,8) for --workers"),
+        ("allreduce --workers 2,x", "expected comma-separated whole numbers, such as 2,4,8, for --workers"),
         ("allreduce --iterations 0", "expected --iterations from 1 to"),
         ("allreduce --max-time nan", "expected --max-time above 0"),
         ("allreduce --values zeros", "expected --values such as laplace"),

@@ -79,7 +79,7 @@ def test_specs_become_canonical() -> None:
             "ddp:fp8",
             "ddp: expected no codec, because PyTorch exchanges the gradients, got fp8; use attach:fp8",
         ),
-        ("server:auto", "expected one of the methods attach, sync, pipe with auto, got server; pass a codec"),
+        ("server:auto", "server: expected a codec, got auto, which only attach, sync, pipe can choose; pass"),
         ("ddp:auto", "ddp: expected no codec"),
         ("attach@1", "expected the method server with a staleness"),
         ("pipe@2", "expected the method server with a staleness, got pipe; omit"),

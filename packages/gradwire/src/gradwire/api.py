@@ -101,7 +101,8 @@ _KEPT_EXCHANGES = 8  # exchanges per group: each has buffers, which must not acc
 class _Member:
     """The link of this process for one of the user's groups, with exchanges for the latest plans.
 
-    All ranks call with the same plans in the same order, so all of them evict the same exchange.
+    All ranks call ``all_reduce`` with the same plans in the same order, so all of them evict the same
+    exchange.
     """
 
     def __init__(self, group: dist.ProcessGroup, timeout_s: float, tos: int) -> None:

@@ -40,7 +40,7 @@ def to_json(record: Mapping[str, object]) -> str:
 
 
 def read_object(text: str, called: str) -> dict[str, Any]:
-    """Return the JSON object in ``text``. Raises ``SpecError``, which calls the text ``called``."""
+    """Return the JSON object in ``text``. Raises ``SpecError``, which names the text as ``called``."""
     try:
         values = _loaded(text)
     except (ValueError, RecursionError) as error:

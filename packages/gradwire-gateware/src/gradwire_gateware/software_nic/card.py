@@ -159,7 +159,7 @@ class Settings:
                     "e.g. 0.01"
                 )
         if not 0 <= self.delay_s <= 10:
-            raise SpecError(f"expected a delay of frames from 0 to 10 s, got {self.delay_s:g} s")
+            raise SpecError(f"expected a frame delay of 0 to 10 s, got {self.delay_s:g} s; pass e.g. 0.001")
         if not 0 <= self.seed < 1 << 64:
             raise SpecError(f"expected a seed of at least 0 and below 2^64, got {self.seed}")
 

@@ -102,7 +102,7 @@ def make_run(method: str, codec: str = UNCOMPRESSED, staleness: int | None = Non
         )
     if codec == AUTO and method not in CHOOSE:
         raise SpecError(
-            f"expected one of the methods {', '.join(CHOOSE)} with auto, got {method}; pass a codec"
+            f"{method}: expected a codec, got auto, which only {', '.join(CHOOSE)} can choose; pass a codec"
         )
     return Run(method, codec if codec == AUTO else str(parse(codec)), staleness)
 

@@ -161,7 +161,7 @@ def launch(
 
 
 def _races(device: Simulated, used: Sequence[Range], written: Sequence[Range]) -> list[Range]:
-    """Mark other streams' copies that race with this kernel, and return the ranges that both write."""
+    """Mark other streams' copies that race with this kernel, and return ranges that it and a copy write."""
     copies = [each for each in device.in_use(device.current, *used) if isinstance(each, Copy)]
     for each in copies:
         each.races = each.races or each.up or each.touches(*written)

@@ -75,7 +75,7 @@ class Decision:
         return f"{self.plan.codec}{others} over {self.plan.algorithm}{lanes}"
 
     def in_words(self, hosts: int) -> str:
-        """Return a short line for users about the plan between this number of hosts."""
+        """Return a line for users that describes the plan of a job on ``hosts`` hosts."""
         if STAYS in self.reason:
             return self.reason
         if self.plan.codec.EXACT and not self.plan.codecs:

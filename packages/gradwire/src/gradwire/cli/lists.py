@@ -73,7 +73,7 @@ def whole_numbers(option: str, text: str) -> tuple[int, ...]:
         number = parse_whole(word)
         if number is None:
             raise SpecError(
-                f"expected whole numbers separated by commas (2,4,8) for {option}, got {shown(text)}"
+                f"expected comma-separated whole numbers, such as 2,4,8, for {option}, got {shown(text)}"
             )
         numbers.append(number)
     return tuple(numbers)

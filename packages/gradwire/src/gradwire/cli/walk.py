@@ -1,4 +1,4 @@
-"""The parsers of all commands, of this and other packages, without running them."""
+"""The parsers of all commands of this and other packages. No command runs for them."""
 
 from __future__ import annotations
 

@@ -29,7 +29,7 @@ def launched_rank() -> tuple[int, int]:
 
 
 def launched_workers(has_server: bool, asked: int | None) -> int | None:
-    """Return the number of workers of a launched job, or None if not launched. Raises ``JobError``."""
+    """Return the number of workers, or None if no launcher started this process. Raises ``JobError``."""
     if not is_launched():
         _refuse_half_launched()
         return None

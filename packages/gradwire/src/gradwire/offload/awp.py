@@ -136,7 +136,7 @@ class AWP(Policy):
         return self._after(layer, norm)[0]
 
     def _after(self, layer: int, norm: float) -> tuple[int, int]:
-        """Return a layer's bits and its count after a batch, given its new norm."""
+        """Return a layer's bits, and its number of small changes, after a batch with the new norm."""
         bits, count = self.bits[layer], self.counts[layer]
         if self.threshold is not None and change(self._norms[layer], norm) < self.threshold:
             count += 1

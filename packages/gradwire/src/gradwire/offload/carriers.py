@@ -244,7 +244,7 @@ class DeltaCarrier(Carrier):
         super().unpack(end)
 
     def _unpack(self, end: int, number: int, span: tuple[int, int], replica: torch.Tensor) -> None:
-        """Copy words to the replica, converting bfloat16 to float32. An accelerator decodes them first."""
+        """Copy words to the replica as float32. On an accelerator, first decode the delta into the words."""
         receiver = self._receivers[end]
         if number in receiver.device_decoders:
             payload, copy = self.on_device[end][slice(*span)], self.host[slice(*span)]

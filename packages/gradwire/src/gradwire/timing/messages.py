@@ -1,4 +1,7 @@
-"""Short messages between two ranks, without a header. A peer's last frame may arrive instead of one."""
+"""Short messages without headers between two ranks.
+
+If the peer closes its link, its last frame may arrive instead of a message.
+"""
 
 from __future__ import annotations
 

@@ -145,10 +145,10 @@ def weight_codec_of(codec: Codec | str | None, name: str, ledger: Ledger | None 
 
 
 def another(codec: Codec, ledger: Ledger | None, bucket: str = WEIGHTS) -> Codec:
-    """Return a codec for new receivers, which hold nothing yet. A stateless codec itself is returned."""
+    """Return a codec for new receivers, which hold nothing yet. A stateless codec serves them, too."""
     return Deltas(codec.dtype, ledger, bucket) if isinstance(codec, Deltas) else codec
 
 
 def over(codec: Codec, bucket: torch.Tensor) -> Codec:
-    """Return the codec for the slices of a bucket. A stateless codec is returned itself."""
+    """Return the codec for the slices of a bucket, which is the same one unless the codec has a state."""
     return codec.over(bucket) if isinstance(codec, Deltas) else codec
