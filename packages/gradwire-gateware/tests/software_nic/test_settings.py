@@ -36,7 +36,7 @@ def test_other_codecs_may_not(spec: str) -> None:
         ({"drop": 1.0}, r"expected a share of frames to drop of at least 0 and below 1, got 1"),
         ({"reorder": -0.1}, r"a share of frames to reorder of .*, got -0\.1"),
         ({"reorder": float("nan")}, r"got nan"),
-        ({"delay_s": 11.0}, r"from 0 to 10 s, got 11 s"),
+        ({"delay_s": 11.0}, r"of 0 to 10 s, got 11 s"),
         ({"seed": -1}, r"expected a seed of at least 0 and below 2\^64, got -1"),
     ],
 )
