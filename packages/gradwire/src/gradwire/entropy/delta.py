@@ -315,8 +315,7 @@ class DeltaDecoder:
         if (header.word_nbytes, header.n) != (self._kind.nbytes, weights.numel()):
             raise PayloadError(
                 f"expected a delta of {weights.numel()} weights of {self._kind.nbytes} bytes, got one of "
-                f"{header.n} weights of {header.word_nbytes} bytes; use the same number of weights "
-                "and dtype at both ends"
+                f"{header.n} weights of {header.word_nbytes} bytes; use equal tensors at both ends"
             )
         if header.base is not None and header.base != self.version:
             expected = "" if self.version is None else f"a delta from version {self.version} or "
