@@ -46,6 +46,8 @@ def test_rows_have_the_same_bits_as_one_after_the_other(tmp_path: Path) -> None:
     assert f"pid-{os.getpid()}" not in pids
     assert {row["threads"] for row in found} == {1}
     cells = exhibit.experiment.cells(exhibit.quick)
+    for row in found:
+        row.pop("others", None)  # of a row that took a second, as on a busy machine
     assert found == [{**cell, **measure(exhibit.quick, cell)} for cell in cells]
 
 
