@@ -300,7 +300,7 @@ def _machine() -> list[float]:
 
 
 def shares(counts: Sequence[int], most: int = DEFAULT.excerpt_count) -> list[int]:
-    """Return how many floats to keep from each tensor: in proportion to its size, ``most`` in total."""
+    """Return the number of floats to keep of each tensor: in proportion to its size, ``most`` in total."""
     total = sum(counts)
     return list(counts) if total <= most else [count * most // total for count in counts]
 
