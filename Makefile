@@ -24,12 +24,14 @@ demo: .venv/demo-ready ## compare gradwire with plain DDP and its bf16 hook on f
 reproduce: .venv/ready ## the papers' tables and figures, measured beside published, in ten minutes
 	$(BIN)/gradwire reproduce --quick
 
-TESTS := $(BIN)/python -m pytest -n 4 --dist loadscope
+TESTS := $(BIN)/python -m pytest -n 4 --dist loadscope --max-worker-restart 1
 unexport PYTHONDONTWRITEBYTECODE # each of hundreds of processes would compile gradwire and its tests anew
 
 test: .venv/ready ## the test suite of all packages, on four workers (17 minutes on two cores)
 	@echo "make test: all tests of the three packages, pages and scripts: 17 minutes on two cores; make test-core: under 4"
 	$(TESTS)
+
+UNGUARDED := -o faulthandler_timeout=0 # for targets whose tests take hours each
 
 BATTERIES := faults foreign learning situations # whole trainings: minutes
 
@@ -42,16 +44,16 @@ coverage: .venv/ready ## the test suite, and what of each room it runs (build/co
 	$(BIN)/python scripts/check_coverage.py build/coverage.json
 
 faults: .venv/ready ## the fault matrix, 20 runs of each new cell and 3 of the others, and the elastic restart
-	GRADWIRE_FAULT_REPEATS=3 GRADWIRE_FAULT_NEW_REPEATS=20 $(BIN)/python -m pytest packages/gradwire/tests/faults
+	GRADWIRE_FAULT_REPEATS=3 GRADWIRE_FAULT_NEW_REPEATS=20 $(BIN)/python -m pytest $(UNGUARDED) packages/gradwire/tests/faults
 
 faults-nightly: .venv/ready ## the same with 20 runs of each cell, and 200 ends of every kind
-	GRADWIRE_FAULT_REPEATS=20 GRADWIRE_ENDS=200 $(BIN)/python -m pytest packages/gradwire/tests/faults packages/gradwire/tests/sync/test_endings.py
+	GRADWIRE_FAULT_REPEATS=20 GRADWIRE_ENDS=200 $(BIN)/python -m pytest $(UNGUARDED) packages/gradwire/tests/faults packages/gradwire/tests/sync/test_endings.py
 
 foreign: .venv/ready ## PyTorch's own DDP tests, with gradwire attached in DDP's constructor
 	$(BIN)/python packages/gradwire/tests/foreign/run.py
 
 gateware: .venv/ready ## every block: all codecs, widths and stalls, a million values for each codec and width; all proofs (an hour)
-	GRADWIRE_GATEWARE_VALUES=6000 $(TESTS) --timeout 1800 packages/gradwire-gateware/tests
+	GRADWIRE_GATEWARE_VALUES=6000 $(TESTS) $(UNGUARDED) --timeout 1800 packages/gradwire-gateware/tests
 
 docs: .venv/ready ## the documentation as a site, in build/docs
 	$(BIN)/python -m sphinx -q -E -a -W --keep-going -b html docs build/docs
