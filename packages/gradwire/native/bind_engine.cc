@@ -44,12 +44,18 @@ nb::bytes as_bytes(const std::vector<Byte>& data) { return as_bytes(data.data(),
 
 // Rank, descriptor, length, low-water mark, and the sequence numbers of the next frames sent and received.
 using PeerTuple = std::tuple<std::int64_t, int, nb::bytes, int, std::uint32_t, std::uint32_t>;
-// Number of parameters, and the addresses of bucket, starts, counts and borders.
+// The number of parameters, and the addresses of bucket, starts, counts and borders.
 using CopiesTuple = std::tuple<std::size_t, std::uintptr_t, std::uintptr_t, std::uintptr_t, std::uintptr_t>;
 // Addresses of errors, borders and sums, and the number of ranges.
 using ErrorsTuple = std::tuple<std::uintptr_t, std::uintptr_t, std::uintptr_t, std::size_t>;
 using Numbers = std::tuple<int, int, int>;
 using Times = std::tuple<double, double, double>;
+// A format's name, its parameters, those for sums, the codec's number and fingerprint, and whether it is exact.
+using CodecTuple = std::tuple<std::string, Numbers, Numbers, std::uint8_t, std::uint32_t, bool>;
+// The address of the values.
+using PartTuple = std::tuple<std::uintptr_t, CodecTuple, std::optional<ErrorsTuple>, std::optional<CopiesTuple>>;
+// Whether all sums are finite, whether all errors are, and the bytes of floats that were sent.
+using PartResult = std::tuple<bool, bool, std::uint64_t>;
 
 // Whether the interpreter is about to end. A thread that then returned to it would be unwound through C++ frames, which
 // aborts the process. So a thread that is still in a run waits for the end of the process.
@@ -168,33 +174,32 @@ Params params_of(const Numbers& numbers) {
   return {std::get<0>(numbers), std::get<1>(numbers), std::get<2>(numbers)};
 }
 
-Result run(engine::Engine& self, const std::vector<PeerTuple>& ends, std::uintptr_t actions, std::size_t count,
-           std::size_t segments, std::uintptr_t values, std::size_t segment_count, const std::string& name,
-           const Numbers& params, const Numbers& of_sums, std::uint8_t codec_id, std::uint32_t fingerprint, bool exact,
-           std::uint16_t flags, float ranks, const std::optional<ErrorsTuple>& errors,
-           const std::optional<CopiesTuple>& copies, const std::optional<nb::object>& device, double timeout_s, const Times& times, int threads,
-           bool heeds_interrupts) {
-  engine::Request request{pointer<const engine::Action>(actions),
-                          count,
-                          pointer<float>(values),
-                          segment_count,
-                          segments,
-                          {&format(name), params_of(params), params_of(of_sums), codec_id, fingerprint, exact},
-                          flags,
-                          ranks,
-                          {},
-                          {},
-                          timeout_s,
-                          threads};
+engine::Part part_of(const PartTuple& part) {
+  const auto& [values, codec, errors, copies] = part;
+  const auto& [name, params, of_sums, codec_id, fingerprint, exact] = codec;
+  engine::Part made{pointer<float>(values),
+                    {&format(name), params_of(params), params_of(of_sums), codec_id, fingerprint, exact},
+                    {},
+                    {}};
   if (errors) {
     const auto& [lost, borders, sums, ranges] = *errors;
-    request.errors = {pointer<float>(lost), pointer<const std::int64_t>(borders), ranges, pointer<double>(sums)};
+    made.errors = {pointer<float>(lost), pointer<const std::int64_t>(borders), ranges, pointer<double>(sums)};
   }
   if (copies) {
     const auto& [parameters, bucket, starts, counts, borders] = *copies;
-    request.copies = {pointer<float>(bucket), pointer<const std::int64_t>(starts), pointer<const std::int64_t>(counts),
-                      pointer<const std::int64_t>(borders), parameters};
+    made.copies = {pointer<float>(bucket), pointer<const std::int64_t>(starts), pointer<const std::int64_t>(counts),
+                   pointer<const std::int64_t>(borders), parameters};
   }
+  return made;
+}
+
+Result run(engine::Engine& self, const std::vector<PeerTuple>& ends, std::uintptr_t actions, std::size_t count,
+           std::size_t segments, std::size_t segment_count, const std::vector<PartTuple>& parts, std::uint16_t flags,
+           float ranks, const std::optional<nb::object>& device, double timeout_s, const Times& times, int threads,
+           bool heeds_interrupts) {
+  engine::Request request{pointer<const engine::Action>(actions), count, {}, segment_count, segments, flags, ranks,
+                          timeout_s, threads};
+  for (const PartTuple& part : parts) request.parts.push_back(part_of(part));
   std::vector<engine::Peer> peers;
   for (const auto& [rank, descriptor, length, low_water, next_sent, next_received] : ends) {
     const auto* const head = reinterpret_cast<const Byte*>(length.c_str());
@@ -251,15 +256,21 @@ void bind_engine(nb::module_& m) {
       .def_prop_ro("announced", [](const Result& self) { return self.outcome.fault.announced; })
       .def_prop_ro("refused", [](const Result& self) { return as_bytes(self.outcome.refused); })
       .def_prop_ro("posted", [](const Result& self) { return self.outcome.posted; })
-      .def_prop_ro("finite", [](const Result& self) { return self.outcome.finite; })
-      .def_prop_ro("lost_finite", [](const Result& self) { return self.outcome.lost_finite; })
+      .def_prop_ro("parts",
+                   [](const Result& self) {
+                     std::vector<PartResult> found;
+                     for (const engine::PartOutcome& each : self.outcome.parts) {
+                       found.emplace_back(each.finite, each.lost_finite, each.raw_nbytes);
+                     }
+                     return found;
+                   })
       .def_prop_ro("seconds",
                    [](const Result& self) {
                      return Times{self.outcome.encode_s, self.outcome.decode_s, self.outcome.wait_s};
                    })
       .def_prop_ro("sizes",
                    [](const Result& self) {
-                     return std::tuple{self.outcome.raw_nbytes, self.outcome.wire_nbytes, self.outcome.frames};
+                     return std::pair{self.outcome.wire_nbytes, self.outcome.frames};
                    })
       .def_ro("ends", &Result::ends)
       .def_ro("times", &Result::times)

@@ -22,12 +22,13 @@ struct Action {
   std::int64_t step;
   std::int64_t place;
   std::int64_t segment;  // the index of the distinct segment
+  std::int64_t part;
 
   bool receives() const { return what == Do::add || what == Do::store; }
   bool encodes() const { return what == Do::send_partial || what == Do::publish; }
   std::size_t count() const { return static_cast<std::size_t>(stop - start); }
 };
-static_assert(sizeof(Action) == 8 * sizeof(std::int64_t));
+static_assert(sizeof(Action) == 9 * sizeof(std::int64_t));
 
 using Order = std::pair<std::int64_t, std::int64_t>;
 constexpr Order kLast{std::numeric_limits<std::int64_t>::max(), 0};

@@ -34,8 +34,6 @@ class Run {
         outcome_(outcome),
         target_(current_target()),
         incoming_(engine.incoming_),
-        outgoing_(engine.outgoing_of(kHeaderNbytes + most_nbytes(request.segment_count))),
-        is_plain_(request.device == nullptr && request.codec.is_plain()),
         encoding_after_(next_encodings(request.actions, request.count, request.segments)),
         kept_(request.segments),
         brought_(request.segments) {
@@ -43,6 +41,11 @@ class Run {
     for (const Peer& peer : peers_) largest = std::max(largest, peer.rank);
     peer_of_rank_.resize(static_cast<std::size_t>(largest + 1));
     for (Peer& peer : peers_) peer_of_rank_[static_cast<std::size_t>(peer.rank)] = &peer;
+    outcome_.parts.resize(request.parts.size());
+    for (const Part& part : request.parts) {
+      Pool& outgoing = engine.outgoing_of(kHeaderNbytes + part.most_nbytes(request.segment_count));
+      sending_.push_back({&outgoing, request.device == nullptr && part.codec.is_plain()});
+    }
   }
 
   void run() {
@@ -67,17 +70,20 @@ class Run {
   std::vector<std::size_t> posted() const { return {posted_.begin(), posted_.end()}; }
 
  private:
-  std::size_t most_nbytes(std::size_t count) const {
-    const Codec& codec = request_.codec;
-    return codec.format->max_nbytes(count, codec.params);
-  }
+  // The memory for a part's frames, and whether they send the values directly from the bucket.
+  struct Sending {
+    Pool* outgoing;
+    bool is_plain;
+  };
 
   Peer& peer_of(const Action& action) { return *peer_of_rank_[static_cast<std::size_t>(action.peer)]; }
-  float* values_of(const Action& action) const { return request_.values + action.start; }
+  const Part& part_of(const Action& action) const { return request_.parts[static_cast<std::size_t>(action.part)]; }
+  const Sending& sending_of(const Action& action) const { return sending_[static_cast<std::size_t>(action.part)]; }
+  PartOutcome& outcome_of(const Action& action) { return outcome_.parts[static_cast<std::size_t>(action.part)]; }
+  float* values_of(const Action& action) const { return part_of(action).values_of(action); }
 
   Header header_of(const Action& action, std::uint32_t sequence) const {
-    return {request_.codec.id, request_.flags, static_cast<std::uint32_t>(action.count()), request_.codec.fingerprint,
-            sequence};
+    return part_of(action).header_of(action, request_.flags, sequence);
   }
 
   [[noreturn]] void fail(Status status, std::size_t action) {
@@ -104,8 +110,9 @@ class Run {
     const std::uint32_t sequence = peer_of(action).next_sent++;
     Frame frame = take_ready(ready_, index);
     if (frame.memory == nullptr) {
-      frame = {outgoing_.take(), 0, &outgoing_, sequence};
-      if (is_plain_ && action.keep == 0) return with_values(action, frame);
+      Pool& outgoing = *sending_of(action).outgoing;
+      frame = {outgoing.take(), 0, &outgoing, sequence};
+      if (sending_of(action).is_plain && action.keep == 0) return with_values(action, frame);
       const std::size_t nbytes =
           request_.device != nullptr ? encode_there(action, index, frame) : encode_payload(action, frame);
       frame.nbytes = seal(target_, frame.memory, nbytes, header_of(action, sequence));
@@ -131,7 +138,8 @@ class Run {
   std::size_t encode_there(const Action& action, std::size_t index, Frame& frame) {
     std::size_t nbytes = 0;
     frame.is_finished = true;
-    if (!request_.device->encode(index, frame.memory + kHeaderNbytes, most_nbytes(action.count()), nbytes)) {
+    const std::size_t most_nbytes = part_of(action).most_nbytes(action.count());
+    if (!request_.device->encode(index, frame.memory + kHeaderNbytes, most_nbytes, nbytes)) {
       fail(Status::interrupted, index);
     }
     return nbytes;
@@ -140,10 +148,10 @@ class Run {
   // Encodes a segment, and immediately adopts finished sums if that is faster in this format. Returns the payload's
   // size.
   std::size_t encode_payload(const Action& action, Frame& frame) {
-    const Format& format = *request_.codec.format;
+    const Format& format = *part_of(action).codec.format;
     Byte* const out = frame.memory + kHeaderNbytes;
-    const Params& params = params_of(action);
-    if (!is_adopted(action) || format.finishing == nullptr) {
+    const Params& params = part_of(action).params_of(action);
+    if (!part_of(action).is_adopted(action) || format.finishing == nullptr) {
       return format.encode(target_, values_of(action), action.count(), out, params, request_.threads);
     }
     bool finite = true;
@@ -154,31 +162,24 @@ class Run {
     return nbytes;
   }
 
-  // Returns whether an action replaces its segment with decoded values without measuring their error.
-  bool is_adopted(const Action& action) const {
-    return action.what == Do::publish && !request_.codec.exact && !request_.errors.are_measured();
-  }
-
-  const Params& params_of(const Action& action) const {
-    return action.what == Do::publish ? request_.codec.of_sums : request_.codec.params;
-  }
-
   // Returns whether to encode a segment's sum as soon as a frame has been added to it, while the sum is in the cache.
   bool is_relayed(std::size_t index) const {
-    return encoding_after_[index] != kNone && ready_.size() < kMostReady && relays(*request_.codec.format);
+    const Format& format = *part_of(request_.actions[index]).codec.format;
+    return encoding_after_[index] != kNone && ready_.size() < kMostReady && relays(format);
   }
 
   // Adds a payload to a segment, and encodes the sum for a later action; returns false for an invalid payload.
   bool relay_payload(const Action& action, std::size_t index, const Payload& payload) {
     const std::size_t later = encoding_after_[index];
     const Action& sending = request_.actions[later];
-    const bool adopts = is_adopted(sending);
-    const Params& params = params_of(sending);
-    Frame frame{outgoing_.take(), 0, &outgoing_, peer_of(sending).next_sent};
+    const bool adopts = part_of(sending).is_adopted(sending);
+    const Params& params = part_of(sending).params_of(sending);
+    Pool& outgoing = *sending_of(sending).outgoing;
+    Frame frame{outgoing.take(), 0, &outgoing, peer_of(sending).next_sent};
     const Relay chosen{payload, params, frame.memory + kHeaderNbytes, adopts, request_.ranks};
     bool finite = true;
     if (relay(target_, chosen, values_of(action), action.count(), finite, request_.threads) != nullptr) return false;
-    const std::size_t nbytes = request_.codec.format->max_nbytes(action.count(), params);
+    const std::size_t nbytes = payload.format.max_nbytes(action.count(), params);
     frame.nbytes = seal(target_, frame.memory, nbytes, header_of(sending, frame.sequence));
     frame.is_finished = adopts;
     ready_.emplace(later, frame);
@@ -204,7 +205,7 @@ class Run {
     while (in_flight_.size() >= kAhead && order_of(request_.actions[in_flight_.front().action]) <= posted_up_to_) retire();
     const Action& action = request_.actions[index];
     outcome_.frames += 1;
-    outcome_.raw_nbytes += 4 * action.count();
+    outcome_of(action).raw_nbytes += 4 * action.count();
     const FrameParts parts = frame.parts();
     outcome_.wire_nbytes += parts.nbytes();
     in_flight_.push_back({index, frame, peer_of(action).connection.send(parts, activity_)});
@@ -253,10 +254,11 @@ class Run {
     const std::uint32_t sequence = peer.next_received++;
     const Stopwatch watch(outcome_.decode_s);
     std::size_t nbytes = 0;
-    if (!open(target_, came.buffer, came.nbytes, header_of(action, sequence), most_nbytes(action.count()), nbytes)) {
+    const std::size_t most_nbytes = part_of(action).most_nbytes(action.count());
+    if (!open(target_, came.buffer, came.nbytes, header_of(action, sequence), most_nbytes, nbytes)) {
       refuse(Status::frame_refused, index, came);
     }
-    const Payload payload = payload_of(came.buffer, nbytes);
+    const Payload payload = part_of(action).payload_of(came.buffer, nbytes);
     if (request_.device != nullptr) {
       if (!request_.device->take(index, payload.data, nbytes)) fail(Status::interrupted, index);
     } else if (action.what == Do::add && is_relayed(index)) {
@@ -281,24 +283,21 @@ class Run {
     fail(status, index);
   }
 
-  Payload payload_of(const Byte* frame, std::size_t nbytes) const {
-    return {*request_.codec.format, request_.codec.params, frame + kHeaderNbytes, nbytes};
-  }
-
   // Measures the encoding error, and adopts decoded values, while the frame is in flight.
   void finish_sent(const Action& action, std::size_t index, const Frame& frame) {
-    const bool exact = request_.codec.exact;
-    const Payload payload = payload_of(frame.memory, frame.nbytes - kHeaderNbytes);
+    const Part& part = part_of(action);
+    const bool exact = part.codec.exact;
+    const Payload payload = part.payload_of(frame.memory, frame.nbytes - kHeaderNbytes);
     if (action.what == Do::send_partial) {
-      if (!exact && request_.errors.are_measured() && !measure(action, payload, false)) fail(Status::payload_refused, index);
+      if (!exact && part.errors.are_measured() && !measure(action, payload, false)) fail(Status::payload_refused, index);
     } else if (action.what == Do::publish) {
       if (exact) {
         finish_exact(action);
-      } else if (!request_.errors.are_measured()) {
+      } else if (!part.errors.are_measured()) {
         if (!adopt_received(action, payload)) fail(Status::payload_refused, index);
       } else {
         if (!measure(action, payload, true)) fail(Status::payload_refused, index);
-        take_back(action);
+        part_of(action).take_back(action);
       }
     }
   }
@@ -319,30 +318,25 @@ class Run {
 
   // Records that a segment has its final values.
   void finished(const Action& action, bool finite) {
-    outcome_.finite &= finite;
-    take_back(action);
+    outcome_of(action).finite &= finite;
+    part_of(action).take_back(action);
   }
 
   bool measure(const Action& action, const Payload& payload, bool adopts) {
     const Segment segment{values_of(action), static_cast<std::size_t>(action.start), action.count()};
     const float divisor = adopts ? request_.ranks : 1.0F;
-    const Loss loss = request_.errors.measure(target_, payload, segment, adopts, divisor, decoded_, request_.threads);
+    const Loss loss = part_of(action).errors.measure(target_, payload, segment, adopts, divisor, decoded_, request_.threads);
     if (loss.fault != nullptr) return false;
-    if (adopts) outcome_.finite &= loss.finite;
-    outcome_.lost_finite &= std::isfinite(loss.lost);
+    if (adopts) outcome_of(action).finite &= loss.finite;
+    outcome_of(action).lost_finite &= std::isfinite(loss.lost);
     return true;
   }
 
   // Copies a segment from the bucket, once.
   void bring(const Action& action) {
-    if (request_.copies.bucket == nullptr || brought_[static_cast<std::size_t>(action.segment)]) return;
+    if (brought_[static_cast<std::size_t>(action.segment)]) return;
     brought_[static_cast<std::size_t>(action.segment)] = true;
-    request_.copies.bring(request_.values, action.start, action.stop);
-  }
-
-  // Copies the final values of a segment to the bucket.
-  void take_back(const Action& action) {
-    if (request_.copies.bucket != nullptr) request_.copies.take_back(request_.values, action.start, action.stop);
+    part_of(action).bring(action);
   }
 
   // Moves all frames that can move until is_done(); fails if that isn't reached.
@@ -363,8 +357,7 @@ class Run {
   Outcome& outcome_;
   const Target& target_;
   Pool& incoming_;
-  Pool& outgoing_;
-  bool is_plain_;
+  std::vector<Sending> sending_;  // by part
   std::vector<std::size_t> encoding_after_;  // by action
   std::map<std::size_t, Frame> ready_;       // by action
   std::vector<Frame> kept_;    // by segment

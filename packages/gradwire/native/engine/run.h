@@ -3,7 +3,6 @@
 // gradwire/exchange/walk.py is the definition; the frames, their order, the windows, and the waits are the same.
 #pragma once
 
-#include <bit>
 #include <cstddef>
 #include <cstdint>
 #include <deque>
@@ -14,44 +13,30 @@
 #include "actions.h"
 #include "connection.h"
 #include "device.h"
-#include "errors.h"
-#include "frame.h"
-#include "parameters.h"
+#include "part.h"
 #include "pool.h"
 #include "waiter.h"
-#include "gradwire/format.h"
 
 namespace gradwire::engine {
-
-struct Codec {
-  const Format* format;
-  Params params;
-  Params of_sums;  // the parameters of the codec that encodes finished sums
-  std::uint8_t id;
-  std::uint32_t fingerprint;
-  bool exact;
-
-  // Whether payloads are the floats as they lie in memory.
-  bool is_plain() const {
-    const bool keeps_all = format == find_format("pack") && params.a == 32 && of_sums.a == 32;
-    return std::endian::native == std::endian::little && keeps_all && exact;
-  }
-};
 
 struct Request {
   const Action* actions;
   std::size_t count;
-  float* values;
+  std::vector<Part> parts;
   std::size_t segment_count;  // the largest number of values of a segment
   std::size_t segments;       // the number of distinct segments
-  Codec codec;
   std::uint16_t flags;
   float ranks;  // the divisor of a sum
-  Errors errors;
-  Copies copies;
   double timeout_s;
   int threads;
-  Device* device = nullptr;  // the bucket's, if the engine can't read `values`
+  Device* device = nullptr;  // the bucket's, if the engine can't read its values
+};
+
+// The result for the values of one codec.
+struct PartOutcome {
+  bool finite = true;
+  bool lost_finite = true;
+  std::uint64_t raw_nbytes = 0;
 };
 
 // The result, and the costs as in gradwire/costs.py.
@@ -59,14 +44,12 @@ struct Outcome {
   Status status = Status::done;
   std::size_t action = 0;  // the failed action
   Fault fault;
-  bool finite = true;
-  bool lost_finite = true;
+  std::vector<PartOutcome> parts;
   double encode_s = 0.0;
   double decode_s = 0.0;
   double wait_s = 0.0;
   std::uint64_t frames = 0;
   std::uint64_t wire_nbytes = 0;
-  std::uint64_t raw_nbytes = 0;
   std::vector<Byte> refused;         // the refused frame
   std::vector<std::size_t> posted;  // posted receives that no action has used, as indices of actions
 };

@@ -49,7 +49,7 @@ class Sockets {
 
 std::array<std::int64_t, 5> borders_of(std::int64_t n) { return {0, n / 4, n / 2, n / 2 + n / 8, n}; }
 
-// A ring of two ranks, with two segments per chunk.
+// A ring of two ranks, with two segments per chunk, one of each part.
 std::vector<Action> schedule(std::int64_t rank, std::int64_t n) {
   const std::array<std::int64_t, 5> borders = borders_of(n);
   std::vector<Action> actions;
@@ -57,7 +57,7 @@ std::vector<Action> schedule(std::int64_t rank, std::int64_t n) {
     for (std::int64_t i = 0; i < 2; ++i) {
       const std::int64_t segment = 2 * chunk + i;
       const auto at = static_cast<std::size_t>(segment);
-      actions.push_back({what, 1 - rank, borders[at], borders[at + 1], 0, step, i, segment});
+      actions.push_back({what, 1 - rank, borders[at], borders[at + 1], 0, step, i, segment, i});
     }
   };
   add(Do::send_partial, rank, 0);
@@ -113,14 +113,14 @@ struct Rank {
         borders{0, static_cast<std::int64_t>(chunk.size() / 3), static_cast<std::int64_t>(chunk.size())} {
     request.actions = actions.data();
     request.count = actions.size();
-    request.values = values.data();
     request.segment_count = chunk.size();
     request.segments = 4;
     const bool is_exact = chosen.format == find_format("pack") && chosen.params.a == 32;
-    request.codec = {chosen.format, chosen.params, chosen.params, kCodecId, kFingerprint, is_exact};
+    engine::Part part{values.data(), {chosen.format, chosen.params, chosen.params, kCodecId, kFingerprint, is_exact}, {}, {}};
+    if (measures) part.errors = {keeps ? lost.data() : nullptr, borders.data(), 2, sums.data()};
+    request.parts = {part, part};
     request.flags = 1;
     request.ranks = 2.0F;
-    if (measures) request.errors = {keeps ? lost.data() : nullptr, borders.data(), 2, sums.data()};
     request.timeout_s = kPatience;
     request.threads = 1;
   }

@@ -10,7 +10,7 @@ from gradwire.planner.candidates import Workload
 from gradwire.planner.exchange_times import Family
 from gradwire.planner.predict import Predictor
 from gradwire.timing.environment import CodecCost, CodecPoint, Environment
-from gradwire.timing.line import Line
+from gradwire.timing.line import HostCost, Line
 
 Q4, Q8, BF16 = parse("quantize:4"), parse("quantize:8"), parse("bf16")
 COUNTS = {"weight": 600, "other": 300, "bias": 100}
@@ -26,16 +26,17 @@ LOST = RelativeErrors(
     NBYTES,
     0.2,
 )
+FREE = HostCost()
 MIXTURE = Mixture.of(Q4, frozenset({"other", "bias"}), LOST)
 
 
-def predictor(latency_s: float) -> Predictor:
+def predictor(latency_s: float, rate: float = 1e8, host: HostCost = FREE) -> Predictor:
     costs = {
         str(codec): CodecCost(str(codec), (CodecPoint(1, nbytes, 0.0, 0.0, 0.0),), exact=codec.EXACT)
         for codec, nbytes in NBYTES.items()
     }
     workload = Workload((1 << 22,), forward_s=0.01, backward_s=0.0)
-    return Predictor(workload, 4, Family(Environment(Line(latency_s, 1e8), costs)))
+    return Predictor(workload, 4, Family(Environment(Line(latency_s, rate), costs, host)))
 
 
 def test_each_parameter_counts_with_its_values_and_its_codec() -> None:
@@ -55,11 +56,18 @@ def test_bytes_and_times_are_those_of_all_codecs_by_their_shares() -> None:
     assert nbytes == pytest.approx(floats * (0.6 * 0.5 + 0.3 * 1.0 + 0.1 * 2.0), rel=0.01)
 
 
-def test_each_codec_more_is_an_exchange_more() -> None:
+def test_another_codec_adds_no_latency() -> None:
     latency_s = 1e-2
     own, slow = (Plan(Q4, residual=False), predictor(latency_s))
     without = predictor(0.0)
     alone = Mixture.of(Q4, frozenset(), LOST)
     assert alone.step_s(own, slow, 1) == slow.predict(own).step_s
     more_s = MIXTURE.step_s(own, slow, 1) - MIXTURE.step_s(own, without, 1)
-    assert more_s == pytest.approx(3 * 6 * latency_s, rel=0.1), "six steps of a ring for each of three codecs"
+    assert more_s == pytest.approx(6 * latency_s, rel=0.1), "six steps of a ring, each for three codecs"
+
+
+def test_another_codec_adds_the_work_of_its_frames() -> None:
+    own, alone = Plan(Q4, residual=False), Mixture.of(Q4, frozenset(), LOST)
+    busy, free = predictor(0.0, 1e15, HostCost(send_s=1e-3, receive_s=2e-3)), predictor(0.0, 1e15)
+    several_s, one_s = (each.step_s(own, busy, 1) - each.step_s(own, free, 1) for each in (MIXTURE, alone))
+    assert several_s - one_s == pytest.approx(2 * 6 * 3e-3, rel=0.1), "two more codecs, six steps of a ring"

@@ -2,6 +2,7 @@ from __future__ import annotations
 
 import random
 from collections import Counter, defaultdict, deque
+from collections.abc import Sequence
 from itertools import pairwise
 
 import pytest
@@ -15,11 +16,14 @@ WORLDS = range(1, 18)
 Message = tuple[Segment, int, bool]
 
 
-def actions_of(name: str, world: int, n: int, segment_count: int, ahead: int) -> list[list[Action]]:
+def actions_of(
+    name: str, world: int, counts: Sequence[int], segment_count: int, ahead: int
+) -> list[list[Action]]:
     algorithm = get(name)
     chunks = algorithm.chunks(world)
     return [
-        frame_order(algorithm.schedule(rank, world), n, chunks, segment_count, ahead) for rank in range(world)
+        frame_order(algorithm.schedule(rank, world), counts, chunks, segment_count, ahead)
+        for rank in range(world)
     ]
 
 
@@ -148,8 +152,8 @@ def play(all_actions: list[list[Action]], ahead: int, seed: int) -> list[Rank]:
 def test_every_rank_gets_every_share_once_without_deadlock_in_any_order_of_events(
     name: str, world: int, ahead: int
 ) -> None:
-    for n in (world - 1, 4 * world + 3):
-        actions = actions_of(name, world, n, 2, ahead)
+    for counts in ([world - 1], [4 * world + 3], [3, 2 * world + 1, 1]):
+        actions = actions_of(name, world, counts, 2, ahead)
         for seed in range(2 if world < 10 else 1):
             for rank in play(actions, ahead, seed):
                 assert set(rank.values.values()) <= {(1 << world) - 1}
@@ -162,7 +166,7 @@ def test_an_itinerary_has_the_frames_of_the_schedule(name: str, world: int) -> N
     algorithm, n = TABLE[name], 50
     chunks = algorithm.chunks(world)
     for rank in range(world):
-        actions = frame_order(algorithm.schedule(rank, world), n, chunks, 2, ahead=2)
+        actions = frame_order(algorithm.schedule(rank, world), [n], chunks, 2, ahead=2)
         frames = Counter((a.step, a.peer, a.segment.chunk, a.receives) for a in actions)
         wanted = Counter[tuple[int, int, int, bool]]()
         for k, step in enumerate(algorithm.schedule(rank, world)):
@@ -178,7 +182,7 @@ def test_an_itinerary_has_the_frames_of_the_schedule(name: str, world: int) -> N
 
 @pytest.mark.parametrize("ahead", [1, 3])
 def test_a_rank_sends_at_most_so_many_frames_ahead(ahead: int) -> None:
-    for actions in actions_of("ring", 4, 400, 10, ahead):
+    for actions in actions_of("ring", 4, [400], 10, ahead):
         lead = 0
         for action in actions:
             lead += -1 if action.receives else 1
@@ -186,14 +190,14 @@ def test_a_rank_sends_at_most_so_many_frames_ahead(ahead: int) -> None:
 
 
 def test_a_segment_goes_on_while_the_rest_of_its_chunk_is_still_coming() -> None:
-    actions = frame_order(TABLE["ring"].schedule(0, 3), 300, 3, 10, ahead=2)
+    actions = frame_order(TABLE["ring"].schedule(0, 3), [300], 3, 10, ahead=2)
     at = {(a.step, a.segment.index, a.receives): i for i, a in enumerate(actions)}
     for step in range(3):
         assert at[step + 1, 0, False] < at[step, 9, True]
 
 
 def test_the_owner_publishes_once_and_the_root_of_a_star_forwards_the_same_frame() -> None:
-    actions = frame_order(TABLE["star"].broadcast(0, 4), 10, 1, 100, ahead=2)
+    actions = frame_order(TABLE["star"].broadcast(0, 4), [10], 1, 100, ahead=2)
     assert [(a.do, a.peer, a.keep) for a in actions] == [
         (Do.PUBLISH, 1, True),
         (Do.FORWARD, 2, True),
@@ -202,7 +206,7 @@ def test_the_owner_publishes_once_and_the_root_of_a_star_forwards_the_same_frame
 
 
 def test_a_ring_forwards_what_it_stores_but_for_the_last_chunk() -> None:
-    actions = frame_order(TABLE["ring"].broadcast(0, 4), 4, 4, 1, ahead=1)
+    actions = frame_order(TABLE["ring"].broadcast(0, 4), [4], 4, 1, ahead=1)
     assert [(a.do, a.segment.chunk, a.keep) for a in actions] == [
         (Do.PUBLISH, 1, False),
         (Do.STORE, 0, True),
@@ -216,8 +220,38 @@ def test_a_ring_forwards_what_it_stores_but_for_the_last_chunk() -> None:
 def test_a_rank_that_has_sent_far_more_than_it_receives_still_sends_its_share_of_a_step_first() -> None:
     """Otherwise two ranks that swap chunks after an uneven step would wait for each other."""
     steps = [Step(1, (0, 8), None, (0, 0), True), Step(1, (8, 9), 1, (9, 10), True)]
-    actions = frame_order(steps, 10, 10, 1, ahead=1)
+    actions = frame_order(steps, [10], 10, 1, ahead=1)
     assert [a.receives for a in actions] == [False] * 9 + [True]
+
+
+@pytest.mark.parametrize("name", ["ring", "tree", "butterfly", "star", "pairwise"])
+@for_each("world", range(2, 6))
+def test_every_step_has_the_frames_of_all_parts_and_none_is_empty_beside_others(
+    name: str, world: int
+) -> None:
+    counts = [40 * world, 1, 3 * world]
+    alone = [actions_of(name, world, [count], 10, 2) for count in counts]
+    for rank, actions in enumerate(actions_of(name, world, counts, 10, 2)):
+        found = Counter(
+            (a.step, a.peer, a.receives, (a.segment.start, a.segment.stop, a.segment.part)) for a in actions
+        )
+        wanted = Counter(
+            (a.step, a.peer, a.receives, (a.segment.start, a.segment.stop, part))
+            for part, own in enumerate(alone)
+            for a in own[rank]
+            if a.segment.stop > a.segment.start
+        )
+        assert found == wanted
+
+
+def test_a_chunk_without_values_in_any_part_has_one_empty_frame() -> None:
+    steps = [Step(1, (0, 1), None, (0, 0), combine=True), Step(1, (2, 3), None, (0, 0), combine=True)]
+    actions = frame_order(steps, [1, 1], 3, 10, ahead=1)
+    assert [(a.segment.chunk, a.segment.start, a.segment.stop, a.segment.part) for a in actions] == [
+        (0, 0, 0, 0),
+        (2, 0, 1, 0),
+        (2, 0, 1, 1),
+    ]
 
 
 @pytest.mark.parametrize(("n", "chunks"), [(0, 3), (2, 3), (10, 3), (1000, 7), (5, 5)])

@@ -31,7 +31,7 @@ def test_a_gradient_is_encoded_by_itself_once_and_then_the_sum(world: int) -> No
 @pytest.mark.parametrize("world", [2, 3, 5])
 def test_no_partial_sum_waits_for_a_receive(world: int) -> None:
     """All frames of the reduce half may leave at once; a sum leaves after all terms have come."""
-    order = frame_order(pairwise.schedule(0, world), 1000 * world, world, 250, ahead=10**6)
+    order = frame_order(pairwise.schedule(0, world), [1000 * world], world, 250, ahead=10**6)
     kinds = [action.do for action in order]
     assert kinds[: kinds.index(Do.ADD)] == [Do.SEND_PARTIAL] * (4 * (world - 1))
     assert kinds.count(Do.PUBLISH) == 4

@@ -59,7 +59,8 @@ class Case:
         residual = (
             0.001 * torch.randn(self.count, generator=generator) if "residual" in self.feedback else None
         )
-        kept = None if residual is None else Residual([residual], torch.empty(self.count))
+        counts = [self.count] if self.views is None else [*self.views.counts]
+        kept = None if residual is None else Residual(torch.split(residual, counts), torch.empty(self.count))
         borders = (
             [0, self.count // 3, self.count]
             if self.views is None
@@ -132,17 +133,35 @@ def test_any_length_segment_and_half(
     assert run_ranks(world, case.run, links=sockets(world, 30.0)) == python
 
 
-@pytest.mark.parametrize("spec", ["fp8", "ecsq:0.25,block=64", "identity"])
-@pytest.mark.parametrize("feedback", ["", "norms"])
-def test_parameters_that_are_padded_or_have_their_own_codecs(
-    run_ranks: RunRanks, spec: str, feedback: str, native_runs: list[int]
-) -> None:
+FEEDBACK = ["", "norms", "residual", "residual and norms"]
+
+
+def with_several_codecs(spec: str, algorithm: str, world: int, feedback: str) -> Case:
+    """Return a case whose bucket has three codecs, with padding if it keeps no residual."""
     counts = (1000, 1, 20_480, 63, 5000, 3)
     codecs: list[Codec] = [parse(spec)] * 6
     codecs[1] = codecs[4] = parse("bf16")
-    plan = Plan(parse(spec), "ring", segment_nbytes=1 << 14)
-    views = ParameterViews.of(plan, 3, counts, codecs)
-    check(run_ranks, 3, Case(plan, sum(counts), feedback=feedback, views=views), native_runs)
+    codecs[3] = parse("identity")
+    plan = Plan(parse(spec), algorithm, segment_nbytes=1 << 14, residual="residual" in feedback)
+    views = ParameterViews.of(plan, world, counts, codecs)
+    return Case(plan, sum(counts), feedback=feedback, views=views)
+
+
+@pytest.mark.parametrize("spec", ["fp8", "ecsq:0.25,block=64", "identity"])
+@pytest.mark.parametrize("feedback", FEEDBACK)
+def test_parameters_that_are_padded_or_have_their_own_codecs(
+    run_ranks: RunRanks, spec: str, feedback: str, native_runs: list[int]
+) -> None:
+    check(run_ranks, 3, with_several_codecs(spec, "ring", 3, feedback), native_runs)
+
+
+@pytest.mark.parametrize("world", range(1, 7))
+@pytest.mark.parametrize("algorithm", ALGORITHMS)
+def test_several_codecs_with_every_algorithm_and_world(
+    run_ranks: RunRanks, world: int, algorithm: str, native_runs: list[int]
+) -> None:
+    feedback = FEEDBACK[(world + len(algorithm)) % 4]
+    check(run_ranks, world, with_several_codecs("quantize:8", algorithm, world, feedback), native_runs)
 
 
 @pytest.mark.parametrize("spec", ["identity", "fp8", "errbound:2^-10", "ecsq:0.25"])

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import socket
 import struct
 import subprocess
@@ -17,6 +18,8 @@ from gradwire.codecs import parse
 from gradwire.codecs.native import NativeCodec
 from gradwire.errors import ExchangeError, LinkError
 from gradwire.exchange import Exchange
+from gradwire.exchange.request import BucketRequest
+from gradwire.exchange.views import ParameterViews
 from gradwire.links import Link
 from gradwire.links.sockets import SocketLink
 from gradwire.plan import Plan
@@ -52,7 +55,7 @@ class Peer:
 
     def frame(self, count: int = SEGMENT, payload: bytes | None = None, **named: int) -> torch.Tensor:
         """Return the first frame of a correct rank, with some fields of its header replaced."""
-        memory = frame_memory(HEADER_NBYTES + CODEC.max_nbytes(SEGMENT) + 1)
+        memory = frame_memory(HEADER_NBYTES + 4 * SEGMENT)
         body = memory[HEADER_NBYTES:]
         nbytes = CODEC.encode(torch.ones(SEGMENT), body).numel()
         if payload is not None:
@@ -123,14 +126,16 @@ def cut_header(frame: torch.Tensor) -> torch.Tensor:
     )
 
 
-def failure(link: SocketLink, *, native: bool, step: int | None) -> tuple[str, str, torch.Tensor]:
+def failure(
+    link: SocketLink, *, native: bool, step: int | None, views: ParameterViews | None = None
+) -> tuple[str, str, torch.Tensor]:
     """Return the error of rank 0, its cause, and its bucket."""
     link.step = step
     bucket = torch.ones(COUNT)
     used: Link = link if native else InPython(link)
     used.step = step
     with pytest.raises(ExchangeError) as caught:
-        Exchange(used, PLAN).all_reduce(bucket, timeout_s=0.4)
+        Exchange(used, PLAN).run(bucket, BucketRequest(views=views, timeout_s=0.4))
     cause = caught.value.__cause__
     return str(caught.value), f"{type(cause).__name__}: {cause}", bucket
 
@@ -160,6 +165,42 @@ def test_failures_have_the_same_error(fault: str, step: int | None, native_runs:
         assert torch.equal(own, walked) or torch.equal(own, finished(walked))
     assert native_runs == [0]
     assert PARTING not in {parse(spec).wire_id for spec in SPECS}
+
+
+BF16: dict[str, int] = {"codec_id": parse("bf16").wire_id, "fingerprint": parse("bf16").fingerprint}
+OF_SECOND_CODEC: dict[str, Callable[[Peer], torch.Tensor]] = {
+    "the codec differs: expected bf16, got fp8": lambda peer: peer.frame(sequence=1),
+    "out of order: expected frame 1, got frame 5": lambda peer: peer.frame(sequence=5, **BF16),
+    "checksum": lambda peer: flipped(peer.frame(sequence=1, payload=bytes(2 * SEGMENT), **BF16)),
+    "bf16.* payload": lambda peer: peer.frame(sequence=1, payload=bytes(100), **BF16),
+}
+
+
+def flipped(frame: torch.Tensor) -> torch.Tensor:
+    """Return the frame with one bit of its payload flipped."""
+    frame[HEADER_NBYTES + 7] ^= 1
+    return frame
+
+
+@pytest.mark.parametrize("problem", OF_SECOND_CODEC)
+def test_failures_in_frames_of_a_second_codec_have_the_same_error(
+    problem: str, native_runs: list[int]
+) -> None:
+    views = ParameterViews((COUNT // 2, COUNT // 2), (CODEC, parse("bf16")))
+    found = []
+    for native in (False, True):
+        ours, theirs = socket.socketpair()
+        ours.setblocking(False)
+        link, peer = SocketLink(0, {1: ours}, 5.0), Peer(theirs)
+        peer.send(peer.frame())
+        peer.send(OF_SECOND_CODEC[problem](peer))
+        found.append(failure(link, native=native, step=None, views=views))
+        assert ours.fileno() == -1, "the link is closed"
+        theirs.close()
+    (*expected, _), (*errors, _) = found
+    assert errors == expected
+    assert re.search(problem, errors[0])
+    assert native_runs == [0]
 
 
 def test_a_close_by_another_thread_ends_the_run() -> None:

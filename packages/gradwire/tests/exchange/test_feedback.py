@@ -73,7 +73,7 @@ def test_a_rank_encodes_an_element_at_most_once(algorithm: str, world: int) -> N
         for rank in range(world):
             encoded = Counter(
                 element
-                for action in frame_order(half(rank, world), n, chosen.chunks(world), 8, AHEAD)
+                for action in frame_order(half(rank, world), [n], chosen.chunks(world), 8, AHEAD)
                 if action.do in (Do.SEND_PARTIAL, Do.PUBLISH)
                 for element in range(action.segment.start, action.segment.stop)
             )

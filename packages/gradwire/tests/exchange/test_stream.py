@@ -15,7 +15,7 @@ from gradwire.costs import ExchangeCost, Scales
 from gradwire.errors import FrameError
 from gradwire.exchange import Exchange
 from gradwire.exchange.frames import Buffers, Framer
-from gradwire.exchange.walk import CodecResources, FrameStream
+from gradwire.exchange.walk import FrameStream, StreamResources
 from gradwire.links import loopback
 from gradwire.links.base import Link, Receiving, Sending, Wrapper
 from gradwire.plan import SEGMENT_UNIT_NBYTES, Plan
@@ -77,7 +77,7 @@ def pair() -> list[tuple[FrameStream[At], Watched, Framer]]:
     found = []
     for link in loopback(2, timeout_s=5.0):
         watched, framer = Watched(link), Framer(Identity(), COUNT)
-        own = CodecResources(watched, framer, Buffers(NBYTES), Sequences(), Sequences(), 0, 5.0)
+        own = StreamResources(watched, Buffers(NBYTES), Sequences(), Sequences(), 0, 5.0)
         found.append((FrameStream[At](own), watched, framer))
     return found
 

@@ -15,7 +15,7 @@ from gradwire.collectives.step import Step
 from gradwire.errors import FrameError
 from gradwire.exchange.feedback import ErrorFeedback
 from gradwire.exchange.frames import Buffers, Framer
-from gradwire.exchange.walk import CodecResources, ScheduleRun
+from gradwire.exchange.walk import RunPart, ScheduleRun, StreamResources
 from gradwire.links import Link, loopback
 from gradwire.wire import AVERAGE, HEADER_NBYTES, Sequences
 from support.faulty_link import Fault, FaultyLink
@@ -81,10 +81,10 @@ def make_walk(
     """Return a walk of one rank, its incoming buffers, and its actions."""
     framer = Framer(Identity(), SEGMENT) if framer is None else framer
     incoming = Counted(HEADER_NBYTES + framer.codec.max_nbytes(SEGMENT))
-    lent = CodecResources(link, framer, incoming, Sequences(), Sequences(), flags, link.timeout_s)
-    actions = frame_order(steps, tensor.numel(), link.world if chunks is None else chunks, SEGMENT, 2)
+    lent = StreamResources(link, incoming, Sequences(), Sequences(), flags, link.timeout_s)
+    actions = frame_order(steps, [tensor.numel()], link.world if chunks is None else chunks, SEGMENT, 2)
     feedback = ErrorFeedback(framer.codec) if feedback is None else feedback
-    return ScheduleRun(lent, tensor, actions, feedback), incoming, actions
+    return ScheduleRun(lent, [RunPart(tensor, framer, feedback)], actions), incoming, actions
 
 
 def test_reduce_adds_and_broadcast_replaces_as_the_steps_say(run_ranks: RunRanks) -> None:

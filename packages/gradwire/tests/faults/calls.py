@@ -8,10 +8,9 @@ from typing import Any
 
 import torch
 
-from gradwire.codecs import Codec
 from gradwire.exchange import Exchange
 from gradwire.exchange.request import BucketRequest
-from gradwire.exchange.walk import CodecResources
+from gradwire.exchange.walk import StreamResources
 from gradwire.wire import AVERAGE
 
 
@@ -22,22 +21,22 @@ class Calls:
         self._seen: set[int] = set()
         self._act: str | None = None
         self._flips = self.struck = False
-        run, lend = Exchange._run, Exchange._lend
+        run, resources = Exchange.run, Exchange._resources
 
-        def watched(exchange: Exchange, tensor: torch.Tensor, request: BucketRequest, *copies: Any) -> Any:
+        def watched(exchange: Exchange, tensor: torch.Tensor, request: BucketRequest) -> Any:
             act, self._act = self._act, None
             if act is not None:
                 self.struck = True
                 self._spoil(act, run, exchange, tensor, request)
             self._seen.add(tensor.numel())
-            return run(exchange, tensor, request, *copies)
+            return run(exchange, tensor, request)
 
-        def lent(exchange: Exchange, codec: Codec, request: BucketRequest) -> CodecResources:
-            own = lend(exchange, codec, request)
+        def lent(exchange: Exchange, request: BucketRequest) -> StreamResources:
+            own = resources(exchange, request)
             flips, self._flips = self._flips, False
             return replace(own, flags=own.flags ^ AVERAGE) if flips else own
 
-        Exchange._run, Exchange._lend = watched, lent  # type: ignore[assignment, method-assign]
+        Exchange.run, Exchange._resources = watched, lent  # type: ignore[assignment, method-assign]
 
     def arm(self, act: str) -> None:
         """Let ``act`` happen at the next call."""
@@ -55,5 +54,5 @@ class Calls:
             count = tensor.numel()
             others = sorted(each for each in self._seen if each < count)
             another = tensor[: others[-1] if others else count // 2].clone()
-            run(exchange, another, replace(request, residual=None, norms=None, timeout_s=None))
+            run(exchange, another, replace(request, views=None, residual=None, norms=None, timeout_s=None))
         self._flips = act == "a sum for an average"

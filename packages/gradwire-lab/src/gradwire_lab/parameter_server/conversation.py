@@ -38,7 +38,7 @@ from gradwire.costs import ExchangeCost
 from gradwire.errors import FrameError
 from gradwire.exchange.feedback import ErrorFeedback
 from gradwire.exchange.frames import Framer, incoming_buffers
-from gradwire.exchange.walk import CodecResources, FrameStream
+from gradwire.exchange.walk import FrameStream, StreamResources
 from gradwire.links.base import Link, Receiving, Sending, Wrapper
 from gradwire.plan import FLOAT_NBYTES, Plan
 from gradwire.wire import HEADER_NBYTES, Sequences
@@ -138,8 +138,8 @@ class Conversation:
         self._words = Framer(EXACT, _NUMBERS)
         self._framers: dict[Codec, Framer] = {}
         self._incoming, self._beside = incoming_buffers(link), _Beside(peer)
-        own = _TakingTurns(link, turn), self._words, self._incoming, Sequences(), Sequences()
-        self._stream = FrameStream[_Beside](CodecResources(*own, 0, link.timeout_s, keepalive=False))
+        own = _TakingTurns(link, turn), self._incoming, Sequences(), Sequences()
+        self._stream = FrameStream[_Beside](StreamResources(*own, 0, link.timeout_s, keepalive=False))
 
     def tell(self, message: Message) -> None:
         """Send a message without floats, and wait until it has been sent. Raises ``LinkError``."""

@@ -127,10 +127,9 @@ class Result:
     announced: int
     refused: bytes
     posted: list[int]
-    finite: bool
-    lost_finite: bool
+    parts: list[tuple[bool, bool, int]]  # finite sums, finite errors, and bytes of floats sent
     seconds: tuple[float, float, float]
-    sizes: tuple[int, int, int]
+    sizes: tuple[int, int]
     ends: list[End]
     times: tuple[float, float, float]
     interrupt: BaseException | None
@@ -144,18 +143,17 @@ class Engine:
         actions: int,
         count: int,
         segments: int,
-        values: int,
         segment_count: int,
-        name: str,
-        params: tuple[int, int, int],
-        of_sums: tuple[int, int, int],
-        codec_id: int,
-        fingerprint: int,
-        exact: bool,
+        parts: Sequence[
+            tuple[
+                int,
+                tuple[str, tuple[int, int, int], tuple[int, int, int], int, int, bool],
+                tuple[int, int, int, int] | None,
+                tuple[int, int, int, int, int] | None,
+            ]
+        ],
         flags: int,
         ranks: float,
-        errors: tuple[int, int, int, int] | None,
-        copies: tuple[int, int, int, int, int] | None,
         device: object | None,
         timeout_s: float,
         times: tuple[float, float, float],

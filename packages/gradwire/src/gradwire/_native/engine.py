@@ -23,6 +23,15 @@ Peer = tuple[int, int, bytes, int, int, int]
 """A peer's rank, descriptor, partial length, low-water mark, and next sequence numbers (sent, received)."""
 
 
+_Three = tuple[int, int, int]
+_Part = tuple[
+    int,
+    tuple[str, _Three, _Three, int, int, bool],
+    tuple[int, int, int, int] | None,
+    tuple[int, int, int, int, int] | None,
+]
+
+
 class NativeState(NamedTuple):
     """The state of an idle connection whose socket native code uses.
 
@@ -48,7 +57,8 @@ class NativeActions:
     Attributes
     ----------
     rows
-        One row per action, int64: operation, peer, start, stop, keep, step, place, and index of the segment.
+        One row per action, int64: operation, peer, start, stop, keep, step, place, and the indices of segment
+        and part.
     segments
         The number of distinct segments.
     segment_count
@@ -91,6 +101,16 @@ class NativeCopies:
     borders: torch.Tensor
 
 
+@dataclass(frozen=True, slots=True)
+class NativePart:
+    """The values of one codec (1-D float32), with the tensors for their encoding error, and their copies."""
+
+    values: torch.Tensor
+    codec: NativeFormat
+    errors: NativeErrors | None = None
+    copies: NativeCopies | None = None
+
+
 class NativeDevice(Protocol):
     """The encoding and decoding of a bucket that the engine can't read, by the index of an action."""
 
@@ -105,13 +125,10 @@ def run(
     engine: _core.Engine,
     peers: Sequence[Peer],
     actions: NativeActions,
-    values: torch.Tensor,
-    codec: NativeFormat,
+    parts: Sequence[NativePart],
     *,
     flags: int,
     ranks: int,
-    errors: NativeErrors | None,
-    copies: NativeCopies | None,
     device: NativeDevice | None,
     timeout_s: float,
     times: tuple[float, float, float],
@@ -129,23 +146,26 @@ def run(
         rows.data_ptr(),
         rows.shape[0],
         actions.segments,
-        values.data_ptr(),
         actions.segment_count,
-        codec.name,
-        _three(codec.params),
-        _three(codec.of_sums),
-        codec.codec_id,
-        codec.fingerprint,
-        codec.exact,
+        [_part_of(each) for each in parts],
         flags,
         float(ranks),
-        None if errors is None else _errors_of(errors),
-        None if copies is None else _copies_of(copies),
         device,
         timeout_s,
         times,
         threads(),
         threading.current_thread() is threading.main_thread(),
+    )
+
+
+def _part_of(part: NativePart) -> _Part:
+    codec = part.codec
+    numbers = _three(codec.params), _three(codec.of_sums)
+    return (
+        part.values.data_ptr(),
+        (codec.name, *numbers, codec.codec_id, codec.fingerprint, codec.exact),
+        None if part.errors is None else _errors_of(part.errors),
+        None if part.copies is None else _copies_of(part.copies),
     )
 
 

@@ -141,7 +141,7 @@ class RelativeErrors:
     ) -> dict[str, Codec]:
         """Return the codec of each of these parameters if the other parameters use ``codec``.
 
-        It is the codec with the fewest bytes that meets the contract. Each codec needs its own exchange, so a
+        It is the codec with the fewest bytes that meets the contract. Each codec needs its own frames, so a
         parameter gets the next larger codec that other parameters have, if that codec meets the contract,
         too, and adds at most ``few_bytes_share`` of the bytes. Parameters below this share are not
         compressed.

@@ -56,11 +56,12 @@ class Mixture:
         """Return the seconds of a step with ``plan`` and with the more precise codecs of some parameters.
 
         The step times with each codec are weighted by the codecs' shares of the values. Each other codec
-        adds the fixed cost of an exchange per parameter, or per bucket if there are fewer buckets.
+        adds the fixed cost of its frames per parameter, or per bucket if there are fewer buckets. The frames
+        of all codecs are sent in the same steps, so another codec adds no latency.
         """
         more_s = 0.0
         for codec, names in by_codec(self.gentler).items():
-            more_s += min(len(names), buckets) * predictor.exchange_s(replace(plan, codec=codec), 1)
+            more_s += min(len(names), buckets) * predictor.work_s(replace(plan, codec=codec), 1)
         return self._mixed(plan, predictor, lambda each: each.step_s) + more_s
 
     def nbytes(self, plan: Plan, predictor: Predictor) -> float:

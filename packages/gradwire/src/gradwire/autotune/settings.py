@@ -107,7 +107,9 @@ class AutoConfig:
         "A parameter returns to the plan's codec only with this margin, to avoid oscillation.",
     )
     few_bytes_share: float = _of(
-        0.01, "share of all bytes", "For fewer bytes, a separate exchange costs more than compression saves."
+        0.01,
+        "share of all bytes",
+        "For fewer bytes, frames of another codec cost more than compression saves.",
     )
     wide_share: float = _of(
         0.1,

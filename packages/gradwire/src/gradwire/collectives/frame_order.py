@@ -19,7 +19,7 @@ contradicts the assumption.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from enum import Enum
 from itertools import pairwise
@@ -42,12 +42,16 @@ class Do(Enum):
 
 @dataclass(frozen=True, slots=True)
 class Segment:
-    """A segment of the bucket: elements ``start`` up to ``stop``, number ``index`` within ``chunk``."""
+    """A segment of the bucket: elements ``start`` up to ``stop``, number ``index`` within ``chunk``.
+
+    ``part`` is the number of the tensor that contains the elements.
+    """
 
     chunk: int
     index: int
     start: int
     stop: int
+    part: int = 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -85,13 +89,27 @@ def segments(n: int, chunks: int, chunk: int, segment_count: int) -> list[Segmen
     return [Segment(chunk, i, *pair) for i, pair in enumerate(pairwise(borders))]
 
 
-def frame_order(steps: Iterable[Step], n: int, chunks: int, segment_count: int, ahead: int) -> list[Action]:
+def _segments_of_parts(counts: Sequence[int], chunks: int, chunk: int, segment_count: int) -> list[Segment]:
+    """Return the segments of ``chunk``, a chunk of each part, without the empty ones if any has values."""
+    found = [
+        replace(each, part=part)
+        for part, count in enumerate(counts)
+        for each in segments(count, chunks, chunk, segment_count)
+    ]
+    filled = [each for each in found if each.stop > each.start] or found[:1]
+    return [replace(each, index=index) for index, each in enumerate(filled)]
+
+
+def frame_order(
+    steps: Iterable[Step], counts: Sequence[int], chunks: int, segment_count: int, ahead: int
+) -> list[Action]:
     """Return the ordered actions for ``steps``, one rank's schedule or a half of it.
 
-    The bucket has ``n`` elements in ``chunks`` chunks, and a segment at most ``segment_count`` elements. Up
-    to ``ahead`` frames, at least 1, are sent early.
+    The bucket consists of tensors of ``counts`` elements, its parts. Each part is cut into ``chunks`` chunks,
+    and a step moves a chunk of every part. A segment has at most ``segment_count`` elements. Up to ``ahead``
+    frames, at least 1, are sent early.
     """
-    cut = [segments(n, chunks, chunk, segment_count) for chunk in range(chunks)]
+    cut = [_segments_of_parts(counts, chunks, chunk, segment_count) for chunk in range(chunks)]
     sends: list[Action] = []
     receives: list[Action] = []
     for k, step in enumerate(steps):

@@ -19,7 +19,8 @@ from gradwire.codecs import Codec, Identity
 from gradwire.collectives import backend
 from gradwire.costs import ExchangeCost
 from gradwire.errors import ExchangeError, FrameError, LinkError
-from gradwire.exchange.walk import CodecResources
+from gradwire.exchange.frames import Framer
+from gradwire.exchange.walk import StreamResources
 from gradwire.links.base import Link, Reducing
 from gradwire.plan import FLOAT_NBYTES, Plan
 
@@ -98,13 +99,13 @@ class NativeReducer:
             raise ExchangeError(in_words(error)) from error
         return NativeAllReduce(reducing, tensor, self._link.world, explain)
 
-    def run(self, tensor: torch.Tensor, resources: CodecResources) -> ExchangeCost:
+    def run(self, tensor: torch.Tensor, framer: Framer, resources: StreamResources) -> ExchangeCost:
         """Sum ``tensor`` over all ranks, and return the time, and the bytes of a ring and the announcement.
 
         Raises ``FrameError`` and ``LinkError``.
         """
         start = time.perf_counter()
-        announced_nbytes = self._announce(tensor.numel(), resources)
+        announced_nbytes = self._announce(tensor.numel(), framer, resources)
         self._link.all_reduce(tensor, resources.timeout_s)
         spent_s = time.perf_counter() - start
         nbytes = round(backend.nbytes(self._link.world, FLOAT_NBYTES * tensor.numel()))
@@ -112,13 +113,13 @@ class NativeReducer:
             wait_s=spent_s, raw_nbytes=nbytes, wire_nbytes=nbytes + announced_nbytes, frames=1
         )
 
-    def _announce(self, count: int, resources: CodecResources) -> int:
+    def _announce(self, count: int, framer: Framer, resources: StreamResources) -> int:
         """Send the next rank a frame that has a count but no values, and return the bytes sent.
 
         Raises ``FrameError`` unless the previous rank announces the same count.
         """
         link, count = self._link, count % _COUNTS
-        framer, flags, timeout_s = resources.framer, resources.flags, resources.timeout_s
+        flags, timeout_s = resources.flags, resources.timeout_s
         after, before = (link.rank + 1) % link.world, (link.rank - 1) % link.world
         buffer = resources.incoming.take()
         receiving = link.irecv(before, buffer)

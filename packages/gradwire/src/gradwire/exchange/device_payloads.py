@@ -7,11 +7,14 @@ that it decodes. Forwarded payloads don't need the device.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 import torch
 
 from gradwire.collectives.frame_order import Action, Do
 from gradwire.devices import device_of
 from gradwire.exchange.on_device import DeviceFeedback
+from gradwire.exchange.walk import RunPart
 from gradwire.gpu.chunks import Decoding
 from gradwire.gpu.table import STATUS_NBYTES
 
@@ -34,48 +37,51 @@ class DevicePayloads:
         The index of the action whose kernels are being queued or awaited; after an error, of the failed one.
     """
 
-    def __init__(
-        self, feedback: DeviceFeedback, tensor: torch.Tensor, actions: list[Action], ranks: int
-    ) -> None:
+    def __init__(self, parts: Sequence[RunPart], actions: list[Action], ranks: int) -> None:
         self.crossed_nbytes = 0
         self.action: int | None = None
-        self._feedback, self._tensor, self._actions, self._ranks = feedback, tensor, actions, ranks
+        self._parts, self._actions, self._ranks = parts, actions, ranks
         self._sent: int | None = None
         self._decodings: list[tuple[int, Decoding]] = []
 
     def encode(self, number: int, memory: memoryview) -> int:
         """Encode a segment to ``memory``, and return the payload's size. Raises ``PayloadError``."""
-        elements = self._begin(number)
-        payload = self._feedback.encode(elements, _bytes_of(memory))
+        feedback, elements = self._begin(number)
+        payload = feedback.encode(elements, _bytes_of(memory))
         self._check()
         self._sent, self.action = number, None
         return payload.numel()
 
     def take(self, number: int, memory: memoryview) -> None:
         """Queue the decoding of a received payload. Raises ``PayloadError`` for a wrong length."""
-        elements, payload = self._begin(number), _bytes_of(memory)
+        (feedback, elements), payload = self._begin(number), _bytes_of(memory)
         action = self._actions[number]
         self.crossed_nbytes += payload.numel() + STATUS_NBYTES
-        decoding = self._feedback.queue_decode(payload, elements, add=action.do is Do.ADD)
+        decoding = feedback.queue_decode(payload, elements, add=action.do is Do.ADD)
         self._decodings.append((number, decoding))
         if action.do is Do.STORE:
-            self._feedback.finished(elements, action.segment.start, self._ranks)
+            feedback.finished(elements, action.segment.start, self._ranks)
         self.action = None
 
     def finish(self) -> None:
         """Wait for the remaining decodings. Raises ``PayloadError``."""
         self._finish_sent()
         if self._decodings:
-            device_of(self._tensor).event().wait()
+            device_of(self._parts[0].tensor).event().wait()
             self._check()
         self.action = None
 
-    def _begin(self, number: int) -> torch.Tensor:
-        """Return an action's segment, after the kernels of the previous one."""
+    def _begin(self, number: int) -> tuple[DeviceFeedback, torch.Tensor]:
+        """Return the error feedback and the segment of an action, after the kernels of the previous one."""
         self._finish_sent()
         self.action = number
+        return self._of(number)
+
+    def _of(self, number: int) -> tuple[DeviceFeedback, torch.Tensor]:
         segment = self._actions[number].segment
-        return self._tensor[segment.start : segment.stop]
+        part = self._parts[segment.part]
+        assert isinstance(part.feedback, DeviceFeedback)
+        return part.feedback, part.tensor[segment.start : segment.stop]
 
     def _finish_sent(self) -> None:
         """Queue the error feedback of the segment that was sent last, whose frame is now in flight."""
@@ -83,12 +89,11 @@ class DevicePayloads:
         if number is None:
             return
         self.action = number
-        segment = self._actions[number].segment
-        elements = self._tensor[segment.start : segment.stop]
-        if self._actions[number].do is Do.SEND_PARTIAL:
-            self._feedback.sent(_ON_DEVICE, elements, segment.start)
+        (feedback, elements), action = self._of(number), self._actions[number]
+        if action.do is Do.SEND_PARTIAL:
+            feedback.sent(_ON_DEVICE, elements, action.segment.start)
         else:
-            self._feedback.published(_ON_DEVICE, elements, segment.start, self._ranks)
+            feedback.published(_ON_DEVICE, elements, action.segment.start, self._ranks)
 
     def _check(self) -> None:
         """Check the queued decodings, all of which are complete."""

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import os
 import weakref
-from collections.abc import Iterator
-from dataclasses import dataclass, field
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass
 from functools import lru_cache
 from time import perf_counter
 from typing import NoReturn
@@ -18,6 +18,7 @@ from gradwire._native.engine import (
     NativeCopies,
     NativeErrors,
     NativeFormat,
+    NativePart,
     NativeState,
     Result,
     Status,
@@ -29,10 +30,7 @@ from gradwire.collectives.frame_order import Action, Do, Segment
 from gradwire.costs import ExchangeCost
 from gradwire.errors import ExchangeError, LinkError, LinkTimeoutError, SpecError
 from gradwire.exchange.device_payloads import DevicePayloads
-from gradwire.exchange.feedback import ErrorFeedback
-from gradwire.exchange.on_device import DeviceFeedback
-from gradwire.exchange.views import SegmentCopies
-from gradwire.exchange.walk import CodecResources
+from gradwire.exchange.walk import RunPart, StreamResources, raw_nbytes
 from gradwire.links.base import Link, Receiving
 from gradwire.links.channel import Channel, Operation
 from gradwire.links.sockets import SocketLink
@@ -51,29 +49,31 @@ _CODECS = "gradwire.codecs."
 class NativeOrder:
     """A rank's frame order as data for the engine.
 
-    ``finished`` has the ranges of the bucket whose sums this rank finishes, and ``encoded`` the ranges that
-    it encodes.
+    For each part of the bucket, ``finished`` has the ranges whose sums this rank finishes, and ``encoded``
+    the ranges that it encodes.
     """
 
     actions: list[Action]
     native: NativeActions
-    finished: list[tuple[int, int]] = field(default_factory=list)
-    encoded: list[tuple[int, int]] = field(default_factory=list)
+    finished: list[list[tuple[int, int]]]
+    encoded: list[list[tuple[int, int]]]
 
 
-def native_order(actions: list[Action], segment_count: int) -> NativeOrder:
-    """Return a frame order as data for the engine."""
+def native_order(actions: list[Action], parts: int, segment_count: int) -> NativeOrder:
+    """Return a frame order of ``parts`` parts as data for the engine."""
     numbers = dict[Segment, int]()
-    rows, finished, encoded = [], [], []
+    finished = [list[tuple[int, int]]() for _ in range(parts)]
+    encoded = [list[tuple[int, int]]() for _ in range(parts)]
+    rows = []
     for each in actions:
         segment, do = each.segment, each.do
         number = numbers.setdefault(segment, len(numbers))
         extent = segment.start, segment.stop
-        rows.append((_CODES[do], each.peer, *extent, each.keep, each.step, each.place, number))
+        rows.append((_CODES[do], each.peer, *extent, each.keep, each.step, each.place, number, segment.part))
         if do in (Do.PUBLISH, Do.STORE):
-            finished.append(extent)
+            finished[segment.part].append(extent)
         if do in (Do.PUBLISH, Do.SEND_PARTIAL):
-            encoded.append(extent)
+            encoded[segment.part].append(extent)
     table = torch.tensor(rows, dtype=torch.int64, device="cpu")
     return NativeOrder(actions, NativeActions(table, len(numbers), segment_count), finished, encoded)
 
@@ -86,13 +86,26 @@ def _format_of(codec: NativeCodec) -> NativeFormat:
     return NativeFormat(name, params, of_sums.compiled[1], codec.wire_id, codec.fingerprint, codec.EXACT)
 
 
-def lend(link: Link, codec: Codec) -> list[tuple[Channel, NativeState]] | None:
+def _native_part(part: RunPart) -> NativePart:
+    codec, errors, copies = part.framer.codec, part.feedback.receivers, part.copies
+    assert isinstance(codec, NativeCodec)
+    return NativePart(
+        part.tensor,
+        _format_of(codec),
+        None if errors is None else NativeErrors(*errors),
+        None if copies is None else NativeCopies(*copies.table),
+    )
+
+
+def lend(link: Link, codecs: Iterable[Codec]) -> list[tuple[Channel, NativeState]] | None:
     """Return the link's connections for an ``EngineRun``, or None if the engine can't run the exchange.
 
-    It needs plain TCP connections and a compiled codec. Raises ``SpecError`` for an invalid
+    It needs plain TCP connections and compiled codecs. Raises ``SpecError`` for an invalid
     ``GRADWIRE_ENGINE``.
     """
-    is_served = isinstance(codec, NativeCodec) and type(codec).__module__.startswith(_CODECS)
+    is_served = all(
+        isinstance(each, NativeCodec) and type(each).__module__.startswith(_CODECS) for each in codecs
+    )
     if not (isinstance(link, SocketLink) and is_served and _is_native(os.environ.get(VARIABLE, "native"))):
         return None
     return link.lend()
@@ -117,18 +130,16 @@ class EngineRun:
 
     def __init__(
         self,
-        resources: CodecResources,
+        resources: StreamResources,
         connections: list[tuple[Channel, NativeState]],
-        tensor: torch.Tensor,
+        parts: Sequence[RunPart],
         order: NativeOrder,
-        feedback: ErrorFeedback,
-        copies: SegmentCopies | None,
     ) -> None:
-        self._resources, self._connections, self._order = resources, connections, order
-        self._tensor, self._feedback, self._copies = tensor, feedback, copies
+        self._resources, self._connections = resources, connections
+        self._parts, self._order = parts, order
         self._payloads: DevicePayloads | None = None
-        if isinstance(feedback, DeviceFeedback):
-            self._payloads = DevicePayloads(feedback, tensor, order.actions, self._ranks)
+        if all(part.feedback.ON_DEVICE for part in parts):
+            self._payloads = DevicePayloads(parts, order.actions, self._ranks)
         self.action: Action | None = None
         self.posted: list[tuple[int, Receiving]] = []
 
@@ -136,7 +147,8 @@ class EngineRun:
         """Run the whole schedule and return its cost; after an error, ``action`` is the failed one."""
         result, is_returned = None, False
         try:
-            self._feedback.begin(self._tensor)
+            for part in self._parts:
+                part.feedback.begin(part.tensor)
             result = self._run()
         finally:
             try:
@@ -145,11 +157,16 @@ class EngineRun:
             finally:
                 if not is_returned:
                     reclaim(self._link)
-        self._feedback.ran(self._order.finished, self._order.encoded, result.finite, result.lost_finite)
+        order = self._order
+        for part, (finite, lost_finite, _), finished, encoded in zip(
+            self._parts, result.parts, order.finished, order.encoded, strict=True
+        ):
+            part.feedback.ran(finished, encoded, finite, lost_finite)
         if result.status != Status.DONE:
             self._raise(result)
         encode_s, decode_s, wait_s = result.seconds
-        cost = ExchangeCost(encode_s, decode_s, 0.0, wait_s, *result.sizes)
+        raw = raw_nbytes(self._parts, [sent_nbytes for *_, sent_nbytes in result.parts])
+        cost = ExchangeCost(encode_s, decode_s, 0.0, wait_s, raw, *result.sizes)
         self._commit(cost)
         return cost
 
@@ -157,14 +174,17 @@ class EngineRun:
         """Finish the bucket, and store the encoding error."""
         payloads = self._payloads
         if payloads is None:
-            self._feedback.commit()
+            for part in self._parts:
+                part.feedback.commit()
             return
         start = perf_counter()
         self._finish_on_device(payloads)
         self.action = self._order.actions[-1]
-        self._feedback.commit()
+        for part in self._parts:
+            part.feedback.commit()
         cost.decode_s += perf_counter() - start
-        cost.device_nbytes = payloads.crossed_nbytes + self._feedback.crossed_nbytes
+        crossed_nbytes = sum(part.feedback.crossed_nbytes for part in self._parts)
+        cost.device_nbytes = payloads.crossed_nbytes + crossed_nbytes
 
     def _finish_on_device(self, payloads: DevicePayloads) -> None:
         try:
@@ -180,18 +200,14 @@ class EngineRun:
             (each.peer, *state, sent.peek(each.peer), received.peek(each.peer))
             for each, state in self._connections
         ]
-        codec, activity, errors = resources.framer.codec, link.activity, self._feedback.receivers
-        assert isinstance(codec, NativeCodec)
+        activity = link.activity
         return run(
             _engine_of(link),
             peers,
             self._order.native,
-            self._tensor,
-            _format_of(codec),
+            [_native_part(part) for part in self._parts],
             flags=resources.flags,
             ranks=self._ranks,
-            errors=None if errors is None else NativeErrors(*errors),
-            copies=None if self._copies is None else NativeCopies(*self._copies.table),
             device=self._payloads,
             timeout_s=resources.timeout_s,
             times=(activity.moved_at, activity.heard_at, activity.sent_at),
@@ -245,8 +261,9 @@ class EngineRun:
             raise LinkError(f"{what}: {channel.reason_of(result.error, result.announced)}")
         frame, count = frame_of(result.refused), action.segment.stop - action.segment.start
         sequence = (resources.received.peek(action.peer) - 1) % SEQUENCES
-        payload = resources.framer.open(frame, count, sequence, resources.flags)
-        resources.framer.codec.decode(payload, torch.empty(count, dtype=torch.float32, device="cpu"))
+        framer = self._parts[action.segment.part].framer
+        payload = framer.open(frame, count, sequence, resources.flags)
+        framer.codec.decode(payload, torch.empty(count, dtype=torch.float32, device="cpu"))
         raise ExchangeError(
             "expected a frame that the native engine can read, got one that only Python reads; set "
             "GRADWIRE_ENGINE=python"

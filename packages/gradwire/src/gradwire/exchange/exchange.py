@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import threading
 import time
+from collections.abc import Sequence
 from dataclasses import replace
 from functools import lru_cache
 
@@ -14,17 +15,18 @@ from gradwire.codecs import Codec, Identity
 from gradwire.codecs.base import check_chunk
 from gradwire.collectives.frame_order import AHEAD, Action, frame_order
 from gradwire.costs import ExchangeCost
-from gradwire.devices import CPU, Staged, device_of, on_host
+from gradwire.devices import CPU, Staged, device_of
 from gradwire.errors import ExchangeError, FrameError, LinkError, PayloadError, SpecError
 from gradwire.exchange.backend import NativeAllReduce, NativeReducer, in_words
 from gradwire.exchange.engine import EngineRun, NativeOrder, forget_engine, lend, native_order, reclaim
-from gradwire.exchange.feedback import ErrorFeedback, FeedbackFactory, Residual, check_residual
+from gradwire.exchange.feedback import ErrorFeedback, FeedbackFactory, Residual
 from gradwire.exchange.frames import Buffers, Framer, Transport, incoming_buffers
-from gradwire.exchange.norms import Norms, check_norms
+from gradwire.exchange.norms import Norms
 from gradwire.exchange.on_device import DeviceFeedback
 from gradwire.exchange.request import BucketRequest, Half
-from gradwire.exchange.views import CodecPart, SegmentCopies
-from gradwire.exchange.walk import CodecResources, ScheduleRun
+from gradwire.exchange.values import CodecValues, copied, joined
+from gradwire.exchange.views import CodecPart
+from gradwire.exchange.walk import RunPart, ScheduleRun, StreamResources
 from gradwire.links.base import Link
 from gradwire.plan import Plan
 from gradwire.wire import AVERAGE, OutOfStepError, Sequences, flags_of
@@ -146,26 +148,22 @@ class Exchange:
     def run(self, tensor: torch.Tensor, request: BucketRequest) -> ExchangeCost:
         """Exchange one bucket in place, and return the cost.
 
-        The parameters in ``request.views`` are exchanged separately for each codec, in the order of the
-        codecs' first parameters. Raises ``TensorError`` before anything is sent or changed, and
-        ``ExchangeError`` if a peer fails or disagrees.
+        The parameters in ``request.views`` are sent in frames of their codecs, in one run: each step of the
+        schedule moves one chunk of every codec's values. Raises ``TensorError`` before anything is sent or
+        changed, and ``ExchangeError`` if a peer fails or disagrees.
         """
         check_chunk(tensor, "tensor", on_cuda=True)
         if request.views is None:
-            return self._run(tensor, request)
-        residual, total = request.residual, ExchangeCost()
-        if isinstance(residual, Residual):
-            residual.replaced = residual.finite = True
-        is_plain = request.half is Half.ALL_REDUCE and residual is None and request.norms is None
-        for part in request.views.parts:
-            alone = replace(request, codec=part.codec, views=None)
-            if is_plain and not part.is_in_place and device_of(tensor) is CPU:
-                values = self._scratch(part.borders[-1])
-                cost = self._run(values, alone, SegmentCopies(tensor, values, part))
-            else:
-                cost = self._run_part(tensor, alone, part)
-            cost.raw_nbytes *= part.filled  # excluding the zeros between parameters
-            total += cost
+            codec = self.plan.encoding if request.codec is None else request.codec
+            return self._run([CodecValues(codec, tensor, request.residual, request.norms)], request)
+        if isinstance(request.residual, Residual):
+            request.residual.replaced = request.residual.finite = True
+        parts = request.views.parts
+        if self._reducer is None:
+            return self._run_parts(tensor, request, parts)
+        total = ExchangeCost()
+        for part in parts:  # the transport sums one tensor at a time
+            total += self._run_parts(tensor, request, [part])
         total.nonfinite = min(total.nonfinite, 1)
         return total
 
@@ -203,49 +201,47 @@ class Exchange:
                 self._memory = torch.empty(count, dtype=torch.float32, device="cpu")
         return self._memory[:count]
 
-    def _run_part(self, tensor: torch.Tensor, request: BucketRequest, part: CodecPart) -> ExchangeCost:
-        """Exchange one codec's parameters, which are all copied together before the run starts."""
-        values, residual = part.joined(tensor), part.joined_residual(request.residual)
-        norms = None if request.norms is None else Norms(part.borders)
-        if norms is not None and part.codec.EXACT:  # a run with an exact codec measures nothing
-            norms.add_own(on_host(values))
-        measured = None if part.codec.EXACT else norms
-        cost = self._run(values, replace(request, residual=residual, norms=measured))
-        part.put(tensor, values)
-        part.put_residual(request.residual, residual)
-        if request.norms is not None and norms is not None:
-            request.norms.sums[:, list(part.numbers)] = norms.sums
+    def _run_parts(
+        self, tensor: torch.Tensor, request: BucketRequest, parts: Sequence[CodecPart]
+    ) -> ExchangeCost:
+        """Exchange the parameters of several codecs in one run.
+
+        A run without residual and norms copies parameters segment by segment; other runs copy them first.
+        """
+        has_extras = request.residual is not None or request.norms is not None
+        if request.half is Half.ALL_REDUCE and not has_extras and device_of(tensor) is CPU:
+            counts = [0 if part.is_in_place else part.borders[-1] for part in parts]
+            memory = torch.split(self._scratch(sum(counts)), counts)
+            pairs = zip(parts, memory, strict=True)
+            return self._run([copied(tensor, part, own) for part, own in pairs], request)
+        values = [joined(tensor, request, part) for part in parts]
+        cost = self._run(values, request)
+        for part, own in zip(parts, values, strict=True):
+            part.put(tensor, own.tensor)
+            part.put_residual(request.residual, own.residual)
+            if request.norms is not None and own.ranges is not None:
+                request.norms.sums[:, list(part.numbers)] = own.ranges.sums
         return cost
 
-    def _run(
-        self, tensor: torch.Tensor, request: BucketRequest, copies: SegmentCopies | None = None
-    ) -> ExchangeCost:
-        """Exchange ``tensor`` with one codec; ``copies`` moves values to it and back, on the host."""
-        codec = self.plan.encoding if request.codec is None else request.codec
-        residual = request.residual
-        lost = residual.lost if isinstance(residual, Residual) else residual
-        if lost is not None:
-            check_residual(lost, tensor)
-        if request.norms is not None:
-            check_norms(request.norms, tensor)
-        device = device_of(tensor)
-        is_here, is_beside = device is CPU, lost is None or device_of(lost) is device
-        if not (is_here or (codec.ON_CUDA and is_beside and self._reducer is None)):
-            return self._run_on_host(tensor, request)
+    def _run(self, parts: Sequence[CodecValues], request: BucketRequest) -> ExchangeCost:
+        """Exchange the values of each codec, together."""
+        for each in parts:
+            each.check()
+        if any(each.needs_host or (not each.is_here and self._reducer is not None) for each in parts):
+            return self._run_on_host(parts, request)
         if not self._at_work.acquire(blocking=False):
             own = self.link.name_of(self.link.rank)
             raise ExchangeError(f"{own}: another thread is using this exchange; use one thread at a time")
         try:
             self.transport.check()
             start = time.perf_counter()
-            tensor = tensor.detach()
-            feedback, resources = self._feedback_of(codec, tensor, request), self._lend(codec, request)
+            lent, resources = self._lend(parts), self._resources(request)
             reducer = self._reducer if request.half is Half.ALL_REDUCE else None
-            if reducer is not None and reducer.takes(codec, tensor.numel()):
-                return self._sum_by_transport(reducer, tensor, feedback, resources, copies)
+            if reducer is not None and reducer.takes(parts[0].codec, parts[0].tensor.numel()):
+                return self._sum_by_transport(reducer, lent[0], resources)
             run = None
             try:
-                run = self._scheduled(resources, tensor, request.half, feedback, copies)
+                run = self._scheduled(resources, lent, request.half)
                 accounting = run.run()
             except BaseException as error:
                 reclaim(self.link)
@@ -253,71 +249,76 @@ class Exchange:
                     raise
                 self._fail(self._describe(request.half, run, error), error)
                 raise
-            accounting.nonfinite = int(not feedback.finite)
+            accounting.nonfinite = int(not all(part.feedback.finite for part in lent))
             accounting.took(time.perf_counter() - start)
             return accounting
         finally:
             self._at_work.release()
 
     def _scheduled(
-        self,
-        resources: CodecResources,
-        tensor: torch.Tensor,
-        half: Half,
-        feedback: ErrorFeedback,
-        copies: SegmentCopies | None,
+        self, resources: StreamResources, parts: Sequence[RunPart], half: Half
     ) -> ScheduleRun | EngineRun:
-        """Return the run of a bucket: by the native engine if it serves the link and the codec."""
+        """Return the run of a bucket: by the native engine if it serves the link and the codecs."""
         place = self.plan.algorithm, half, self.link.rank, self.link.world
-        order = _native_order(*place, tensor.numel(), self._segment_count)
-        connections = lend(self.link, resources.framer.codec)
+        counts = tuple(part.tensor.numel() for part in parts)
+        order = _native_order(*place, counts, self._segment_count)
+        connections = lend(self.link, (part.framer.codec for part in parts))
         if connections is None:
-            return ScheduleRun(resources, tensor, order.actions, feedback, copies)
-        return EngineRun(resources, connections, tensor, order, feedback, copies)
+            return ScheduleRun(resources, parts, order.actions)
+        return EngineRun(resources, connections, parts, order)
 
-    def _feedback_of(self, codec: Codec, tensor: torch.Tensor, request: BucketRequest) -> ErrorFeedback:
-        """Return the error feedback of one run."""
-        residual = request.residual
-        if device_of(tensor) is CPU:
-            return self._feedback.of(codec, residual, request.norms)
+    def _lend(self, values: Sequence[CodecValues]) -> list[RunPart]:
+        """Return the parts of one run, with the exchange's framers and memory."""
+        parts, start = list[RunPart](), 0
+        for each in values:
+            if each.codec not in self._framers:
+                self._framers[each.codec] = Framer(each.codec, self._segment_count, self._outgoing)
+            tensor = each.tensor.detach()
+            feedback = self._feedback_of(each, tensor, start)
+            parts.append(RunPart(tensor, self._framers[each.codec], feedback, each.copies, each.filled))
+            start += tensor.numel()
+        return parts
+
+    def _feedback_of(self, values: CodecValues, tensor: torch.Tensor, start: int) -> ErrorFeedback:
+        """Return the error feedback of one run, whose bucket has ``start`` values before these."""
+        residual = values.residual
+        if values.is_here:
+            return self._feedback.of(values.codec, residual, values.norms, start)
         assert not isinstance(residual, Residual), "a Residual is on the host"
-        return DeviceFeedback(codec, tensor, None if residual is None else residual.detach(), request.norms)
+        own = None if residual is None else residual.detach()
+        return DeviceFeedback(values.codec, tensor, own, values.norms)
 
-    def _run_on_host(self, tensor: torch.Tensor, request: BucketRequest) -> ExchangeCost:
-        """Exchange a host copy of a bucket on a device, for a request that needs the host."""
-        start, staged = time.perf_counter(), Staged(tensor)
-        accounting = self._run(staged.floats(), request)
-        staged.store().order()
-        device_of(tensor).event().wait()
-        accounting.device_nbytes += staged.crossing_nbytes
+    def _run_on_host(self, parts: Sequence[CodecValues], request: BucketRequest) -> ExchangeCost:
+        """Exchange host copies of values on a device, for a request that needs the host."""
+        start, staged = time.perf_counter(), [Staged(each.tensor) for each in parts]
+        pairs = zip(parts, staged, strict=True)
+        accounting = self._run([replace(each, tensor=copy.floats()) for each, copy in pairs], request)
+        for copy in staged:
+            copy.store().order()
+            accounting.device_nbytes += copy.crossing_nbytes
+        device_of(parts[0].tensor).event().wait()
         accounting.took(time.perf_counter() - start)
         return accounting
 
-    def _lend(self, codec: Codec, request: BucketRequest) -> CodecResources:
-        """Return the exchange's resources for one run with this codec."""
-        if codec not in self._framers:
-            self._framers[codec] = Framer(codec, self._segment_count, self._outgoing)
+    def _resources(self, request: BucketRequest) -> StreamResources:
+        """Return the exchange's resources for one run."""
         flags = flags_of(self.link.step)
         if request.average and request.half is Half.ALL_REDUCE:
             flags |= AVERAGE
         timeout_s = self.link.timeout_s if request.timeout_s is None else request.timeout_s
         buffers = self._incoming, self._sent, self._received
-        return CodecResources(self.link, self._framers[codec], *buffers, flags, timeout_s)
+        return StreamResources(self.link, *buffers, flags, timeout_s)
 
     def _sum_by_transport(
-        self,
-        reducer: NativeReducer,
-        tensor: torch.Tensor,
-        feedback: ErrorFeedback,
-        resources: CodecResources,
-        copies: SegmentCopies | None,
+        self, reducer: NativeReducer, part: RunPart, resources: StreamResources
     ) -> ExchangeCost:
         """Sum an uncompressed bucket by the transport's native all-reduce."""
+        tensor, feedback, copies = part.tensor, part.feedback, part.copies
         if copies is not None:
             copies.load(0, tensor.numel())
         feedback.begin(tensor)
         try:
-            accounting = reducer.run(tensor, resources)
+            accounting = reducer.run(tensor, part.framer, resources)
         except BaseException as error:
             self._fail(self._reason(error), error)
             raise
@@ -328,6 +329,7 @@ class Exchange:
         if copies is not None:
             copies.store(0, tensor.numel())
         accounting.nonfinite = int(not feedback.finite)
+        accounting.raw_nbytes *= part.filled
         return accounting
 
     def _fail(self, failure: str, error: BaseException) -> None:
@@ -366,8 +368,9 @@ class Exchange:
 
 @lru_cache(maxsize=256)
 def _native_order(
-    algorithm: str, half: Half, rank: int, world: int, n: int, segment_count: int
+    algorithm: str, half: Half, rank: int, world: int, counts: tuple[int, ...], segment_count: int
 ) -> NativeOrder:
     chosen = collectives.get(algorithm)
     steps = getattr(chosen, half.value)(rank, world)
-    return native_order(frame_order(steps, n, chosen.chunks(world), segment_count, AHEAD), segment_count)
+    actions = frame_order(steps, counts, chosen.chunks(world), segment_count, AHEAD)
+    return native_order(actions, len(counts), segment_count)

@@ -281,22 +281,26 @@ class FeedbackFactory:
         self._memory = torch.empty(0, dtype=torch.float32, device="cpu")
 
     def of(
-        self, codec: Codec, residual: torch.Tensor | Residual | None, norms: Norms | None
+        self,
+        codec: Codec,
+        residual: torch.Tensor | Residual | None,
+        norms: Norms | None,
+        start: int = 0,
     ) -> ErrorFeedback:
-        """Return the error feedback of a run with this codec."""
+        """Return the error feedback for a run's values with this codec, of which ``start`` values precede."""
         if norms is not None:
             norms.clear()
         if residual is not None:
-            return HostFeedback(codec, self._prepared(residual), norms)
+            return HostFeedback(codec, self._prepared(residual, start), norms)
         return ErrorFeedback(codec) if norms is None or codec.EXACT else MeasuredFeedback(codec, norms)
 
-    def _prepared(self, residual: torch.Tensor | Residual) -> Residual:
+    def _prepared(self, residual: torch.Tensor | Residual, start: int) -> Residual:
         if isinstance(residual, Residual):
             return residual
-        count = residual.numel()
-        if self._memory.numel() < count:
-            self._memory = torch.empty(count, dtype=torch.float32, device="cpu")
-        return Residual([residual.detach()], self._memory[:count])
+        stop = start + residual.numel()
+        if self._memory.numel() < stop:
+            self._memory = torch.empty(stop, dtype=torch.float32, device="cpu")
+        return Residual([residual.detach()], self._memory[start:stop])
 
 
 def gaps(noted: list[tuple[int, int]], count: int) -> Iterator[tuple[int, int]]:

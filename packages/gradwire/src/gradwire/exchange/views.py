@@ -1,8 +1,8 @@
 """The layout of a bucket's parameters for the exchange: grouped by codec, contiguous or aligned to blocks.
 
 Parameters of one codec may be separate in the bucket, so they are copied to one tensor, and back after the
-exchange. The copies take less time than the latency of one more exchange per parameter. A run without
-residual and norms copies segment by segment.
+exchange. The copies take less time than frames for each parameter. A run without residual and norms copies
+segment by segment.
 
 A codec's block has one scale. If a block spans two parameters, and the values of one are a thousand times
 smaller, they are rounded to 0. So each parameter starts a new block, unless that needs much padding.

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections import deque
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from time import perf_counter
 from typing import Generic, NamedTuple, Protocol, TypeVar
@@ -27,17 +27,46 @@ from gradwire.wire import AVERAGE, HEADER_NBYTES, Sequences
 
 
 @dataclass(frozen=True, slots=True)
-class CodecResources:
-    """The resources of one stream: link, codec, buffers, sequence numbers, and timeout."""
+class StreamResources:
+    """The resources of one stream: link, buffers, sequence numbers, and timeout."""
 
     link: Link
-    framer: Framer
     incoming: Buffers
     sent: Sequences
     received: Sequences
     flags: int
     timeout_s: float
     keepalive: bool = True  # other ranks' traffic counts as progress, because all ranks stop if one does
+
+
+@dataclass(frozen=True, slots=True)
+class RunPart:
+    """The values of a run that have one codec.
+
+    Attributes
+    ----------
+    tensor
+        The values, 1-D float32, changed in place.
+    framer
+        The encoder of the values' segments.
+    feedback
+        The error feedback of the run.
+    copies
+        The copies between the bucket and ``tensor``; None without copies.
+    filled
+        The fraction of ``tensor`` that isn't padding.
+    """
+
+    tensor: torch.Tensor
+    framer: Framer
+    feedback: ErrorFeedback
+    copies: SegmentCopies | None = None
+    filled: float = 1
+
+
+def raw_nbytes(parts: Sequence[RunPart], sent_nbytes: Sequence[int]) -> float:
+    """Return the bytes of floats that were sent, without padding, from those of each part with padding."""
+    return sum(nbytes * part.filled for part, nbytes in zip(parts, sent_nbytes, strict=True))
 
 
 class SchedulePosition(Protocol):
@@ -80,7 +109,7 @@ class FrameStream(Generic[P]):
         The frame to name in errors: the current one, or the one being waited for.
     """
 
-    _resources: CodecResources
+    _resources: StreamResources
     accounting: ExchangeCost = field(default_factory=ExchangeCost)
     place: P | None = None
     _expected: Iterator[P] = field(default_factory=lambda: iter(()))
@@ -129,7 +158,7 @@ class FrameStream(Generic[P]):
             self.accounting.scales += Scales.of(exponent)
         return outgoing
 
-    def send(self, place: P, outgoing: Outgoing, raw_nbytes: int = 0) -> None:
+    def send(self, place: P, outgoing: Outgoing, raw_nbytes: float = 0) -> None:
         """Start to send a frame, which encodes ``raw_nbytes`` of floats."""
         while len(self._in_flight) >= AHEAD and self._in_flight[0][0].order <= self._posted_up_to:
             self._retire()
@@ -182,17 +211,14 @@ class ScheduleRun:
 
     def __init__(
         self,
-        resources: CodecResources,
-        tensor: torch.Tensor,
+        resources: StreamResources,
+        parts: Sequence[RunPart],
         actions: list[Action],
-        feedback: ErrorFeedback,
-        copies: SegmentCopies | None = None,
     ) -> None:
         self._resources = resources
-        self._tensor = tensor
+        self._parts = parts
         self._actions = actions
-        self._feedback = feedback
-        self._copies = copies
+        self._sent_nbytes = [0] * len(parts)
         self._ranks = resources.link.world if resources.flags & AVERAGE else 1  # the divisor of a sum
         self._stream = FrameStream[Action](resources)
         self._accounting = self._stream.accounting
@@ -211,46 +237,50 @@ class ScheduleRun:
     def run(self) -> ExchangeCost:
         """Run the whole schedule and return its cost. After an error, ``action`` is the failed action."""
         start = perf_counter()
-        self._feedback.begin(self._tensor)
+        for part in self._parts:
+            part.feedback.begin(part.tensor)
         self._accounting.encode_s += perf_counter() - start
         self._stream.expect(action for action in self._actions if action.receives)
         for action in self._actions:
             self._stream.place = action
-            elements = self._tensor[action.segment.start : action.segment.stop]
-            if self._copies is not None:
-                self._copies.load(action.segment.start, action.segment.stop)
+            part = self._parts[action.segment.part]
+            elements = part.tensor[action.segment.start : action.segment.stop]
+            if part.copies is not None:
+                part.copies.load(action.segment.start, action.segment.stop)
             if action.receives:
-                self._take_in(
-                    action, elements, self._stream.receive(self._resources.framer, elements.numel())
-                )
+                self._take_in(action, part, elements, self._stream.receive(part.framer, elements.numel()))
             else:
                 is_forward = action.do is Do.FORWARD
-                outgoing = self._forwarded(action) if is_forward else self._encoded(action, elements)
-                self._stream.send(action, outgoing, elements.nbytes)
+                outgoing = self._forwarded(action) if is_forward else self._encoded(action, part, elements)
+                self._stream.send(action, outgoing)
+                self._sent_nbytes[action.segment.part] += elements.nbytes
                 start = perf_counter()
-                self._sent(action, outgoing, elements)
+                self._sent(action, part, outgoing, elements)
                 self._accounting.decode_s += perf_counter() - start
         self._stream.flush()
         start = perf_counter()
         if self._resources.link.world == 1:
             self._finish_alone()
-        self._feedback.commit()
-        self._accounting.device_nbytes += self._feedback.crossed_nbytes
+        for part in self._parts:
+            part.feedback.commit()
+            self._accounting.device_nbytes += part.feedback.crossed_nbytes
+        self._accounting.raw_nbytes = raw_nbytes(self._parts, self._sent_nbytes)
         self._accounting.decode_s += perf_counter() - start
         return self._accounting
 
     def _finish_alone(self) -> None:
         """Finish the bucket of a rank without peers, whose schedule has no steps."""
-        if self._copies is not None:
-            self._copies.load(0, self._tensor.numel())
-        self._feedback.finished(self._tensor, 0)
-        if self._copies is not None:
-            self._copies.store(0, self._tensor.numel())
+        for part in self._parts:
+            if part.copies is not None:
+                part.copies.load(0, part.tensor.numel())
+            part.feedback.finished(part.tensor, 0)
+            if part.copies is not None:
+                part.copies.store(0, part.tensor.numel())
 
-    def _encoded(self, action: Action, elements: torch.Tensor) -> Outgoing:
+    def _encoded(self, action: Action, part: RunPart, elements: torch.Tensor) -> Outgoing:
         finished = action.do is Do.PUBLISH
-        encode = self._feedback.encode_sum if finished else self._feedback.encode
-        outgoing = self._stream.encode(action, self._resources.framer, elements, encode)
+        encode = part.feedback.encode_sum if finished else part.feedback.encode
+        outgoing = self._stream.encode(action, part.framer, elements, encode)
         if finished and action.keep:
             self._kept[action.segment] = outgoing
         return outgoing
@@ -265,27 +295,27 @@ class ScheduleRun:
             renumber(outgoing, sequence)
         return outgoing
 
-    def _sent(self, action: Action, outgoing: Outgoing, elements: torch.Tensor) -> None:
+    def _sent(self, action: Action, part: RunPart, outgoing: Outgoing, elements: torch.Tensor) -> None:
         """Update the error feedback, and adopt decoded values, while the frame is in flight."""
         start, payload = action.segment.start, outgoing.frame[HEADER_NBYTES:]
         if action.do is Do.SEND_PARTIAL:
-            self._feedback.sent(payload, elements, start)
+            part.feedback.sent(payload, elements, start)
         elif action.do is Do.PUBLISH:
-            self._feedback.published(payload, elements, start, self._ranks)
-            if self._copies is not None:
-                self._copies.store(start, action.segment.stop)
+            part.feedback.published(payload, elements, start, self._ranks)
+            if part.copies is not None:
+                part.copies.store(start, action.segment.stop)
 
-    def _take_in(self, action: Action, elements: torch.Tensor, incoming: Incoming) -> None:
+    def _take_in(self, action: Action, part: RunPart, elements: torch.Tensor, incoming: Incoming) -> None:
         frame, payload, buffer, sequence = incoming
-        if self._feedback.ON_DEVICE:
+        if part.feedback.ON_DEVICE:
             self._accounting.device_nbytes += payload.numel() + STATUS_NBYTES
         start = perf_counter()
         if action.do is Do.ADD:
-            self._resources.framer.codec.decode_add(payload, elements)
+            part.framer.codec.decode_add(payload, elements)
         else:
-            self._feedback.received(payload, elements, action.segment.start, self._ranks)
-            if self._copies is not None:
-                self._copies.store(action.segment.start, action.segment.stop)
+            part.feedback.received(payload, elements, action.segment.start, self._ranks)
+            if part.copies is not None:
+                part.copies.store(action.segment.start, action.segment.stop)
         self._accounting.decode_s += perf_counter() - start
         if not action.keep:
             self._resources.incoming.give(buffer)
@@ -293,7 +323,7 @@ class ScheduleRun:
         frame = frame[: HEADER_NBYTES + payload.numel()]
         if frame.data_ptr() != buffer.data_ptr():
             frame = buffer[: frame.numel()].copy_(frame)
-        floats_nbytes = elements.nbytes if self._resources.framer.floats else 0
+        floats_nbytes = elements.nbytes if part.framer.floats else 0
         self._kept[action.segment] = Outgoing(
             frame, buffer, self._resources.incoming, sequence, floats_nbytes
         )

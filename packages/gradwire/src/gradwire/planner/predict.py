@@ -153,9 +153,9 @@ class Predictor:
         parts = self._parts(plan.bucket_nbytes)
         return self._prediction(plan, parts, self._times.least, is_bound=True).to_loss_s
 
-    def exchange_s(self, plan: Plan, count: int) -> float:
-        """Return the seconds of one exchange of ``count`` floats without other buckets."""
-        return self._times.terms(self._bucket_plan(plan), count).total_s
+    def work_s(self, plan: Plan, count: int) -> float:
+        """Return the seconds of work for the frames of ``count`` floats, without waits for the network."""
+        return self._times.terms(self._bucket_plan(plan), count).work_s
 
     def _bucket_plan(self, plan: Plan, lanes: int = 1) -> BucketPlan:
         found = replace(BucketPlan.of(plan), lanes=lanes)

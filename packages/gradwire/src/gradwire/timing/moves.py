@@ -38,7 +38,7 @@ def move_order(algorithm: str, half: str, rank: int, world: int, count: int, seg
     chosen = collectives.get(algorithm)
     steps: Callable[[int, int], Iterator[collectives.Step]] = getattr(chosen, half)
     chunks, numbers = chosen.chunks(world), dict[Segment, int]()
-    actions = frame_order(steps(rank, world), count, chunks, segment_count, AHEAD)
+    actions = frame_order(steps(rank, world), [count], chunks, segment_count, AHEAD)
     moves = [
         Move(
             each.peer,

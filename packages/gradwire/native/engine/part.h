@@ -1,0 +1,69 @@
+// The values of a run that have one codec: how they are encoded, measured, and copied.
+#pragma once
+
+#include <bit>
+#include <cstddef>
+#include <cstdint>
+
+#include "actions.h"
+#include "errors.h"
+#include "frame.h"
+#include "parameters.h"
+#include "gradwire/format.h"
+#include "gradwire/losses.h"
+
+namespace gradwire::engine {
+
+struct Codec {
+  const Format* format;
+  Params params;
+  Params of_sums;  // the parameters of the codec that encodes finished sums
+  std::uint8_t id;
+  std::uint32_t fingerprint;
+  bool exact;
+
+  // Whether payloads are the floats as they lie in memory.
+  bool is_plain() const {
+    const bool keeps_all = format == find_format("pack") && params.a == 32 && of_sums.a == 32;
+    return std::endian::native == std::endian::little && keeps_all && exact;
+  }
+};
+
+struct Part {
+  float* values;
+  Codec codec;
+  Errors errors;
+  Copies copies;
+
+  float* values_of(const Action& action) const { return values + action.start; }
+  std::size_t most_nbytes(std::size_t count) const { return codec.format->max_nbytes(count, codec.params); }
+
+  const Params& params_of(const Action& action) const {
+    return action.what == Do::publish ? codec.of_sums : codec.params;
+  }
+
+  // Returns whether an action replaces its segment with decoded values without measuring their error.
+  bool is_adopted(const Action& action) const {
+    return action.what == Do::publish && !codec.exact && !errors.are_measured();
+  }
+
+  Header header_of(const Action& action, std::uint16_t flags, std::uint32_t sequence) const {
+    return {codec.id, flags, static_cast<std::uint32_t>(action.count()), codec.fingerprint, sequence};
+  }
+
+  Payload payload_of(const Byte* frame, std::size_t nbytes) const {
+    return {*codec.format, codec.params, frame + kHeaderNbytes, nbytes};
+  }
+
+  // Copies a segment from the bucket.
+  void bring(const Action& action) const {
+    if (copies.bucket != nullptr) copies.bring(values, action.start, action.stop);
+  }
+
+  // Copies the final values of a segment to the bucket.
+  void take_back(const Action& action) const {
+    if (copies.bucket != nullptr) copies.take_back(values, action.start, action.stop);
+  }
+};
+
+}  // namespace gradwire::engine

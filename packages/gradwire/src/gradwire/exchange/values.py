@@ -1,0 +1,81 @@
+"""The values that an exchange sends with one codec: in their bucket, or copied from it."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import torch
+
+from gradwire.codecs import Codec
+from gradwire.devices import CPU, device_of, on_host
+from gradwire.exchange.feedback import Residual, check_residual
+from gradwire.exchange.norms import Norms, check_norms
+from gradwire.exchange.request import BucketRequest
+from gradwire.exchange.views import CodecPart, SegmentCopies
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class CodecValues:
+    """The values of a bucket that have one codec, with their parts of the request.
+
+    Attributes
+    ----------
+    codec, tensor
+        The codec, and the values: 1-D float32, changed in place.
+    residual, norms
+        The residual and the norms of the run; no norms for an exact codec, because a run measures nothing.
+    copies
+        The copies between the bucket and ``tensor`` during the run; None without copies.
+    ranges
+        The norms of the parameters, for the request; None if the request has none.
+    filled
+        The fraction of ``tensor`` that isn't padding.
+    """
+
+    codec: Codec
+    tensor: torch.Tensor
+    residual: torch.Tensor | Residual | None = None
+    norms: Norms | None = None
+    copies: SegmentCopies | None = None
+    ranges: Norms | None = None
+    filled: float = 1
+
+    @property
+    def is_here(self) -> bool:
+        """Whether the values are in host memory."""
+        return device_of(self.tensor) is CPU
+
+    @property
+    def needs_host(self) -> bool:
+        """Whether the values are on a device that can't encode them, or without their residual."""
+        lost = self._lost
+        is_beside = lost is None or device_of(lost) is device_of(self.tensor)
+        return not (self.is_here or (self.codec.ON_CUDA and is_beside))
+
+    def check(self) -> None:
+        """Raise ``TensorError`` if residual or norms don't match the values."""
+        if self._lost is not None:
+            check_residual(self._lost, self.tensor)
+        if self.norms is not None:
+            check_norms(self.norms, self.tensor)
+
+    @property
+    def _lost(self) -> torch.Tensor | None:
+        return self.residual.lost if isinstance(self.residual, Residual) else self.residual
+
+
+def copied(tensor: torch.Tensor, part: CodecPart, memory: torch.Tensor) -> CodecValues:
+    """Return a part's values, which are copied to ``memory`` and back during the run, unless in place."""
+    if part.is_in_place:
+        return CodecValues(part.codec, part.joined(tensor))
+    return CodecValues(part.codec, memory, copies=SegmentCopies(tensor, memory, part), filled=part.filled)
+
+
+def joined(tensor: torch.Tensor, request: BucketRequest, part: CodecPart) -> CodecValues:
+    """Return a part's values with its residual and norms, copied together unless they are in place."""
+    values, residual = part.joined(tensor), part.joined_residual(request.residual)
+    ranges = None if request.norms is None else Norms(part.borders)
+    if ranges is not None and part.codec.EXACT:
+        ranges.add_own(on_host(values))
+    norms = None if part.codec.EXACT else ranges
+    return CodecValues(part.codec, values, residual, norms, ranges=ranges, filled=part.filled)
