@@ -167,12 +167,12 @@ def test_failures_have_the_same_error(fault: str, step: int | None, native_runs:
     assert PARTING not in {parse(spec).wire_id for spec in SPECS}
 
 
-BF16: dict[str, int] = {"codec_id": parse("bf16").wire_id, "fingerprint": parse("bf16").fingerprint}
+BF16: dict[str, Any] = {"codec_id": parse("bf16").wire_id, "fingerprint": parse("bf16").fingerprint}
 OF_SECOND_CODEC: dict[str, Callable[[Peer], torch.Tensor]] = {
     "the codec differs: expected bf16, got fp8": lambda peer: peer.frame(sequence=1),
     "out of order: expected frame 1, got frame 5": lambda peer: peer.frame(sequence=5, **BF16),
     "checksum": lambda peer: flipped(peer.frame(sequence=1, payload=bytes(2 * SEGMENT), **BF16)),
-    "bf16.* payload": lambda peer: peer.frame(sequence=1, payload=bytes(100), **BF16),
+    "bf16.* payload": lambda peer: peer.frame(payload=bytes(100), sequence=1, **BF16),
 }
 
 
