@@ -28,7 +28,7 @@ class InitialPlan:
     Attributes
     ----------
     plan
-        The plan of the first steps: the user's plan, or a safe one if the run chooses its plan.
+        The plan of the first steps: the user's plan, or a safe default if the run chooses its plan.
     auto
         The settings of a run that chooses its plan; None if the user's plan is kept.
     """

@@ -34,13 +34,13 @@ _ROWS = {row.event: row for row in TRANSITIONS}
 
 
 class Autotuner(PlanChooser):
-    """The controller of one run's plans: rank 0 chooses them for all ranks, from all ranks' measurements.
+    """The controller of one run's plans: rank 0 chooses plans for all ranks, from all ranks' measurements.
 
-    Before each step, all ranks observe one ``TunerEvent`` or none, and make its transition (``TRANSITIONS``).
-    The actions are the last methods of the class.
+    Before each step, all ranks observe at most one ``TunerEvent``, and run its transition in ``TRANSITIONS``.
+    The last methods of the class are the actions of transitions.
 
     ``parameters`` are the model's named parameters. No plans are tried up to the step ``settles_at``, because
-    the times of these steps differ from later ones.
+    the times of these steps differ from the times of later steps.
 
     Attributes
     ----------
@@ -67,7 +67,7 @@ class Autotuner(PlanChooser):
         self._note: Callable[[int, Decision], None] = lambda _step, _decision: None
         self._samples: Samples | None = None  # of this step, if it is sampled
         self._from_file: Decision | None = None
-        self._has_read = False  # the file, for the first step
+        self._has_read = False  # whether ``prepare`` has read the file
         self._choosing: PacedWork[Trial | None] | None = None
         self._looking: PacedWork[Findings] | None = None
         self._decide_at, self._delay = self._config.warm_up_steps + 1, 1
@@ -98,7 +98,7 @@ class Autotuner(PlanChooser):
             self._note = context.ledger.decided
 
     def prepare(self, sync: BetweenSteps) -> None:
-        """Measure links, codecs, and frames, unless rank 0 knows a plan already. Raises ``ExchangeError``."""
+        """Measure links, codecs, and frames, unless rank 0 already knows a plan. Raises ``ExchangeError``."""
         if self._state is TunerState.ALONE:
             return
         self._from_file = self._saved.load() if self._rank == 0 else None
@@ -110,7 +110,7 @@ class Autotuner(PlanChooser):
         )
 
     def begin(self, step: int, sync: BetweenSteps) -> Plan | None:
-        """Return the plan from ``step`` on, or None to keep the present plan.
+        """Return the plan to use from ``step`` on, or None to keep the present plan.
 
         A second call for the same step, for example after an out-of-memory error, exchanges nothing and
         returns the same plan, because other ranks may not repeat the step. Raises ``ExchangeError``.
@@ -150,7 +150,7 @@ class Autotuner(PlanChooser):
         self._times.end(None if self._rules.overlaps else cost.wait_s)
 
     def leave_out(self, seconds: float) -> None:
-        """Subtract ``seconds`` from the current step, in which training did something else."""
+        """Subtract ``seconds`` of other work from the current step's time."""
         self._times.leave_out(seconds)
 
     def state(self) -> dict[str, str]:
@@ -168,8 +168,8 @@ class Autotuner(PlanChooser):
     def load(self, state: Mapping[str, Any]) -> None:
         """Continue from a saved state at the next step; all ranks load, and rank 0's state is used.
 
-        If the state was saved by a different number of ranks, or if the present settings don't allow its
-        plan, it is ignored and the run measures again. Raises ``StateError``.
+        A state of a different number of ranks, or with a plan that the present settings don't allow, is
+        ignored, and the run measures again. Raises ``StateError``.
         """
         if AUTO in state:
             loaded = State.from_json(state[AUTO])
@@ -178,17 +178,17 @@ class Autotuner(PlanChooser):
 
     @property
     def intention(self) -> str:
-        """The words after the first plan in the run's first line; empty for one rank."""
+        """The words after the first plan in the run's first log line; empty for one rank."""
         return "" if self._state is TunerState.ALONE else "until a plan is chosen"
 
     @property
     def loaded_plan(self) -> Plan | None:
-        """The plan of the next step, from the loaded checkpoint; None if it has no plan."""
+        """The next step's plan from the loaded checkpoint; None if the checkpoint contains no plan."""
         decisions = self._loaded.decisions if self._loaded else []
         return decisions[-1][1].plan if decisions else None
 
     def _make(self, event: TunerEvent) -> None:
-        """Make the transition of ``event``; rank 0 logs it."""
+        """Run the transition of ``event``, and log it on rank 0."""
         row, left = _ROWS[event], self._state
         getattr(self, row.action)()
         self._state = row.target or left
@@ -231,7 +231,7 @@ class Autotuner(PlanChooser):
         return found
 
     def _choose(self, sync: BetweenSteps) -> TunerEvent | None:
-        """Run this step's part of the choice. At its end, store the trial, and return the event."""
+        """Run this step's part of the choice. After the last part, store the trial, and return the event."""
         if self._choosing is None:
             present, now = sync.context.plan, self._times.median
             self._choosing = self._paced(self._survey.choose(self._samples, now, present), now)
@@ -247,7 +247,7 @@ class Autotuner(PlanChooser):
         return TunerEvent.FOUND_ONE_PLAN if self._trial.present is None else TunerEvent.FOUND_RIVALS
 
     def _look(self, sync: BetweenSteps, *, is_due: bool) -> TunerEvent | None:
-        """Run this step's part of a check, if one is due or has begun; at its end, return the event."""
+        """Run this step's part of a check that is due or has begun. After the last part, return the event."""
         if self._looking is None and is_due:
             may_choose = self._watch.may_decide(self._step, self._config.early_share_of_patience)
             how = self._samples, self._times.median, sync.context.plan, self.decisions
@@ -271,7 +271,7 @@ class Autotuner(PlanChooser):
         return is_next and self._samples is None
 
     def _sample_for_look(self) -> None:
-        """Sample this step if the codec's errors are checked before the next one."""
+        """Sample this step if the codec's errors are checked before the next step."""
         buckets, self._buckets = self._buckets, 0
         since, config = self._step + 1 - self._decide_at, self._config
         if since == config.window_steps or (since > 0 and since % config.resample_steps == 0):
@@ -343,7 +343,7 @@ class Autotuner(PlanChooser):
         self._samples = self._no_samples()  # no comparison: no exchange has used a candidate yet
 
     def delay_choice(self) -> None:
-        """Postpone the choice by 1 step, then by twice as many each time, up to ``resample_steps``."""
+        """Postpone the choice by 1 step, and double the delay each time, up to ``resample_steps``."""
         self._decide_at = self._step + self._delay
         self._delay = min(2 * self._delay, self._config.resample_steps)
 
@@ -364,7 +364,7 @@ class Autotuner(PlanChooser):
             self._survey.forget_gradients()
 
     def adapt(self) -> None:
-        """Use the parameters' new codecs, and compare later step times with the next window."""
+        """Use the parameters' new codecs, and compare later step times with those of the next window."""
         self._take_gentler()
         self._times.forget()
         self._watch.forget()
@@ -392,5 +392,5 @@ class Autotuner(PlanChooser):
 
     def _take_gentler(self) -> None:
         assert self._found.gentler is not None
-        self._survey.forget_gradients()  # they differ from the measured ones
+        self._survey.forget_gradients()  # gradients have changed since they were measured
         self._take(self._found.gentler)

@@ -23,9 +23,11 @@ from gradwire.units import counted
 _UNKNOWN = -1.0
 """The entry of a row for a parameter whose relative error this rank has not measured."""
 _FIGURES = ("plain", "gentler", "shadow", "planned")
-"""The parts of a row: every parameter's relative error with the plan's codec, and with the parameter's codec.
+"""The parts of a row: every parameter's relative error, under four conditions.
 
-The first two are estimates from one encoding; ``shadow`` and ``planned`` are measured in an exchange.
+``plain`` and ``shadow`` are with the plan's codec, ``gentler`` and ``planned`` with the parameter's codec.
+``plain`` and ``gentler`` are estimates from one encoding; ``shadow`` and ``planned`` are measured in an
+exchange.
 """
 
 
@@ -38,9 +40,9 @@ def exchanged(algorithm: str, world: int, partial: float, finished: float) -> fl
     """Return the relative error of an exchange of orthogonal gradients.
 
     One encoding has the relative error ``partial`` for a partial sum, and ``finished`` for the finished sum.
-    The squared norm of a partial sum of k gradients is k / ``world`` of the total sum's. A ring encodes
-    partial sums of 1 to ``world - 1`` gradients, and the squared errors of all hops add up; pairwise encodes
-    each gradient separately. For gradients of similar direction, the relative error is smaller.
+    The squared norm of a partial sum of k gradients is k / ``world`` of the total sum's squared norm. A ring
+    encodes partial sums of 1 to ``world - 1`` gradients, and the squared errors of all hops add up; pairwise
+    encodes each gradient separately. For gradients of similar direction, the relative error is smaller.
     """
     counted = encoded_terms(algorithm, world).items()
     squares = sum(encodings * terms / world for terms, encodings in counted if terms < world)
@@ -51,8 +53,8 @@ def suits(codec: Codec, algorithm: str, world: int) -> bool:
     """Return whether a codec may be used with an algorithm.
 
     A codec with a separate step size for sums needs an algorithm that encodes each gradient separately. If
-    partial sums are encoded again, the errors of its coarser step size add up, and raise the training loss
-    by more than their norm suggests (``docs/codecs/ecsq.md``).
+    partial sums are encoded again, the errors of the coarser step size add up, and raise the training loss by
+    more than their norm suggests (``docs/codecs/ecsq.md``).
     """
     partial = (terms for terms in encoded_terms(algorithm, world) if terms < world)
     return codec.of_sums == codec or max(partial, default=1) == 1
@@ -108,7 +110,7 @@ class RelativeErrors:
         return max((self.shares[codec][name] for name in names), default=0.0)
 
     def noise(self, codec: Codec, names: Iterable[str]) -> float:
-        """Return the squared relative errors of these parameters, weighted by their shares of all values."""
+        """Return the sum of these parameters' squared relative errors, weighted by shares of all values."""
         squares = sum(self.shares[codec][name] ** 2 * self.counts[name] for name in names)
         return squares / max(sum(self.counts.values()), 1)
 
@@ -141,10 +143,10 @@ class RelativeErrors:
     ) -> dict[str, Codec]:
         """Return the codec of each of these parameters if the other parameters use ``codec``.
 
-        It is the codec with the fewest bytes that meets the contract. Each codec needs its own frames, so a
-        parameter gets the next larger codec that other parameters have, if that codec meets the contract,
-        too, and adds at most ``few_bytes_share`` of the bytes. Parameters below this share are not
-        compressed.
+        A parameter's codec is the codec with the fewest bytes that meets the contract. But each codec needs
+        its own frames, so a parameter gets the next larger codec of other parameters, if that codec also
+        meets the contract and adds at most ``few_bytes_share`` of the bytes. Parameters below this share are
+        not compressed.
         """
         none = Identity()
         usable = (each for each in self.shares if each not in (codec, none) and each not in refused)
@@ -193,7 +195,7 @@ def by_codec(codecs: Mapping[str, Codec]) -> dict[Codec, list[str]]:
 
 
 def rules_for(codecs: Mapping[str, Codec]) -> tuple[Rule, ...]:
-    """Return rules that match only these parameters, and give each of them its codec."""
+    """Return rules that match only these parameters, each with its codec."""
     patterns = {codec: "|".join(map(re.escape, names)) for codec, names in by_codec(codecs).items()}
     return tuple(Rule(f"^(?:{pattern})$", codec) for codec, pattern in patterns.items())
 
@@ -262,7 +264,7 @@ class Contract:
     ) -> frozenset[str] | None:
         """Return the parameters that need a codec other than the plan's, from all ranks' rows.
 
-        Return None if these parameters already have one that meets the contract, or if a rank's sample is
+        Return None if these parameters already have a codec that meets the contract, or if a rank's sample is
         not finite.
         """
         if not all(row[0] for row in rows):
@@ -294,8 +296,8 @@ class Contract:
     ) -> Work[dict[str, RelativeErrors]]:
         """Return the relative errors of exchanges by algorithm, from all ranks' ``own_errors``.
 
-        If a larger error was measured in an exchange with the ``present`` plan's codec, it is used instead.
-        There is a piece of work for each codec.
+        A larger error that was measured in an exchange with the ``present`` plan's codec replaces the
+        computed error. Each codec is one piece of work.
         """
         count, world = len(samples.names), self.world
         worst = [max(values) for values in zip(*rows, strict=True)]
@@ -328,7 +330,7 @@ class Contract:
 def is_leaner(lost: RelativeErrors, present: Plan, others: Collection[Codec]) -> bool:
     """Return whether one of ``others`` meets the contract with a margin and sends far fewer bytes.
 
-    The comparison assumes no compression of the parameters for which it breaks the contract.
+    The comparison assumes no compression of the parameters for which such a codec breaks the contract.
     """
     enough = lost.config.far_less_share * lost.nbytes[present.codec]
     with_room = replace(lost, most=lost.most * lost.config.back_share).admitted(present)

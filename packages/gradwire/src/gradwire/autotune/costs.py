@@ -1,9 +1,9 @@
 """Work between steps, in pieces, and the measurements for a choice: codecs, frames, and links.
 
-No step becomes much longer, because measurements and the search for a plan are generators. They yield None
-after a piece of local work, and a ``Together`` where all ranks exchange rows. In each step, a rank runs
-pieces until they have taken a share of the step. The number of steps until the work is done is limited,
-because the share grows.
+No step becomes much longer, because measurements and the search for a plan are generators. The generators
+yield None after a piece of local work, and a ``Together`` where all ranks exchange rows. In each step, a rank
+runs pieces until they have taken a share of the step's time. This share grows, which limits the number of
+steps until the work is done.
 """
 
 from __future__ import annotations
@@ -39,9 +39,9 @@ T = TypeVar("T")
 
 @dataclass(frozen=True)
 class Together:
-    """A piece of work in which all ranks take part: they make the same ``call`` in the same step.
+    """A piece of work in which all ranks make the same ``call`` in the same step.
 
-    Errors name it ``what``.
+    Errors call the piece ``what``.
     """
 
     what: str
@@ -49,7 +49,7 @@ class Together:
 
 
 Work = Generator[Together | None, Any, T]
-"""Work in pieces. If one rank yields None between two of its ``Together``, all ranks do, at least once."""
+"""Work in pieces. If one rank yields None between two ``Together``, every rank does so at least once."""
 
 
 def at_once(work: Work[T], exchange: Exchange | None = None) -> T:
@@ -71,10 +71,10 @@ class PacedWork(Generic[T]):
     """Work that begins before step ``first``, and is done at most ``most_paced_steps`` later.
 
     A rank runs its local pieces by its own clock: at least one in each step, and more until they have taken
-    ``paced_share`` of ``step_s``, a share that doubles every ``paced_doubling_steps``. In some
-    steps, the ranks compare whether all have reached the next ``Together``. If they have, they run it, all in
-    the same step, whatever their clocks say. They compare in every step if that takes at most ``paced_share``
-    of it, else less often, and at least in every ``meeting_steps``-th step.
+    ``paced_share`` of ``step_s``, a share that doubles every ``paced_doubling_steps``. In some steps, the
+    ranks compare whether all ranks have reached the next ``Together``. If so, all ranks run it in the same
+    step, whatever their clocks say. The ranks compare in every step if a comparison takes at most
+    ``paced_share`` of a step, else less often, but at least in every ``meeting_steps``-th step.
 
     Attributes
     ----------
@@ -128,7 +128,7 @@ class PacedWork(Generic[T]):
         return self._next is not None
 
     def _run_local(self, until: float) -> None:
-        """Run local pieces up to the next ``Together``, at least one, and no more after ``until``."""
+        """Run local pieces up to the next ``Together``: at least one piece, and none after ``until``."""
         while not self._waits:
             is_done = self._resume(None)
             assert not is_done, "work ends with a Together, so that all ranks end in the same step"
@@ -136,7 +136,7 @@ class PacedWork(Generic[T]):
                 return
 
     def _resume(self, value: Any) -> bool:
-        """Run one piece, with the ``value`` of the ``Together`` before it; return whether it was the last."""
+        """Run one piece, with the ``value`` of the previous ``Together``; return whether all work is done."""
         try:
             self._next = self._work.send(value)
         except StopIteration as done:
@@ -198,9 +198,9 @@ class Costs:
     def environment(self, line: Line, codecs: Iterable[Codec], values: torch.Tensor) -> Work[Environment]:
         """Return the environment of plans with these codecs: link, host, and the codecs' costs on ``values``.
 
-        There is a piece of work for each codec, and one for frames. Codecs that were already timed on about
-        as many values aren't timed again; only their outdated payload sizes are measured. Raises
-        ``GradwireError`` if a measurement fails.
+        Each codec is one piece of work, and so are frames. Codecs that were already timed on about as many
+        values aren't timed again; only their outdated payload sizes are measured. Raises ``GradwireError`` if
+        a measurement fails.
         """
         every = [*codecs]
         yield from self.time(line, every, values)
@@ -214,10 +214,10 @@ class Costs:
         return Environment(line, found, self._frames(), threads=torch.get_num_threads())
 
     def time(self, line: Line | None, codecs: Iterable[Codec], values: torch.Tensor) -> Work[None]:
-        """Time frames, and the codecs that weren't timed on about as many values, in a piece each.
+        """Time frames, and codecs that weren't timed on about as many values, each in its own piece of work.
 
-        The time between two calls of a codec is that between two segments on ``line``, or
-        ``longest_rest_s`` without a line.
+        Two calls of a codec are as far apart as two segments on ``line``, but at most ``longest_rest_s``,
+        which also applies without a line.
         """
         nbytes, rest_s = FLOAT_NBYTES * self._config.timed_count, self._config.longest_rest_s
         if line is not None:
@@ -235,7 +235,7 @@ class Costs:
             yield None
 
     def _was_timed(self, name: str, count: int) -> bool:
-        """Return whether a codec was timed on ``count`` values, or on at most twice or half as many."""
+        """Return whether a codec was timed on between half and twice ``count`` values."""
         timed = self._counts.get(name, 0)
         return count <= 2 * timed and timed <= 2 * count
 
@@ -311,7 +311,7 @@ def typical(values: torch.Tensor, config: AutoConfig = DEFAULT) -> torch.Tensor:
 LineRow = tuple[float, ...]
 LINE_FIELDS = len(fields(Line))
 _LINKS = "a measurement of the network"
-"""The name of a piece in errors."""
+"""The name of the pieces of ``measure_line`` in errors."""
 
 
 def hosts_of(link: Link) -> HostMap:
@@ -329,10 +329,11 @@ def measure_line(
     config: AutoConfig = DEFAULT,
     late_s: float | None = None,
 ) -> Work[LineRow]:
-    """Return the ``Line`` from this rank to the next one in a ring, as a row; all 0 if it isn't measured.
+    """Return the ``Line`` from this rank to the next rank in a ring, as a row; all 0 without a measurement.
 
-    All ranks take part in all of its pieces. A piece takes about ``budget_s``, or a round trip if that is
-    longer. ``late_s`` limits the wait for other ranks to begin a piece; by default, the link's timeout does.
+    All ranks take part in all pieces. A piece takes about ``budget_s``, or a round trip if a round trip is
+    longer. ``late_s`` limits the wait for other ranks to begin a piece; the default limit is the link's
+    timeout.
     """
     alone, both = directions(hosts.hosts)
     own, answered_nbytes = Direction((rank + 1) % len(hosts.hosts), late_s=late_s), 0

@@ -19,7 +19,7 @@ from gradwire.planner.predict import UNCERTAINTY, Prediction, Predictor, is_exac
 from gradwire.timing.environment import Environment
 from gradwire.units import format_duration, format_rate
 
-# The cost of a plan with several codecs, from the costs of plans with one of them.
+# The cost of a plan with several codecs, from the costs of plans with one codec.
 
 
 @dataclass(frozen=True)
@@ -82,7 +82,7 @@ class Mixture:
 
 @dataclass(frozen=True)
 class Found:
-    """The predicted plans, the fastest first, and the fastest one without compression."""
+    """The predicted plans, the fastest first, and the fastest plan without compression."""
 
     uncompressed: Prediction
     ranking: tuple[Prediction, ...]
@@ -99,10 +99,10 @@ def search(
     """Predict the plans that are most likely the fastest, in pieces of a few milliseconds.
 
     Plans without compression are predicted with all algorithms. Each codec is predicted with the
-    ``most_algorithms`` that have the smallest lower bounds, unless these are slower by more than ``slack``,
-    and with the ``present`` algorithm if it is the present codec. These plans have the medium segment size.
-    The ``most_resized`` plans with the smallest values of ``wanted``, and the fastest one without
-    compression, are also predicted with other segment sizes and with more lanes.
+    ``most_algorithms`` that have the smallest lower bounds, unless a bound exceeds the fastest time by more
+    than ``slack``; the present codec is also predicted with the ``present`` algorithm. These plans have the
+    medium segment size. The ``most_resized`` plans with the smallest values of ``wanted``, and the fastest
+    plan without compression, are also predicted with other segment sizes and with more lanes.
     """
     groups = dict[tuple[str, str], list[Plan]]()
     for count, plan in enumerate(candidates(space, predictor.workload, predictor.world)):
@@ -253,17 +253,17 @@ def _rivals(
     world: int,
     config: AutoConfig = DEFAULT,
 ) -> list[Decision]:
-    """Return the fastest decisions of other kinds that may be as good as the best one.
+    """Return the fastest decisions of other kinds that may be as good as the best decision.
 
     The order of preference is:
 
-    1. no compression, if the best one compresses;
+    1. no compression, if the best decision compresses;
     2. a plan with far fewer bytes, in case the times don't differ;
     3. a different kind of codec, and the best plan with a different segment size, because the costs of codecs
        and frames are hard to predict if ranks share cores;
     4. other algorithms.
 
-    Of plans that exchange the same frames, only the first is returned.
+    If several plans exchange the same frames, only the first plan is returned.
     """
     if best.step_s - best.compute_s <= config.exposed_share * best.step_s:
         return []

@@ -1,4 +1,4 @@
-"""Decisions for a plan: their comparison, and those that earlier runs saved in files and checkpoints."""
+"""Decisions for a plan: their comparison, and their storage in files and checkpoints."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ if TYPE_CHECKING:
     from typing_extensions import Self
 
 STAYS = "stays, since no plan could be chosen"
-"""The part of a decision's reason that says that rank 0 could not choose a plan."""
+"""The words in a decision's reason if rank 0 could not choose a plan."""
 _AGAIN = "remove the file, so the run measures again"
 _SOURCE = Source("a decision", _AGAIN)
 
@@ -46,7 +46,7 @@ class Decision:
     reason
         The explanation for users, in one sentence.
     extra
-        The share of extra steps that its encoding noise may cost.
+        The share of extra steps that the plan's encoding noise may cost.
     nbytes
         The bytes per step of the rank that sends the most.
     left_out
@@ -112,9 +112,9 @@ def same_way(plan: Plan, present: Plan) -> bool:
 
 
 def stays(present: Decision, best: Decision, same: float, config: AutoConfig = DEFAULT) -> bool:
-    """Return whether the present plan is as good as the best one.
+    """Return whether the present plan is as good as the best plan.
 
-    It must be as fast, within the share ``same``, and send as few bytes, within ``stay_share``.
+    The present plan must be as fast, within the share ``same``, and send as few bytes, within ``stay_share``.
     """
     is_as_fast = present.to_loss_s <= (1 + same) * best.to_loss_s
     return is_as_fast and present.nbytes <= (1 + config.stay_share) * best.nbytes
@@ -123,11 +123,11 @@ def stays(present: Decision, best: Decision, same: float, config: AutoConfig = D
 def best_of(
     decisions: Iterable[Decision], same: float = DEFAULT.equal_share, config: AutoConfig = DEFAULT
 ) -> Decision:
-    """Return the decision with the shortest time to a loss, or an equally fast one with fewer bytes.
+    """Return the decision with the shortest time to a loss, or an equally fast decision with fewer bytes.
 
-    Among decisions whose times differ by at most the share ``same``, it has the smallest product of time and
-    bytes. If other such decisions send as few bytes and add less noise, it is the best of them. Of decisions
-    that differ only in lanes, it is the one with the fewest.
+    Among decisions whose times differ by at most the share ``same``, the smallest product of time and bytes
+    is best. Decisions that send as few bytes and add less noise are preferred. Of decisions that differ only
+    in lanes, the decision with the fewest lanes is returned.
     """
     every = list(decisions)
     least_s = min(each.to_loss_s for each in every)
@@ -155,9 +155,9 @@ _CHOSEN = ("codec", "codecs", "algorithm", "segment_nbytes", "lanes")
 
 
 def refusal(decision: Decision, settings: Auto, rules: CandidateRules, names: Iterable[str]) -> str:
-    """Return the reason why a run with these parameters must not use a decision, or nothing if it may use it.
+    """Return the reason why a run with these parameters must not use a decision, or ``""`` without a reason.
 
-    The run must be able to choose the plan itself. A decision has only the mean of the parameters' squared
+    The run must be able to choose the plan itself. A decision stores only the mean of the parameters' squared
     relative errors, which is at most the squared limit for every plan that meets the contract.
     """
     plan, candidates, most = decision.plan, settings.candidates, settings.max_lost_norm
@@ -207,7 +207,7 @@ class State:
     seen, refused
         The attributes of the ``Contract``, with codecs as specs.
     settings
-        The ``terms_of`` the settings of these decisions; empty in older checkpoints.
+        The settings of these decisions, as text from ``terms_of``; empty in older checkpoints.
     """
 
     world: int
@@ -264,13 +264,13 @@ class Saved:
     tells: bool
 
     def load(self) -> Decision | None:
-        """Return the decision in the file of the settings, or None without one that the run may use."""
+        """Return the decision in the settings' file, or None if the run can't or may not use it."""
         place = self.settings.place
         found = None if place is None else load(place, self.key, terms_of(self.settings), self._most_nbytes)
         return found if found and self._allows(found, f"the decision in {place}") else None
 
     def save(self, decision: Decision) -> None:
-        """Write a decision to the file of the settings, if there is one."""
+        """Write a decision to the settings' file, if the settings name a file."""
         if self.tells and self.settings.place is not None:
             save(self.settings.place, self.key, terms_of(self.settings), decision, self._most_nbytes)
 
@@ -296,9 +296,9 @@ class Saved:
 
 
 def load(place: str, key: str, terms: str, most_nbytes: int = DEFAULT.most_file_nbytes) -> Decision | None:
-    """Return the decision in a file, or None if it has none for this key and these settings.
+    """Return the decision in a file, or None if the file has no decision for this key and these settings.
 
-    A file that cannot be read causes a warning. Older files don't have the settings.
+    A file that cannot be read causes a warning. Older files contain no settings.
     """
     path = Path(place)
     try:

@@ -49,8 +49,9 @@ class Limit:
 def limit_of(chosen: Prediction, line: Line, gather_s: float, ranks_per_machine: int) -> Limit:
     """Return the largest part of a step. The all-gathers of FSDP's weights add ``gather_s`` seconds.
 
-    The exposed part of an exchange is divided like the whole exchange. If ranks share a machine, the exchange
-    also waits for cores, so the link's part is at most the time of the bytes at the link's rate.
+    The exposed part of an exchange is divided between link and CPU like the whole exchange. If ranks share a
+    machine, the exchange also waits for cores, so the link's part is at most the time of the bytes at the
+    link's rate.
     """
     cost = chosen.cost
     line_s = cost.wait_s
@@ -134,12 +135,12 @@ class Estimate:
 
     @property
     def speedup(self) -> float:
-        """The step time without gradwire, divided by the step time with it."""
+        """The step time without gradwire, divided by the step time with gradwire."""
         return self.plain_s / self.step_s
 
     @property
     def speedup_to_loss(self) -> float:
-        """The time to the same loss without gradwire, divided by the time with it."""
+        """The time to the same loss without gradwire, divided by the time with gradwire."""
         return self.plain_s / self.to_loss_s
 
     def values(self) -> dict[str, object]:
@@ -175,8 +176,9 @@ class Estimate:
 class Estimator:
     """The predictor of one training run's step times, from the costs of frames and codecs.
 
-    ``host`` has the costs of frames, and ``costs`` the costs of codecs by spec. ``noise`` is the noise scale
-    of the gradients (``planner.loss``). ``settings`` has the candidate codecs and their error limit.
+    ``host`` contains the costs of frames, and ``costs`` the costs of codecs by spec. ``noise`` is the noise
+    scale of the gradients (``planner.loss``). ``settings`` contains the candidate codecs and their error
+    limit.
     """
 
     def __init__(
@@ -198,7 +200,7 @@ class Estimator:
         self._families: dict[tuple[Line, int, bool], Family] = {}
 
     def at(self, place: Deployment, codecs: tuple[Codec, ...] | None = None) -> Estimate:
-        """Return the estimate for one deployment, with one of ``codecs``, or None for all candidates."""
+        """Return the estimate for one deployment, with the best of ``codecs``; None allows all candidates."""
         predictor, rules = self._predictor(place), self._observed.rules
         most_lanes = MAX_LANES if rules.has_lanes else 1
         space = Space(
@@ -253,8 +255,9 @@ class Estimator:
     def _slowed(self, predicted: Prediction, place: Deployment) -> Prediction:
         """Return the prediction, slowed by overlapped exchange work if ranks share cores.
 
-        If the backward pass keeps all cores busy, the work of an overlapped exchange lengthens it by the same
-        time. A step that is limited by the total work of the cores already includes this time.
+        If the backward pass keeps all cores busy, the work of an overlapped exchange lengthens the backward
+        pass by the same time. A step that is limited by the total work of the cores already includes this
+        time.
         """
         cost, total_s = predicted.cost, predicted.exchange_s
         busy = min(1.0, place.ranks_per_machine / self._host.cores)
@@ -333,7 +336,7 @@ def legend(estimates: Sequence[Estimate]) -> str:
 
 
 def gain(estimate: Estimate, ratio: float) -> str:
-    """Return the speedup ``ratio`` with the estimate's scatter, such as ``1.2-1.4x``, or ``noisy``."""
+    """Return the speedup ``ratio`` with the estimate's spread, such as ``1.2-1.4x``, or ``noisy``."""
     if estimate.is_noisy:
         return "noisy"
     low, high = (f"{each:.3g}" for each in (ratio / (1 + estimate.spread), ratio * (1 + estimate.spread)))

@@ -51,7 +51,7 @@ def estimator(
 ) -> Estimator:
     """Measure costs for several seconds, and return an estimator for at most ``most_hosts`` hosts.
 
-    Each codec is measured ``repeats`` times on parts of ``part_nbytes`` of an excerpt. These parts have about
+    Each codec is measured ``repeats`` times on parts of ``part_nbytes`` of an excerpt. These parts span about
     as few parameters as the segments of a whole gradient.
 
     Raises ``DataError`` if no gradients were observed, ``TensorError`` if gradients are not finite, and
@@ -83,8 +83,8 @@ class Recorder(StepObserver):
     kind
         ``"DDP"`` or ``"FSDP2"``.
     warm_up
-        The number of untimed steps at the beginning; excerpts are from the last of them. If it is 0, excerpts
-        are from the first steps.
+        The number of untimed steps at the beginning. Excerpts are from the last untimed steps, or with 0 from
+        the first steps.
 
     Attributes
     ----------
@@ -111,7 +111,7 @@ class Recorder(StepObserver):
         self._excerpts: list[list[torch.Tensor]] = []
 
     def bucket(self, work: BucketWork) -> BucketObserver:
-        """Record a bucket, and return an observer that keeps an excerpt of it if one is needed."""
+        """Record a bucket, and return an observer that keeps an excerpt of the bucket if needed."""
         if work.is_bypassed:
             return NULL_BUCKET
         count, number = self.handed_over(work.tensor), len(self._excerpt)
@@ -153,7 +153,7 @@ class Recorder(StepObserver):
 
     @property
     def recorded(self) -> RecordedSteps:
-        """The timed steps, and the buckets and all-gathers of the latest one. This waits for the device."""
+        """The timed steps, and the latest step's buckets and all-gathers. Reading waits for the device."""
         counts, gathers, gradients = tuple(self.counts), tuple(self._gathers), map(joined, self._excerpts)
         return RecordedSteps(self._kind, self._device, self._times, counts, gathers, tuple(gradients))
 
@@ -219,7 +219,7 @@ def _line_of(rate: object, hosts: object) -> Line | None:
     found = parse_rate(rate) if isinstance(rate, str) else rate
     line = Line(ASSUMED_LATENCY_S, float("inf") if found is None else found)
     if hosts is not None:
-        Deployment("", line, hosts)  # type: ignore[arg-type]  # it checks the type
+        Deployment("", line, hosts)  # type: ignore[arg-type]  # Deployment checks the type
     return None if rate is None else line
 
 
@@ -228,7 +228,7 @@ def _answer(
 ) -> tuple[Estimate | None, str]:
     """Return an estimate, or the error message if there is none.
 
-    In a different deployment, each rank has its own machine, unless all ranks run on a testbed's machine.
+    A different deployment is assumed to have one machine per rank, except in a testbed, which is one machine.
     """
     assert seen.line is not None, "the link was measured, or has the given rate"
     is_here = rate is None and hosts == seen.world

@@ -31,7 +31,7 @@ if TYPE_CHECKING:
 
 @dataclass
 class Samples:
-    """One rank's gradients of one step, before averaging; of large buckets, the first rows of parameters.
+    """One rank's gradients of one step, before averaging; large buckets keep only parameters' first rows.
 
     Attributes
     ----------
@@ -42,7 +42,7 @@ class Samples:
     drawn
         The index of the bucket whose exchange is compared with the exact average; None for no comparison.
     step
-        The number of the step, the seed that draws the compared part of a large bucket.
+        The step number, which seeds the draw of the compared part of a large bucket.
     shadow
         The result of the comparison.
     placed_for
@@ -101,7 +101,7 @@ class Samples:
     def slice_norms(self) -> Work[torch.Tensor]:
         """Return the norms of all columns and rows: 1-D float32, 0 if not finite.
 
-        Their number is the same on all ranks. There is a piece of work for each bucket.
+        The number of norms is the same on all ranks. Each bucket is one piece of work.
         """
         found = list[torch.Tensor]()
         for values, shapes in zip(self._values, self._shapes, strict=True):
@@ -111,11 +111,11 @@ class Samples:
         return torch.cat([nothing, *found]).nan_to_num(0.0, 0.0, 0.0)
 
     def compare_with(self, norms: torch.Tensor) -> None:
-        """Compare errors of columns and rows with ``norms`` where these exceed the sampled norms.
+        """Relate errors of columns and rows to ``norms`` where ``norms`` exceed the sampled norms.
 
         ``norms`` are the means of ``slice_norms`` over all ranks. Gradients are summed, so the error of a
         column on one rank is an error of the sum's column. On that rank, the column may be almost zero,
-        because its feature is absent from the rank's few examples.
+        because the column's feature is absent from the rank's few examples.
         """
         self._known.clear()
         buckets = zip(self._values, self._shapes, strict=True)
@@ -148,9 +148,9 @@ class Shadow:
     Attributes
     ----------
     planned
-        With each parameter's codec in the plan.
+        The errors with each parameter's codec in the plan.
     plain
-        With the plan's main codec for all parameters.
+        The errors with the plan's main codec for all parameters.
     """
 
     planned: Mapping[str, float]
@@ -201,9 +201,9 @@ def lost_shares(
 ) -> list[float]:
     """Return the relative error of each parameter in ``found``, over its sampled values.
 
-    For a parameter with rows and columns, it is at least their relative error at ``slice_quantile``, divided
-    by ``slice_room``: the norm of a whole matrix hides columns with much smaller norms. ``norms`` of columns
-    and rows are used if they are larger than those of ``values``. An error on a zero gradient is 1.
+    For a parameter with rows and columns, the error is at least the ``slice_quantile`` of the errors of rows
+    and columns, divided by ``slice_room``: the norm of a whole matrix hides columns with much smaller norms.
+    ``norms`` of columns and rows replace smaller norms of ``values``. An error on a zero gradient is 1.
     """
     shares, squares = list[float](), (values.double().square(), (found - values).double().square())
     judged = iter(() if norms is None else torch.split(norms.double().square(), _counts(shapes, len(values))))
@@ -282,8 +282,8 @@ class BucketSampler(BucketObserver):
     shapes
         The shapes of the model's parameters, by name.
     drawn
-        Whether its average, or this rank's chunk of the sum, is compared; the same on all ranks. For a large
-        average, the step number draws the compared part.
+        Whether the bucket's average, or this rank's chunk of the sum, is compared; the same on all ranks. For
+        a large average, the step number draws the compared part.
     part_nbytes
         The size of parts to sample as if each were a bucket; None to sample the bucket as a whole.
     """
@@ -333,7 +333,8 @@ class BucketSampler(BucketObserver):
     def _part(self) -> tuple[slice, slice]:
         """Return the slices of the compared parameters and of their floats, the same on all ranks.
 
-        They are whole parameters, or rows of one large parameter, or part of its values if rows are large.
+        The slices cover whole parameters, or rows of one large parameter, or part of its values if rows are
+        large.
         """
         starts = list(accumulate(map(math.prod, self._shapes), initial=0))
         config = self._samples.config
@@ -351,7 +352,7 @@ class BucketSampler(BucketObserver):
         return slice(first, after), slice(begin, starts[after])
 
     def _compare(self, found: torch.Tensor, exchange: Exchange) -> ExchangeCost:
-        """Average the same values exactly, and with the plan's main codec alone if it has several."""
+        """Average the same values exactly and, if the plan has several codecs, with its main codec alone."""
         own, request = self._own, self._work.request
         exact, plain = own.clone(), found
         alone = BucketRequest(average=request.average, timeout_s=request.timeout_s)

@@ -31,8 +31,8 @@ def _of(value: T, unit: str, why: str, least: int = 1) -> T:
 class AutoConfig:
     """The thresholds of an automatic choice; the defaults are for training runs of minutes or more.
 
-    Each field's metadata has its ``unit``, and in ``why`` the reason for its value. ``make docs`` writes them
-    as a table into build/docs/auto.html, in place of a comment in docs/auto.md.
+    Each field's metadata contains its ``unit`` and, as ``why``, the reason for its value. ``make docs``
+    writes a table of the fields into build/docs/auto.html, in place of a comment in docs/auto.md.
 
     Raises
     ------
@@ -42,7 +42,7 @@ class AutoConfig:
 
     # The times of choices and checks
     warm_up_steps: int = _of(
-        5, "steps", "The first step is slow; the others give step times and a sample.", least=2
+        5, "steps", "The first step is slow; the other steps give step times and a sample.", least=2
     )
     window_steps: int = _of(20, "steps", "A median of this many steps hides a pause for evaluation.")
     resample_steps: int = _of(
@@ -50,7 +50,7 @@ class AutoConfig:
     )
     patience_steps: int = _of(60, "steps", "More frequent choices would cost more than they gain.")
     most_patience_steps: int = _of(960, "steps", "The patience doubles with each choice, up to this value.")
-    quiet_steps: int = _of(500, "steps", "A run that is stable this long gets its first patience again.")
+    quiet_steps: int = _of(500, "steps", "A run that is stable this long returns to its first patience.")
     early_share_of_patience: float = _of(
         0.25, "share of the patience", "Early in training, gradients change faster than networks."
     )
@@ -80,7 +80,9 @@ class AutoConfig:
         1.5, "times the least expected time", "Predictions are off by this much if hosts share cores."
     )
     closer_ratio: float = _of(
-        1.25, "times the least expected time", "Other codecs mostly send more bytes, so only these are tried."
+        1.25,
+        "times the least expected time",
+        "Other codecs mostly send more bytes, so no slower plan is tried.",
     )
     exposed_share: float = _of(
         0.1, "share of a step", "If computation hides almost all communication, plans are equally fast."
@@ -125,26 +127,26 @@ class AutoConfig:
 
     # The division of work over steps
     paced_share: float = _of(
-        0.05, "share of a step", "At first, measurements and the search for a plan slow training by no more."
+        0.05, "share of a step", "At first, measurements and the search slow training by at most this share."
     )
     paced_doubling_steps: int = _of(
         50, "steps", "The share doubles after each interval, so that a choice ends even on a busy machine."
     )
-    most_paced_steps: int = _of(150, "steps", "After this many steps, the remaining work runs at once.")
+    most_paced_steps: int = _of(150, "steps", "After this many steps, the remaining work runs in one step.")
     meeting_steps: int = _of(
-        10, "steps", "The longest interval between comparisons of the ranks' progress, which take a latency."
+        10, "steps", "The longest interval between comparisons of the ranks' progress; each takes a latency."
     )
 
     # The search for a plan
     most_algorithms: int = _of(
         3, "algorithms", "Other algorithms with the same codec are slower, according to their lower bounds."
     )
-    plans_at_once: int = _of(8, "plans", "Listing or bounding one takes about 0.1 ms.")
+    plans_at_once: int = _of(8, "plans", "Listing or bounding one plan takes about 0.1 ms.")
     most_resized: int = _of(2, "plans", "Segment sizes change step times less than other parts of a plan.")
 
     # Samples of gradients
     sample_count: int = _of(
-        1 << 17, "floats of a bucket", "Encoding more with each codec would take too much of a step."
+        1 << 17, "floats of a bucket", "Encoding more floats with each codec would take too much of a step."
     )
     least_sample_count: int = _of(
         1 << 9, "floats of a parameter", "A smaller sample of a small parameter would show little."
@@ -168,11 +170,11 @@ class AutoConfig:
     )
 
     # Measurements of codecs, frames and links
-    cost_repeats: int = _of(3, "repeats", "This many distinguish codecs; attaching takes longer with more.")
+    cost_repeats: int = _of(3, "repeats", "This many repeats distinguish codecs; more would delay attaching.")
     longest_rest_s: float = _of(0.001, "seconds", "As between segments; longer rests would delay attaching.")
     timed_count: int = _of(1 << 16, "floats", "For more floats, a codec's time per float is the same.")
     line_pieces: int = _of(
-        8, "pieces of work", "The first ones find the round-trip time and the size of a train."
+        8, "pieces of work", "The first pieces find the round-trip time and the size of a train."
     )
     duplex_pieces: int = _of(3, "pieces of work", "A train's size is known, and three values have a median.")
     piece_s: float = _of(
@@ -199,7 +201,7 @@ class AutoConfig:
         0.15, "share of the gain", "A less certain gain isn't worth reporting as a number."
     )
     part_nbytes: int = _of(
-        1 << 18, "bytes", "A part has as few parameters as a segment; a scale for more would save bytes."
+        1 << 18, "bytes", "A part spans as few parameters as a segment; one scale for more would save bytes."
     )
 
     def __post_init__(self) -> None:
@@ -247,10 +249,10 @@ CODECS = (
 """The default candidates: the planner's codecs, and codecs that send fewer bytes.
 
 The latter send the fewest bytes with which a GPT's loss rises by at most 0.2 % (docs/auto.md). Small blocks
-are for parameters whose rows differ in scale, and ``foot`` is for parameters whose columns do.
+are for parameters whose rows differ in scale, and ``foot`` is for parameters whose columns differ in scale.
 """
 PLACE = "GRADWIRE_AUTO"
-"""The environment variable with the path of the decision file, which is used if ``Auto`` has no path."""
+"""The environment variable for the path of the decision file, used if ``Auto`` has no path."""
 
 
 @dataclass(frozen=True)
@@ -264,14 +266,14 @@ class Auto:
     ----------
     max_lost_norm
         The largest relative error (in the l2 norm) of a parameter's averaged gradient that an exchange may
-        cause; above 0 and at most 1. Parameters for which a codec exceeds it get a more precise codec. A
-        codec that meets it for less than a fifth of the values is not a candidate.
+        cause; above 0 and at most 1. Parameters for which a codec exceeds this limit get a more precise
+        codec. A codec that meets the limit for less than a fifth of the values is not a candidate.
     codecs
-        Candidate codecs or their specs, besides no compression; by default, codecs with a known relative
-        error. All codecs are used without error feedback.
+        Candidate codecs or their specs, in addition to no compression; by default, codecs with a known
+        relative error. All codecs are used without error feedback.
     path
         The file of the decision, with which the next run with the same settings starts; by default, the path
-        in the environment variable ``GRADWIRE_AUTO``, if any. Only rank 0 reads and writes it.
+        in the environment variable ``GRADWIRE_AUTO``, if any. Only rank 0 reads and writes the file.
     config
         The thresholds of the choice: when to measure, which plans to try, and which plan is better.
 
@@ -320,7 +322,7 @@ class Auto:
     def first_plan(self) -> Plan:
         """The plan of the first steps, with a codec that is safe for any model.
 
-        It is also the default plan of ``attach_fsdp`` on two-dimensional meshes, where runs don't choose.
+        This plan is also the default of ``attach_fsdp`` on two-dimensional meshes, where runs don't choose.
         """
         return Plan.of(DEFAULT_CODEC, residual=False)
 
@@ -371,11 +373,11 @@ class CandidateRules:
 
     @property
     def overlaps(self) -> bool:
-        """Whether buckets are exchanged while backward computes the next ones."""
+        """Whether buckets are exchanged while backward computes the next buckets."""
         return not self.whole and self.half is None
 
     def over(self, link: Link, *, has_group: bool = True) -> CandidateRules:
-        """Return the rules without the algorithms that ``link`` cannot run, or lanes without a group."""
+        """Return the rules without algorithms that ``link`` lacks, and without lanes if there is no group."""
         may = (each for each in self.algorithms if each != backend.NAME or link.HAS_ALL_REDUCE)
         return replace(self, algorithms=tuple(may), has_lanes=self.has_lanes and has_group)
 
@@ -387,7 +389,7 @@ class CandidateRules:
 BUCKETS = CandidateRules("buckets", has_lanes=True)
 """The rules for DDP: each bucket is exchanged as soon as its gradients are computed."""
 SHARDS = CandidateRules("shards", half="reduce", algorithms=("ring",), has_exceptions=False, places=False)
-"""The rules for FSDP: each module's gradients are reduced separately, with one codec; backward waits."""
+"""The rules for FSDP: backward waits for the reduction of each module's gradients, with one codec."""
 
 
 def whole(pipeline: int) -> CandidateRules:

@@ -37,7 +37,7 @@ class TunerEvent(Enum):
     LOADED = "a checkpoint was loaded since the latest step"
     HAS_CHECKPOINT = "rank 0 has a checkpoint that was written while no choice was due"
     HAS_EARLY_CHECKPOINT = "rank 0 has a checkpoint that was written while a choice was due"
-    HAS_EARLIER_CHOICE = "the file of decisions has one for this run that the settings allow"
+    HAS_EARLIER_CHOICE = "the file of decisions has a decision for this run that the settings allow"
     KNOWS_NOTHING = "rank 0 has no usable checkpoint or earlier decision"
     CHOICE_IS_NEXT = "a choice is due before the next step, and this step isn't sampled yet"
     LACKS_SAMPLES = "a choice is due, and a rank's sample is missing or not finite"
@@ -45,13 +45,13 @@ class TunerEvent(Enum):
     FOUND_ONE_PLAN = "no other plan may be as good, or step times aren't steady yet"
     FOUND_RIVALS = "several plans may be the best"
     HAS_NEXT_TURN = "a turn is over, and another turn in the same direction follows"
-    TURNS_BACK = "all plans have had their first turn, and more than one is fast enough for a second"
+    TURNS_BACK = "all plans have had their first turn, and more than one is fast enough for another"
     HAS_NO_TURN = "the last turn is over"
     STEP_TIME_CHANGED = "the step time has changed by ``changed_step_share``, and the patience has passed"
     SOME_NEED_OTHERS = "some parameters newly break the contract, or meet it again"
-    MANY_NEED_OTHERS = "parameters with over ``wide_share`` of the values newly break it, past some patience"
-    PLAN_IS_UNSUITED = "over ``most_excepted_share`` break it, or the codec isn't a candidate"
-    LEANER_SUITS = "a rejected codec now meets it with a margin, and sends under ``far_less_share``"
+    MANY_NEED_OTHERS = "over ``wide_share`` of the values newly break the contract, past some patience"
+    PLAN_IS_UNSUITED = "over ``most_excepted_share`` break the contract, or the codec isn't a candidate"
+    LEANER_SUITS = "a rejected codec now meets the contract with a margin, and sends under ``far_less_share``"
 
 
 @dataclass(frozen=True)
@@ -65,9 +65,9 @@ class Transition:
     source
         The state before the transition; None for any state.
     event
-        The event that triggers it.
+        The event that triggers the transition.
     action
-        The name of the ``Autotuner`` method that it calls.
+        The name of the ``Autotuner`` method that the transition calls.
     target
         The state after the transition; None for the same state.
     says
@@ -129,21 +129,21 @@ TRANSITIONS = (
 # The state TRIAL: each of several plans with similar expected times runs for some steps; the fastest stays.
 #
 # Predictions don't include everything: if hosts share cores or links differ, a different algorithm may be the
-# fastest. The steps of a trial are training steps, so it costs only the extra time of slower plans.
+# fastest. The steps of a trial are training steps, so a trial costs only the extra time of slower plans.
 
 
 class Trial:
     """The decisions on trial, the most promising first, and their measured step times.
 
-    They have turns in this order and then in reverse order, so that no plan gains if the machine becomes
+    The plans take turns in this order and then in reverse order, so that no plan gains if the machine becomes
     steadily faster or slower, by up to a twentieth per turn. Slow plans have no second turn: their steps cost
     the most and add the least information.
 
     The cost of a trial is the time by which its steps exceed those of the fastest plan. Trials may cost
-    ``trial_share`` of ``trial_window_steps`` steps. A decision has no turn if its expected cost exceeds what
-    is left of that.
+    ``trial_share`` of ``trial_window_steps`` steps. A decision gets no turn if its expected cost exceeds the
+    rest of this budget.
 
-    If the first plan was in use before (``present``), it stays unless another one is clearly better.
+    A first plan that was in use before (``present``) stays unless another plan is clearly better.
     """
 
     def __init__(
@@ -158,9 +158,9 @@ class Trial:
 
     @property
     def present(self) -> Decision | None:
-        """The decision whose turn it is, or None after the last turn, or if there is nothing to compare.
+        """The decision whose turn it is; None after the last turn, or without any comparison.
 
-        Its reason is short, because the reason of the final decision has the details.
+        The reason of this decision is short, because the reason of the final decision has the details.
         """
         if not self._left:
             return None
@@ -194,7 +194,7 @@ class Trial:
         return self._config.turn_steps if self._left and not any(self._turns_s) else 0
 
     def note(self, step_s: float, disagreement: float) -> None:
-        """Record the step time of the present turn, infinite if no step was timed, and its scatter."""
+        """Record the step time of the present turn (infinite if no step was timed) and its scatter."""
         self._turns_s[self._left.pop(0)].append(step_s)
         if not isinf(step_s):
             self._disagreements.append(disagreement)
@@ -213,9 +213,9 @@ class Trial:
         return config.trial_share * config.trial_window_steps * self.decisions[0].step_s
 
     def _affordable(self, indices: Iterable[int], turns: int) -> list[int]:
-        """Return the indices of the decisions that may have ``turns`` more turns at their cost.
+        """Return the indices of the decisions whose cost allows ``turns`` more turns.
 
-        If only one of them may, return none. A measured step time is expected again.
+        Return no index if only one decision may. Measured step times replace expected step times.
         """
         known = self._tried() if any(self._turns_s) else self.decisions
         timed_s = [each.step_s for each in known if not isinf(each.step_s)]
@@ -247,11 +247,12 @@ class Trial:
         return min(max(config.equal_share, by_chance), config.most_equal_share)
 
     def best(self) -> Decision:
-        """Return the decision that stays: the best one by measured times (``best_of``).
+        """Return the decision that stays: the best by measured times (``best_of``).
 
         Plans are equally fast if they differ by less than ``equal_share``, or than scatter explains. A plan
         that compresses must be faster than exact plans by more than the uncertainty of predictions. A plan
-        without a second turn can't stay: if the machine has become slower since, it would seem the fastest.
+        without a second turn can't stay: if the machine has become slower since, this plan would seem the
+        fastest.
         """
         tried = self._tried()
         if all(isinf(each.step_s) for each in tried):
@@ -304,7 +305,7 @@ def _mean(turns_s: Sequence[float]) -> float:
     return fmean(timed) if timed else inf
 
 
-# The state HOLD: whether step times have changed since a decision, so that a new one is due.
+# The state HOLD: whether step times have changed since a decision, so that a new decision is due.
 
 
 class Watch:
@@ -315,9 +316,9 @@ class Watch:
     patience
         The minimum number of steps between two decisions.
     since
-        The step of the latest decision; 0 before the first.
+        The step of the latest decision; 0 before the first decision.
     change
-        The difference between the latest and the first window's step times, as a share of the shorter one.
+        The difference between the latest and the first window's step times, as a share of the shorter time.
     """
 
     def __init__(self, config: AutoConfig = DEFAULT) -> None:

@@ -29,7 +29,7 @@ from gradwire.units import counted, format_duration, format_size
 
 @dataclass(frozen=True)
 class StepTime:
-    """Seconds of a step: computation, the backward pass in it, and exposed waiting for averages."""
+    """Seconds of a step: computation, its backward pass, and exposed waiting for averages."""
 
     compute_s: float
     backward_s: float
@@ -61,7 +61,7 @@ class StepTimes:
     def end(self, wait_s: float | None = None) -> None:
         """Record the end of a step. The first step is not timed, because its beginning is unknown.
 
-        ``wait_s`` is the time for which the step waited for averages; by default, the time after its last
+        ``wait_s`` is the time for which the step waited for averages; by default, the time after the last
         bucket.
         """
         now, began = self._clock(), self._ended
@@ -92,12 +92,12 @@ class StepTimes:
         self._uncounted = max(self._uncounted - 1, 0)
 
     def leave_out(self, seconds: float) -> None:
-        """Subtract ``seconds`` from the current step, because training was paused for them."""
+        """Subtract ``seconds`` in which training paused from the current step."""
         self._ended = None if self._ended is None else self._ended + seconds
 
     @property
     def median(self) -> StepTime:
-        """The medians of the latest steps. There must be at least one."""
+        """The medians of the latest steps. At least one step must have been timed."""
         rows = [(each.compute_s, each.backward_s, each.exposed_s) for each in self._latest]
         return StepTime(*map(statistics.median, zip(*rows, strict=True)))
 
@@ -122,7 +122,7 @@ def slowest(rows: Sequence[Sequence[float]]) -> StepTime:
 RULES = {"DDP": BUCKETS, "FSDP2": SHARDS}
 """The candidate rules, by the kind of run."""
 _DIGITS = 4
-"""The number of hexadecimal digits of a machine's id per float32, which holds them exactly."""
+"""The number of a machine id's hexadecimal digits per float32, which represents four digits exactly."""
 
 
 @dataclass(frozen=True)
@@ -204,7 +204,7 @@ class Observed:
         write_files({Path(path): self.content()})
 
     def content(self) -> Content:
-        """Return the file's content for ``write_files`` and ``replace_file``."""
+        """Return the content of a file of observed steps, for ``write_files`` and ``replace_file``."""
         fields: dict[str, Any] = {name: getattr(self, name) for name in self.__dataclass_fields__}
         fields["line"] = None if self.line is None else asdict(self.line)
         fields["gradients"] = list(self.gradients)
@@ -249,8 +249,8 @@ def observe(
 ) -> Observed:
     """Return the steps with the times of the slowest rank. All ranks call this together.
 
-    Without a ``line``, the links between the ranks are measured. The counts and gradients are this rank's.
-    Raises ``ExchangeError``.
+    Without a ``line``, the links between the ranks are measured. The counts and gradients are those of this
+    rank. Raises ``ExchangeError``.
     """
     median, scatter = steps.times.median, steps.times.disagreement
     row = [*astuple(median), scatter, *_machine()]
@@ -306,7 +306,7 @@ def shares(counts: Sequence[int], most: int = DEFAULT.excerpt_count) -> list[int
 
 
 def stretch(values: torch.Tensor, count: int) -> torch.Tensor:
-    """Return a 1-D copy of the middle ``count`` values, or of all if there are fewer, on the same device."""
+    """Return a 1-D copy of the middle ``count`` values, or of all if fewer, on the same device."""
     flat = (values if values.layout is torch.strided else values.to_dense()).detach().reshape(-1)
     begin = max(0, flat.numel() - count) // 2
     return flat[begin : begin + count].clone()

@@ -78,7 +78,7 @@ class Findings:
 
 
 class Survey:
-    """One rank's side of the collective measurements; ``timeout_s`` limits its wait for the others."""
+    """One rank's side of the collective measurements; ``timeout_s`` limits each wait for other ranks."""
 
     def __init__(
         self,
@@ -109,7 +109,7 @@ class Survey:
     def broadcast_earlier(
         self, sync: BetweenSteps, earlier: State | Decision | None
     ) -> State | Decision | None:
-        """Return, on all ranks, rank 0's state or decision of an earlier run; None if it has neither."""
+        """Return, on all ranks, rank 0's state or decision of an earlier run; None without either."""
         own = (earlier, None) if isinstance(earlier, State) else (None, earlier)
         state, decision = sync.exchange_now(
             EARLIER.what, lambda exchange: broadcast(exchange, EARLIER, own, self._timeout_s)
@@ -117,10 +117,10 @@ class Survey:
         return state or decision
 
     def prepare(self, exchange: Exchange, count: int, *, knows_plan: bool) -> None:
-        """Measure codecs, frames, and near links before the first step, unless rank 0 knows a plan already.
+        """Measure codecs, frames, and near links before the first step, unless rank 0 already knows a plan.
 
-        All ranks call it. Codecs and frames are measured by one rank on each kind of host. ``count`` is the
-        number of values in the model's gradient.
+        All ranks call it. One rank on each kind of host measures codecs and frames. ``count`` is the number
+        of values in the model's gradient.
         """
         took_s = list[float]()
         for _ in range(self._config.cost_repeats):
@@ -132,10 +132,10 @@ class Survey:
         trips_s = gather(exchange, [min(took_s)], self._timeout_s)
         if max(row[0] for row in trips_s) <= self._config.attaching_gather_s:
             self._own_line = at_once(self._measure_line(self._config.attaching_piece_s), exchange)
-        with suppress(GradwireError):  # the choice tries again, and has a place for the reason
+        with suppress(GradwireError):  # the choice measures again, and can report the reason
             if self._is_first:
                 self._costs.prepare(self._line, self._settings.candidates, count)
-        gather(exchange, [0.0], self._timeout_s)  # no rank begins its first step before the others
+        gather(exchange, [0.0], self._timeout_s)  # no rank begins its first step before all are ready
 
     def _take_hosts(self, hosts: HostMap) -> None:
         self._hosts = hosts
@@ -163,13 +163,13 @@ class Survey:
         timeout_s = self._timeout_s
 
         def gather_usable(exchange: Exchange) -> list[list[float]]:
-            usable = samples is not None and samples.finite  # a pipeline's last one is late
+            usable = samples is not None and samples.finite  # a pipeline's last samples are late
             return gather(exchange, [float(usable)], timeout_s)
 
         rows = yield Together(_CHOICE, gather_usable)
         if not all(row[0] for row in rows) or samples is None:
             return None
-        if self._hosts is None:  # the plan of an earlier run was known
+        if self._hosts is None:  # unknown if the run began with an earlier plan
             yield None
             self._take_hosts((yield Together(_CHOICE, lambda exchange: hosts_of(exchange.link))))
         if not self._own_line:
@@ -288,7 +288,7 @@ class Survey:
     ) -> Work[Decision | None]:
         """Return the decision that gives the parameters in ``names`` other codecs, the same on all ranks.
 
-        Return None if they hold too many values, or if the present codec is not a candidate.
+        Return None if these parameters hold too many values, or if the present codec is not a candidate.
         """
         codecs = self._settings.candidates
         if present.codec not in codecs:  # no choice made this plan
