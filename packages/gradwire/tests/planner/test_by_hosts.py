@@ -44,7 +44,7 @@ def test_where_hosts_stop_to_pay_is_the_planners_own_number() -> None:
     again = [*points, ScalePoint(16, 0.2, 0.1, None)]
     assert pays(again).endswith("up to 4 hosts and from 8 to 16 hosts, the largest predicted number")
     assert pays(points[:3]).endswith("up to 4 hosts, the largest predicted number")
-    assert pays([points[0], points[3]]).startswith("Additional hosts add less than half of a host")
+    assert pays([points[0], points[3]]).startswith("Each additional host adds less than half")
     assert "pays off up to 4 hosts." in gains_by_hosts(ROWS, 2).caption
 
 

@@ -89,7 +89,7 @@ def test_the_last_host_that_pays_is_told() -> None:
     points = [
         ScalePoint(hosts, hosts / speedup, 1.0, None) for hosts, speedup in ((1, 1.0), (2, 1.8), (4, 2.0))
     ]
-    text = "The throughput still grows at 4 hosts, with 2.00x that of one; each additional host adds 0.5 of a"
+    text = "The throughput still grows at 4 hosts, with 2.00x that of one host; each additional host adds"
     assert text in told(points)
     assert "adds 0.5 of a host or more from 1 to 2, and less elsewhere" in told(points)
     assert "hosts add less than 0.5 of a host each" in told([points[0], ScalePoint(2, 2.0, 1.0, None)])

@@ -1,4 +1,4 @@
-"""Choose a plan: read the request, measure, rank the candidates, and explain. Some plans don't compress.
+"""Choose a plan, with or without compression: read the request, measure, rank, and explain.
 
 Names are imported on first use, so that the command line reads a request without importing torch.
 """

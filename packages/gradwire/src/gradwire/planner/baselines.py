@@ -13,7 +13,7 @@ from gradwire.planner.predict import Predictor
 from gradwire.timing.environment import Environment
 
 BUCKET_NBYTES = 25 << 20
-"""The size of DDP's buckets, unless ``bucket_cap_mb`` says otherwise."""
+"""The size of DDP's buckets, unless ``bucket_cap_mb`` sets another size."""
 PLAIN = Plan(algorithm=backend.NAME, bucket_nbytes=BUCKET_NBYTES)
 """The plan that describes DDP without gradwire."""
 _EXACT, _HALF = str(Identity()), str(Bf16())
@@ -38,7 +38,7 @@ class Baselines:
 
 
 def in_bf16(environment: Environment) -> Environment:
-    """Return the environment in which uncompressed values take two bytes, as with DDP's bf16 hook."""
+    """Return the environment with uncompressed values of two bytes, as with DDP's bf16 hook."""
     exact = environment.cost(_EXACT)
     points = tuple(replace(point, nbytes=_HALF_NBYTES) for point in exact.points)
     return replace(environment, codecs={**environment.codecs, _EXACT: replace(exact, points=points)})

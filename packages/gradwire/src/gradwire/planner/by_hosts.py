@@ -40,7 +40,7 @@ def pays(points: Sequence[ScalePoint]) -> str:
     """Return a sentence that says up to how many hosts each additional host pays off."""
     ranges, last = paying_ranges(points), points[-1].hosts
     if not ranges:
-        return "Additional hosts add less than half of a host each"
+        return "Each additional host adds less than half of the throughput of one host"
     named = [
         f"up to {counted(high, 'host')}" if low == points[0].hosts else f"from {low} to {high} hosts"
         for low, high in ranges
@@ -80,8 +80,8 @@ def gains_by_hosts(rows: Sequence[Mapping[str, Any]], here: int, kind: str = "DD
         without_frame(axes)
 
     caption = (
-        "Predicted throughput, in units of a single host's, by number of hosts; each host keeps its batch "
-        f"size. {pays(points)}. Dashed line: {counted(here, 'host')}."
+        "Predicted throughput, in units of one host's throughput, by number of hosts; each host keeps its "
+        f"batch size. {pays(points)}. Dashed line: {counted(here, 'host')}."
     )
     return Picture("hosts", caption, paint, 3.4, 3.8)
 
@@ -91,7 +91,7 @@ def _throughput(point: ScalePoint, step_s: float | None) -> float:
 
 
 def by_hosts(rows: Sequence[Mapping[str, Any]], kind: str = "DDP") -> list[Part]:
-    """Return the table of step times and gains by number of hosts, or nothing for a record without them."""
+    """Return the table of step times and gains by number of hosts, or an empty list without ``rows``."""
     if not rows:
         return []
     plain, hook = BASELINES[kind]

@@ -46,7 +46,7 @@ from gradwire.timing.line import (
 def threads_of(hosts: int, *, shared: bool) -> int:
     """Return the number of threads of one rank: PyTorch's, if a launcher has started this process as a rank.
 
-    Otherwise, it has this machine's cores; if ``shared``, ``hosts`` ranks share them.
+    Otherwise, a rank uses all cores of this machine, divided by ``hosts`` if ``shared``.
     """
     if is_launched():  # torchrun sets OMP_NUM_THREADS=1 for several ranks on a host
         return torch.get_num_threads()
@@ -55,7 +55,7 @@ def threads_of(hosts: int, *, shared: bool) -> int:
 
 @contextmanager
 def use_threads(count: int) -> Iterator[None]:
-    """Run a ``with`` block with this number of threads in PyTorch, which codecs use, too."""
+    """Run a ``with`` block with this number of PyTorch threads, which codecs also use."""
     before = torch.get_num_threads()
     torch.set_num_threads(count)
     try:
@@ -155,10 +155,10 @@ def excerpt(gradient: torch.Tensor, count: int = SAMPLE_COUNT) -> torch.Tensor:
 
 # Measure the cost of a frame on this machine, with both ends of a link in this process.
 #
-# It substitutes for a measurement between hosts. The frames are those of an exchange over the loopback
-# interface, whose packets are large: a network card without offloads costs more per byte (in measurements,
-# two to four times as much between network namespaces). The measurement takes a few tenths of a second and
-# starts no process.
+# This measurement substitutes for a measurement between hosts. The frames are those of an exchange over the
+# loopback interface, whose packets are large: a network card without offloads costs more per byte (in
+# measurements, two to four times as much between network namespaces). The measurement takes a few tenths of a
+# second and starts no process.
 
 _ROUNDS = 9
 _TIMEOUT_S = 20.0
@@ -168,7 +168,7 @@ _LOCAL = "127.0.0.1"
 def measure_host(cores: int, ranks_per_machine: int, rounds: int = _ROUNDS) -> HostCost:
     """Return the costs of a frame on this machine, as medians of ``rounds`` measurements.
 
-    Raises ``LinkError`` if it has no loopback interface.
+    Raises ``LinkError`` if the machine has no loopback interface.
     """
     try:
         small, large, disagrees = _measure(rounds)

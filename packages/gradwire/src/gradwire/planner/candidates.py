@@ -30,17 +30,17 @@ from gradwire.wire import MAX_FRAME_NBYTES
 # The workload that determines a step's time: the sizes of gradients, and the seconds of computation.
 
 PIECE_COUNT, MOST_PIECES = 1 << 18, 1024
-"""The assumed layers of a model given by its size: parameters of 1 MiB, or at most 1024 larger ones."""
+"""The assumed layers of a model given by its size: parameters of 1 MiB, or at most 1024 larger parameters."""
 
 
 LOCAL_UPDATES = 2.5
 """The time of an eager pipeline's local update, in optimizer steps.
 
-The update is one such step, with copies of the rank's gradient, the weights, and the optimizer's state.
+The update is one optimizer step, with copies of the rank's gradient, weights, and optimizer state.
 ``bench/local_update.py`` measures it.
 """
 MOST_COUNT = 10**15
-"""The largest accepted number of parameters; a larger one is a typo."""
+"""The largest accepted number of parameters; a larger number is a typo."""
 
 
 _STEP = Source("a training step", "give seconds")
@@ -58,9 +58,9 @@ class Part:
 class Workload:
     """One training step of one host, without the exchange.
 
-    ``counts`` has the floats of each parameter, in the order of the model. Backward visits the parameters in
-    reverse, each for a time in proportion to its size. Raises ``SpecError`` if the model has no parameters,
-    or a time is invalid.
+    ``counts`` is the number of floats of each parameter, in the order of the model. Backward visits the
+    parameters in reverse, each for a time in proportion to its size. Raises ``SpecError`` if the model has no
+    parameters, or a time is invalid.
     """
 
     counts: tuple[int, ...]
@@ -118,7 +118,7 @@ class Workload:
         """Return the seconds of computation in a step with ``pipeline`` steps in flight.
 
         From 2 steps up, the time includes the eager pipeline's local update. ``shards`` is the number of
-        ranks that divide the update among them.
+        ranks that divide the update among themselves.
         """
         replays = pipeline - 2  # of all local gradients but the first
         update_s = self.update_s * (1 + LOCAL_UPDATES + replays if pipeline > 1 else 1 / shards)
@@ -148,8 +148,8 @@ def no_model(found: object) -> SpecError:
 ALGORITHMS = (backend.NAME, "ring", "pairwise", "butterfly", "tree", "star")
 """The algorithms in the order in which they win ties.
 
-The transport's native all-reduce, for uncompressed buckets, is first. The others range from the ring, the
-simplest to tune, to the star, which loads a single rank.
+The transport's native all-reduce, for uncompressed buckets, is first. The other algorithms range from the
+ring, the simplest to tune, to the star, which loads a single rank.
 """
 SEGMENTS_NBYTES = (1 << 18, 1 << 20, 1 << 22)
 BUCKETS_NBYTES = (1 << 20, 1 << 22, 1 << 24, 1 << 26)
@@ -182,12 +182,12 @@ class Space:
     codecs
         The encodings (``Plan.encoding``). ``identity`` is always among them.
     buckets_nbytes
-        Bucket sizes to try besides a single bucket. They are tried only for a pipeline of 1, and only if
-        backward takes time that exchanges can overlap.
+        Bucket sizes to try in addition to a single bucket, only for a pipeline of 1, and only if backward
+        takes time that exchanges can overlap.
     exchanges
         As in a plan. ``"sharded"`` is tried with a ring, one bucket, and a pipeline of 1.
     whole
-        Whether to try a single bucket. If False, all sizes in ``buckets_nbytes`` are tried, whatever
+        Whether to try a single bucket. If False, all sizes in ``buckets_nbytes`` are tried, regardless of
         backward's time and the number of buckets.
     refused
         Pairs of a codec and an algorithm that aren't tried together.
@@ -263,7 +263,7 @@ def coded(encoding: Codec) -> dict[str, Any]:
 
 
 def candidates(space: Space, workload: Workload, world: int) -> Iterator[Plan]:
-    """Yield the candidate plans of one lane for ``world`` ranks, in order of preference among equals.
+    """Yield the candidate plans of one lane for ``world`` ranks, in order of preference between ties.
 
     The transport divides a native all-reduce itself, so only one segment size is tried with it.
     """
@@ -271,7 +271,7 @@ def candidates(space: Space, workload: Workload, world: int) -> Iterator[Plan]:
         space.pipelines, space.codecs, space.algorithms, space.exchanges
     ):
         if algorithm == backend.NAME and not isinstance(codec, Identity):
-            continue  # with a codec, it is a ring
+            continue  # with a codec, the exchange is a ring
         if (codec, algorithm) in space.refused:
             continue
         sharded = exchange == "sharded"
@@ -309,7 +309,7 @@ def _buckets(space: Space, workload: Workload, pipeline: int) -> Iterator[int | 
 
 
 def _segments(space: Space, count: int, chunks: int) -> Iterator[int]:
-    """Yield segment sizes up to the first that is at least a whole chunk.
+    """Yield segment sizes up to the first size that holds a whole chunk.
 
     Larger sizes give the same frames.
     """
@@ -341,7 +341,7 @@ def fastest_in_lanes(
     """Return the candidates with several lanes, for the fastest pairs of codec and algorithm with one lane.
 
     ``plans`` are all candidates with one lane, and ``by_time`` some of them, the fastest first. The result
-    has all bucket sizes, each with the pair's best segment size.
+    contains each bucket size, with the pair's best segment size.
     """
     best = dict[tuple[Codec, str], Plan]()
     for plan in by_time:

@@ -67,7 +67,7 @@ def choose_plan(model: Model, hosts: int, **fields: Any) -> Choice:
 def choose(request: PlanRequest, show: Show = quiet) -> Choice:
     """Return the choice for a request, with its scaling if requested. Raises as ``choose_plan`` does.
 
-    ``show`` is called with the progress of the codecs' measurement.
+    ``show`` receives the progress of measuring codecs.
     """
     resolved = resolve(request)
     environment = measure(resolved, show)
@@ -96,8 +96,8 @@ class Choice:
 
     ``plan`` is ready for ``gradwire.all_reduce``, ``gradwire.PipeSGD`` and ``Plan.save``. ``prediction`` is
     the predicted step with this plan, ``uncompressed`` the predicted step with the fastest plan without
-    compression, and ``ranking`` has all predictions, the fastest first. ``request`` has the sizes and times
-    of the model; ``asked`` is the original request, whose factory and files haven't been read.
+    compression, and ``ranking`` contains all predictions, the fastest first. ``request`` contains the sizes
+    and times of the model; ``asked`` is the original request, whose factory and files haven't been read.
     """
 
     request: PlanRequest
@@ -255,9 +255,8 @@ def scaling(
 ) -> Iterator[ScalePoint]:
     """Yield the best plan's step for each number of hosts in ``worlds``, in the same order.
 
-    ``known`` has predictions that were already made, by the number of hosts; ``encodings`` is as in
-    ``planner.predict.rank``. If the time of computation is 0, throughputs are undefined, and nothing is
-    yielded.
+    ``known`` maps numbers of hosts to existing predictions; ``encodings`` is as in ``planner.predict.rank``.
+    If the time of computation is 0, throughputs are undefined, and nothing is yielded.
     """
     compute_s = request.workload.compute_s
     if compute_s == 0:
@@ -280,7 +279,7 @@ def worlds_around(hosts: int, farthest: int) -> list[int]:
 
 
 def hosts_that_pay(points: Sequence[ScalePoint], least_gain: float = LEAST_GAIN) -> int:
-    """Return the number of hosts up to which every additional host pays off, or 1 if the second doesn't.
+    """Return the number of hosts up to which every additional host pays off, or 1 if a second host doesn't.
 
     A host pays off if it adds at least ``least_gain`` times the throughput of a single host. Beyond a range
     that doesn't pay off, more hosts may pay off again; ``paying_ranges`` returns all such ranges.

@@ -27,9 +27,9 @@ _MTU_NBYTES = 1500
 def behind_nics(
     costs: Mapping[str, CodecCost], encodings: Sequence[Codec], summed: Mapping[int, torch.Tensor]
 ) -> dict[str, CodecCost]:
-    """Return the costs with the bytes that NICs send on the link for encodings that they compress.
+    """Return the costs, with the bytes on the link for encodings that NICs compress.
 
-    ``summed`` has the sums of gradients to encode (``calibrate.sums``). The NICs are assumed to merge
+    ``summed`` contains the sums of gradients to encode (``calibrate.sums``). The NICs are assumed to merge
     segments, as ``gradwire nic`` does, and to keep up with the link.
     """
     found = dict(costs)
@@ -80,7 +80,8 @@ def packet_ratio(
     merge
         Whether NICs merge segments into packets.
     at_once_nbytes
-        The payload that a host's kernel passes to its NIC at once. Its last packet isn't full.
+        The payload that a host's kernel passes to its NIC in one piece. The last packet of a piece isn't
+        full.
 
     Raises
     ------
@@ -120,7 +121,7 @@ class CodecCandidate:
 
     ``error`` is ``p`` times the error of one encoding, because an exchange encodes a value ``p`` times.
     ``guaranteed`` says whether ``error`` is a bound for all gradients; otherwise it is the largest error in
-    the calibration. ``admitted`` says whether it is within the accuracy budget.
+    the calibration. ``admitted`` says whether ``error`` is within the accuracy budget.
     """
 
     codec: Codec
@@ -154,7 +155,7 @@ def _candidate(codec: Codec, cost: CodecCost, world: int, limit: float) -> Codec
 WEIGHTS = "delta:bf16"
 """The encoding of weights that ``Sharded`` uses by default."""
 WARM_UP, MEASURED = 10, 9
-"""The number of optimizer steps until moving averages are typical of training, and of steps to measure."""
+"""The number of steps until the optimizer's moving averages are typical, and of measured steps."""
 _SPREAD = 0.02
 """The standard deviation of the synthetic weights, as in many transformers."""
 

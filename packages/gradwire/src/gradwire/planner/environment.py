@@ -63,7 +63,7 @@ def resolve(request: PlanRequest) -> PlanRequest:
 
 
 def _called(request: PlanRequest, factory: str) -> PlanRequest:
-    """Return the request with the sizes of the factory's model, and its times if it has example inputs.
+    """Return the request with the sizes of the factory's model, and, given example inputs, with its times.
 
     The measured gradients belong to the initial weights and don't show the noise during training, so plans
     are compared by their step times.

@@ -33,8 +33,8 @@ class BucketPlan:
     """The part of a plan that determines one bucket's exchange: no pipeline and no bucket size.
 
     ``codec`` is the spec of the plan's encoding. ``half`` is the parameter of ``timing.replay.replay``; only
-    a ring has separate halves. ``lanes`` is the number of equal buckets that are exchanged at once; the
-    seconds of a cost are then those of all these buckets together, divided by their number.
+    a ring has separate halves. ``lanes`` is the number of equal buckets that are exchanged at the same time;
+    a cost then contains the seconds of all these buckets, divided by their number.
     """
 
     algorithm: str
@@ -69,8 +69,8 @@ _RESIDUAL_PASSES = 7
 def among(environment: Environment, world: int) -> Environment:
     """Return the environment resized to ``world`` ranks, with links and groups repeated as needed.
 
-    All groups have the size of the first, except that the last may be smaller; links repeat from the first
-    link on. If ranks share a machine, all ``world`` ranks share it.
+    All groups have the size of the first group, except that the last group may be smaller; links repeat from
+    the first link on. If ranks share a machine, all ``world`` ranks share it.
     """
     host = environment.host
     if host.ranks_per_machine > 1:
@@ -86,9 +86,10 @@ def among(environment: Environment, world: int) -> Environment:
 def with_residuals(environment: Environment, codec: str) -> Environment:
     """Return the environment with the cost of keeping residuals for ``codec``.
 
-    To compute a residual, a rank decodes every encoded value and subtracts it. Before the exchange, it
-    gathers and adds the residuals of a bucket. After it, it checks and stores them. The cost per value is one
-    decoding and ``_RESIDUAL_PASSES`` passes over memory, each as long as identity's decoding.
+    To compute a residual, a rank decodes every encoded value and subtracts the result. Before the exchange,
+    the rank gathers and adds the residuals of a bucket. Afterwards, the rank checks and stores the new
+    residuals. The cost per value is one decoding and ``_RESIDUAL_PASSES`` passes over memory, each as long as
+    identity's decoding.
     """
     cost, identity = environment.cost(codec), environment.codecs.get(str(Identity()))
 
@@ -116,19 +117,19 @@ def _groups(groups: tuple[int, ...], world: int) -> tuple[int, ...]:
 
 # A lower bound for the time of an exchange, without a replay, which prunes the planner's search.
 #
-# A bound may never exceed the replayed time, for any links, hosts, and costs. So it omits all costs that
-# occur only in some cases.
+# A bound may never exceed the replayed time, for any links, hosts, and costs. So the bound omits all costs
+# that occur only in some cases.
 
 
 def least(plan: BucketPlan, world: int, count: int, environment: Environment) -> ExchangeCost:
     """Return a cost whose ``total_s`` is a lower bound on this exchange's replayed time.
 
-    - The busiest rank sends the bytes on the algorithm's card, at best at the rate of the fastest link after
-      a burst, and its last frame takes the latency. In each half of a ring, it sends half of these bytes.
+    - The busiest rank sends its bytes of the algorithm, at best at the rate of the fastest link after a
+      burst, and the last frame takes the latency. In each half of a ring, the rank sends half of these bytes.
     - In the reduce half, all ranks together encode ``p - 1`` partial sums of every value and add them. In the
-      broadcast half, they encode the result once and decode it ``p`` times, or once less if the codec is
-      exact. In each half, ``p - 1`` frames carry every segment. The rank with the most work has at least the
-      average of it.
+      broadcast half, all ranks together encode the result once and decode it ``p`` times, or ``p - 1`` times
+      if the codec is exact. In each half, ``p - 1`` frames carry every segment. The busiest rank does at
+      least the average work.
     - All of this work runs on the cores of the machines.
 
     Lanes share links and cores. Each lane's thread does the work of its own bucket.
@@ -209,9 +210,9 @@ _FASTEST_NBYTES_PER_S = 1e15
 class ReplayEffort:
     """The limits of replays, a trade-off between accuracy and run time.
 
-    ``frames`` is the number of frames above which a bucket is extrapolated from two shorter ones, which have
-    at least ``segments`` segments in each chunk, and twice as many. ``per_octave`` is the number of sizes of
-    buckets from one power of two to the next between which times are interpolated.
+    ``frames`` is the number of frames above which a bucket is extrapolated from two shorter buckets: one with
+    at least ``segments`` segments in each chunk, and one with twice as many. ``per_octave`` is the number of
+    bucket sizes from one power of two to the next; times are interpolated between these sizes.
     """
 
     frames: int = MOST_FRAMES
@@ -275,7 +276,7 @@ class ExchangeTimes:
         return _at_least(found, self.least(plan, count))
 
     def grid_counts(self, count: int) -> tuple[int, ...]:
-        """Return ``count`` if it is one of the sizes of ``ReplayEffort``, or the sizes below and above it."""
+        """Return ``count`` if it is a grid size of ``ReplayEffort``, else the grid sizes below and above."""
         apart = max(1, (1 << max(0, count.bit_length() - 1)) // self._effort.per_octave)
         below = count // apart * apart
         return (below,) if below == count else (below, below + apart)
@@ -303,14 +304,14 @@ class ExchangeTimes:
         return max(2, 1 << (self._effort.frames // max(1, 2 * frames)).bit_length() >> 1)
 
     def _with_more_lanes(self, plan: BucketPlan, count: int, most: int) -> ExchangeCost:
-        """Extrapolate the cost from ``most`` lanes: each additional lane takes as long as one of these."""
+        """Extrapolate the seconds of all lanes linearly, from ``most // 2`` and ``most`` lanes."""
         fewer, more = (self.terms(replace(plan, lanes=lanes), count) for lanes in (most // 2, most))
         each_s = max(0.0, (more.total_s * most - fewer.total_s * (most // 2)) / (most - most // 2))
         seconds = (more.total_s * most + (plan.lanes - most) * each_s) / plan.lanes
         return more.slowed(seconds / more.total_s if more.total_s else 1.0)
 
     def _replayed_counts(self, plan: BucketPlan, count: int) -> tuple[int, ...]:
-        """Return ``count``, or the sizes of two shorter buckets from which it is extrapolated, in floats."""
+        """Return ``count``, or the sizes of two shorter buckets to extrapolate from, in floats."""
         chunks = collectives.get(plan.algorithm).chunks(self.world)
         whole = chunks * plan.segment_nbytes // FLOAT_NBYTES  # one segment in each chunk
         frames = 2 * (self.world - 1) * chunks * plan.lanes
@@ -321,7 +322,7 @@ class ExchangeTimes:
         return fewer * whole, 2 * fewer * whole
 
     def replays(self, plan: BucketPlan, count: int) -> Iterator[None]:
-        """Replay what ``terms`` needs up to ``REPLAYED_WORLD`` ranks, in pieces of about a millisecond."""
+        """Run the replays of ``terms``, up to ``REPLAYED_WORLD`` ranks, in pieces of about a millisecond."""
         if self.world > REPLAYED_WORLD:
             yield from self._family.among(REPLAYED_WORLD).replays(plan, count)
             return
@@ -363,7 +364,8 @@ class ExchangeTimes:
     def walk_s(self, plan: BucketPlan, count: int) -> float:
         """Return the seconds of a schedule whose steps run one after the other, without pipelining.
 
-        With lanes, which share links and cores, it is one bucket's part of the seconds of all lanes.
+        With several lanes, which share links and cores, return the seconds of all lanes, divided by their
+        number.
         """
         environment = as_seen_by(plan.algorithm, self.environment)
         host = environment.host

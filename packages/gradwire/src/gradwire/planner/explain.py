@@ -110,7 +110,7 @@ def _tie(ranking: Ranking) -> list[str]:
     return [
         f"The fastest {'such' if kind else 'compressed'} plan ({name_plan(fastest.plan)}) takes "
         f"{format_duration(fastest.to_loss_s)}; plans within {100 * UNCERTAINTY:.0f} % count as equal, and "
-        "the simpler one is chosen."
+        "the simpler plan is chosen."
     ]
 
 

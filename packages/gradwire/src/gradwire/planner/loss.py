@@ -27,8 +27,8 @@ from gradwire.timing.environment import CodecCost
 def noise_scale(gradients: Sequence[torch.Tensor]) -> float:
     """Return the noise scale of gradients.
 
-    It is infinite if the gradients share no direction, or if there are fewer than two. The gradients have
-    equal size, and belong to different ranks or steps with similar weights.
+    The scale is infinite if the gradients share no direction, or with fewer than two gradients. The gradients
+    have equal size, and belong to different ranks or steps with similar weights.
     """
     count = len(gradients)
     if count < 2:
@@ -94,11 +94,11 @@ class Effect:
 class Calibration:
     """The effects of encoding noise and of staleness on the number of steps to a loss.
 
-    ``noise`` is the effect without error feedback, and ``residual`` the effect with it. ``dropped`` is the
-    effect of codecs that drop values without error feedback, because they drop the same values again and
-    again. ``stale`` is the effect per step of staleness. All other effects are proportional to the added
-    noise, raised to ``power``. In theory, the power is 1 if the learning rate is adapted to the noise; runs
-    with a fixed learning rate need more steps for little noise, and fewer for much.
+    ``noise`` is the effect without error feedback, and ``residual`` the effect with error feedback.
+    ``dropped`` is the effect of codecs that drop values without error feedback, and therefore the same values
+    again and again. ``stale`` is the effect per step of staleness. All other effects are proportional to the
+    added noise, raised to ``power``. In theory, the power is 1 if the learning rate is adapted to the noise;
+    with a fixed learning rate, runs need more steps than this for little noise, and fewer for much noise.
     """
 
     power: float

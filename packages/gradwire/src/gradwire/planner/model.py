@@ -30,7 +30,7 @@ from gradwire.planner.candidates import no_model
 
 
 class RecordedGradients:
-    """The gradients of a few backward passes, each as 1-D float32 on the CPU, with zeros for missing ones."""
+    """The gradients of a few backward passes, each 1-D float32 on the CPU; missing values are zeros."""
 
     def __init__(self, parameters: list[nn.Parameter], steps: int) -> None:
         self._parameters, self._steps = parameters, steps
@@ -88,7 +88,7 @@ def record_gradients(model: nn.Module, steps: int = 4) -> Iterator[RecordedGradi
     ----------
     model
         A model with trainable parameters, of any floating dtype and on any device. Raises ``TensorError``
-        if it has none.
+        without trainable parameters.
     steps
         The number of passes to record. Raises ``TensorError`` below 1.
     """
@@ -117,7 +117,7 @@ def record_gradients(model: nn.Module, steps: int = 4) -> Iterator[RecordedGradi
 def load_gradients(path: str | os.PathLike[str]) -> list[torch.Tensor]:
     """Return the gradients in a file written by ``RecordedGradients.save`` or ``torch.save``.
 
-    It reads only tensors and runs no code from the file. Raises ``DataError`` if the file is invalid.
+    Only tensors are read, and no code from the file runs. Raises ``DataError`` if the file is invalid.
     """
     try:
         open_ordinary(path).close()  # a pipe would keep torch.load waiting
@@ -155,7 +155,7 @@ def load_gradients(path: str | os.PathLike[str]) -> list[torch.Tensor]:
 def sizes_of(model: nn.Module | Iterable[nn.Parameter]) -> tuple[int, ...]:
     """Return the sizes of the trainable parameters, counting shared parameters once.
 
-    Raises ``SpecError`` if that fails.
+    Raises ``SpecError`` unless ``model`` is a model or its parameters, with values.
     """
     found: object = model.parameters() if isinstance(model, nn.Module) else model
     if not isinstance(found, Iterable) or isinstance(found, (bytes, torch.Tensor)):
@@ -166,7 +166,7 @@ def sizes_of(model: nn.Module | Iterable[nn.Parameter]) -> tuple[int, ...]:
             raise no_model(each)
     if any(is_lazy(each) for each in parameters):
         raise SpecError(
-            "expected a model with initialized parameters, got lazy ones; run a forward pass first"
+            "expected a model with initialized parameters, got lazy parameters; run a forward pass first"
         )
     return tuple({id(each): each.numel() for each in parameters if each.requires_grad}.values())
 
@@ -177,7 +177,7 @@ _EXITS_BY_SIGNAL = tuple(128 + number for number in (signal.SIGTERM, signal.SIGH
 
 @dataclass(frozen=True)
 class Measured:
-    """The times of a model's forward and backward passes on this machine, in seconds, and their gradients."""
+    """The seconds of a model's forward and backward passes on this machine, and the gradients."""
 
     forward_s: float
     backward_s: float
@@ -209,7 +209,7 @@ def measure_model(model: nn.Module, inputs: tuple[Any, ...], threads: int) -> Me
     """Return the median times of forward and backward passes, with the mean of the output as the loss.
 
     Raises ``SpecError`` if a pass fails, or if the output isn't a floating point tensor (or a tuple, list, or
-    dict that begins with one).
+    dict that begins with such a tensor).
     """
     forward_s, backward_s = [], []
     try:
@@ -257,7 +257,7 @@ def _find(text: str) -> Callable[[], object]:
 def _code_of(text: str, failed: str, remedy: str = "") -> Iterator[None]:
     """Run a factory's code in a ``with`` block, where it can import modules from the current folder.
 
-    Any exception becomes a ``SpecError`` that begins with ``failed``. ``SystemExit`` is an error, too, so
+    Any exception becomes a ``SpecError`` that begins with ``failed``. ``SystemExit`` is also an error, so
     that its exit code isn't mistaken for the command's; an exit after a signal still ends the program.
     """
     here = str(Path.cwd())
@@ -281,8 +281,8 @@ def _output(found: object) -> torch.Tensor:
         found = next(iter(found.values())) if isinstance(found, dict) else found[0]
     if not isinstance(found, torch.Tensor) or not found.is_floating_point():
         raise SpecError(
-            f"expected the model to return a floating point tensor, got {_describe(found)}; make the "
-            "factory return one"
+            f"expected the model to return a floating point tensor, got {_describe(found)}; change "
+            "the model that the factory returns"
         )
     return found
 

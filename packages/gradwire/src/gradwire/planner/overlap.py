@@ -1,8 +1,8 @@
 """Compute when a step's exchanges end, given that they begin during its backward pass.
 
-With one lane, buckets are exchanged one after the other. With K lanes, bucket i uses lane i modulo K, and as
-many buckets as there are lanes are exchanged at once. They share links and cores, so each takes longer if
-more of them run: as long as in a replay of that many equal buckets.
+With one lane, buckets are exchanged one after the other. With K lanes, bucket i uses lane i modulo K, and up
+to K buckets are exchanged at the same time. Concurrent exchanges share links and cores, so each takes longer
+if more run: as long as in a replay of equally many buckets of one size.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from functools import lru_cache
 Durations = Callable[[int], float]
 """The seconds of a bucket's exchange, by the number of concurrent exchanges."""
 _DONE = 1e-9
-"""The share of an exchange that is treated as rounding error."""
+"""The remaining share of an exchange that is treated as rounding error."""
 
 
 def numbers_at_once(lanes: int) -> tuple[int, ...]:
@@ -33,7 +33,7 @@ def numbers_at_once(lanes: int) -> tuple[int, ...]:
 def end_in_turn_s(ready_s: Iterable[float], exchange_s: Iterable[float]) -> float:
     """Return the end of exchanges that run one after the other, each as soon as its bucket is ready.
 
-    They don't slow down backward. All times are measured from the start of backward.
+    The exchanges don't slow down backward. All times are measured from the start of backward.
     """
     end_s = 0.0
     for ready, takes in zip(ready_s, exchange_s, strict=True):
@@ -44,7 +44,7 @@ def end_in_turn_s(ready_s: Iterable[float], exchange_s: Iterable[float]) -> floa
 def end_in_lanes_s(ready_s: Sequence[float], exchange_s: Sequence[Durations], lanes: int) -> float:
     """Return the end of exchanges in lanes, each as soon as its bucket is ready and its lane is idle.
 
-    They don't slow down backward. All times are measured from the start of backward.
+    The exchanges don't slow down backward. All times are measured from the start of backward.
     """
     now, following = 0.0, list(range(min(lanes, len(ready_s))))
     running: dict[int, float] = {}  # each lane's bucket, and the share of its exchange that is left
@@ -73,8 +73,8 @@ def end_in_lanes_s(ready_s: Sequence[float], exchange_s: Sequence[Durations], la
 class StepExchanges:
     """A step's exchanges in lanes: the bucket sizes in floats, the number of lanes, and the times.
 
-    ``seconds(count, number)`` is the time of ``number`` concurrent exchanges of ``count`` floats. It is
-    called for ``numbers_at_once``, and interpolated between them.
+    ``seconds(count, number)`` is the time of ``number`` concurrent exchanges of ``count`` floats. The
+    function is called for ``numbers_at_once``, and its times are interpolated for other numbers.
     """
 
     counts: Sequence[int]

@@ -7,8 +7,8 @@ its part ``exposed_s`` doesn't overlap computation and adds to the step.
   its gradients are ready; a single bucket overlaps nothing (Pipe-SGD, equation 2).
 - Pipelined (``pipeline`` from 2 up): the exchange of all buckets runs during the computation of the next
   step, and the slower of the two determines the step (Pipe-SGD, equation 4). With one bucket, this is
-  equation 5; with several, equation 6 with the whole backward pass. Computation includes the local update of
-  an eager pipeline, which is the default.
+  equation 5; with several buckets, equation 6 with the whole backward pass. Computation includes the local
+  update of an eager pipeline, which is the default.
 - Sharded (``exchange`` "sharded"): the gradient's reduce half, an all-reduce of norms, and the broadcast
   half of the weight deltas follow one another, and each rank computes its share of the update.
 - If ranks share the cores of one machine, overlapped work takes cores from computation: the step takes at
@@ -48,8 +48,8 @@ class Prediction:
     """A plan's predicted step time in seconds, and the cost of exchanging all buckets.
 
     ``step_s`` is ``compute_s + exposed_s``. Of the exchange, ``hidden_s`` overlaps computation, and
-    ``exposed_s`` doesn't. The bytes of ``cost`` are the busiest rank's. ``extra`` is the share of extra steps
-    that the plan needs to reach a loss; 0 if plans are compared by their steps.
+    ``exposed_s`` doesn't. The bytes of ``cost`` are those of the busiest rank. ``extra`` is the share of
+    extra steps that the plan needs to reach a loss; 0 if plans are compared by their step times.
     """
 
     plan: Plan
@@ -139,7 +139,7 @@ class Predictor:
         return self._prediction(plan, parts, find)
 
     def replays(self, plan: Plan) -> Iterator[None]:
-        """Replay what ``predict`` needs, in pieces of about a millisecond."""
+        """Run the replays that ``predict`` needs, in pieces of about a millisecond."""
         parts, bucket_plan = self._parts(plan.bucket_nbytes), self._bucket_plan(plan)
         numbers = numbers_at_once(min(plan.lanes, len(parts)))
         for count, lanes in product(dict.fromkeys(part.count for part in parts), numbers):
@@ -241,9 +241,9 @@ class Ranking:
     """The predictions of the considered plans, and the prediction of the chosen plan.
 
     ``uncompressed`` is the fastest prediction without compression, the baseline of a codec's gain.
-    ``ranking`` has all predictions, the fastest first. ``considered`` is the number of plans. Plans without a
-    prediction are slower by more than ``uncertainty``, the predictions' relative error, according to their
-    lower bounds. ``codecs`` has the candidate codecs, and whether the accuracy budget admits them.
+    ``ranking`` contains all predictions, the fastest first. ``considered`` is the number of plans. Plans
+    without a prediction are slower by more than ``uncertainty``, the predictions' relative error, according
+    to their lower bounds. ``codecs`` lists the candidate codecs, and whether the accuracy budget admits them.
     """
 
     prediction: Prediction
@@ -265,7 +265,7 @@ class Ranking:
 
 
 def choose(predictor: Predictor, space: Space, uncertainty: float = UNCERTAINTY) -> Ranking:
-    """Rank the plans in ``space``, and choose the fastest, or the simplest of equally fast ones.
+    """Rank the plans in ``space``, and choose the fastest, or the simplest of equally fast plans.
 
     Plans are compared by ``Prediction.to_loss_s``. Compression is chosen only if it is faster than the
     fastest plan without compression by more than ``uncertainty``, even if it needs one standard deviation
@@ -280,7 +280,7 @@ def choose(predictor: Predictor, space: Space, uncertainty: float = UNCERTAINTY)
     every, one_lane, exact, more = list[Prediction](), list[Prediction](), list[Prediction](), 0
     for lossless in (True, False):
         offered = [plan for plan in plans if is_exact(plan) == lossless]
-        found = _search(predictor, offered, uncertainty, one_lane)  # even if several exact lanes are faster
+        found = _search(predictor, offered, uncertainty, one_lane)  # even if several lanes are faster
         in_lanes = own(each.plan for each in sorted(found, key=_time_s))
         one_lane += found
         every += found
@@ -297,7 +297,7 @@ def choose(predictor: Predictor, space: Space, uncertainty: float = UNCERTAINTY)
 def _search(
     predictor: Predictor, plans: Iterable[Plan], uncertainty: float, known: list[Prediction]
 ) -> list[Prediction]:
-    """Return the predictions of all plans that may be the fastest, or tie with it, also among the known."""
+    """Return the predictions of ``plans`` that may be the fastest, also of ``known``, or tie with it."""
     bounds = {plan: predictor.least_s(plan) for plan in plans}
     found: list[Prediction] = []
     fastest_s = min(map(_time_s, known), default=math.inf)
@@ -362,7 +362,7 @@ def rank(
     hosts
         The number of hosts, from 2 up; it may differ from the request's number.
     encodings, family
-        The candidate encodings besides identity, and a cache of exchange times; None for the request's
+        The candidate encodings in addition to identity, and a cache of exchange times; None for the request's
         encodings, and for a new cache.
     """
     offered = request.encodings if encodings is None else encodings

@@ -54,13 +54,13 @@ def report(choice: Choice, top: int) -> Report:
 
 
 def _verdict(explanation: str) -> tuple[str, str]:
-    """Return an explanation's first sentence, which is the verdict, and its other sentences."""
+    """Return the first sentence of an explanation as the verdict, and the remaining sentences."""
     first, _, others = explanation.partition(". ")
     return f"Chosen: {first.removesuffix('.')}.", others
 
 
 def ranking(choice: Choice, top: int) -> Report:
-    """Return the table of plans: the chosen plan first and marked, then the others, the fastest first."""
+    """Return the table of plans: the chosen plan, marked, then the other plans, the fastest first."""
     shown = choice.ranked.ordered[:top]
     slowest_s = max(each.to_loss_s for each in shown)
     unit, scale = ("s", 1.0) if slowest_s >= 10 else ("ms", 1e3)
@@ -110,7 +110,7 @@ def verdict(points: Sequence[ScalePoint]) -> str:
     ranges, last = paying_ranges(points), points[-1].hosts
     best = max(points, key=lambda each: each.speedup)
     grows = "still grows" if best.hosts == last else "is highest"
-    peak = f"The throughput {grows} at {best.hosts} hosts, with {best.speedup:.2f}x that of one"
+    peak = f"The throughput {grows} at {best.hosts} hosts, with {best.speedup:.2f}x that of one host"
     enough = f"{LEAST_GAIN:g} of a host or more"
     if not ranges:
         return f"{peak}; additional hosts add less than {LEAST_GAIN:g} of a host each."
@@ -191,7 +191,7 @@ def page_of(record: Mapping[str, Any]) -> str:
     verdict, why = _verdict(record["explanation"])
     inputs = [(each["name"], each["value"], each["source"]) for each in record["inputs"]]
     ranking, scaling, bars = record["ranking"], record["scaling"], _bars(record["ranking"])
-    plans = ("Predictions: the chosen plan, then the others by step time", _ranking(ranking, record["plan"]))
+    plans = ("Predictions: the chosen plan, then all others by step time", _ranking(ranking, record["plan"]))
     sections = [
         Section("Why", [why] if why else []),
         Section("Plans", [*([bars] if scaling else []), plans, LEGEND]),
@@ -246,7 +246,7 @@ def _bars(ranking: Sequence[Mapping[str, Any]]) -> Picture:
         parts = [(label, colour, [1e3 * each[name] for each in shown]) for name, label, colour in PARTS]
         paint_bars(drawn.subplots(), names, parts, "predicted time of a step [ms]", font_size=8)
 
-    caption = "Predicted steps of the chosen plan, and of the others with their fastest segments and buckets."
+    caption = "Predicted steps of the chosen plan, and of other plans with the fastest segments and buckets."
     return Picture("plans", caption, paint, 1.1 + 0.28 * len(shown), 1.1 + 0.36 * len(shown))
 
 

@@ -74,8 +74,8 @@ class PlanRequest:
     hosts
         The number of hosts that train, from 2 up.
     forward_s, backward_s, update_s
-        Seconds of computation in a step. None: measured if a factory has example inputs, otherwise 0. If all
-        computation is 0, the plan with the fastest exchange is chosen.
+        Seconds of computation in a step. None: measured if a factory returns example inputs, otherwise 0. If
+        all computation is 0, the plan with the fastest exchange is chosen.
     gradients
         Gradients of different steps or ranks (``record_gradients``), or their file; codecs and the noise
         scale are measured on them. None: gradients of a measured factory, or synthetic ones.
@@ -83,20 +83,20 @@ class PlanRequest:
         The link between two hosts: a ``Line``, or a ``LineRate`` or its file from ``gradwire line-rate --json
         FILE``. ``elsewhere`` says whether the file may be from another machine.
     rate, latency
-        The link's rate (``"10gbit"`` or bytes per second) and latency (``"50us"`` or seconds), or ``line``.
+        Instead of ``line``: the rate (``"10gbit"`` or bytes per second) and latency (``"50us"`` or seconds).
     group_size, core_rate
         The number of neighbouring hosts in a group, and the rate of the uplink that a group shares.
     shared_machine
         Whether all hosts are this machine, as in a testbed; None detects a testbed.
     codecs, algorithms
-        The allowed codecs and algorithms, the preferred first. None: ``codecs.FREE_OF_SCALE``, and
+        The allowed codecs and algorithms, in order of preference. None: ``codecs.FREE_OF_SCALE``, and
         ``ALGORITHMS``, with hierarchical if there are groups.
     largest_error
         The largest allowed absolute error of an element of the gradients' sum over all hosts.
     pipelines
         The numbers of steps in flight. ``(1, 2)`` also offers Pipe-SGD: faster, with stale gradients.
     most_lanes
-        The largest number of lanes. On links with a small latency, a rank's cores limit it, too.
+        The largest number of lanes. On links with a small latency, a rank's cores also limit this number.
     objective
         The time to minimize: the step, or the time to a loss, which is the step times 1 + the share of extra
         steps due to the codec's noise and staleness. None: the loss if there are gradients and ``costs`` is
@@ -335,14 +335,14 @@ def _listed(name: str, value: object) -> tuple[Any, ...]:
 
 
 def _check_gradients(gradients: object, count: int | str) -> None:
-    """Raise ``TensorError`` unless gradients are tensors that are large enough to time a codec on."""
+    """Raise ``TensorError`` unless gradients are tensors that are large enough to time a codec."""
     if gradients is None or isinstance(gradients, Path):
         return
     if not isinstance(gradients, Sequence) or isinstance(gradients, str):
         got = type(gradients).__name__
         raise TensorError(f"expected a list of tensors for gradients, got a {got}; pass [gradient, ...]")
     if not gradients:
-        raise TensorError("expected one tensor or more for gradients, got none; record some, or pass None")
+        raise TensorError("expected tensors for gradients, got an empty list; record gradients, or pass None")
     fewest = 1 if isinstance(count, str) else min(count, SEGMENT_UNIT_NBYTES // FLOAT_NBYTES)
     shortest = min(each.numel() if hasattr(each, "numel") else fewest for each in gradients)
     if shortest < fewest:
