@@ -3,8 +3,8 @@
 A codec is measured under the conditions of an exchange: segment by segment, into and out of frames with
 checksums, with cold caches. Each call follows a sleep as long as a frame's time on the link, because a core
 that slept for 5 ms encoded at half its speed. The values are the caller's gradients, which a hook can record,
-and sums of them, because partial sums are sent after the first hop. Frames are measured with an exchange of
-the identity codec, whose costs per byte are subtracted.
+and their sums, because partial sums are sent after the first hop. Frames are measured with an exchange of the
+identity codec, whose costs per byte are subtracted.
 """
 
 from __future__ import annotations
@@ -33,8 +33,8 @@ from gradwire.wire import HEADER_NBYTES
 def disagreement(seconds: Sequence[float]) -> float:
     """Return the relative scatter of repeats: half the interquartile range over the quartiles' midpoint.
 
-    With fewer than four repeats, the extremes replace the quartiles. It is a third if they differ by a factor
-    of two, and 0 if all repeats agree.
+    With fewer than four repeats, the extremes replace the quartiles. The scatter is a third if the extremes
+    differ by a factor of two, and 0 if all repeats agree.
 
     Examples
     --------
@@ -54,7 +54,7 @@ SMALL_COUNT = 64
 COLD_NBYTES = 48 << 20
 """The number of bytes to read between two uses of the same memory, enough to evict it from caches."""
 LONGEST_REST_S = 5e-3
-"""The longest sleep before a call; longer ones change little."""
+"""The longest sleep before a call; longer sleeps change little."""
 _USUAL_RATIO = 4
 REPEATS = 9
 
@@ -72,8 +72,8 @@ def codec_cost(
     ``samples`` are 1-D contiguous float32 CPU tensors of one length: gradients of different ranks or steps.
     If there are fewer samples than terms, samples are reused with an offset, so that no value is added to
     itself. Each call encodes one segment, as in the plan, after a sleep of ``rest_s``
-    (``rest_between_segments``). Costs are medians of ``repeats`` calls, or of more if ``rest_s`` is 0. Raises
-    ``TensorError`` if there is no sample, or if samples differ in shape.
+    (``rest_between_segments``). Costs are medians of ``repeats`` calls, or of more calls if ``rest_s`` is 0.
+    Raises ``TensorError`` if there is no sample, or if samples differ in shape.
     """
     return cost_on(codec, sums(samples, world), segment_nbytes, rest_s, repeats)
 
@@ -91,8 +91,8 @@ def sums(samples: Sequence[torch.Tensor], world: int) -> dict[int, torch.Tensor]
         )
     if samples[0].numel() == 0:
         raise TensorError(
-            "expected gradients with values for calibration, got empty ones; pass gradients of the model "
-            "itself"
+            "expected gradients with values for calibration, got empty gradients; pass the gradients of the "
+            "model itself"
         )
     counts = {1 << k for k in range(world.bit_length()) if 1 << k <= world} | {world}
     found, total = {}, torch.zeros_like(samples[0])
@@ -141,14 +141,14 @@ def _as_fast(point: CodecPoint, known: CodecPoint) -> CodecPoint:
 
 
 def encode_and_add_s(codec: Codec, sample: torch.Tensor, segment_nbytes: int, rest_s: float) -> float:
-    """Measure and return the median seconds per value of encoding, and of decoding and adding."""
+    """Measure the median seconds per value of encoding and of decoding and adding, and return their sum."""
     count = min(segment_nbytes // 4, sample.numel())
     seconds = _seconds(codec, [sample[:count]], count, rest_s)
     return (statistics.median(seconds["encode"]) + statistics.median(seconds["decode_add"])) / count
 
 
 def rest_between_segments(line: Line, segment_nbytes: int = 1 << 20) -> float:
-    """Return the approximate seconds that a rank sleeps between segments, while the link sends one."""
+    """Return the approximate seconds that a rank sleeps while the link sends one segment."""
     return min(LONGEST_REST_S, segment_nbytes / _USUAL_RATIO / line.nbytes_per_s)
 
 
@@ -158,9 +158,9 @@ def end_cost(link: Link, barrier: Callable[[], None], rounds: int = REPEATS) -> 
     Every odd rank sends buckets of small and of large segments to the rank before it. All pairs send
     concurrently, because hosts that share a machine also work concurrently in an exchange. Costs are medians
     of ``rounds`` buckets, and include user and system time of the rank's thread and of other threads.
-    ``both_ends`` combines the costs of an odd and an even rank into a host's costs; the result of the last
-    rank is meaningless if it has no partner. A pair sends ``rounds * FRAMES * LARGE_NBYTES`` bytes and a
-    little more.
+    ``both_ends`` combines the costs of an odd and an even rank into a host's costs; without a partner, the
+    result of the last rank is meaningless. A pair sends slightly more than ``rounds * FRAMES * LARGE_NBYTES``
+    bytes.
     """
     small, large = (_frame_cost(link, nbytes, barrier, rounds) for nbytes in (SMALL_NBYTES, LARGE_NBYTES))
     identity = identity_cost(rounds)
@@ -174,7 +174,7 @@ def identity_cost(repeats: int = REPEATS) -> CodecPoint:
 
 
 class _Two(Wrapper):
-    """The link between an even rank and the next one, as part of a link of more ranks."""
+    """The link between an even rank and the next rank, as part of a link of more ranks."""
 
     def __init__(self, inner: Link) -> None:
         super().__init__(inner)
@@ -191,7 +191,7 @@ class _Two(Wrapper):
 
 
 def _frame_cost(link: Link, nbytes: int, barrier: Callable[[], None], rounds: int) -> FrameCost:
-    """Return the median cost of a frame over ``rounds`` streams, because other processes disturb some."""
+    """Return the median cost of a frame over ``rounds`` streams, because other processes slow some."""
     barrier()
     costs = [FrameCost()]
     if link.rank + 1 < link.world or link.rank % 2:
@@ -300,7 +300,7 @@ def _largest_error(codec: Codec, part: torch.Tensor) -> float:
 def lost_share(codec: Codec, values: torch.Tensor, count: int | None = None) -> float:
     """Return the relative error of one encoding of ``values``, in chunks of ``count`` values.
 
-    It is 1 if it isn't finite, or if zeros are decoded to other values.
+    The error is 1 if its norm isn't finite, or if zeros are decoded to other values.
     """
     decoded = torch.empty_like(values)
     parts = (torch.split(each, count or len(values)) for each in (values, decoded))

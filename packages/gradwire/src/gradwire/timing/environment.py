@@ -22,9 +22,9 @@ class CodecPoint:
     """A codec's cost on a sum of ``terms`` gradients: payload bytes and seconds, per float32 value.
 
     Partial sums grow along a collective, and so do the payloads of codecs with an absolute bound.
-    ``largest_error`` is the largest absolute error measured in one encoding. ``lost`` is its relative error
-    (the error's norm over the values' norm), or None if it was not measured. ``line_nbytes`` is the payload's
-    size on a link behind compressing NICs, or None without such NICs.
+    ``largest_error`` is the largest absolute error measured in one encoding. ``lost`` is the relative error
+    of one encoding (the error's norm over the values' norm), or None if not measured. ``line_nbytes`` is the
+    payload's size on a link behind compressing NICs, or None without such NICs.
     """
 
     terms: int
@@ -120,9 +120,10 @@ class Environment:
 
     ``line`` is every host's link, unless ``lines`` has a link for each rank. ``groups`` are the sizes of
     groups of consecutive ranks whose traffic with other groups shares a core link of ``core_nbytes_per_s`` in
-    each direction; empty for a flat network. ``codecs`` has a cost for every codec, by its spec. ``noise`` is
-    the gradients' noise scale, with which plans are compared by their time to a loss. With None, they are
-    compared by their step times. ``threads`` is the number of threads with which the codecs were measured.
+    each direction; empty for a flat network. ``codecs`` contains the cost of every codec, by its spec.
+    ``noise`` is the gradients' noise scale, with which plans are compared by their time to a loss. With None,
+    plans are compared by their step times. ``threads`` is the number of threads with which the codecs were
+    measured.
     """
 
     line: Line
@@ -140,15 +141,15 @@ class Environment:
         if codec not in self.codecs:
             known = ", ".join(self.codecs) or "none"
             raise SpecError(
-                f"the costs of {codec} were not measured (measured: {known}); measure this codec, too"
+                f"the costs of {codec} were not measured (measured: {known}); also measure this codec"
             )
         return self.codecs[codec]
 
     def usable_cores(self, lanes: int) -> int:
-        """Return the number of cores of a machine that can work for different lanes at once.
+        """Return the number of cores of a machine that can work for different lanes at the same time.
 
         If the codec was measured with several threads, a single lane already uses several cores, and more
-        lanes don't make better use of these.
+        lanes don't make better use of these cores.
         """
         cores = self.host.cores
         return cores if lanes == 1 else min(cores, max(2, cores // self.threads))

@@ -38,7 +38,7 @@ class Ratio:
 
     @classmethod
     def of(cls, numbers: Iterable[float]) -> Self:
-        """Return the geometric mean of at least one number.
+        """Return the geometric mean of one or more numbers.
 
         A single number has an interval from 0 to infinity.
         """

@@ -2,7 +2,7 @@
 
 A message of ``n`` bytes takes ``latency + max(0, n - burst) / rate``: the alpha-beta model of the measurement
 study (section on the methodology: the time of a 1-byte message is the latency, the plateau over message sizes
-is the bandwidth), with the burst that a rate limiter passes at once on an idle link.
+is the bandwidth), with the burst that a rate limiter passes without delay on an idle link.
 """
 
 from __future__ import annotations
@@ -118,10 +118,10 @@ class Line:
     nbytes_per_s
         1 / beta: bytes per second on the plateau; ``math.inf`` for an infinitely fast link.
     burst_nbytes
-        The number of bytes that an idle link passes at once.
+        The number of bytes that an idle link passes without delay.
     duplex_share
-        The share of the rate that each direction reaches while the other is busy, too: acknowledgements use
-        some of it, and ranks on one machine share the CPU.
+        The share of the rate that each direction reaches while the other direction is also busy:
+        acknowledgements use part of the rate, and ranks on one machine share the CPU.
     """
 
     latency_s: float
@@ -214,9 +214,9 @@ def fit(points: Sequence[Point]) -> Line:
     """Return the line fitted to measured points.
 
     The latency is the time of the smallest message. The burst is the median number of bytes by which the
-    middle sizes were faster than the rate. The rate in one direction, and in both, is the second highest
-    among the sizes within a factor of 16 of the largest. A measurement can only be too slow, because of other
-    load, or because a TCP stream ended before its window was open. Raises ``SpecError`` if there are no
+    middle sizes were faster than the rate. The rate in one direction, and in both, is the second highest rate
+    among the sizes within a factor of 16 of the largest size. A measurement can only be too slow, because of
+    other load, or because a TCP stream ended before its window was open. Raises ``SpecError`` if there are no
     points.
     """
     if not points:
@@ -238,5 +238,5 @@ def fit(points: Sequence[Point]) -> Line:
 
 
 def _second(rates: Iterable[float]) -> float:
-    """Return the second largest rate, or the only one."""
+    """Return the second largest rate, or the only rate."""
     return sorted(rates)[-2:][0]

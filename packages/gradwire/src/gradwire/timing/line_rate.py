@@ -1,11 +1,11 @@
 """Measure latency and bandwidth between two ranks by message size, over the link that training uses.
 
 The rank with the lower number leads. The leader determines the number of messages for each measurement by its
-clock, and sends the number to the other rank, so that a fast link gets enough messages and a slow one doesn't
-take hours.
+clock, and sends the number to the other rank, so that a fast link gets enough messages and a slow link
+doesn't take hours.
 
-A stream between distant hosts lasts several round trips. TCP opens its window during the streams before it,
-whose rates don't count.
+A stream between distant hosts lasts several round trips. TCP opens its window during preceding streams, whose
+rates don't count.
 
 Source: Iandola and others, a measurement study, section 6.1 and figure 7: the latency is the time of a 1-byte
 message, the bandwidth the plateau over message sizes.
@@ -63,7 +63,7 @@ class Pair:
         return trips
 
     def stream(self, nbytes: int, count: int) -> float:
-        """Send ``count`` messages from the leader, and return the seconds until the last is acknowledged."""
+        """Send ``count`` messages from the leader, and return the seconds until the acknowledgement."""
         self._make_room(nbytes)
         start = time.perf_counter()
         if self.leads:
@@ -76,7 +76,7 @@ class Pair:
         return time.perf_counter() - start
 
     def duplex(self, nbytes: int, count: int) -> float:
-        """Send ``count`` messages in both directions at once; return the seconds until all have arrived."""
+        """Send ``count`` messages in each direction concurrently; return the seconds to the last arrival."""
         self._make_room(nbytes)
         start = time.perf_counter()
         self._flow(nbytes, send=count, receive=count)
@@ -194,7 +194,7 @@ QUICK = Effort(
 def measure(
     link: Link, peer: int, effort: Effort, show: Callable[[Point], None] = lambda _: None
 ) -> tuple[Point, ...]:
-    """Return the points of the link to ``peer`` on the leading rank, and () on the other.
+    """Return the points of the link to ``peer`` on the leading rank, and () on the other rank.
 
     Both ranks call this. ``show`` is called with every point as soon as it is measured. Raises ``LinkError``
     if the link fails.
@@ -287,7 +287,7 @@ class _Leader:
 
 
 def without_trip(stream_s: float, trip_s: float) -> float:
-    """Return an acknowledged stream's seconds, minus its round trip, but at least half of them."""
+    """Return an acknowledged stream's seconds, minus its round trip, but at least half of the seconds."""
     return max(stream_s - trip_s, stream_s / 2)
 
 

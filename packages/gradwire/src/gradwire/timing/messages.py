@@ -18,7 +18,7 @@ def memory_for(nbytes: int) -> torch.Tensor:
 
 
 def read(link: Link, source: int, receiving: Receiving, nbytes: int, timeout_s: float | None = None) -> bytes:
-    """Return the ``nbytes`` bytes of a message from ``source``, received into memory of ``memory_for``.
+    """Return the ``nbytes`` bytes of a message from ``source``, received into memory from ``memory_for``.
 
     Raises ``LinkError``, also for a message of another length and for a rank's last frame.
     """

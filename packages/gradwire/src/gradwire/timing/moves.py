@@ -12,7 +12,7 @@ from gradwire.collectives.frame_order import AHEAD, Do, Segment, frame_order
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Move:
-    """An ``Action``, with all that the event loop reads of it; ``segment`` is a number."""
+    """The fields of an ``Action`` that the event loop reads, with ``segment`` as a number."""
 
     peer: int
     segment: int
@@ -34,7 +34,7 @@ class MoveOrder:
 
 @lru_cache(maxsize=512)
 def move_order(algorithm: str, half: str, rank: int, world: int, count: int, segment_count: int) -> MoveOrder:
-    """Return a rank's order; it is cached, because plans with different codecs have the same orders."""
+    """Return a rank's order, cached because plans with different codecs have the same orders."""
     chosen = collectives.get(algorithm)
     steps: Callable[[int, int], Iterator[collectives.Step]] = getattr(chosen, half)
     chunks, numbers = chosen.chunks(world), dict[Segment, int]()

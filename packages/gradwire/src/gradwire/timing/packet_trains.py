@@ -1,7 +1,7 @@
 """Measure links piece by piece, with trains of messages that the receiver times as they arrive.
 
 A training run can't wait for long streams. A train takes a fraction of a step, and the receiver's times
-include no round trip. A late receiver sees several messages at once, but never sees one too early. So a
+include no round trip. A late receiver sees several messages at the same time, but no message too early. So a
 message's time is the slope of the lower convex hull of the arrivals, in the part where the slope is constant
 for the most messages. That part excludes the burst of a rate limiter and gaps after a full TCP window.
 
@@ -33,11 +33,11 @@ _FIRST_NBYTES, _LEAST_NBYTES, _MOST_NBYTES = 1 << 16, 1 << 14, 1 << 23
 _GROWTH, _SHRINKING = 8, 2
 """The largest factors by which the size grows and shrinks from one train to the next."""
 _PINGS, _PINGS_S = 3, 0.03
-"""The number of round trips per piece, and the seconds after which no more begin."""
+"""The number of round trips per piece, and the seconds after which no further round trip begins."""
 _COUNTED = 4
-"""The largest ratio of the largest train's size to that of a train that still counts."""
+"""The largest train's size, divided by this number, is the smallest size that counts."""
 _LATE_RATIO = 3
-"""The smallest factor by which a train seems too fast if the receiver is late for all of it."""
+"""The factor by which a train must seem too fast to show that the receiver was late for all of it."""
 _MOMENT_S = 1e-7
 _ORDER = struct.Struct("<qqd")
 """The size of a message, the number of messages, and the round trip in seconds."""
@@ -82,7 +82,8 @@ class Direction:
     nbytes
         The size of the next train.
     late_s
-        The timeout in seconds of waits in a piece until the peer has answered; None for the link's timeout.
+        The timeout, in seconds, of a piece's waits until the peer's first answer; None for the link's
+        timeout.
     """
 
     peer: int
@@ -95,7 +96,7 @@ class Direction:
 
     @property
     def trip_s(self) -> float:
-        """The lower quartile of the round trips, because a busy machine delays some; 0 before the first."""
+        """The lower quartile of the round trips, because a busy machine delays some; 0 without any trip."""
         return sorted(self.trips_s)[(len(self.trips_s) - 1) // 4] if self.trips_s else 0.0
 
     @property
@@ -104,7 +105,7 @@ class Direction:
         return self.trip_s >= DISTANT_S
 
     def send(self, link: Link, budget_s: float) -> None:
-        """Send trains for about ``budget_s`` seconds, at least one, while the peer calls ``answer``.
+        """Send one or more trains for about ``budget_s`` seconds, while the peer calls ``answer``.
 
         The first call between distant hosts only measures the round trip.
         """
@@ -158,7 +159,7 @@ class Direction:
         return link.isend(self.peer, frame_of(_ORDER.pack(nbytes, count, self.trip_s)))
 
     def _start(self, link: Link) -> Callable[[], Train]:
-        """Start to send a train, and return the function that waits for its end and returns it."""
+        """Start to send a train, and return the function that waits for the end and returns the ``Train``."""
         began, nbytes = time.perf_counter(), -(-self.nbytes // MESSAGES)
         memory = frame_memory(nbytes).fill_(1)
         sendings = [self._order(link, nbytes, MESSAGES)]
@@ -182,7 +183,7 @@ class Direction:
 
     @property
     def line(self) -> Line | None:
-        """The line fitted to the trains; None without any."""
+        """The line fitted to the trains; None without trains."""
         if not self.alone:
             return None
         rate = _rate(self.alone)
@@ -194,9 +195,9 @@ class Direction:
 
 
 def _rate(trains: Sequence[Train]) -> float:
-    """Return the median rate of the trains that are not much smaller than the largest one.
+    """Return the median rate of the trains that are not much smaller than the largest train.
 
-    Trains for which the receiver was late count only if there are no others.
+    Trains for which the receiver was late count only if there are no other trains.
     """
     largest = max(each.nbytes for each in trains)
     counted = [each for each in trains if _COUNTED * each.nbytes >= largest]
@@ -205,9 +206,9 @@ def _rate(trains: Sequence[Train]) -> float:
 
 
 def answer(link: Link, source: int, late_s: float | None = None) -> int:
-    """Time the trains of ``source``, and report their times to it, until it sends no more.
+    """Time the trains of ``source``, and report the times to ``source``, until its last train.
 
-    Return the size of the last train. ``late_s`` is the timeout of the wait for its first message; by
+    Return the size of the last train. ``late_s`` is the timeout of the wait for the first message; by
     default, the link's timeout. Raises ``LinkError``.
     """
     latest_nbytes, reports = _answer(link, source, late_s)

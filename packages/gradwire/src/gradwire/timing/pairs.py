@@ -1,7 +1,7 @@
 """The hosts of a job's ranks, and the groups of links to measure at the same time.
 
-Pairs of ranks that share a host also share its uplink. Measured at the same time, each would get only a part
-of its rate.
+Pairs of ranks that share a host also share its uplink. Measured at the same time, each pair would reach only
+part of its rate.
 """
 
 from __future__ import annotations
@@ -66,7 +66,7 @@ def _digest(name: str) -> bytes:
 def from_all(link: Link, message: bytes, timeout_s: float | None = None) -> list[bytes]:
     """Return the messages of all ranks, which have the same length. Raises ``LinkError``.
 
-    ``timeout_s`` is the timeout of each wait; by default, the link's.
+    ``timeout_s`` is the timeout of each wait; by default, the link's timeout.
     """
     others = [rank for rank in range(link.world) if rank != link.rank]
     receivings = {rank: link.irecv(rank, memory_for(len(message))) for rank in others}
@@ -108,10 +108,10 @@ def matchings(hosts: Sequence[Hashable]) -> list[list[Pair]]:
 
 
 def directions(hosts: Sequence[Hashable]) -> tuple[list[list[Pair]], list[list[Pair]]]:
-    """Return groups of a ring's directions to measure one way at a time, and both ways at once.
+    """Return a ring's directions in groups to measure one way at a time, and in groups for both ways.
 
     Frames travel from the first rank of a direction to the second. In a group of the first kind, a host
-    either sends or receives; in the second kind, it may do both.
+    either sends or receives; in the second kind, a host may do both.
 
     Examples
     --------

@@ -3,18 +3,18 @@
 Every rank handles frames in the order of the exchange, with the same window of frames in flight and of
 posted receives. The costs of a frame are in an ``Environment``:
 
-- The rank's thread encodes, decodes, sends, and receives frames. Each of these needs a core of the machine,
+- The rank's thread encodes, decodes, sends, and receives frames. Each operation needs a core of the machine,
   and ranks that share a machine wait for a free core (first come, first served).
 - A frame departs once it has been sent and the frames before it have left the host. It stays in the
   receiver's kernel until the receiver reads it.
 - Streams over one link or core link share it fairly (``streams``). Bytes that have passed a link arrive after
   the latency.
-- An idle link passes a burst at once, like the token bucket of a rate limiter.
-- Lanes exchange one bucket each, all at once. Each lane has its own thread on every rank and its own streams.
+- An idle link passes a burst without delay, like the token bucket of a rate limiter.
+- Lanes exchange one bucket each, concurrently. Each lane has its own streams, and a thread on every rank.
 
 With free codecs and frames, one frame per chunk, and no burst, a ring equals its closed form. For other
 algorithms, the replay differs from the closed form because an exchange overlaps neighbouring segments, and
-sends to the next peer while frames to the previous one are still in flight.
+sends to the next peer while frames to the previous peer are still in flight.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ from gradwire.timing.streams import Cores, ReplayPort, ReplayStream, Streams
 class Replay:
     """The result of a replay: the ranks' costs, and the time that the busiest link needs for its bytes.
 
-    With several lanes, ``ranks`` has all ranks' costs of the first lane, then those of the next one.
+    With several lanes, ``ranks`` lists all ranks' costs of the first lane, then of the next lane.
     """
 
     ranks: list[ExchangeCost]
@@ -66,10 +66,10 @@ def replay(
 ) -> Replay:
     """Return the replay of an exchange of ``count`` float32 values between ``world`` ranks.
 
-    ``algorithm`` and ``segment_nbytes`` are as in a plan, ``codec`` is the spec of a codec whose costs
-    ``environment`` has, and ``half`` is ``schedule`` for the all-reduce, or ``reduce`` or ``broadcast``.
-    With ``lanes``, that many equal buckets are exchanged at once, and the result has the costs of each lane.
-    Raises ``SpecError`` if the algorithm is unknown, or if the codec has no costs.
+    ``algorithm`` and ``segment_nbytes`` are as in a plan, ``codec`` is the spec of a codec with costs in
+    ``environment``, and ``half`` is ``schedule`` for the all-reduce, or ``reduce`` or ``broadcast``.
+    ``lanes`` equal buckets are exchanged concurrently, and the result contains the costs of each lane. Raises
+    ``SpecError`` if the algorithm is unknown, or if the codec has no costs.
     """
     pieces = replaying(algorithm, world, count, segment_nbytes, codec, environment, half, lanes)
     while True:
@@ -90,7 +90,7 @@ def replaying(
     half: str = "schedule",
     lanes: int = 1,
 ) -> Generator[None, None, Replay]:
-    """Compute what ``replay`` returns, in pieces of about a millisecond."""
+    """Compute the result of ``replay``, in pieces of about a millisecond."""
     orders = list[MoveOrder]()
     for rank in range(world):
         orders.append(move_order(algorithm, half, rank, world, count, segment_nbytes // 4))
@@ -121,7 +121,7 @@ class _Frame:
 class _Rank:
     """The state of one rank's thread of one lane.
 
-    ``waits_for`` is the frame that must leave or arrive first.
+    ``waits_for`` is the frame that must leave or arrive before the thread continues.
     """
 
     number: int
@@ -204,7 +204,7 @@ class _EventLoop:
         heapq.heappush(self._events, (when, self._count, subject, version))
 
     def _continue(self, rank: _Rank, now: float) -> None:
-        """Run a rank's thread as far as possible at ``now``, and schedule it for the rest."""
+        """Run a rank's thread as far as possible at ``now``, and schedule its continuation."""
         if rank.at == len(rank.moves):
             rank.times.wait_s = max(0.0, now - rank.times.work_s)
             self._retire(rank, now, down_to=0)
@@ -312,7 +312,7 @@ class _EventLoop:
         self._schedule(frame.arrived_s, frame)
 
     def _arrive(self, frame: _Frame, now: float) -> None:
-        """Record a frame's arrival; the kernel's copy of it occupies a core of the receiver."""
+        """Record a frame's arrival; the kernel's copy of the frame occupies a core of the receiver."""
         receiver = frame.receiver
         assert receiver is not None
         receiver.cores.take(now, frame.nbytes * self._host.beside_s_per_nbyte)

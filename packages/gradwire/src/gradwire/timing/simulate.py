@@ -1,9 +1,9 @@
 """Simulate an all-reduce on a heterogeneous network, with up to thousands of ranks.
 
 A message starts when both its ranks have reached the step, and a step ends when its send, its receive, and
-its addition have ended. A message's rate is the lowest of three rates: that of its source, that of its
-target, and its share of the uplinks on its path. The messages of one ``Round`` share an uplink max-min
-fairly, as if all of them were concurrent. If a message ends early, the others don't get its share.
+its addition have ended. A message's rate is the lowest of three rates: its source's rate, its target's rate,
+and its share of the uplinks on its path. The messages of one ``Round`` share an uplink max-min fairly, as if
+all of them were concurrent. If a message ends early, the other messages don't get its share.
 """
 
 from __future__ import annotations
@@ -23,7 +23,8 @@ from gradwire.collectives.matching import messages
 # The messages of an all-reduce as arrays, so that thousands of ranks can be simulated.
 #
 # A ``Round`` is a set of messages that don't wait for each other. If all ranks' schedules are rotations of
-# rank 0's, only rank 0's is read. A hierarchical algorithm is composed of the algorithms of its levels.
+# rank 0's schedule, only that schedule is read. A hierarchical algorithm is composed of the algorithms of its
+# levels.
 
 Ints = NDArray[np.intp]
 Index = Ints | slice
@@ -64,8 +65,8 @@ class Pairs:
 class Round:
     """Concurrent messages of the chunks ``first[i]`` up to ``last[i]``.
 
-    The target of a message adds if ``combine[i]``. ``enter`` has the ranks whose step begins here; the other
-    ranks already had a message in the same step.
+    The target of a message adds if ``combine[i]``. ``enter`` lists the ranks whose step begins here; the
+    other ranks already had a message in the same step.
     """
 
     pairs: Pairs
@@ -206,7 +207,7 @@ class Wires:
     """The rates and latencies of a network, as arrays.
 
     Ranks and uplinks are full duplex. ``group`` is the group of each rank, from 0 up. Every message takes
-    ``latency_s`` in addition to its bytes, and another ``crossing_s`` between two groups.
+    ``latency_s`` in addition to the time of its bytes, and another ``crossing_s`` between two groups.
     """
 
     send_nbytes_per_s: Rates
@@ -224,8 +225,8 @@ class Wires:
     def rates(self, pairs: Pairs) -> Rates:
         """Return the rates of concurrent messages in bytes per second.
 
-        They are max-min fair (Bertsekas and Gallager, Data Networks, section 6.5.2): no rate can be raised
-        without lowering another rate that is no higher.
+        The rates are max-min fair (Bertsekas and Gallager, Data Networks, section 6.5.2): no rate can be
+        raised without lowering another rate that is no higher.
         """
         rates: Rates = np.minimum(self.send_nbytes_per_s[pairs.source], self.recv_nbytes_per_s[pairs.target])
         source, target = self.group[pairs.source], self.group[pairs.target]
@@ -262,8 +263,8 @@ def _share(most: Rates, source: NDArray[np.intp], target: NDArray[np.intp], upli
 class Simulation:
     """The times at which the ranks end their last steps, and their idle times.
 
-    ``finish_s[r]`` is the end of rank ``r``'s last step. ``idle_s[r]`` is the time since its start in which
-    it didn't send, receive, or add.
+    ``finish_s[r]`` is the end of rank ``r``'s last step. ``idle_s[r]`` is the time since rank ``r``'s start
+    in which the rank didn't send, receive, or add.
     """
 
     finish_s: Seconds

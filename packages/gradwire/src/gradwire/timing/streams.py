@@ -2,9 +2,9 @@
 
 Between two ranks, frames are sent one after the other. Frames of different pairs share a common link: every
 stream gets its max-min fair share of all links on its path (Bertsekas and Gallager, Data Networks, section
-6.5.2), or somewhat less if other streams left its host earlier. Rates change only when a stream begins or
-ends, and only for streams that share a link with it, directly or through others. For a ring, whose streams
-share no link, the cost of the computation is therefore linear in the number of frames.
+6.5.2), or somewhat less if other streams from the same host began earlier. Rates change only when a stream
+begins or ends, and only for streams that share a link with that stream, directly or through others. For a
+ring, whose streams share no link, the cost of the computation is therefore linear in the number of frames.
 """
 
 from __future__ import annotations
@@ -21,9 +21,9 @@ QUEUED_NBYTES = 1 << 16
 A new stream waits for these bytes.
 """
 NEWCOMER = 0.6
-"""The weight of a new stream relative to its host's earlier ones, because its TCP window has yet to open.
+"""The weight of a new stream relative to its host's earlier streams, because its TCP window isn't open yet.
 
-It is between 0 and 1 (equal shares), and was measured in testbeds.
+The weight is between 0 and 1 (equal shares), and was measured in testbeds.
 """
 
 Load = TypeVar("Load", bound=Hashable)
@@ -33,7 +33,7 @@ class ReplayPort:
     """One direction of a link, or of a core link between groups.
 
     All streams through the port share its rate, which is ``math.inf`` if the port is never a bottleneck.
-    After an idle time, ``burst_nbytes`` pass at once, like the token bucket of a rate limiter.
+    After an idle time, ``burst_nbytes`` pass without delay, like the token bucket of a rate limiter.
     """
 
     __slots__ = (
@@ -66,7 +66,7 @@ class ReplayPort:
 
 
 class ReplayStream:
-    """The frames from one rank to another over the same ports. ``home`` is the sender's port, the first."""
+    """The frames from one rank to another over the same ports. ``home`` is the first port, the sender's."""
 
     __slots__ = ("begun_s", "held_s", "home", "loads", "ports", "rate", "remaining", "since_s", "version")
 
@@ -81,8 +81,8 @@ class ReplayStream:
     def hold(self, now_s: float, nbytes: float) -> float:
         """Return the time at which a frame sent now may enter, after the queued bytes of other streams.
 
-        A frame of a stream that has frames in flight or on hold enters after them. Streams that begin at
-        once, such as those of lanes, enter one after the other: a host has one queue.
+        A frame enters after all earlier frames of its stream that are in flight or on hold. Streams that
+        begin at the same time, such as streams of lanes, enter one after the other: a host has one queue.
         """
         home = self.home
         if not self.loads and home.nbytes_per_s < math.inf:
@@ -112,7 +112,7 @@ class Streams(Generic[Load]):
     """All streams of a replay.
 
     ``schedule`` is called with the time at which a stream's first frame will have passed, the stream, and its
-    version; pass the last two to ``pass_first`` at that time.
+    version; pass stream and version to ``pass_first`` at that time.
     """
 
     def __init__(self, schedule: Callable[[float, ReplayStream, int], None]) -> None:
