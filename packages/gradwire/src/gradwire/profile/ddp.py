@@ -101,7 +101,7 @@ class DdpWatch:
 
     @property
     def problem(self) -> str:
-        """The reason why these steps aren't those of plain training, or an empty string if they are."""
+        """The reason why these steps aren't steps of plain training, or an empty string."""
         model = self._model()
         if model is None or hook_state(model) is None:
             return ""

@@ -102,7 +102,7 @@ def page_of(record: Mapping[str, Any]) -> str:
 
 
 def _steps(estimates: Sequence[Estimate]) -> Picture:
-    """Return the picture of step times without gradwire and with it, by network and number of hosts."""
+    """Return the picture of step times without and with gradwire, by network and number of hosts."""
 
     def paint(figure: Figure) -> None:
         axes = figure.subplots()
@@ -118,7 +118,7 @@ def _steps(estimates: Sequence[Estimate]) -> Picture:
         without_frame(axes)
 
     height_in = 1.1 + 0.45 * len(estimates)
-    return Picture("steps", "Predicted steps without gradwire and with it.", paint, height_in)
+    return Picture("steps", "Predicted steps without and with gradwire.", paint, height_in)
 
 
 def verdict(first: Estimate) -> str:
@@ -166,7 +166,7 @@ class ProfileOptions:
     """Options for a profile: the script to run, and the networks and hosts to estimate for."""
 
     command: tuple[str, ...]  # the script's command line
-    rates: tuple[str, ...] = ()  # of networks besides this one, as in "10gbit"
+    rates: tuple[str, ...] = ()  # of other networks, as in "10gbit"
     latency_s: float = ASSUMED_LATENCY_S
     hosts: tuple[int, ...] = ()  # empty for the number of ranks
     shared_machine: bool = False  # whether all hosts are this machine
@@ -212,10 +212,10 @@ def profile(options: ProfileOptions) -> int:
 def deployments(
     observed: Observed, networks: Sequence[tuple[str, Line]], hosts: Sequence[int], *, shared_machine: bool
 ) -> list[Deployment]:
-    """Return the deployments to estimate: the observed one, then each network with each number of hosts.
+    """Return the deployments to estimate: the observed deployment, then each network with each host count.
 
-    In other deployments, each rank has a machine on which it computes as fast as observed, unless
-    ``shared_machine`` says that all ranks share this one. By default, ``hosts`` is the observed number.
+    In other deployments, each rank has a machine on which it computes as fast as observed, unless all ranks
+    share this machine (``shared_machine``). By default, ``hosts`` is the observed number.
     """
     here = [] if observed.line is None else [("this one", observed.line)]
     found: list[Deployment] = []
@@ -235,7 +235,8 @@ def deployments(
 class Estimates:
     """The estimates for each network and number of hosts, and the first network's steps by host number.
 
-    ``predicted_s`` is the predicted time of the observed step, or None if it isn't among the estimates.
+    ``predicted_s`` is the predicted time of the observed step, or None if no estimate is for the observed
+    deployment.
     """
 
     estimates: Sequence[Estimate]
@@ -250,7 +251,7 @@ def estimates(observed: Observed, options: ProfileOptions) -> Estimates:
     measured = estimator(observed, [each.line for each in where], max(each.hosts for each in where))
     here = [measured.plain_s(each) for each in where if each.is_here]
     found, scaling = [measured.at(each) for each in where], list[ScalePoint]()
-    if options.json is not None:  # only the page shows them
+    if options.json is not None:  # only the page shows the scaling
         networks = [] if observed.line is not None else [(where[0].network, where[0].line)]
         hosts = [each for each in worlds_around(where[0].hosts, FARTHEST) if each > 1]
         places = deployments(observed, networks, hosts, shared_machine=shared)

@@ -47,7 +47,7 @@ class FsdpWatch:
     def add(self, module: Any) -> None:
         """Observe a module that ``fully_shard`` has returned, or a list of them, with their submodules."""
         for each in module if isinstance(module, (list, tuple)) else [module]:
-            with suppress(AttachError):  # it has no parameters: other modules hold them
+            with suppress(AttachError):  # a module without parameters; other modules hold them
                 for unit in units_of(each):
                     self._watch(unit)
 
@@ -167,8 +167,8 @@ class Session:
         world = dist.get_world_size(group)
         if world == 1:
             self._give_up(
-                "expected a script with 2 or more ranks, got 1, which exchanges nothing; start more, for "
-                "example with torchrun --nproc-per-node 2"
+                "expected a script with 2 or more ranks, got 1, which exchanges nothing; start more ranks, "
+                "for example with torchrun --nproc-per-node 2"
             )
         return world > 1
 
@@ -254,7 +254,7 @@ class Session:
             each.remove()
 
     def _note(self, notes: Notes) -> None:
-        """Write the notes if this rank is rank 0 or the machine's first, or if there is a problem."""
+        """Write the notes if this rank is rank 0 or the machine's first rank, or if there is a problem."""
         if notes.rank == 0 or notes.problem or _first_here():
             with suppress(OSError):  # the profiler has ended and removed its folder
                 notes.save(self._settings.notes)

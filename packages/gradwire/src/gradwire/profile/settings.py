@@ -80,7 +80,7 @@ class Notes:
     rank
         The rank that writes these notes.
     problem
-        The reason why the script cannot be observed, in a sentence; empty if it can.
+        The reason why the script cannot be observed, in a sentence; empty without a problem.
     """
 
     steps: int = 0
@@ -94,7 +94,7 @@ class Notes:
 
     @classmethod
     def load(cls, path: Path) -> Self | None:
-        """Return the notes in a file, or None if there is none. Raises ``JobError`` if they are invalid."""
+        """Return the notes in a file, or None without a file. Raises ``JobError`` for invalid notes."""
         if not path.exists():
             return None
         source = Source(f"the notes {path}", "run 'gradwire profile' again", JobError)

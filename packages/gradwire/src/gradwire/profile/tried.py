@@ -32,7 +32,7 @@ class Tried:
     plan
         A short name of the plan.
     chosen_after
-        The number of attached steps before the first measured one.
+        The number of attached steps before the first measured step.
     plain_s, attached_s
         The seconds of each measured step, on rank 0.
     plain_nbytes, attached_nbytes
@@ -61,7 +61,7 @@ class Tried:
 
     @property
     def speedup(self) -> float:
-        """The median step time without gradwire over the median step time with it."""
+        """The median step time without gradwire over the median step time with gradwire."""
         return median(self.plain_s) / median(self.attached_s)
 
     @property
