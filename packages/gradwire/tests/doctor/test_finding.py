@@ -22,7 +22,7 @@ def test_what_some_ranks_found_names_them_and_stays_with_its_check() -> None:
 
 def test_what_is_ok_everywhere_is_one_row_whatever_its_details() -> None:
     found = [[Finding("memory", "ok", f"{rank} GB free")] for rank in range(4)]
-    assert merge(found) == [Finding("memory", "ok", "rank 0: 0 GB free; ranks 1-3: ok, too")]
+    assert merge(found) == [Finding("memory", "ok", "rank 0: 0 GB free; ranks 1-3: also ok")]
 
 
 def test_what_is_not_ok_keeps_all_details() -> None:

@@ -18,11 +18,11 @@ def test_the_named_interface_is_found_with_its_address() -> None:
 def test_without_a_name_the_address_is_that_of_the_route_to_the_store() -> None:
     alone = find_interfaces({})
     assert (alone.named, alone.addresses, alone.is_loopback) == ((), (), False)
-    assert check_interfaces(alone).detail == "the one with the route to MASTER_ADDR, which is not set here"
+    assert check_interfaces(alone).detail == "the interface towards MASTER_ADDR, which is not set here"
     here = find_interfaces({"MASTER_ADDR": "127.0.0.1"})
     assert (here.addresses, here.is_loopback) == ((), False)
     assert check_interfaces(here).detail == (
-        "the one with the route to ranks on other machines: MASTER_ADDR (127.0.0.1) is this machine"
+        "the interface towards ranks on other machines: MASTER_ADDR (127.0.0.1) is this machine"
     )
     away = Interfaces("", (), ("10.0.0.2",), ("lo", "eth0"), "node0")
     assert check_interfaces(away).detail == "10.0.0.2 (on the route to MASTER_ADDR, node0)"

@@ -60,7 +60,7 @@ def _alike(check: str, values: Sequence[str], otherwise: Result, remedy: str) ->
 def _alike_releases(check: str, versions: Sequence[str]) -> Finding:
     """Return a warning for different releases; patch number and build do not affect an exchange."""
     if len({release(version) or version for version in versions}) > 1:
-        return _alike(check, versions, "warn", "only equal releases are tested; install the same one")
+        return _alike(check, versions, "warn", "only equal releases are tested; install one release")
     return Finding(check, "ok", _who_has_what(groups(versions)))
 
 
@@ -114,7 +114,7 @@ class Outcome:
     """One rank's result of the trial: the digest of its sum and the error, or the reason for a failure."""
 
     digest: str = ""
-    largest_error: float = 0.0  # the distance from the exact sum; nan for a sum with values that are nan
+    largest_error: float = 0.0  # the distance from the exact sum; nan if the sum contains a nan
     error: str = ""
 
 
@@ -180,7 +180,7 @@ _MOST_NBYTES, _MOST_COUNT = 1 << 20, 256
 _ENOUGH_S = 0.1
 """The minimum duration of a stream that measures the rate, longer than a rate limiter's burst.
 
-Between distant hosts, it is ``STREAM_TRIPS`` round trips.
+Between distant hosts, the minimum is ``STREAM_TRIPS`` round trips.
 """
 _ORDER = struct.Struct("<qq")
 _ENOUGH = (0, 0)
@@ -222,13 +222,13 @@ def _check_directions(looks: Mapping[int, Look]) -> Finding:
     there, back = format_rate(looks[worst].there_nbytes_per_s), format_rate(looks[worst].back_nbytes_per_s)
     rates = f"{there} from rank 0 to {worst}, {back} back"
     if looks[worst].unlikeness > UNLIKE:
-        remedy = "an all-reduce needs both; check duplex settings, shaping and other traffic"
+        remedy = "an all-reduce needs both directions; check duplex settings, shaping and other traffic"
         return Finding("directions", "warn", f"{rates}: {remedy}")
     return Finding("directions", "ok", f"similar; largest difference: {rates}")
 
 
 def _measure_rate(pair: Pair, trip_s: float, *, back: bool) -> float:
-    """Return the rate of a stream in bytes per second, doubling streams until one is long enough.
+    """Return the rate of a stream in bytes per second, doubling streams until a stream is long enough.
 
     The earlier streams open TCP's window.
     """
@@ -244,7 +244,7 @@ def _measure_rate(pair: Pair, trip_s: float, *, back: bool) -> float:
 
 
 def _stream(pair: Pair, nbytes: int, count: int, *, back: bool) -> float:
-    """Stream from the lower rank, or ``back`` from the higher one; return this rank's seconds."""
+    """Stream from the lower rank, or ``back`` from the higher rank; return this rank's seconds."""
     pair.leads ^= back
     seconds = pair.stream(nbytes, count)
     pair.leads ^= back
@@ -253,9 +253,9 @@ def _stream(pair: Pair, nbytes: int, count: int, *, back: bool) -> float:
 
 # The offset of two ranks' clocks, by messages over the link.
 #
-# The leader reads its clock before and after a round trip, the peer reads its own in between. The difference
-# between the peer's time and the middle of the interval is the offset, within half of the round trip. The
-# shortest of several trips is used (Cristian, "Probabilistic clock synchronization", 1989).
+# The leader reads its clock before and after a round trip, and the peer reads its own clock in between. The
+# difference between the peer's time and the middle of the interval is the offset, within half of the
+# round trip. The shortest of several trips is used (Cristian, "Probabilistic clock synchronization", 1989).
 
 TRIPS = 16
 LARGEST_OFFSET_S = 0.1

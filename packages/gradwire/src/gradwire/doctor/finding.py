@@ -38,8 +38,8 @@ def any_failed(findings: Iterable[Finding]) -> bool:
 def merge(by_rank: Sequence[Sequence[Finding]]) -> list[Finding]:
     """Return the findings of all ranks, given in rank order, merged into as few rows as possible.
 
-    A problem lists its ranks, unless all ranks have it. A check that is ok everywhere is one row, with the
-    first rank's detail, because addresses and free memory differ between ranks.
+    A problem lists its ranks, unless all ranks report the problem. A check that is ok everywhere is one row,
+    with the first rank's detail, because addresses and free memory differ between ranks.
     """
     makers: dict[tuple[str, Result, str], list[tuple[int, Finding]]] = {}
     for rank, findings in enumerate(by_rank):
@@ -74,7 +74,7 @@ def _as_one(found: Sequence[tuple[int, Finding]], world: int) -> Finding:
     if all(each == first for _, each in found):
         who = "" if len(ranks) == world else f"{name_ranks(ranks)}: "
         return Finding(first.check, first.result, f"{who}{first.detail}")
-    detail = f"rank {ranks[0]}: {first.detail}; {name_ranks(ranks[1:])}: ok, too"
+    detail = f"rank {ranks[0]}: {first.detail}; {name_ranks(ranks[1:])}: also ok"
     return Finding(first.check, first.result, detail)
 
 
@@ -131,7 +131,7 @@ def plan_text(plan: Plan | None) -> str:
 
 @dataclass(frozen=True)
 class Offset:
-    """The offset of a peer's clock in seconds, positive if it is ahead, and its uncertainty."""
+    """The offset of a peer's clock in seconds, positive if that clock is ahead, and the uncertainty."""
 
     offset_s: float
     uncertainty_s: float
@@ -147,7 +147,7 @@ class Look:
     """A short measurement of one pair of ranks: latency and the rate of each direction.
 
     Latency is half of the median round trip of one byte. ``there`` is the rate from the leading rank, and
-    ``back`` the rate to it.
+    ``back`` the rate to the leading rank.
     """
 
     latency_s: float
@@ -161,7 +161,7 @@ class Look:
 
     @property
     def unlikeness(self) -> float:
-        """The ratio of the faster direction's rate to the slower direction's."""
+        """The ratio of the faster direction's rate to the slower direction's rate."""
         return max(self.there_nbytes_per_s, self.back_nbytes_per_s) / self.slower_nbytes_per_s
 
 

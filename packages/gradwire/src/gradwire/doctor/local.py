@@ -39,7 +39,7 @@ from gradwire.wire import VERSION
 
 FILES_FOR_ITSELF = 128
 FILES_FOR_A_PEER = 8
-"""File descriptors per peer: a rank's few links, and the user's groups, have a socket for each peer."""
+"""File descriptors per peer: a rank's few links, and the user's groups, open a socket for each peer."""
 LEAST_MEMORY_NBYTES = 1 << 30
 _NODES = Path("/sys/devices/system/node")
 _MEMORY = Path("/proc/meminfo")
@@ -166,7 +166,7 @@ def _read(path: Path) -> str:
 def examine_machine(
     plan_file: Path | None, world: int, neighbours: int, environment: Mapping[str, str] = os.environ
 ) -> Card:
-    """Run all checks of this machine, and of a plan if there is one, and return the machine's card.
+    """Run all checks of this machine, and of the plan in ``plan_file``, and return the machine's card.
 
     The planned job has ``world`` ranks (1 if unknown), ``neighbours`` of them on this machine. Gloo's
     transport and interface follow ``environment``. Checks that use a missing package are omitted.
@@ -210,7 +210,7 @@ def examine_machine(
 
 
 def others_findings() -> list[Finding]:
-    """Return the findings of other packages' checks (``plugins.CHECKS``), with a warning if one raises."""
+    """Return the findings of other packages' checks (``plugins.CHECKS``), with a warning if a check fails."""
     found: list[Finding] = []
     for name in plugins.names(plugins.CHECKS):
         try:
@@ -238,6 +238,6 @@ def _read_plan(path: Path | None) -> tuple[Plan | None, list[Finding]]:
     try:
         plan = Plan.of(path)
     except SpecError as error:
-        return None, [Finding("plan", "FAIL", f"{error}; write one with 'gradwire plan --save FILE'")]
+        return None, [Finding("plan", "FAIL", f"{error}; write a plan with 'gradwire plan --save FILE'")]
     how = "sharded" if plan.is_sharded else f"pipeline {plan.pipeline}"
     return plan, [Finding("plan", "ok", f"{plan.codec} over {plan.algorithm}, {how}")]

@@ -55,7 +55,8 @@ class Words:
     def hear(self, word: str, timeout_s: float) -> Any:
         """Wait for the value under the key ``word``, and return it.
 
-        Raises ``LinkError`` if no rank publishes it in time, or if the process that serves the store is gone.
+        Raises ``LinkError`` if no rank publishes the value in time, or if the process that serves the store
+        is gone.
         """
         try:
             self._store.wait([word], timedelta(seconds=timeout_s))
@@ -69,11 +70,11 @@ class Words:
 
 # Rank 0 orders one examination after another, and the other ranks run it.
 #
-# Orders are sent through the store, so that a broken link blocks no rank: rank 0 records it and orders the
-# end, and every rank exits with the same code.
+# Orders are sent through the store, so that a broken link blocks no rank: rank 0 records the failure and
+# orders the end, and every rank exits with the same code.
 
 Connect = Callable[[], AbstractContextManager[BaseLink]]
-"""A function that returns a context manager of the link between all ranks; all ranks enter it together."""
+"""A function that returns a context manager of all ranks' link, which all ranks enter together."""
 STEP_S = 60.0
 """The time limit of one examination, waits excluded. Measuring a slow link takes half a minute."""
 _FAREWELL_S = 5.0
@@ -115,7 +116,7 @@ def follow(words: Words, card: Card, rank: int, connect: Connect, timeout_s: flo
             if order["do"] == "end":
                 words.say(f"bye/{rank}", True)
                 return int(order["code"])
-            with suppress(LinkError):  # rank 0 gets the error, too, and orders the end
+            with suppress(LinkError):  # rank 0 also gets the error, and orders the end
                 if order["do"] == "connect":
                     link = stack.enter_context(connect())
                 elif link is not None and order["do"] == "trial":
@@ -155,7 +156,7 @@ class _LeadingRank:
             if missing:
                 silent = f"{name_ranks(missing)} of {world} did not respond within {self._timeout_s:g} s"
                 found.findings.append(
-                    Finding("ranks", "FAIL", f"{silent}; start gradwire doctor on these ranks, too")
+                    Finding("ranks", "FAIL", f"{silent}; also start gradwire doctor on these ranks")
                 )
             if strange:
                 other = f"{name_ranks(strange)} with a different version; install the same version everywhere"

@@ -102,7 +102,7 @@ def page_of(record: Mapping[str, Any]) -> str:
 
 
 def _rates(lines: Sequence[Mapping[str, Any]]) -> Picture | None:
-    """Return the picture of the rates between rank 0 and the others, or None if none was measured."""
+    """Return the picture of the rates between rank 0 and each other rank, or None without measurements."""
     if not lines:
         return None
     names = [f"ranks {' and '.join(map(str, each['ranks']))}" for each in lines]
@@ -132,7 +132,7 @@ def _findings(caption: str, findings: Sequence[Finding]) -> list[Part]:
 def _ranks(cards: Sequence[Mapping[str, Any]]) -> list[Part]:
     columns = (Column("rank"), *map(Column.of_text, SOFTWARE))
     rows = [(str(card["rank"]), *(_plain(card[name]) for name in SOFTWARE)) for card in cards]
-    return [("What the ranks run", Table(columns, rows))]
+    return [("The software of each rank", Table(columns, rows))]
 
 
 def _plain(value: object) -> str:

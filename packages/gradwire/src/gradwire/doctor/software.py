@@ -66,7 +66,7 @@ def _check_least(name: str, version: str, least: tuple[int, int], remedy: str) -
     wanted = ".".join(map(str, least))
     found = release(version)
     if found is None:
-        return Finding(name, "warn", f"expected at least {wanted}, got {version}, which can't be compared")
+        return Finding(name, "warn", f"expected at least {wanted}, got {version}; install a numbered release")
     if found < least:
         return Finding(name, "FAIL", f"expected at least {wanted}, got {version}; {remedy}")
     return Finding(name, "ok", f"{version} (at least {wanted})")
@@ -84,7 +84,7 @@ BYTES_OF_A_LIBRARY = ("lossless",)
 class SelfTest:
     """The result of a self-test of all codecs."""
 
-    target: str  # the active one; "" if none is available
+    target: str  # the active target; "" if no target is available
     digest: str  # of all codecs' payloads, in hexadecimal; equal on all correct machines with this gradwire
     codecs: int
     complaints: tuple[str, ...]
@@ -98,7 +98,8 @@ def every_codec() -> list[Codec]:
 def fixed_vector(count: int = COUNT, seed: int = 1) -> torch.Tensor:
     """Return 1-D float32 values like a gradient's: of both signs, within 1, over five decades.
 
-    They are derived from integers (a linear congruential generator), so they are the same on every machine.
+    The values are derived from integers (a linear congruential generator), and so are the same on every
+    machine.
     """
     state, values = seed, []
     for _ in range(count):
@@ -210,11 +211,11 @@ def _check_expiry(certificate: str, ends: datetime, now: datetime) -> Finding:
 
 @dataclass(frozen=True)
 class Interfaces:
-    """The interfaces that gradwire would use on this machine, and all that exist."""
+    """The interfaces that gradwire would use on this machine, and all existing interfaces."""
 
-    variable: str  # that selects them; "" if none does
+    variable: str  # the variable that selects interfaces; "" without
     named: tuple[str, ...]
-    addresses: tuple[str, ...]  # "" for a named interface without; () if they depend on the other ranks
+    addresses: tuple[str, ...]  # "" without an address; () if they depend on the other ranks
     present: tuple[str, ...]
     store_host: str = ""  # "" if there is no job
     problem: str = ""  # the error of a variable that selects nothing
@@ -226,7 +227,7 @@ class Interfaces:
 
 
 def find_interfaces(environment: Mapping[str, str]) -> Interfaces:
-    """Return the interfaces that gradwire would use in this environment, which may be that of a rank."""
+    """Return the interfaces that gradwire would use with the variables of ``environment``."""
     present, store_host = interfaces(), environment.get("MASTER_ADDR", "")
     try:
         selected = selection(environment)
@@ -275,9 +276,9 @@ def check_interfaces(found: Interfaces) -> Finding:
             )
         return Finding("interface", "ok", where)
     if not found.store_host:
-        return Finding("interface", "ok", "the one with the route to MASTER_ADDR, which is not set here")
+        return Finding("interface", "ok", "the interface towards MASTER_ADDR, which is not set here")
     if not addresses:
-        elsewhere = "the one with the route to ranks on other machines"
+        elsewhere = "the interface towards ranks on other machines"
         return Finding("interface", "ok", f"{elsewhere}: MASTER_ADDR ({found.store_host}) is this machine")
     return Finding("interface", "ok", f"{addresses} (on the route to MASTER_ADDR, {found.store_host})")
 
@@ -285,13 +286,13 @@ def check_interfaces(found: Interfaces) -> Finding:
 def check_gloo(environment: Mapping[str, str]) -> Finding:
     """Return a finding about Gloo's ability to listen, by opening its device; this imports torch.
 
-    Without its variable, a script's Gloo groups listen at the address of the host's name.
+    Without Gloo's variable, a script's Gloo groups listen at the address of the host's name.
     """
     named = gloo_interfaces(environment)
     import torch.distributed as dist
 
     if not dist.is_available() or not dist.is_gloo_available():
-        return Finding("Gloo", "FAIL", "this torch was built without Gloo; install one from pytorch.org")
+        return Finding("Gloo", "FAIL", "this torch was built without Gloo; install torch from pytorch.org")
     try:
         for name in named:
             dist.ProcessGroupGloo.create_device(interface=name)
@@ -308,7 +309,7 @@ def check_gloo(environment: Mapping[str, str]) -> Finding:
             "Gloo",
             "warn",
             f"a script's groups of the backend gloo listen at {address} (by the host's name), which only "
-            f"this machine can reach; if ranks on several machines use it, set {VARIABLE} to one of: "
+            f"this machine can reach; if such groups span machines, set {VARIABLE} to one of: "
             f"{_others(interfaces())}",
         )
     return Finding("Gloo", "ok", "available, and can listen")

@@ -14,7 +14,7 @@ DISTANT_S = 5e-3
 WINDOW_SHARE = 0.5
 """The share of a buffer's limit above which the buffer may limit a connection.
 
-With a round trip of 100 ms, connections limited only by their buffers had 0.56 to 0.72 of the limit in
+With a round trip of 100 ms, connections limited only by their buffers kept 0.56 to 0.72 of the limit in
 flight.
 """
 BUFFER_FACTOR = 4
@@ -42,9 +42,9 @@ def check_congestion(environment: Mapping[str, str]) -> Finding:
 
 
 def check_distance(cards: Sequence[Card], looks: Mapping[int, Look]) -> list[Finding]:
-    """Return findings about the kernel's settings on all ranks, given the links between rank 0 and others.
+    """Return findings about the kernel's settings on all ranks, given the links from rank 0 to the others.
 
-    ``cards`` are in rank order, and ``looks`` by rank.
+    ``cards`` are in rank order, and ``looks`` are keyed by rank.
     """
     trip_s = 2 * max(look.latency_s for look in looks.values())
     if trip_s <= DISTANT_S:
