@@ -13,7 +13,7 @@ def test_sizes_grow_by_a_factor_up_to_the_largest() -> None:
 @pytest.mark.parametrize(
     ("sizes", "reason"),
     [
-        ((8, 4, 2), "for --min and --max, got 8 and 4"),
+        ((8, 4, 2), "for --min and --max, in ascending order, got 8 and 4"),
         ((0, 4, 2), "of at least 1 byte"),
         ((1, 4, 1), "--factor"),
         ((1, 1 << 40, 2), "expected a size of at most"),

@@ -19,9 +19,9 @@ if TYPE_CHECKING:
 
 
 class Call:
-    """One call of a command, which gives settings to the command's parser and applies the parsed options.
+    """One call of a command: it adds settings to the command's arguments, and applies the parsed options.
 
-    Only the parsers of ``command`` use it, because a command may use the parser of another command.
+    Only the parsers of ``command`` use the call, because a command may use the parser of another command.
     """
 
     def __init__(self, command: str | None = None, settings: SettingsFile | None = None) -> None:
@@ -31,7 +31,7 @@ class Call:
         self.is_verbose = False
 
     def words(self, parser: argparse.ArgumentParser, given: Sequence[str]) -> list[str]:
-        """Return the arguments that the settings add in front of the ``given`` ones.
+        """Return the arguments that the settings add in front of the ``given`` arguments.
 
         The given arguments take precedence.
 
@@ -68,7 +68,7 @@ class Call:
             self._undo.enter_context(output_kept_for_files())
 
     def note(self) -> str:
-        """Return a note for errors that names the settings used, or an empty string if there are none."""
+        """Return a note for errors that names the settings used, or an empty string without settings."""
         return f" ({self._file} sets {', '.join(self._set)})" if self._set else ""
 
     def close(self) -> None:
@@ -91,7 +91,7 @@ def current_call() -> Call:
 
 @contextmanager
 def serving(call: Call) -> Iterator[Call]:
-    """Make a call the current one in a ``with`` block, and undo its effects at the end."""
+    """Make ``call`` the current call in a ``with`` block, and undo its effects at the end."""
     token = _CALL.set(call)
     try:
         yield call

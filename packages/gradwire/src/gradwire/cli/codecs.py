@@ -1,4 +1,4 @@
-"""``gradwire codecs``: list the codecs that ``--codec`` accepts, or show the card of one."""
+"""``gradwire codecs``: list the codecs that ``--codec`` accepts, or show the card of one codec."""
 
 from __future__ import annotations
 
@@ -123,7 +123,7 @@ def specs_of_all() -> list[str]:
 def measure(
     specs: Sequence[str], progress: Show, missing: dict[str, ImportError]
 ) -> Iterator[tuple[str, Speed]]:
-    """Yield each codec's speed on this machine, for values like a gradient's.
+    """Yield each codec's speed on this machine, for gradient-like values.
 
     A codec whose package is not installed is added to ``missing`` instead.
     """
@@ -196,7 +196,7 @@ def card(codec: Codec, speed: Speed | None) -> list[str | Table]:
     if speed is not None:
         _, encode, add = _figures(speed)
         rows.append(("speed here", f"{encode} GB/s of float32 to encode, {add} to decode and add"))
-    residual = "needed: attach keeps one" if codec.WANTS_RESIDUAL else "not needed"
+    residual = "needed: attach keeps residuals" if codec.WANTS_RESIDUAL else "not needed"
     rows += [("residual", residual), ("page", _page(codec, note))]
     blank = (Column.of_text(""), Column.of_text(""))
     return [f"{codec}", "", Table(blank, [row for row in rows if row[1]]), *_paragraphs(type(codec))]

@@ -67,7 +67,7 @@ class Node:
 
 def nodes() -> Iterator[Node]:
     """Yield ``gradwire`` itself, and all commands and sub-commands."""
-    from gradwire.cli.main import commands  # imports this module's command, too
+    from gradwire.cli.main import commands  # also imports this module's command
 
     known = commands()
     helps = {name: text for name, (text, _) in known.items()}
@@ -387,4 +387,4 @@ complete -c gradwire -f
 SHELLS: Mapping[str, Callable[[Sequence[Node]], str]] = MappingProxyType(
     {"bash": bash, "zsh": zsh, "fish": fish}
 )
-"""The shells, and the functions that make their scripts."""
+"""The shells, and the functions that generate their scripts."""

@@ -18,10 +18,13 @@ def geometric(low_nbytes: int, high_nbytes: int, factor: int) -> tuple[int, ...]
     (1, 2, 4, 8)
     """
     if factor < 2:
-        raise SpecError(f"expected a whole number of at least 2 for --factor, got {factor}")
+        raise SpecError(
+            f"expected a whole number of at least 2 for --factor, got {factor}; pass a larger factor"
+        )
     if not 1 <= low_nbytes <= high_nbytes:
         raise SpecError(
-            f"expected sizes of at least 1 byte for --min and --max, got {low_nbytes} and {high_nbytes}"
+            "expected sizes of at least 1 byte for --min and --max, in ascending order, got "
+            f"{low_nbytes} and {high_nbytes}; pass other sizes"
         )
     _check_most(high_nbytes)
     sizes = [low_nbytes]
@@ -31,9 +34,11 @@ def geometric(low_nbytes: int, high_nbytes: int, factor: int) -> tuple[int, ...]
 
 
 def listed(sizes: tuple[int, ...]) -> tuple[int, ...]:
-    """Return the sizes in ascending order. Raises ``SpecError`` if one is repeated, 0, or too large."""
+    """Return the sizes in ascending order. Raises ``SpecError`` if a size is repeated, 0, or too large."""
     if min(sizes) < 1 or len(set(sizes)) < len(sizes):
-        raise SpecError(f"expected distinct sizes of at least 1 byte, got {', '.join(map(str, sizes))}")
+        raise SpecError(
+            f"expected distinct sizes of at least 1 byte, got {', '.join(map(str, sizes))}; correct the list"
+        )
     _check_most(max(sizes))
     return tuple(sorted(sizes))
 
@@ -73,7 +78,8 @@ def whole_numbers(option: str, text: str) -> tuple[int, ...]:
         number = parse_whole(word)
         if number is None:
             raise SpecError(
-                f"expected comma-separated whole numbers, such as 2,4,8, for {option}, got {shown(text)}"
+                f"expected comma-separated whole numbers, such as 2,4,8, for {option}, got {shown(text)}; "
+                "correct the list"
             )
         numbers.append(number)
     return tuple(numbers)
@@ -105,10 +111,13 @@ def between_commas(text: str) -> tuple[str, ...]:
 def _once(option: str, words: tuple[str, ...]) -> tuple[str, ...]:
     for number, word in enumerate(words):
         if word in words[:number]:
-            raise SpecError(f"expected distinct words for {option}, got {word} twice; remove one")
+            raise SpecError(f"expected distinct words for {option}, got {word} twice; list each word once")
     return words
 
 
 def _check_most(nbytes: int) -> None:
     if nbytes > MOST_NBYTES:
-        raise SpecError(f"expected a size of at most {format_size(MOST_NBYTES)}, got {format_size(nbytes)}")
+        raise SpecError(
+            f"expected a size of at most {format_size(MOST_NBYTES)}, got {format_size(nbytes)}; pass a "
+            "smaller size"
+        )

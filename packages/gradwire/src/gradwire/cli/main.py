@@ -38,9 +38,9 @@ COMMANDS = MappingProxyType(
         "completion": "print a script that completes gradwire's commands in a shell",
     }
 )
-"""The commands of this package and their lines of help. The module of the same name in this folder has
-``run(arguments)``, which may return an exit code. It is imported when called, because most commands import
-torch, which takes seconds."""
+"""The commands of this package and their lines of help. Each command's module in this folder has
+``run(arguments)``, which may return an exit code. The module is imported when the command is called, because
+most commands import torch, which takes seconds."""
 ELSEWHERE = MappingProxyType(
     {
         **dict.fromkeys(
@@ -90,13 +90,13 @@ choose a plan, which may be "no compression":
 Or estimate the gain for your own script, without changing it:
   gradwire profile -- torchrun --nproc-per-node 2 train.py
 
-Or attach gradwire to it, without changing it, and measure the gain:
+Or attach gradwire to your script, without changing it, and measure the gain:
   gradwire run --compare -- torchrun --nproc-per-node 2 train.py
 
 In the script, add one line after DistributedDataParallel(...):
   attached = gradwire.attach(model)
 
-Each run writes a record, and an HTML page of it. All commands:
+Each run writes a record, and the record as an HTML page. All commands:
   gradwire --help
 """
 """First steps, printed by ``gradwire`` without arguments, except paragraphs whose command is missing."""
@@ -117,7 +117,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     another program may return the program's exit code.
     """
     words = sys.argv[1:] if arguments is None else list(arguments)
-    sys.stdout, sys.stderr = sys.stdout or _nowhere(), sys.stderr or _nowhere()  # None if it is closed
+    sys.stdout, sys.stderr = sys.stdout or _nowhere(), sys.stderr or _nowhere()  # None if closed
     if isinstance(sys.stdout, TextIOWrapper):
         sys.stdout.reconfigure(errors="backslashreplace")  # as stderr: file names may be invalid UTF-8
     try:
@@ -192,7 +192,7 @@ def _nowhere() -> TextIO:
 
 
 def _closed() -> int:
-    """Return the exit code after SIGPIPE, and discard further output, because Python would flush it."""
+    """Return the exit code after SIGPIPE, and discard further output, which Python would flush at exit."""
     os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
     return EXIT_CLOSED
 

@@ -24,9 +24,9 @@ Chosen = TypeVar("Chosen")
 
 
 class Parser(argparse.ArgumentParser):
-    """An ``ArgumentParser`` whose errors are one line, with the nearest name if one is misspelled.
+    """An ``ArgumentParser`` whose errors are one line, with the nearest name for a misspelled name.
 
-    It also reads the options that a settings file sets (``gradwire.cli.call``).
+    The parser also reads the options that a settings file sets (``gradwire.cli.call``).
     """
 
     def __init__(self, prog: str, description: str, usage: str, epilog: str) -> None:
@@ -41,14 +41,14 @@ class Parser(argparse.ArgumentParser):
         )
 
     def parse_args(self, args: Any = None, namespace: Any = None) -> Any:
-        """Parse as argparse does. The error for an unknown option names the nearest one."""
+        """Parse as argparse does. The error for an unknown option names the nearest option."""
         words = sys.argv[1:] if args is None else list(args)
         misspelled = (
             word
             for word in takewhile(lambda word: word != "--", words)
             if word.startswith("--") and word.partition("=")[0] not in self._option_string_actions
         )
-        for word in misspelled:  # before argparse reports what is missing as a result
+        for word in misspelled:  # before argparse reports its missing value instead
             self.error(self._unknown([word]))
         found, unknown = self.parse_known_args(words, namespace)
         if unknown:
@@ -148,11 +148,11 @@ class Inspected(BaseException):
 
 
 inspecting: ContextVar[bool] = ContextVar("inspecting", default=False)
-"""The switch for ``--help``: if true, it raises ``Inspected``."""
+"""The switch for ``--help``: if true, ``--help`` raises ``Inspected``."""
 
 
 class Formatter(argparse.RawDescriptionHelpFormatter):
-    """A help formatter that prints one line per option if it fits."""
+    """A help formatter that prints an option on one line if possible."""
 
     def __init__(self, prog: str) -> None:
         super().__init__(prog, max_help_position=24, width=79)
@@ -171,8 +171,9 @@ def chosen(kind: Callable[..., Chosen], words: argparse.Namespace, **others: obj
 def add_options(group: argparse._ArgumentGroup, kind: Any, names: Sequence[str]) -> None:
     """Add the options of a dataclass's fields to a group of a parser.
 
-    The metadata of a field describe its option: ``option`` is its name with the name of its value, or alone
-    for a switch; ``help`` is its help; ``type`` and ``choices`` are argparse's. A missing option is None.
+    The metadata of a field describe its option: ``option`` is the option's name and, unless the option is a
+    switch, the name of its value; ``help`` is the help text; ``type`` and ``choices`` are argparse's. An
+    option that isn't given is None.
     """
     own = {each.name: each.metadata for each in fields(kind)}
     for name in names:

@@ -108,16 +108,16 @@ def _check(words: argparse.Namespace) -> None:
         ("pipeline", words.pipelines, 1, 16),
     ):
         if not low <= value <= high:
-            raise SpecError(f"expected {low} to {high} for --{option}, got {value}")
+            raise SpecError(f"expected {low} to {high} for --{option}, got {value}; pass another number")
     if words.hosts > MOST_HOSTS:
-        raise SpecError(f"expected 2 to {MOST_HOSTS} for --hosts, got {words.hosts}")
+        raise SpecError(f"expected 2 to {MOST_HOSTS} for --hosts, got {words.hosts}; pass another number")
     if words.json is not None:
         check_writable("--json", words.json, words.overwrite)
         check_page("--json", words.json, words.overwrite)
     if words.save is not None:
         check_writable("--save", words.save, words.overwrite)
     if words.json is not None and words.save is not None and words.json.resolve() == words.save.resolve():
-        raise SpecError(f"expected two files for --json and --save, got {words.save} twice; change one")
+        raise SpecError(f"expected two files for --json and --save, got {words.save} twice; change one path")
 
 
 def _write(words: argparse.Namespace, choice: Choice) -> None:

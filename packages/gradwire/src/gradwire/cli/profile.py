@@ -23,7 +23,9 @@ def run(arguments: Sequence[str]) -> int:
         parse_rate(rate)
     for name, least, value in (("steps", 3, words.steps), ("warm-up", 2, words.warm_up)):
         if not least <= value <= MOST_STEPS:
-            raise SpecError(f"expected {least} to {MOST_STEPS} for --{name}, got {value}")
+            raise SpecError(
+                f"expected {least} to {MOST_STEPS} for --{name}, got {value}; pass another number"
+            )
     if words.tries:
         for name in ("goes_on", "rates", "hosts", "latency", "shared_machine", "json", "save"):
             if getattr(words, name):
@@ -55,7 +57,8 @@ def _hosts(text: str | None) -> tuple[int, ...]:
         number = parse_whole(each)
         if number is None or not 2 <= number <= MOST_HOSTS:
             raise SpecError(
-                f"expected numbers from 2 to {MOST_HOSTS} for --hosts, such as 2,4,8, got {shown(each)}"
+                f"expected numbers from 2 to {MOST_HOSTS} for --hosts, such as 2,4,8, got {shown(each)}; "
+                "correct the list"
             )
         found.append(number)
     return tuple(dict.fromkeys(found))
@@ -66,7 +69,7 @@ def _parser() -> Parser:
         prog="gradwire profile",
         usage="gradwire profile [options] -- COMMAND ...",
         description="Run some steps of an unchanged script that trains with DDP or FSDP2, and\n"
-        "estimate its step time with gradwire.attach, on this network and on others. The\n"
+        "estimate its step time with gradwire.attach, on this and other networks. The\n"
         "script is stopped after these steps.",
         epilog="example:\n  gradwire profile --rates 1gbit,10gbit --hosts 2,4,8 -- \\\n"
         "    torchrun --nproc-per-node 2 train.py",
@@ -81,7 +84,7 @@ def _parser() -> Parser:
         type=int,
         metavar="N",
         default=warm_up,
-        help=f"steps before the measured ones (default: {warm_up})",
+        help=f"steps before the measured steps (default: {warm_up})",
     )
     group.add_argument(
         "--continue", dest="goes_on", action="store_true", help="let the script run to its end"
@@ -96,7 +99,7 @@ def _parser() -> Parser:
     group.add_argument("--rates", metavar="LIST", help="link rates to compare: 100mbit,1gbit,10gbit")
     group.add_argument("--latency", metavar="TIME", help="latency of each link (default: 50us)")
     group.add_argument(
-        "--hosts", metavar="N", help="number of hosts, or several: 2,4,8 (default: that of the ranks)"
+        "--hosts", metavar="N", help="numbers of hosts, such as 2,4,8 (default: number of ranks)"
     )
     group.add_argument("--shared-machine", action="store_true", help="all hosts share this machine (testbed)")
     group = parser.add_argument_group("results")

@@ -8,8 +8,7 @@ from contextlib import contextmanager
 from shutil import get_terminal_size
 
 Show = Callable[[int, int, str], None]
-"""A function that receives the number of finished measurements, their total number, and the next one's name.
-"""
+"""A function of the number of finished measurements, their total number, and the next measurement's name."""
 
 
 @contextmanager

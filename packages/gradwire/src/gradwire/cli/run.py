@@ -24,7 +24,9 @@ def run(arguments: Sequence[str]) -> int:
     if words.steps is not None and not words.compare:
         raise SpecError("expected --compare with --steps, got only --steps; add --compare, or omit --steps")
     if words.steps is not None and not LEAST_STEPS <= words.steps <= MOST_STEPS:
-        raise SpecError(f"expected {LEAST_STEPS} to {MOST_STEPS} for --steps, got {words.steps}")
+        raise SpecError(
+            f"expected {LEAST_STEPS} to {MOST_STEPS} for --steps, got {words.steps}; pass another number"
+        )
     from gradwire.run.run import RunOptions, run_attached  # imports torch, which takes seconds
 
     out = words.out or Path("runs") / f"run-{datetime.now():%Y%m%d-%H%M%S}"
@@ -69,7 +71,7 @@ def _parser() -> Parser:
         const=WHAT,
         choices=[WHAT],
         metavar="WHAT",
-        help=f"compare with others: plain DDP or FSDP2, and the bf16 hook (default: {WHAT})",
+        help=f"compare with plain DDP or FSDP2, and with the bf16 hook (default: {WHAT})",
     )
     group.add_argument("--steps", type=int, metavar="N", help="measured steps, of each method (default: 20)")
     group = parser.add_argument_group("results")

@@ -35,19 +35,19 @@ VARIABLE = "GRADWIRE_SETTINGS"
 OFF = "off"
 _TABLE = "tool.gradwire"
 _READERS = ("tomllib", "tomli")
-"""The modules that read TOML: the standard library's from Python 3.11 on, and the package ``tomli``."""
+"""The modules that read TOML: the standard library's, from Python 3.11 on, or the package ``tomli``."""
 
 
 @dataclass(frozen=True)
 class SettingsFile:
-    """The settings of one file: its path, the name of their table in it, and the tables of commands."""
+    """The settings of one file: its path, the name of the enclosing table, and the tables of commands."""
 
     file: Path
     root: str
     tables: Mapping[str, Any]
 
     def table(self, path: Sequence[str]) -> Mapping[str, Any]:
-        """Return the table of a command, such as ``("testbed", "run")``, or nothing if there is none."""
+        """Return the table of a command, such as ``("testbed", "run")``, or an empty table."""
         found: Any = self.tables
         for name in path:
             found = found.get(name, {}) if isinstance(found, Mapping) else {}
@@ -63,7 +63,7 @@ class SettingsFile:
         return f"[{'.'.join(filter(None, (self.root, *path)))}]"
 
     def check_commands(self, known: Collection[str]) -> None:
-        """Raise ``SpecError`` for a table that no command has."""
+        """Raise ``SpecError`` for a table that belongs to no command."""
         for name in self.tables:
             if name not in known:
                 raise SpecError(
@@ -76,7 +76,7 @@ class SettingsFile:
     ) -> dict[str, list[str]]:
         """Return the command-line arguments for each option that the table of a command sets.
 
-        ``actions`` has the command's options by their names; ``inner`` has the names of its sub-commands,
+        ``actions`` maps names to the command's options; ``inner`` contains the names of its sub-commands,
         whose tables are skipped. Raises ``SpecError`` for an unknown option, and for a value that its option
         doesn't accept.
         """
@@ -89,7 +89,7 @@ class SettingsFile:
             if key not in options:
                 raise SpecError(
                     f"{self.file}: expected an option of gradwire {' '.join(path)} in {self.named(path)}, "
-                    f"got {key!r}{suggestion(key, [*options, *inner])}"
+                    f"got {key!r}{suggestion(key, [*options, *inner])}; see gradwire {' '.join(path)} --help"
                 )
             found[options[key]] = self._words(path, key, value, is_switch=actions[options[key]].nargs == 0)
         return found
@@ -109,7 +109,10 @@ class SettingsFile:
 
     def _wrong(self, path: Sequence[str], key: str, expected: str, value: object) -> SpecError:
         got = "true" if value is True else "false" if value is False else shown(value)
-        return SpecError(f"{self.file}: expected {expected} for {key!r} in {self.named(path)}, got {got}")
+        return SpecError(
+            f"{self.file}: expected {expected} for {key!r} in {self.named(path)}, got {got}; correct this "
+            "line"
+        )
 
 
 def find_settings(folder: Path) -> SettingsFile | None:
@@ -145,7 +148,7 @@ def _relative(file: Path, folder: Path) -> Path:
 
 
 def _read(file: Path, root: str) -> SettingsFile | None:
-    """Return the settings in a file, or None if it doesn't exist, or has no such table."""
+    """Return the settings in a file, or None without the file or the table ``root``."""
     try:
         text = read_text(file)
     except FileNotFoundError:
@@ -161,7 +164,10 @@ def _read(file: Path, root: str) -> SettingsFile | None:
         if tables is None:
             return None
     if not isinstance(tables, Mapping):
-        raise SpecError(f"{file}: expected a table for [{root}], got {shown(tables)}")
+        raise SpecError(
+            f"{file}: expected a table for [{root}], got {shown(tables)}; write the settings below the line "
+            f"[{root}]"
+        )
     return SettingsFile(file, root, tables)
 
 

@@ -1,4 +1,4 @@
-"""The parsers of all commands of this and other packages. No command runs for them."""
+"""The parsers of all commands of this and other packages, found without running a command."""
 
 from __future__ import annotations
 
