@@ -1,11 +1,11 @@
 """The address on which this rank listens for its peers.
 
 An interface that the user names in ``GLOO_SOCKET_IFNAME``, or else in ``NCCL_SOCKET_IFNAME``, comes first.
-Then comes the local address of the route to the store's host, because every rank reaches that host. Without
-a store's host, it is the first address of this host's name, as in Gloo.
+Then comes the local address of the route to the store's host, because every rank reaches that host. Without a
+store's host, the address is the first address of this host's name, as in Gloo.
 
 On the store's host, that route may be the loopback interface. The address then depends on the other ranks:
-it is the local address of the route to one on another host (``listening``).
+it is the local address of the route to a rank on another host (``listening``).
 
 Only ``GLOO_SOCKET_IFNAME`` is a list in the user's order, so lanes use only its interfaces.
 """
@@ -36,20 +36,20 @@ _NCCL = re.compile(r"\^?=?[\w.@-]+(,[\w.@-]+)*,?")
 
 
 class Selection(NamedTuple):
-    """The interfaces of this host that a variable selects, the preferred one first."""
+    """The interfaces of this host that a variable selects, in order of preference."""
 
     variable: str
     names: tuple[str, ...]
 
     def addresses(self) -> tuple[str, ...]:
-        """Return the address of each interface, "" for one without."""
+        """Return the address of each interface, or "" for an interface without an address."""
         return tuple(address_of(name) for name in self.names)
 
 
 def selection(environment: Mapping[str, str]) -> Selection | None:
     """Return the interfaces that the user selects, read as Gloo and NCCL do, or None if no variable is set.
 
-    Raises ``LinkError`` if ``NCCL_SOCKET_IFNAME`` selects none.
+    Raises ``LinkError`` if ``NCCL_SOCKET_IFNAME`` selects no interface.
     """
     named = gloo_interfaces(environment)
     if named:
@@ -93,8 +93,8 @@ def _selects(text: str, name: str) -> bool:
 def own_choice(environment: Mapping[str, str], store_host: str = "", lane: int = 0) -> str:
     """Return the address to listen on; "" if it depends on the other ranks.
 
-    ``store_host`` is the name or address of the store's host, "" if there is none. ``lane`` is the number of
-    the link's lane. Of n interfaces in ``GLOO_SOCKET_IFNAME``, lane j uses number j modulo n. Raises
+    ``store_host`` is the name or address of the store's host, or "" without a store. ``lane`` is the number
+    of the link's lane. Of n interfaces in ``GLOO_SOCKET_IFNAME``, lane j uses number j modulo n. Raises
     ``LinkError`` if the user selects an interface without an address.
     """
     selected = selection(environment)
@@ -121,7 +121,8 @@ def own_choice(environment: Mapping[str, str], store_host: str = "", lane: int =
 def choice_towards(others: Iterable[str], environment: Mapping[str, str]) -> str:
     """Return the address to listen on, on the store's host, given the addresses of ranks in ``others``.
 
-    If no route leads to another host, it is the first selected address, or the first of this host's name.
+    If no route leads to another host, return the first selected address, or the first address of this host's
+    name.
     """
     selected = selection(environment)
     allowed = () if selected is None else selected.addresses()
@@ -133,9 +134,9 @@ def choice_towards(others: Iterable[str], environment: Mapping[str, str]) -> str
 
 
 def route_to(host: str) -> str:
-    """Return the local address of the route to ``host``; "" if there is none. No packet is sent.
+    """Return the local address of the route to ``host``; "" without a route. No packet is sent.
 
-    IPv4 is preferred, as in ``address_of``, so that hosts with both agree.
+    IPv4 is preferred, as in ``address_of``, so that hosts with IPv4 and IPv6 agree.
     """
     found = []
     with suppress(OSError, UnicodeError):
@@ -148,7 +149,7 @@ def route_to(host: str) -> str:
 
 
 def is_loopback(address: str) -> bool:
-    """Return whether only its own host can reach ``address``."""
+    """Return whether ``address`` is a loopback address, which only its own host can reach."""
     return ipaddress.ip_address(address).is_loopback
 
 
@@ -175,12 +176,12 @@ def remedy(address: str) -> str:
 
 
 def address_of(name: str) -> str:
-    """Return an interface's IPv4 address, or else a non-link-local IPv6 address; "" if it has neither."""
+    """Return an interface's IPv4 address, or else a non-link-local IPv6 address; "" without either."""
     return next(iter(_addresses_of(name)), "")
 
 
 def interface_of(address: str) -> str:
-    """Return the interface that has ``address``; "" if there is none."""
+    """Return the interface of this host with ``address``; "" if no interface has this address."""
     return next((name for name in interfaces() if address in _addresses_of(name)), "")
 
 
@@ -214,7 +215,7 @@ def address_of_name() -> str:
 def outward_address(environment: Mapping[str, str]) -> str:
     """Return an address for ranks on any host, chosen without a store or a rank.
 
-    If this host's name resolves to a loopback address, it is the address of the default route, if any.
+    If this host's name resolves to a loopback address, return the address of the default route, if any.
     """
     chosen = own_choice(environment)
     if selection(environment) is None and is_loopback(chosen):

@@ -39,8 +39,8 @@ def launched_workers(has_server: bool, asked: int | None) -> int | None:
         some = "at least 1 worker" if asked is None else f"{asked} workers"
         server = " and a server" if has_server else ""
         raise JobError(
-            f"expected processes for {some}{server}, got {world}; omit --workers, or start that number of "
-            f"processes"
+            f"expected processes for {some}{server}, got {world}; omit --workers, or start as many processes "
+            "as expected"
         )
     return workers
 
@@ -65,7 +65,7 @@ def _refuse_half_launched() -> None:
         )
 
 
-# Signals while processes run: only the parent handles them, and ends the others.
+# Signals while processes run: only the parent handles them, and ends the other processes.
 
 
 @contextmanager
@@ -85,7 +85,7 @@ def ending_on_signals() -> Iterator[None]:
 
 @contextmanager
 def interrupts_held() -> Iterator[None]:
-    """Block SIGINT in this thread, and in the processes that it starts meanwhile."""
+    """Block SIGINT in this thread, and in the processes that this thread starts meanwhile."""
     before = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})
     try:
         yield

@@ -2,7 +2,7 @@
 
 A rank on a host without the store listens on the local address of its route to the store. On the store's
 host, that route may be the loopback interface, as on Debian, where a host's own name resolves to a loopback
-address. A rank there takes the address of its route to a rank on another host. If there is none, all ranks
+address. A rank there takes the address of its route to a rank on another host. Without such a rank, all ranks
 reach the store by a loopback address, so they share its host.
 """
 
@@ -22,7 +22,7 @@ def listening_address(store: TimedStore, rank: int, world: int, deadline: float,
     """Return the address on which this rank's lane listens; all ranks of the store call this once.
 
     Raises ``LinkError`` if the store fails or a selected interface has no address, and ``TimeoutError`` if
-    this rank needs another's address and doesn't get it by the deadline.
+    this rank needs another rank's address and doesn't get it by the deadline.
     """
     own = own_choice(os.environ, store.host, lane)
     store.set(address_key(rank), own, deadline)
@@ -30,7 +30,10 @@ def listening_address(store: TimedStore, rank: int, world: int, deadline: float,
 
 
 def address_key(rank: int) -> str:
-    """Return the key of a rank's address in the store; the value is empty if it depends on other ranks."""
+    """Return the key of a rank's address in the store.
+
+    The value is empty if the address depends on other ranks.
+    """
     return f"address {rank}"
 
 
@@ -44,7 +47,7 @@ def _others(store: TimedStore, rank: int, world: int, deadline: float) -> Iterat
 
 
 def direct_gloo(store: Store, rank: int, world: int, doing: str, timeout_s: float) -> None:
-    """Make Gloo's groups of this process listen where its links do, unless the user selects an interface.
+    """Make this process's Gloo groups listen on its links' interface, if no interface is selected.
 
     Gloo would listen at the address of the host's name. All ranks of the store call this once, with the same
     key space; the parameters ``doing`` and errors are those of ``TimedStore``.

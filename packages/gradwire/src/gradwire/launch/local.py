@@ -64,7 +64,7 @@ class Task(Generic[Options, Event]):
     world
         The number of ranks.
     timeout_s
-        The timeout of a rank's waits for the others.
+        The timeout of a rank's waits for other ranks.
     shared
         The options, by name, that must be the same on all launched ranks.
     preload
@@ -94,7 +94,7 @@ class Finished:
 
 @dataclass(frozen=True)
 class Warned:
-    """A message with a rank's lossy warning, which the parent logs, too."""
+    """A message with a rank's lossy warning, which the parent also logs."""
 
     sentence: str
 
@@ -217,7 +217,7 @@ class _Children(Generic[Options, Event]):
     def __enter__(self) -> _Children[Options, Event]:
         resource_tracker.ensure_running()  # before signals are blocked, because its start would unblock them
         try:
-            with interrupts_held():  # Ctrl-C reaches all processes, but only this one must handle it
+            with interrupts_held():  # Ctrl-C reaches all processes, but only the parent must handle it
                 for rank in range(self._task.world):
                     self._start(rank)
         except BaseException:
@@ -285,7 +285,7 @@ class _Children(Generic[Options, Event]):
             if report is None:
                 raise JobError(self._describe_death(gone))
         reports = [report for report in failures.values() if report is not None]
-        cause = min(reports, key=lambda report: report.consequence)  # the first that isn't a consequence
+        cause = min(reports, key=lambda report: report.consequence)  # not a consequence, if possible
         text = f"{self._task.title(cause.rank)} failed ({cause.doing}): {cause.reason}"
         if cause.details:
             raise RuntimeError(f"{text}\n\n{cause.details}")
@@ -314,7 +314,7 @@ class _Children(Generic[Options, Event]):
 
 
 def run_joined(task: Task[Options, Event], show: Callable[[Event], None]) -> None:
-    """Run this launched rank's part of a task. ``show`` receives its events. Raises ``JobError``."""
+    """Run this launched rank's part of a task. ``show`` receives the rank's events. Raises ``JobError``."""
     rank, world = launched_rank()
 
     def join_store() -> Store:

@@ -1,7 +1,7 @@
-"""The rendezvous store of a job: the parent process's, or the one at ``torchrun``'s address.
+"""The rendezvous store of a job: the parent process's store, or the store at ``torchrun``'s address.
 
-Both are ``torch.distributed`` stores. The parent's is in memory and listens only on the loopback interface:
-there is no rendezvous file, and no other host can read or write.
+Both are ``torch.distributed`` stores. The parent's store is in memory and listens only on the loopback
+interface: there is no rendezvous file, and no other host can read or write.
 """
 
 from __future__ import annotations
@@ -138,7 +138,7 @@ def _reach(host: str, port: int, timeout_s: float, rank: int) -> None:
 def _rendezvous(rank: int, world: int, timeout_s: float) -> Store | Exception:
     """Return torch's store, or the error, within a timeout.
 
-    Without it, torch waits forever for a program that listens but does not answer.
+    Without this timeout, torch waits forever for a program that listens but does not answer.
     """
 
     def join() -> Store:

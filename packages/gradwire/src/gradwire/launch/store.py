@@ -97,9 +97,9 @@ _FIRST_INTERVAL_S, _LONGEST_INTERVAL_S, _GROWTH = 0.001, 0.05, 1.5
 _UNSET = "\0 unset"
 """The result of comparing a key that is not set; no rank writes it."""
 _COMPARING = (TCPStore, HashStore, FileStore)
-"""The stores whose ``compare_set`` returns the value of a key, whether it is set or not."""
+"""The stores whose ``compare_set`` returns the value of a key, whether the key is set or not."""
 _FEW = 3
-"""The number of keys up to which reading them one by one takes at most as many round trips as together."""
+"""The number of keys up to which single reads take at most as many round trips as a joint read."""
 
 
 class StoreError(LinkError):
@@ -113,9 +113,10 @@ class StoreTimeoutError(StoreError, LinkTimeoutError):
 class TimedStore:
     """A store whose every call has a deadline (of ``time.monotonic``).
 
-    Methods raise ``StoreTimeoutError`` if the store does not answer, and ``StoreError`` if it is gone. The
-    message has the store's host and the key, and starts with ``doing``, the caller and its purpose: "rank 1
-    connecting with the 2 ranks of its group". ``host`` is the store's host, "" if there is none.
+    Methods raise ``StoreTimeoutError`` if the store does not answer, and ``StoreError`` if the store is gone.
+    The message names the store's host and the key, and starts with ``doing``, the caller and its purpose:
+    "rank 1 connecting with the 2 ranks of its group". ``host`` is the store's host, or "" if no host serves
+    the store.
     """
 
     def __init__(self, store: Store, doing: str) -> None:
@@ -139,7 +140,7 @@ class TimedStore:
         return self._call(lambda: self._store.check(list(keys)), keys[0], deadline)
 
     def find(self, key: str, deadline: float) -> str | None:
-        """Return the value of ``key``, or None if it is not set, in one round trip if the store can."""
+        """Return the value of ``key``, or None if it is not set, if possible in one round trip."""
         if self._compares:
             found = self._call(lambda: self._store.compare_set(key, _UNSET, _UNSET), key, deadline)
             return None if found == _UNSET.encode() else found.decode(errors="replace")
@@ -197,7 +198,7 @@ class TimedStore:
 def polls(deadline: float) -> Iterator[None]:
     """Yield once for each poll, at increasing intervals. Raises ``TimeoutError`` at the deadline.
 
-    An interval includes its poll, so that a poll that takes a round trip is followed by the next at once.
+    An interval includes its poll, so that the next poll immediately follows a poll that takes a round trip.
     """
     interval = _FIRST_INTERVAL_S
     while True:
@@ -219,7 +220,7 @@ def server_of(store: Store) -> tuple[int | None, str]:
 
 
 def host_of(store: Store) -> str:
-    """Return the name or address of the host that serves ``store``; "" if none does."""
+    """Return the name or address of the host that serves ``store``; "" if no host does."""
     store = _innermost(store)
     return store.host if isinstance(store, TCPStore) else ""
 
