@@ -24,9 +24,9 @@ def run_script(command: Sequence[str], entry: Entry, passed_on: Collection[int] 
     """Run a command to its end, and return its exit code, which is 128 + n if signal n ended it.
 
     The signals in ``passed_on`` are sent to the command's process group, and the wait continues. Signals that
-    this process ignores are also ignored there. If an exception such as an interrupt ends the wait, the group
-    gets SIGTERM, so that it can clean up, and then SIGKILL. If this process is killed, the kernel kills the
-    command. Raises ``JobError`` if the command cannot be started.
+    this process ignores are also ignored in the command. If an exception such as an interrupt ends the wait,
+    the group gets SIGTERM, so that it can clean up, and then SIGKILL. If this process is killed, the kernel
+    kills the command. Raises ``JobError`` if the command cannot be started.
     """
     with _passing_on(passed_on) as group:
         try:
@@ -62,7 +62,7 @@ class _Group:
         self._early: list[int] = []
 
     def begin(self, process: int) -> None:
-        """Send the signals received so far to the group of ``process``, and later signals at once."""
+        """Send the signals received so far to the group of ``process``, and later signals immediately."""
         self._process = process
         for number in self._early:
             self.send(number, None)

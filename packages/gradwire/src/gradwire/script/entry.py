@@ -28,7 +28,7 @@ Then = Callable[[ModuleType], None]
 
 
 def when_imported(name: str, then: Then) -> None:
-    """Call ``then`` with the module after its import, or immediately if it is imported already."""
+    """Call ``then`` with the module after its import, or immediately if the module is already imported."""
     module = sys.modules.get(name)
     if module is not None:
         then(module)
@@ -108,7 +108,8 @@ class Entry:
     folder
         The command's private folder, whose lifeline the processes watch.
     observer
-        ``module:function``. The function returns a process's ``ModelObserver``; it is called for each model.
+        ``module:function``. The function is called for each model, and returns the process's
+        ``ModelObserver``.
     settings
         The function's argument.
     """
@@ -167,5 +168,5 @@ def watch_fsdp(entry: Entry, module: ModuleType) -> None:
 
 
 def _observer(entry: Entry) -> ModelObserver:
-    found: ModelObserver = resolve(entry.observer)(entry.settings)  # imports torch, as the script has by now
+    found: ModelObserver = resolve(entry.observer)(entry.settings)  # imports torch, as the script already has
     return found

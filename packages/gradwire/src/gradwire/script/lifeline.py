@@ -2,7 +2,7 @@
 
 The command holds a lock on a file in the folder. In every Python process of the script, a thread waits for
 that lock, and gets it as soon as the command has ended for any reason. Unless the file says that the command
-has finished, the process removes the folder, which may have gradients, and kills itself.
+has finished, the process removes the folder, which may contain gradients, and kills itself.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ A process may have found the folder under its old name and be about to add a fil
 def private_folder() -> Iterator[Path]:
     """Yield a new folder that only this user can read, and remove it at the end.
 
-    Folders of killed commands are removed, too.
+    Folders of killed commands are also removed.
     """
     remove_leftovers()
     folder = Path(tempfile.mkdtemp(prefix=PREFIX))
@@ -57,7 +57,7 @@ def remove_leftovers() -> None:
                 continue
             with (folder / _ALIVE).open("rb") as alive:
                 fcntl.flock(alive, fcntl.LOCK_SH | fcntl.LOCK_NB)
-                if alive.read():  # if empty, its command is about to lock it
+                if alive.read():  # if empty, the command is about to lock the file
                     _remove(folder)
 
 
@@ -83,12 +83,12 @@ def _wait(opened: int, folder: Path) -> None:
         if not os.path.samestat(before, os.fstat(opened)) or os.pread(opened, len(_DONE), 0) == _DONE:
             return
         _remove(folder)
-        os.kill(os.getpid(), signal.SIGKILL)  # the script may ignore any other
+        os.kill(os.getpid(), signal.SIGKILL)  # the script may ignore any other signal
 
 
 def _remove(folder: Path) -> None:
     # After the rename, the script's processes find no folder to add files to. The new name is the same for
-    # all, so that another process can continue if one is killed.
+    # all processes, so that another process can continue if one is killed.
     ended = folder if folder.suffix == _ENDED else folder.with_name(folder.name + _ENDED)
     with suppress(OSError):
         folder.rename(ended)

@@ -42,7 +42,7 @@ class DeviceMarks:
         self._first = self.now()
 
     def now(self) -> torch.Event:
-        """Return an event after all work that is queued."""
+        """Return an event after all queued work."""
         mark = torch.Event(self._device, enable_timing=True)
         mark.record()
         return mark
@@ -68,7 +68,7 @@ def after_backward(then: Callable[[], None]) -> None:
     """Call ``then`` at the end of the running backward pass.
 
     DDP and FSDP queue callbacks during the pass, in which they wait for gradients. A callback that another
-    callback queues runs after all of these.
+    callback queues runs after all of these callbacks.
     """
     queue = Variable._execution_engine.queue_callback
     queue(lambda: queue(then))
