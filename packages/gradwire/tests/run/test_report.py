@@ -38,7 +38,7 @@ def printed(outcome: RunOutcome, cycles: int = 3) -> str:
 
 def test_steps_ratio_wait_and_plan_are_said() -> None:
     text = printed(RunOutcome((model(),)))
-    assert "gradwire: DDP 'GPT': 4 steps averaged by gradwire, the last one with fp8 over ring." in text
+    assert "gradwire: DDP 'GPT': 4 steps averaged by gradwire, the last step with fp8 over ring." in text
     assert "Training waited 200ms" in text
     assert "4.00 times fewer bytes" in text
     assert "Not attached" not in text

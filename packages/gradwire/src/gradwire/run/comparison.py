@@ -1,8 +1,9 @@
 """A comparison of step times with and without gradwire, by blocks of steps that take turns.
 
 The steps of one training run are averaged in turn by DDP itself, by PyTorch's bf16 hook, and by gradwire. All
-blocks of a cycle are next to each other in time, so a change of the machine's speed affects them alike. Each
-cycle gives one ratio of step times. The gain is the geometric mean of the ratios, with a 95 % interval.
+blocks of a cycle are next to each other in time, so a change of the machine's speed affects all methods
+alike. Each cycle gives one ratio of step times. The gain is the geometric mean of the ratios, with a 95 %
+interval.
 """
 
 from __future__ import annotations
@@ -22,12 +23,12 @@ METHODS = (PLAIN, BF16, ATTACHED)
 BLOCK_STEPS = 4
 """The number of counted steps in a block.
 
-It is small, so that the blocks of a cycle are close in time.
+The number is small, so that the blocks of a cycle are close in time.
 """
 SKIPPED_STEPS = 1
 """The number of first steps of a block that aren't counted.
 
-They follow steps averaged by a different method.
+These steps follow steps averaged by a different method.
 """
 LEAST_CYCLES = 3
 """The minimum number of cycles, because fewer cycles have no useful interval."""
@@ -47,7 +48,7 @@ class Turns:
     Parameters
     ----------
     methods
-        The methods to average, in the order of the first cycle.
+        The methods that average steps, in the order of the first cycle.
     cycles
         The number of cycles.
     """
@@ -142,7 +143,7 @@ class Compared:
 
     @property
     def gains(self) -> bool:
-        """Whether an attached step is faster than with every other method, beyond the interval."""
+        """Whether attached steps are faster than steps of every other method, beyond the interval."""
         return not self.is_short and all(
             self.ratio(method).least > 1 for method in self.cycles_s if method != ATTACHED
         )

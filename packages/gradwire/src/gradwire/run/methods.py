@@ -95,7 +95,7 @@ class DdpModel:
     def module(self) -> DistributedDataParallel:
         """The model, which must still exist."""
         module = self._module()
-        assert module is not None, "it begins training, or ends a step"
+        assert module is not None, "the model begins training, or ends a step"
         return module
 
     @property
@@ -204,7 +204,7 @@ class FsdpModel:
         outside = next((unit.name for unit in units if not unit.is_on_world), None)
         if outside is not None:
             raise AttachError(
-                f"expected FSDP2 modules on a mesh of all ranks, got {outside!r} on a smaller one; call "
+                f"expected FSDP2 modules on a mesh of all ranks, got {outside!r} on a smaller mesh; call "
                 "gradwire.attach_fsdp in the script"
             )
         return attach_fsdp(self.module, settings.plan, timeout_s=settings.timeout_s, ledger=ledger)

@@ -36,13 +36,13 @@ class RunModel:
 
     @property
     def handle(self) -> Attached:
-        """The handle of gradwire on this model, to which it must be attached."""
-        assert self.attached is not None, "callers check it"
+        """Gradwire's handle on this model, which must be attached."""
+        assert self.attached is not None, "callers check that gradwire is attached"
         return self.attached
 
     @property
     def has_chosen(self) -> bool:
-        """Whether the plan is fixed, or the run has chosen one."""
+        """Whether the plan is fixed, or the run has chosen a plan."""
         return self.handle._chooser is NO_CHOOSER or bool(self.handle.decisions)
 
     def outcome(self) -> ModelOutcome:
@@ -82,7 +82,7 @@ class ModelTurns:
 
     @property
     def plan(self) -> str:
-        """The plan of the attached steps, in words, or nothing before the first step."""
+        """The plan of the attached steps, in words; empty before the first step."""
         return "" if self._plan is None else name_plan(self._plan)
 
     def cycles_s(self) -> dict[str, tuple[float, ...]] | None:
@@ -100,7 +100,7 @@ class ModelTurns:
         self._models.append(model)
 
     def passed(self, model: RunModel, method: str) -> None:
-        """Handle the end of a step of a model, which was averaged by ``method``."""
+        """Handle the end of a model's step that ``method`` averaged."""
         if not self._cycles or self.is_over:
             return
         timed = max(self._models, key=lambda each: each.floats)

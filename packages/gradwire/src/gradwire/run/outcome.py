@@ -27,7 +27,7 @@ class ModelOutcome:
     name
         The model's name, such as "DistributedDataParallel 'GPT'".
     problem
-        The reason why gradwire is not attached to the model, in a sentence; empty if it is.
+        The reason why gradwire is not attached to the model, in a sentence; empty if gradwire is attached.
     plan
         The plan of the model's last step, in words; empty if gradwire is not attached.
     ledger

@@ -58,7 +58,7 @@ def _sentences(model: ModelOutcome) -> list[str]:
     summary = read_summary(model.ledger)
     steps = counted(summary.steps, "step")
     return [
-        f"{model.name}: {steps} averaged by gradwire, the last one with {model.plan}.",
+        f"{model.name}: {steps} averaged by gradwire, the last step with {model.plan}.",
         verdict_of(summary),
     ]
 

@@ -38,7 +38,7 @@ class RunOptions:
     plan
         The codec, or the file of a plan; None if the run chooses its plan.
     compare
-        Whether steps without gradwire are measured, too.
+        Whether steps without gradwire are also measured.
     steps
         The number of counted steps for each method in a comparison.
     """

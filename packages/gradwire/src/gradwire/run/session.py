@@ -1,4 +1,4 @@
-"""The models of one process of a script, to which gradwire is attached before their first training pass."""
+"""The models of one process of a script, and gradwire's attachment before their first training pass."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ from gradwire.units import format_size
 MEETING_S = 300.0
 """The limit of the wait for all ranks to begin their first training pass.
 
-Ranks may compile before it.
+Ranks may compile before this pass.
 """
 SAVED_EVERY_S = 2.0
 """The interval between saved outcomes.
@@ -41,7 +41,7 @@ NO_PASS = "the script ended before its first training pass (gradients enabled, i
 
 def say(sentence: str) -> None:
     """Print a sentence on standard error, because standard output is the script's."""
-    with suppress(OSError, ValueError, AttributeError):  # it is closed
+    with suppress(OSError, ValueError, AttributeError):  # standard error is closed
         sys.stderr.write(f"gradwire: {sentence}\n")
         sys.stderr.flush()
 
@@ -131,7 +131,7 @@ class RunSession:
         """Attach to a model that begins its first training pass on this rank."""
         root = module()
         assert root is not None, "its forward pass is running"
-        for each in root.modules():  # FSDP's modules within it have its attachment
+        for each in root.modules():  # the attachment covers FSDP's modules within
             pending = self._pending.pop(id(each), None)
             if pending is not None:
                 pending[1].remove()
@@ -154,7 +154,7 @@ class RunSession:
         group, timeout_s, trained = model.trained.group, self._settings.timeout_s, model.trained
         if group.size() == 1:
             raise AttachError(
-                "the job has 1 rank, which exchanges nothing; start more, for example with torchrun "
+                "the job has 1 rank, which exchanges nothing; start more ranks, for example with torchrun "
                 "--nproc-per-node 2"
             )
         refusal = trained.refusal()
@@ -183,7 +183,7 @@ class RunSession:
         say(f"attached to {model.trained.name} ({format_size(4 * model.floats)} of gradients)")
 
     def _passed(self, model: RunModel, method: str) -> None:
-        """Handle the end of a training step of a model, which was averaged by ``method``."""
+        """Handle the end of a model's training step that ``method`` averaged."""
         was_over = self._turns.is_over
         self._turns.passed(model, method)
         ends = self._turns.is_over and not was_over
