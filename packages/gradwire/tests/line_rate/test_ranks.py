@@ -41,7 +41,7 @@ def test_a_lone_launched_rank_is_told_to_start_more(monkeypatch: pytest.MonkeyPa
     launch(monkeypatch, 0, 1)
     with pytest.raises(GradwireError) as caught:
         check_network(1, None, 5.0)
-    assert str(caught.value) == "expected at least 2 ranks for a benchmark, got 1; start more"
+    assert str(caught.value) == "expected at least 2 ranks for a benchmark, got 1; start more ranks"
 
 
 def test_rank_0_speaks_or_the_parent_of_local_ranks(monkeypatch: pytest.MonkeyPatch) -> None:

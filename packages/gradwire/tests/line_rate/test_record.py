@@ -32,7 +32,7 @@ def test_only_what_was_asked_for_is_made(tmp_path: Path) -> None:
 
 def test_one_file_cannot_be_both(tmp_path: Path) -> None:
     record = tmp_path / "out"
-    with pytest.raises(JobError, match=r"^expected two files for --json and .*out twice; change one$"):
+    with pytest.raises(JobError, match=r"^expected two files for --json and .*out twice; change one path$"):
         Outputs(json_file=record, plot_file=tmp_path / "." / "out").check_outputs()
 
 

@@ -9,7 +9,7 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 
 Advance = Callable[[int, str], None]
-"""A function that receives the number of completed measurements, and a description of the last one."""
+"""A function of the number of completed measurements, and a description of the last measurement."""
 
 
 @contextmanager

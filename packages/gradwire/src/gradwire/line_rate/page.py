@@ -43,7 +43,7 @@ def with_note(table: Table, note: str) -> tuple[Table, str, str]:
 
 
 def line_rate_tables(rates: Mapping[tuple[int, int], LineRate]) -> list[tuple[Table, str]]:
-    """Return a table of the first pair's points and, if there are several pairs, one of all pairs."""
+    """Return a table of the first pair's points and, if there are several pairs, a table of all pairs."""
     first = next(iter(rates.values()))
     points = [
         (
@@ -134,7 +134,7 @@ def new_figure(size: tuple[float, float]) -> Any:
 
 
 def log_sizes(axes: Any, label: str) -> None:
-    """Use logarithmic axes, and say so, with powers of two for message sizes on the x axis."""
+    """Use logarithmic axes, labelled as such, with powers of two for message sizes on the x axis."""
     log_axis(axes, "x", label, base=2)
     log_axis(axes, "y", axes.get_ylabel())
     axes.grid(alpha=0.25, which="major")

@@ -91,7 +91,7 @@ def check_network(workers: int, link: str | None, timeout_s: float) -> None:
     """Raise ``JobError`` or ``SpecError`` for invalid options."""
     low, high = WORLDS
     if is_launched() and workers < low:
-        raise JobError(f"expected at least {low} ranks for a benchmark, got {workers}; start more")
+        raise JobError(f"expected at least {low} ranks for a benchmark, got {workers}; start more ranks")
     if not low <= workers <= high:
         raise JobError(f"--workers: expected {low} to {high}, got {workers}; pass another number")
     if not 1 <= timeout_s <= 86_400:

@@ -63,7 +63,7 @@ class Outputs:
                 raise JobError(f"--plot needs matplotlib, which isn't installed; {how_to_install('plots')}")
             if self.json_file is not None and self.json_file.resolve() == self.plot_file.resolve():
                 raise JobError(
-                    f"expected two files for --json and --plot, got {self.json_file} twice; change one"
+                    f"expected two files for --json and --plot, got {self.json_file} twice; change one path"
                 )
 
     def write_outputs(
@@ -139,7 +139,7 @@ Event = PointDone | PairDone | HostDone
 
 
 def run_line_rate(options: LineRateOptions) -> dict[Pair, LineRate]:
-    """Measure all pairs, print and write the results, and return them, or {} on ranks other than rank 0.
+    """Measure all pairs, print and write the results, and return the results ({} except on rank 0).
 
     Raises ``GradwireError``.
     """
