@@ -62,8 +62,8 @@ MODULES = MappingProxyType(
 )
 """The kinds of this package's records, and the modules whose ``PAGES`` have page functions for them.
 
-Modules are imported on use, because most import torch, which takes seconds. Other packages register theirs as
-entry points (``plugins.PAGES``).
+Modules are imported on use, because most import torch, which takes seconds. Other packages register their
+modules as entry points (``plugins.PAGES``).
 """
 
 

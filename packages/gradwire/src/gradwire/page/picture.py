@@ -59,8 +59,9 @@ LOG_SCALE = ", log scale"
 class Picture:
     """A picture of a page: its caption, its height in inches, and ``paint``, which draws a matplotlib figure.
 
-    ``name`` is its unique id on the page. A page has every picture twice, for wide and for narrow windows,
-    and shows one of them; ``narrow_height_in`` is the height of the narrow one, by default the same.
+    ``name`` is its unique id on the page. A page contains every picture twice, for wide and for narrow
+    windows, and shows one version; ``narrow_height_in`` is the height of the narrow version, by default
+    ``height_in``.
     """
 
     name: str
@@ -183,7 +184,7 @@ def paint_bars(
     axes
         An empty plot.
     names
-        The names of the bars, which stand above them in a narrow figure.
+        The names of the bars, written above the bars in a narrow figure.
     parts
         The parts of all bars from left to right: a name, a colour, and a length for each bar.
     label
@@ -203,7 +204,7 @@ def paint_bars(
 
 
 def bar_height(axes: Axes) -> float:
-    """Return the height of a bar. In a narrow figure, it leaves space for a name above the bar."""
+    """Return the height of a bar. In a narrow figure, the height leaves space for a name above the bar."""
     return 0.4 if is_narrow(axes.figure) else 0.62
 
 

@@ -64,7 +64,7 @@ class PageLink(str):
 class Number(str):
     """A cell that is sorted by ``key`` instead of by its text, or last if ``key`` is None.
 
-    ``several`` has the lines below the text, such as the averaged values.
+    ``several`` contains the lines below the text, such as the averaged values.
     """
 
     __slots__ = ("key", "several")
@@ -105,7 +105,7 @@ class Section:
     link
         The text of links to the section; by default, the heading.
     is_open
-        Whether the content is shown at first: only what the reader must act on.
+        Whether the content is shown at first, because the reader must act on it.
     """
 
     heading: str
@@ -202,9 +202,9 @@ MADE_WITH = ("machine", "versions", "commit", "commits")
 
 
 def made_with(records: Sequence[tuple[str, Mapping[str, Any]]]) -> list[Part]:
-    """Return a table of records' origins, with a row for each machine, versions, and commit.
+    """Return tables of the machine, versions, and commits of records, one table for each distinct origin.
 
-    The last column has the records' names.
+    The captions name the records.
     """
     groups: dict[str, list[tuple[str, Mapping[str, Any]]]] = {}
     for name, fields in records:
@@ -238,7 +238,7 @@ def _origin(fields: Mapping[str, Any]) -> list[tuple[str, str]]:
     lines: list[tuple[str, str]] = []
     for name in MADE_WITH:
         if name.startswith("commit") and name not in fields:
-            continue  # most kinds of records don't have it
+            continue  # absent from most kinds of records
         value = fields.get(name)
         if name == "commits" and isinstance(value, Mapping):
             value = {"rows by commit": value}
@@ -263,7 +263,7 @@ def sort_key(cell: str, column: Column) -> str | None:
 
 
 def magnitude(text: str) -> float | None:
-    """Return the first number in a string, scaled by its unit's prefix, or None if there is none.
+    """Return the first number in a string, scaled by its unit's prefix, or None without a number.
 
     Examples
     --------
@@ -308,7 +308,7 @@ def beside(record: Path) -> Path:
 
 
 def check_page(option: str, record: Path, overwrite: bool) -> None:
-    """Raise ``JobError`` with the option's name if the page exists already and may not be replaced."""
+    """Raise ``JobError`` with the option's name if the page already exists and may not be replaced."""
     page = beside(record)
     if record != STANDARD_OUTPUT and page.exists() and not overwrite:
         raise JobError(
@@ -340,7 +340,8 @@ def keep(
 def write_page(page: Path, make: Callable[[], str], *, quiet: bool = False) -> bool:
     """Make a page, write it, and print its path, and return whether it was written.
 
-    A failure prints one sentence on standard error and doesn't fail the run, because the record has all data.
+    A failure prints one sentence on standard error and doesn't fail the run, because the record contains all
+    data.
     """
     try:
         write_files({page: make().encode()})
