@@ -30,7 +30,7 @@ _TAKEN = (*FLOATS, *_EIGHT_BITS, torch.float64)
 def check_in_place(tensor: torch.Tensor, caller: str) -> None:
     """Raise ``TensorError`` if ``caller`` could not change ``tensor`` in place.
 
-    The message has the remedy; if the remedy is a copy, the user must use the return value of ``caller``.
+    The message states the remedy. After a copy, only the return value of ``caller`` holds the result.
     """
     fault = _fault(tensor, caller)
     if fault is not None:
@@ -85,7 +85,8 @@ def _has_memory(tensor: torch.Tensor) -> bool:
 def _may_share_memory(tensor: torch.Tensor) -> bool:
     """Return whether elements of a tensor may share memory.
 
-    They may if a stride is smaller than the extent of the dimensions with smaller strides.
+    Elements may share memory if a stride is at most the largest offset within the dimensions of smaller
+    strides.
     """
     reached = 0
     for stride, size in sorted(zip(tensor.stride(), tensor.shape, strict=True)):
@@ -95,14 +96,13 @@ def _may_share_memory(tensor: torch.Tensor) -> bool:
     return False
 
 
-_KEPT_EXCHANGES = 8  # exchanges per group: each has buffers, which must not accumulate
+_KEPT_EXCHANGES = 8  # per group, because the buffers of exchanges must not accumulate
 
 
 class _Member:
     """The link of this process for one of the user's groups, with exchanges for the latest plans.
 
-    All ranks call ``all_reduce`` with the same plans in the same order, so all of them evict the same
-    exchange.
+    All ranks call ``all_reduce`` with the same plans in the same order, so all ranks evict the same exchange.
     """
 
     def __init__(self, group: dist.ProcessGroup, timeout_s: float, tos: int) -> None:
@@ -112,7 +112,7 @@ class _Member:
 
 
 _members = weakref.WeakKeyDictionary[dist.ProcessGroup, dict[int, _Member]]()
-"""The members of every group, by the type of service of a link's marked connections."""
+"""Each group's ``_Member`` objects, keyed by the IP type of service of their connections."""
 _in_use = weakref.WeakSet[dist.ProcessGroup]()
 _in_use_lock = threading.Lock()
 
@@ -130,23 +130,23 @@ def all_reduce(
 ) -> torch.Tensor:
     """Replace ``tensor`` with its average (or sum) over the ranks of a group, compressed on every hop.
 
-    All ranks of the group must call this in the same order with the same arguments. They end with identical
-    bits. The first call with a group opens separate connections between the ranks, which stay open as long as
-    the group exists.
+    All ranks of the group must call ``all_reduce`` in the same order with the same arguments, and all end
+    with identical bits. The first call with a group opens separate connections between the ranks, which stay
+    open as long as the group exists.
 
     Values are exchanged as float32. A tensor that isn't contiguous float32 on the CPU is copied to float32
     and back (on its device, if the plan has ``encode_on="device"``), and the result is rounded once to the
     tensor's dtype, as by ``copy_``. A float64 result therefore has the precision and range of float32.
     Autograd doesn't record the call, as with ``torch.distributed.all_reduce``: you can average parameters,
-    and no gradient flows through.
+    and no gradient flows through the call.
 
     Parameters
     ----------
     tensor
         Floats of 8 to 64 bits, of any layout, on any device, changed in place. The shape must be the same on
-        all ranks; if dtypes differ, each rank rounds the result to its own. Tensors that can't be changed in
-        place are refused: integer tensors, sparse tensors, and tensors whose elements share memory, as after
-        ``expand``.
+        all ranks; if dtypes differ, each rank rounds the result to its own dtype. Tensors that can't be
+        changed in place are refused: integer tensors, sparse tensors, and tensors whose elements share
+        memory, as after ``expand``.
     codec
         A codec or its spec; ``fp8`` by default.
     algorithm
@@ -173,15 +173,15 @@ def all_reduce(
     Raises
     ------
     SpecError
-        For an invalid codec, algorithm, segment size, plan, or timeout, and for a plan together with one of
-        its parts.
+        For an invalid codec, algorithm, segment size, plan, or timeout, and for a plan passed together with a
+        codec, an algorithm, or a segment size.
     TensorError
         For a tensor that can't be exchanged; nothing was sent or changed.
     ExchangeError
         If ``torch.distributed`` isn't initialised, this rank isn't in the group, or another thread is using
-        it; and if a peer fails or disagrees. In the last case, the tensor is partly summed, or unchanged if
-        it was copied. Before you continue, call a barrier on all ranks, so that they start the next call
-        together.
+        the group; and if a peer fails or disagrees. After a failed or disagreeing peer, the tensor is partly
+        summed, or unchanged if it was copied. Before you continue, call a barrier on all ranks, so that they
+        start the next call together.
     """
     check_in_place(tensor, "all_reduce")
     if not isinstance(average, bool):
@@ -207,7 +207,7 @@ def all_reduce(
 def _choose(
     plan: PlanLike, codec: str | Codec | None, algorithm: str | None, segment_nbytes: int | None
 ) -> Plan:
-    """Return ``plan`` or, if it is None, the plan of these parts. Raises ``SpecError``."""
+    """Return ``plan``, or the plan of the other arguments if ``plan`` is None. Raises ``SpecError``."""
     parts: dict[str, Any] = {"algorithm": algorithm, "segment_nbytes": segment_nbytes}
     given = {name: part for name, part in parts.items() if part is not None}
     if plan is None:

@@ -34,8 +34,8 @@ _OLDER = Source(
 class Attached:
     """The handle of one model's exchanges, from ``attach`` or ``attach_fsdp`` to ``close``.
 
-    As a context manager it closes at the end of the block. ``undo`` closes the exchanges and restores the
-    model. ``watch`` is None if each rank has a shard of the weights.
+    As a context manager, it closes at the end of the block. ``undo`` closes the exchanges and restores the
+    model. ``watch`` is None for sharded weights.
 
     Attributes
     ----------
@@ -88,7 +88,7 @@ class Attached:
         self._sync.load_state_dict(self._read(state))
 
     def _read(self, state: Mapping[str, Any]) -> Mapping[str, Any]:
-        """Return the state of a ``GradientSync`` from this object's state."""
+        """Extract the state of the ``GradientSync`` from a state of this object."""
         own, is_sharded = self._sync.residuals, self._watch is None
         opened = state
         if not _is_older(state):
@@ -110,10 +110,10 @@ class Attached:
         """Compare all ranks' weights, and the states of their optimizers, bit for bit.
 
         All ranks call it together, after loading a checkpoint. The default optimizer is the optimizer passed
-        to ``attach``. Parameters that DDP ignores aren't compared. Each rank sends 64 bytes. Raises
-        ``StateError`` on all ranks, which names the ranks that differ from the majority, or from rank 0 if
-        there is no majority; ``ExchangeError``; and ``SpecError`` if the optimizer can't be compared, or the
-        weights are sharded.
+        to ``attach``. Parameters that DDP ignores aren't compared. Each rank sends 64 bytes. If bits differ,
+        all ranks raise a ``StateError`` that names the ranks that differ from the majority, or from rank 0 if
+        there is no majority. Also raises ``ExchangeError``, and ``SpecError`` if the optimizer can't be
+        compared or the weights are sharded.
         """
         self._replicas.compare(self._sync, optimizer)
 
@@ -123,7 +123,7 @@ class Attached:
 
     @outside_inference
     def estimate(self, rate: str | float | None = None, hosts: int | None = None) -> Estimate | None:
-        """Estimate the step time on another network or with another number of hosts, or on the current ones.
+        """Estimate the step time on this cluster, on another network, or with another number of hosts.
 
         All ranks call it together between two steps. The first call starts to record steps and returns None,
         as do later calls before five steps are recorded. ``rate`` is a rate such as ``"10gbit"``, or bytes
@@ -149,7 +149,7 @@ class Attached:
 
     @outside_inference
     def scale_residuals(self, factor: float) -> None:
-        """Multiply this rank's residuals by ``factor``, because they are in units of the loss scale.
+        """Multiply this rank's residuals, which are in units of the loss scale, by ``factor``.
 
         All ranks call this between two steps, whenever the scale of a scaled loss changes, with the new scale
         divided by the old one. For a ``GradScaler``, call ``follow`` instead. Raises ``SpecError`` if
@@ -170,7 +170,7 @@ class Attached:
         self._undo.close()
 
     def _leave_out(self, seconds: float) -> None:
-        """Subtract the ``seconds`` of a comparison, while another hook ran, from the current step's time."""
+        """Subtract the ``seconds`` of a comparison with another hook from the current step's time."""
         self.ledger._leave_out(seconds)
         self._chooser.leave_out(seconds)
 
@@ -235,7 +235,7 @@ def _is_older(state: object) -> bool:
 
 
 def _opened_older_shards(state: Mapping[str, Any], rank: int) -> Mapping[str, Any]:
-    """Convert the state of a sharded model, saved by an older version, to that of a ``GradientSync``."""
+    """Convert a sharded model's state, saved by an older version, to a state of ``GradientSync``."""
     given = _OLDER.fields(state, "residuals", AUTO, SUM)
     residuals = given.get("residuals", mapping)
     given.get(AUTO, text, None)

@@ -1,8 +1,8 @@
 """One rank's checkpoint as a file in the format of ``torch.save``, with a checksum over all its bytes.
 
 The checksum is the comment of the zip archive that ``torch.save`` writes, so ``torch.load`` and any zip tool
-can still read the file. Without it, a flipped bit in a weight or an optimizer's moments is not detected: the
-values load, and replicas diverge.
+can still read the file. Without the checksum, a flipped bit in a weight or in an optimizer's moments would
+not be detected: the values would load, and replicas would diverge.
 """
 
 from __future__ import annotations
@@ -21,11 +21,11 @@ from gradwire.fields import Source, mapping
 from gradwire.files import open_ordinary, write_files
 
 _MARK = b"gradwire checkpoint 1, crc32c "
-"""The start of the comment; 8 hexadecimal digits follow, the CRC32C of all bytes before them."""
+"""The start of the comment, before 8 hexadecimal digits: the CRC32C of all preceding bytes."""
 _DIGITS = 8
 _COMMENT_NBYTES = len(_MARK) + _DIGITS
 _PART_NBYTES = 1 << 24
-"""The chunk size of checksum computation: few system calls, and little memory."""
+"""The bytes read at a time to compute a checksum: few system calls, and little memory."""
 
 
 def save_checkpoint(path: str | os.PathLike[str], state: Mapping[str, Any]) -> None:
@@ -83,7 +83,7 @@ def load_checkpoint(
     Raises
     ------
     StateError
-        For a file that is missing, damaged, truncated, or without a checksum. It names the file.
+        For a file that is missing, damaged, truncated, or without a checksum. The message names the file.
     """
     try:
         with open_ordinary(path) as file:  # because reading a pipe would block forever
@@ -221,12 +221,12 @@ def sealed(record: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def check_sealed(record: Mapping[str, Any], what: str) -> None:
-    """Raise ``StateError`` if a record doesn't match its checksum. ``what`` names it in the message."""
+    """Raise ``StateError`` if a record, called ``what`` in the message, doesn't match its checksum."""
     opened(record, what)
 
 
 def opened(record: Mapping[str, Any], what: str) -> dict[str, Any]:
-    """Return a record's content without its checksum. Raises ``StateError`` if they don't match.
+    """Return a record's content without its checksum. Raises ``StateError`` if the checksum doesn't match.
 
     A record of an earlier version, without a checksum, is returned unchanged.
     """

@@ -26,7 +26,7 @@ class Scales:
 
     @classmethod
     def of(cls, exponent: int) -> Scales:
-        """Return the scale of one frame."""
+        """Return the ``Scales`` of one frame with this ``exponent``."""
         return cls(exponent, exponent) if exponent else cls(unscaled=1)
 
     def __bool__(self) -> bool:
@@ -129,7 +129,7 @@ class ExchangeCost:
         return ExchangeCost(*map(sub, self._amounts(), earlier._amounts()), scales=self.scales)
 
     def slowed(self, factor: float) -> ExchangeCost:
-        """Return this cost with its seconds multiplied by ``factor``, except for the seconds of cores."""
+        """Return this cost with all seconds except ``cores_s`` multiplied by ``factor``."""
         return replace(
             self,
             encode_s=factor * self.encode_s,

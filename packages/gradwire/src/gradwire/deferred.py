@@ -1,7 +1,7 @@
 """torch, NumPy, and zstandard, imported when one of their attributes is first used.
 
 Their import takes seconds, and neither ``--help`` nor an error about a mistyped codec should wait for that.
-Modules that parse text import them from here, and use ``torch.empty`` as usual.
+Modules that parse text import these packages from here, and use ``torch.empty`` as usual.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ else:
 # Functions that create normal tensors even if they are called within ``torch.inference_mode``.
 #
 # A tensor created in inference mode can't be changed outside of it, nor saved for a backward pass. If a
-# script drained or saved during an evaluation, its optimizer's state would get such tensors, and the next
+# script drained or saved during an evaluation, its optimizer's state would contain such tensors, and the next
 # training step would fail.
 
 P = ParamSpec("P")

@@ -61,7 +61,7 @@ class LinkTimeoutError(LinkError, TimeoutError):
 
 
 class VersionError(GradwireError, ValueError):
-    """An error for a weight delta from a version other than the receiver's, which needs a full copy."""
+    """An error for a weight delta from a version other than the receiver's; the remedy is a full copy."""
 
 
 class StateError(GradwireError, ValueError):
@@ -109,7 +109,7 @@ class NicError(GradwireError):
 def add_note(error: BaseException, note: str) -> None:
     """Add a note to an exception, which its traceback prints below the message.
 
-    Python 3.10 prints no notes. There the note becomes another line of the message, if the message is text.
+    Python 3.10 prints no notes, so the note becomes another line of the message, if the message is text.
     """
     if sys.version_info >= (3, 11):
         error.add_note(note)

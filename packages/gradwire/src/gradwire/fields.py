@@ -68,7 +68,7 @@ class Source:
             raise self.error(f"{wanted}{end}; {self.remedy}") from wrong
 
     def check(self, owner: object, **kinds: Kind[Any]) -> None:
-        """Raise ``error`` unless these attributes of ``owner`` are of their kinds."""
+        """Raise ``error`` unless each attribute of ``owner`` that ``kinds`` names is of its kind."""
         for name, kind in kinds.items():
             self.read(getattr(owner, name), kind, name)
 
@@ -77,7 +77,7 @@ class Source:
         return self.read(self.read(words, _json), kind)
 
     def fields(self, values: object, *known: str) -> Fields:
-        """Return the fields of a mapping, which may only have ``known`` fields, if any. Raises ``error``."""
+        """Return the fields of a mapping. Fields other than ``known``, if given, raise ``error``."""
         return Fields(self, self.read(values, named(known) if known else mapping))
 
 
@@ -280,7 +280,7 @@ mapping: Kind[dict[str, Any]] = keyed(anything)
 
 
 def named(known: Collection[str], needed: Collection[str] = ()) -> Kind[dict[str, Any]]:
-    """Return the kind of mappings with all ``needed`` fields, and only ``known`` ones."""
+    """Return the kind of mappings with all ``needed`` fields, and no fields except ``known``."""
 
     def read(value: object) -> dict[str, Any]:
         values = mapping(value)
@@ -295,7 +295,7 @@ def named(known: Collection[str], needed: Collection[str] = ()) -> Kind[dict[str
 
 
 def only(known: Collection[str], kind: Kind[T]) -> Kind[T]:
-    """Return the kind of mappings without the fields that are not ``known``."""
+    """Return the kind of mappings that ignores all fields except ``known``."""
     return lambda value: kind({name: each for name, each in mapping(value).items() if name in known})
 
 
@@ -304,7 +304,7 @@ def tensor_of(
 ) -> Kind[torch.Tensor]:
     """Return the kind of dense tensors of this dtype and shape. None allows any length.
 
-    They must be on the CPU or, with ``anywhere``, on any device with memory.
+    The tensors must be on the CPU or, with ``anywhere``, on any device with memory.
     """
     where = "meta".__ne__ if anywhere else "cpu".__eq__
 
@@ -330,7 +330,7 @@ def tensor_of(
 
 
 def of(made: type[T], /, *needs: str, **kinds: Kind[Any]) -> Kind[T]:
-    """Return the kind of mappings that become a dataclass, with the kinds of its annotations.
+    """Return the kind that converts mappings to the dataclass ``made``, by the annotations of its fields.
 
     Integers must be 0 or more, and other numbers finite, unless ``kinds`` has a kind for the field. A field
     with a default may be missing; with ``needs``, only the fields in ``needs`` must be present.
@@ -370,7 +370,7 @@ def _kind(hint: Any) -> Kind[Any]:
 
 
 LATER = {"later": True}
-"""The metadata of a field that earlier versions lack; they read values without it, if it has its default."""
+"""The metadata of a field that earlier versions lack, so ``to_values`` omits its default."""
 _NO_DEFAULT = object()
 
 
@@ -379,8 +379,8 @@ def to_values(value: object) -> Any:
     """Return a value converted for JSON, the inverse of ``of``.
 
     A dataclass becomes an object with its constructor's fields, an enum member its value, and a tuple a list.
-    A field that is ``LATER`` is omitted if it has its default. Other types register a conversion: a codec
-    becomes its spec.
+    A ``LATER`` field with its default value is omitted. Other types register a conversion: a codec becomes
+    its spec.
     """
     if isinstance(value, Enum):
         return to_values(value.value)

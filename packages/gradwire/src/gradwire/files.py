@@ -16,14 +16,14 @@ from typing import BinaryIO, TextIO
 from gradwire.errors import JobError, SpecError
 
 Content = bytes | Callable[[BinaryIO], object]
-"""The content of a file: bytes, or a function that writes to it, and may read it back."""
+"""The content of a file: bytes, or a function that writes to the open file, and may read from it."""
 _DEVICES = Path("/dev")
 STANDARD_OUTPUT = Path("-")
 """The path that stands for standard output, to which ``write_files`` writes instead of a file."""
 MOST_TEXT_NBYTES = 1 << 28
 """The size limit of a record to read, in bytes.
 
-It is far above any command's record, and below a machine's memory.
+The limit is far above the size of any command's record, and below a machine's memory.
 """
 
 
@@ -61,7 +61,7 @@ def read_text(path: str | os.PathLike[str]) -> str:
 def write_files(files: Mapping[Path, Content]) -> None:
     """Write ``files`` (path -> content), all or none, and create their folders. Raises ``JobError``.
 
-    The files have temporary names until the last one is on the disk. Then they are renamed, and the folders
+    The files have temporary names until the last file is on the disk. Then they are renamed, and the folders
     are synced. After a power failure, each file therefore has either its old or its new content. The content
     for ``STANDARD_OUTPUT`` is printed last.
     """
@@ -112,7 +112,7 @@ def _print(content: bytes) -> None:
 def output_kept_for_files() -> Iterator[None]:
     """Redirect printed text of this process and its children to standard error.
 
-    Only files for standard output are still written there.
+    Only ``write_files`` still writes to standard output.
     """
     sys.stdout.flush()
     with ExitStack() as undo:
@@ -206,8 +206,8 @@ def check_writable(option: str, path: Path, overwrite: bool) -> None:
 def check_replaceable(path: Path, overwrite: bool, read: Callable[[Path], object]) -> None:
     """Raise ``OSError`` if the file at ``path`` must not be replaced.
 
-    Without ``overwrite``, only a file that ``read`` accepts is replaced; ``read`` raises ``SpecError`` for
-    others.
+    Without ``overwrite``, only a file that ``read`` accepts may be replaced; ``read`` raises ``SpecError``
+    for any other file.
     """
     if path.is_dir():
         raise IsADirectoryError(errno.EISDIR, os.strerror(errno.EISDIR))

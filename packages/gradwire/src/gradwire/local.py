@@ -29,12 +29,12 @@ class DSync(WorkerMethod):
     ``w[t] = w[t-1] - lr * mean(g[t])``, where ``g[t]`` was computed at ``w[t-1]``. A step takes
     ``l_up + l_comp + l_comm`` (Pipe-SGD, equation 2) with one bucket. If the plan's ``bucket_nbytes`` divides
     the gradient into several buckets, a communication thread exchanges finished buckets while backward
-    computes the others.
+    computes the remaining buckets.
 
     Parameters
     ----------
     model
-        Dense float32 parameters on one device. Raises ``TensorError`` otherwise.
+        A model with dense float32 parameters on one device. Raises ``TensorError`` otherwise.
     optimizer
         A ``torch.optim`` optimizer whose ``step`` needs no closure.
     plan
@@ -84,7 +84,7 @@ class DSync(WorkerMethod):
         return loss, StepRecord.of_wait(cost.total_s, cost)
 
     def _average_buckets(self, compute_loss: Callable[[], torch.Tensor]) -> tuple[float, StepRecord]:
-        """Average the gradient bucket by bucket, while backward computes the others."""
+        """Average the gradient bucket by bucket, while backward computes the remaining buckets."""
         self.exchange.transport.check()
         with self._overlap.guarded():
             loss = self._overlap.backward(compute_loss, self._gradients)

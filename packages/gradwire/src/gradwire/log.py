@@ -1,8 +1,8 @@
 """Log lines for users, by the logger ``gradwire``.
 
-They are written to standard error if the application configures no logging. Logger and destination are chosen
-for each line, because an application may configure logging after attaching gradwire, and no line may appear
-twice. Rank 0 writes all lines that are the same on all ranks.
+The lines are written to standard error if the application configures no logging. The logger and the
+destination are chosen for each line, because an application may configure logging after attaching gradwire,
+and no line may appear twice. Rank 0 writes all lines that are the same on all ranks.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ import sys
 from gradwire.errors import SpecError
 
 LOG = logging.getLogger("gradwire")
-"""The logger of all lines; ``gradwire.lossy`` has those that are also Python warnings."""
+"""The logger of all lines; ``gradwire.lossy`` below it logs the lines that are also Python warnings."""
 VARIABLE = "GRADWIRE_LOG"
 """The environment variable for the lowest level to show, which overrides the application's levels."""
 LEVELS = {"quiet": logging.WARNING, "info": logging.INFO, "debug": logging.DEBUG}
@@ -37,8 +37,8 @@ def level() -> int | None:
 def open_log() -> None:
     """Show lines from now on, at the level of ``GRADWIRE_LOG`` or of the application.
 
-    A level that the application gave the logger stays, unless the variable is set. May be called repeatedly.
-    Raises ``SpecError``.
+    A level that the application set on the logger stays, unless the variable is set. Repeated calls are
+    allowed. Raises ``SpecError``.
     """
     chosen = level()
     if chosen is not None:
@@ -48,13 +48,13 @@ def open_log() -> None:
 
 
 def is_configured() -> bool:
-    """Return whether the application handles the lines: root or ``gradwire`` has another handler."""
+    """Return whether the application handles log lines, by the root logger or by a handler of its own."""
     own = (each for each in LOG.handlers if each is not _FALLBACK)
     return any(not isinstance(each, logging.NullHandler) for each in (*own, *logging.getLogger().handlers))
 
 
 class _Fallback(logging.Handler):
-    """The handler that writes to the present standard error while the application has none."""
+    """The handler that writes to the current ``sys.stderr`` while the application has no handler."""
 
     def emit(self, record: logging.LogRecord) -> None:
         """Write the line, unless another handler does, or it is also a Python warning."""

@@ -1,4 +1,4 @@
-"""The description of the machine and versions for records."""
+"""The machine and the package versions, described for records."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ def cores() -> int:
 
 
 def stolen_s(proc: Path = Path("/proc")) -> float:
-    """Return the steal time of this machine's cores since boot, in seconds (taken by the hypervisor)."""
+    """Return the seconds since boot that the hypervisor took from this machine's cores (steal time)."""
     cpu = (proc / "stat").read_text(encoding="utf-8").split(maxsplit=9)
     return int(cpu[8]) / os.sysconf("SC_CLK_TCK")
 
@@ -28,7 +28,7 @@ def stolen_s(proc: Path = Path("/proc")) -> float:
 def describe_machine(**more: object) -> dict[str, object]:
     """Return a description of the machine with ``more`` facts.
 
-    It contains no name of the machine or the user.
+    The description contains no name of the machine or the user.
     """
     return {
         "system": f"{platform.system()} {platform.machine()}",

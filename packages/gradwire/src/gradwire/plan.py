@@ -31,7 +31,7 @@ MAX_SEGMENT_NBYTES = FLOAT_NBYTES * (1 << 32) - SEGMENT_UNIT_NBYTES
 MAX_PIPELINE = 1024
 """The largest pipeline: each step in flight stores a gradient, and older gradients are useless."""
 MAX_LANES = 16
-"""The largest number of lanes: each has a thread, and a connection to every rank."""
+"""The largest number of lanes: each lane has a thread, and a connection to every rank."""
 MAX_BUCKET_NBYTES = 1 << 48
 """The largest bucket: no gradient is larger than the memory that a CPU can address."""
 SCALES = (None, "auto")
@@ -92,8 +92,8 @@ class Plan:
         thread. More lanes help if steps have several buckets, and latency is long or cores are idle.
     codecs
         Codecs for some parameters of a model in place of ``codec``: a list of ``{"match": regular expression,
-        "codec": codec or spec}``. The first rule whose expression is found in a parameter's name is used.
-        Functions that don't know parameter names reject such a plan; an ``Exchange`` alone uses ``codec``.
+        "codec": codec or spec}``. The first rule whose expression matches part of a parameter's name is used.
+        Functions that don't know parameter names reject such a plan; a bare ``Exchange`` uses ``codec``.
 
     Raises
     ------
@@ -174,7 +174,7 @@ class Plan:
 
     @cached_property
     def encoding(self) -> Codec:
-        """The codec of frames: ``codec`` with its scale, or one whose values NICs send exactly."""
+        """The codec of frames, scaled: ``codec``, or a codec that sends the values of ``offload`` exactly."""
         chosen = self.codec if self.offload is None else Projected(offloadable(parse(str(self.offload))))
         return self._scaled(chosen)
 
@@ -229,7 +229,7 @@ class Plan:
         return self.exchange == "sharded"
 
     def for_whole_gradients(self, who: str) -> Plan:
-        """Return this plan for ``who``, which averages whole gradients. Raises ``SpecError`` if sharded."""
+        """Return this plan for ``who``, which averages whole gradients, or raise ``SpecError`` if sharded."""
         if self.is_sharded:
             raise SpecError(
                 f"{who}: expected a plan with exchange='all_reduce', got 'sharded'; use such a plan, or "
@@ -238,7 +238,7 @@ class Plan:
         return self
 
     def for_one_codec(self, who: str) -> Plan:
-        """Return the plan for ``who``, which has one codec and one lane. Raises ``SpecError`` for more."""
+        """Return this plan for ``who``, which supports one codec and one lane, or raise ``SpecError``."""
         if self.codecs or self.lanes > 1:
             got = "per-parameter codecs" if self.codecs else f"lanes={self.lanes}"
             raise SpecError(f"{who}: expected a plan with one codec and one lane, got {got}; omit this field")
@@ -246,7 +246,7 @@ class Plan:
 
     @cached_property
     def places_parameters(self) -> bool:
-        """Whether a bucket's parameters have different codecs, or start new blocks."""
+        """Whether parameters within a bucket have different codecs, or start new blocks."""
         return bool(self.codecs) or (self.encoding.parameter_unit > 1 and not self.keeps_residual)
 
     @cached_property
@@ -272,7 +272,7 @@ class Plan:
         Raises
         ------
         SpecError
-            If the argument is none of these, or the file can't be read.
+            If the argument has another type, or the file can't be read.
         """
         if plan is None:
             plan = DEFAULT_CODEC
@@ -307,7 +307,7 @@ class Plan:
 
     @classmethod
     def from_json(cls, text: str) -> Plan:
-        """Return the plan in JSON that ``to_json`` of this or an older version returned.
+        """Return the plan in a JSON text from ``to_json`` of this or an older version.
 
         Raises ``SpecError`` if the JSON is invalid, or if its checksum differs.
         """
@@ -329,7 +329,7 @@ class Plan:
         """Write the plan as JSON to a file atomically.
 
         An older plan is replaced, and any other file only if ``overwrite`` is true. Raises ``SpecError`` if
-        it cannot be written.
+        the file cannot be written.
         """
         try:
             place = Path(path).resolve()
@@ -385,7 +385,8 @@ def bucket_members(counts: Sequence[int], bucket_nbytes: int | None) -> list[ran
     counts
         The number of floats of every parameter.
     bucket_nbytes
-        The largest size of a bucket; a larger parameter has its own bucket. None: one bucket for all.
+        The largest size of a bucket; a larger parameter has its own bucket. None: one bucket for all
+        parameters.
     """
     members: list[range] = []
     stop, size = len(counts), 0

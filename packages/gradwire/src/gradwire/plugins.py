@@ -1,6 +1,7 @@
 """Entry points of other packages: commands, codecs, algorithms, pages, and checks.
 
-A package declares them in its ``pyproject.toml``, and gradwire finds them once the package is installed::
+A package declares entry points in its ``pyproject.toml``, and gradwire finds them once the package is
+installed::
 
     [project.entry-points."gradwire.codecs"]
     sign = "my_package.sign:Sign"
@@ -36,9 +37,9 @@ def names(group: str) -> tuple[str, ...]:
 
 @cache
 def entry(group: str, name: str) -> object | None:
-    """Return the object of an entry point, or None if no package has one with this name.
+    """Return the object of an entry point, or None if no package defines this name.
 
-    Raises ``SpecError`` if several packages have one, or if it cannot be loaded.
+    Raises ``SpecError`` if several packages define the name, or if the object cannot be loaded.
     """
     points = _points(group).get(name, [])
     if not points:

@@ -1,7 +1,7 @@
 """Records: results as JSON files, with their schema, machine, and versions.
 
-Every record is a JSON object. Its ``schema``, such as ``gradwire.train/1``, has its kind and the version of
-its fields, which increases whenever a field's name, unit or meaning changes.
+Every record is a JSON object. The field ``schema``, such as ``gradwire.train/1``, names the kind of record
+and the version of its fields. The version increases whenever a field's name, unit or meaning changes.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ _SURROGATE = re.compile(r"\\u[dD][89a-fA-F]")
 
 
 def make_record(schema: str, fields: Mapping[str, object], **machine: object) -> dict[str, object]:
-    """Return a record with ``fields``. ``machine`` has more facts about the machine.
+    """Return a record with ``fields``. ``machine`` adds facts about the machine.
 
     A field named ``machine`` replaces this machine's description.
     """

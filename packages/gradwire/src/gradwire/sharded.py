@@ -1,8 +1,8 @@
 """Synchronous SGD with sharded updates and lossless weight deltas.
 
 The gradient is reduce-scattered with the plan's codec. Each rank updates its shard of exact weights with its
-shard of the optimizer's state (ZeRO's first stage: Rajbhandari et al., SC 2020). The other ranks get the
-changes of their replicas' weights, entropy-coded without loss.
+shard of the optimizer's state (ZeRO's first stage: Rajbhandari et al., SC 2020). The other ranks receive the
+changes of the weights, entropy-coded without loss, and apply them to their replicas.
 """
 
 from __future__ import annotations
@@ -46,7 +46,7 @@ _NAMES = ("ASGD", "Adadelta", "Adam", "AdamW", "Adamax", "NAdam", "RAdam", "RMSp
 ELEMENTWISE = frozenset(getattr(torch.optim, name) for name in _NAMES)
 """Optimizers whose update of a weight doesn't depend on other weights, so that any shard can be updated.
 
-Adagrad is elementwise, too, but creates its state before the first step, for whole parameters.
+Adagrad is also elementwise, but its constructor already creates state, for whole parameters.
 """
 
 
@@ -54,8 +54,8 @@ class Shard:
     """One rank's shard of the weights: ``start`` up to ``stop`` in the order of the flat gradient.
 
     The constructor replaces the parameters of the optimizer, which has no state yet, with 1-D slices of
-    ``masters``, each in its parameter's group. So the optimizer has state only for the shard. ``masters`` are
-    the exact weights, 1-D float32 on the CPU; the caller fills them.
+    ``masters``, each in its parameter's group. So the optimizer keeps state only for the shard. ``masters``
+    are the exact weights, 1-D float32 on the CPU; the caller fills them.
     """
 
     def __init__(
@@ -113,7 +113,7 @@ ALGORITHM = "ring"
 """The algorithm whose reduce half leaves every rank with an equal part of the sum."""
 _BITS: Final = {torch.bfloat16: torch.int16, torch.float32: torch.int32}
 _FIRST: Final = 0
-"""The version of weights that were read from a model or a state."""
+"""The version number of weights that come from a model or a saved state."""
 
 
 class _SumOfShard(BucketObserver):
@@ -139,7 +139,7 @@ class _SumOfShard(BucketObserver):
 class Sharded(WorkerMethod):
     """Synchronous SGD: each rank updates its shard of the weights, and sends the changes to all ranks.
 
-    Compared with ``DSync``, a rank has only a shard of the optimizer's state and of the exact weights. The
+    Compared with ``DSync``, a rank stores only a shard of the optimizer's state and of the exact weights. The
     gradient is encoded in the reduce half only. The broadcast half sends the changes of the replicas
     losslessly, in few bits per weight if learning rates are small. After every step, the replicas, ``model``,
     have the same bits on all ranks: the exact weights, rounded to ``replicas``.
@@ -151,18 +151,19 @@ class Sharded(WorkerMethod):
     Parameters
     ----------
     model
-        Dense float32 parameters on one device, which are rounded before the first step. Raises
+        A model with dense float32 parameters on one device; they are rounded before the first step. Raises
         ``TensorError`` otherwise.
     optimizer
-        An elementwise optimizer of ``torch.optim`` that hasn't stepped yet. Its groups get this rank's shard.
+        An elementwise optimizer of ``torch.optim`` that hasn't stepped yet. The constructor replaces the
+        parameters in its groups with this rank's shard.
     plan
         An argument of ``Plan.of``, with the algorithm ``ring`` and one bucket; its ``exchange`` and
         ``pipeline`` are replaced by ``"sharded"`` and 1.
     replicas
         ``"bf16"``, or ``"fp32"`` for weights that aren't rounded.
     max_norm
-        The largest 2-norm of an averaged gradient, to which longer gradients are scaled down; None for no
-        clipping.
+        The largest 2-norm of an averaged gradient. A gradient with a larger norm is scaled down to this norm;
+        None for no clipping.
     strict, group, timeout_s, ledger
         See ``Method``.
 
@@ -247,7 +248,7 @@ class Sharded(WorkerMethod):
         self._optimizer.step()
         cost += self._broadcast_weights()
         self._between_steps = True
-        self._gradients.detach()  # the buffer now has weights
+        self._gradients.detach()  # the buffer now contains weights
         return StepRecord.of_wait(cost.total_s, cost).within(perf_counter() - started, loss=loss)
 
     def _reduce_gradients(self) -> ExchangeCost:
@@ -261,7 +262,7 @@ class Sharded(WorkerMethod):
         return cost
 
     def _broadcast_weights(self) -> ExchangeCost:
-        """Update the replicas to all ranks' masters, and return the cost of the broadcast half."""
+        """Update this rank's replica from all ranks' masters, and return the cost of the broadcast half."""
         shard, carrier = self._shard, self._gradients.buffer  # a buffer that is free until backward
         carrier[shard.start : shard.stop] = shard.masters
         cost = self.exchange.broadcast(carrier, self._deltas.over(carrier))
@@ -276,7 +277,7 @@ class Sharded(WorkerMethod):
     @torch.inference_mode(mode=False)  # the words are changed outside of inference mode
     @torch.no_grad()
     def _read(self) -> None:
-        """Copy the model's weights to the masters in the first call, and again if the model was written."""
+        """Copy the model's weights to the masters in the first call, and after writes by other code."""
         if self._written and self._written == self._versions():
             return
         flat = torch.cat([on_host(each).reshape(-1) for each in self._gradients.parameters])
@@ -298,7 +299,7 @@ class Sharded(WorkerMethod):
         self._written = self._versions()
 
     def _versions(self) -> list[tuple[int, int]]:
-        """Return the address and the version of each parameter, which change on new memory and on writes."""
+        """Return each parameter's memory address and version, which change on reallocation and on writes."""
         return [(each.data_ptr(), each._version) for each in self._gradients.parameters]
 
     def _state(self, drained: bool) -> RankState:

@@ -1,6 +1,6 @@
 """Tables as text of at most 80 columns.
 
-On a terminal, rich draws them; elsewhere, they are plain text.
+On a terminal, rich draws the tables; elsewhere, they are plain text.
 """
 
 from __future__ import annotations
@@ -44,8 +44,8 @@ class Column:
 class Table:
     """A table of columns, and of rows with one cell for each column.
 
-    Columns without entries and tables without rows aren't shown. ``has_total`` says that the last row is the
-    sum of the others.
+    Columns without entries and tables without rows aren't shown. If ``has_total`` is true, the last row is
+    the sum of all other rows.
     """
 
     columns: Sequence[Column]
@@ -110,7 +110,7 @@ def _table_lines(table: Table, width: int) -> list[str]:
 
 
 def _head(columns: Sequence[Column]) -> list[str]:
-    """Return the columns' names, with a second line for units if any column has one."""
+    """Return the columns' names, with a second line for units if any column has a unit."""
     if not any(column.unit for column in columns):
         return [column.name for column in columns]
     return [f"{column.name}\n{column.unit}" for column in columns]
@@ -119,7 +119,7 @@ def _head(columns: Sequence[Column]) -> list[str]:
 def _fitted(columns: Sequence[Column], natural: Sequence[int], room: int) -> list[int]:
     """Return the columns' widths.
 
-    The column with the widest text is narrowed until all columns fit or none can be narrowed.
+    The column with the widest text is narrowed until all columns fit or no column can be narrowed.
     """
     widths = list(natural)
     texts = [place for place, column in enumerate(columns) if column.is_text]
@@ -152,7 +152,7 @@ def _row_lines(
 
 
 def _fold(cell: str, width: int, is_last: bool) -> list[str]:
-    """Return a cell's lines, wrapped at spaces and, except in the last column, within specs, too."""
+    """Return a cell's lines, wrapped at spaces and, except in the last column, also within specs."""
     if is_last:
         wrapper = textwrap.TextWrapper(width, break_long_words=False, break_on_hyphens=False)
     else:

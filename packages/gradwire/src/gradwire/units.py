@@ -90,7 +90,7 @@ def parse_duration(text: str) -> float:
 def parse_size(text: str) -> int:
     """Return a size in bytes: ``16MB`` is decimal, ``4MiB`` binary, ``65536`` plain bytes.
 
-    Raises ``SpecError``, including for a fraction of a byte.
+    Raises ``SpecError``, also for a fraction of a byte.
 
     Examples
     --------

@@ -1,4 +1,4 @@
-"""The version of gradwire, its required packages, and the installation of its extras."""
+"""The version of gradwire, the packages it requires, and how to install its extras."""
 
 from __future__ import annotations
 
@@ -66,7 +66,7 @@ SOURCES = ":(top,glob)packages/*/src/**"
 EXTRAS = MappingProxyType(
     {"gateware": "gradwire-gateware", "papers": "gradwire-lab", "train": "gradwire-lab"}
 )
-"""The packages of extras that don't belong to ``gradwire`` itself, by extra."""
+"""The packages that define extras outside of ``gradwire`` itself, keyed by extra."""
 
 
 def how_to_install(extra: str) -> str:
