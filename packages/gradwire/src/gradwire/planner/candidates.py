@@ -340,8 +340,8 @@ def fastest_in_lanes(
 ) -> list[Plan]:
     """Return the candidates with several lanes, for the fastest pairs of codec and algorithm with one lane.
 
-    ``plans`` are all candidates with one lane, and ``by_time`` some of them, the fastest first. The result
-    contains each bucket size, with the pair's best segment size.
+    ``plans`` are all candidates with one lane; ``by_time`` lists some of these candidates, the fastest first.
+    The result contains each bucket size, with the pair's best segment size.
     """
     best = dict[tuple[Codec, str], Plan]()
     for plan in by_time:

@@ -38,7 +38,7 @@ def name_plan(plan: Plan) -> str:
     return f"{name_coding(plan.encoding)} over {plan.algorithm}{pipeline}{lanes}{sharded}"
 
 
-LANES_LEGEND = " L: lanes, the number of buckets exchanged at once."
+LANES_LEGEND = " L: lanes, the number of buckets exchanged concurrently."
 """The sentence to add to a table's legend if a plan in it has several lanes."""
 
 
@@ -101,7 +101,7 @@ def _no_compression(ranking: Ranking) -> str:
 
 
 def _tie(ranking: Ranking) -> list[str]:
-    """Return the reason why a faster plan of the same kind wasn't chosen, or [] if there is no such plan."""
+    """Return the reason why a faster plan of the same kind wasn't chosen, or [] without such a plan."""
     chosen, kind = ranking.prediction, is_exact(ranking.plan)
     same = (each for each in ranking.ranking if is_exact(each.plan) == kind)
     fastest = next(same, chosen)

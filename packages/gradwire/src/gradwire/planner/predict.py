@@ -260,7 +260,7 @@ class Ranking:
 
     @property
     def ordered(self) -> tuple[Prediction, ...]:
-        """The chosen plan's prediction, then all others, the fastest first, as in every table."""
+        """The chosen plan's prediction, then all other predictions, the fastest first, as in every table."""
         return self.prediction, *(each for each in self.ranking if each is not self.prediction)
 
 
@@ -271,9 +271,9 @@ def choose(predictor: Predictor, space: Space, uncertainty: float = UNCERTAINTY)
     fastest plan without compression by more than ``uncertainty``, even if it needs one standard deviation
     more extra steps than predicted. Among the remaining plans, times within ``UNCERTAINTY`` tie, because
     errors of a codec's measured cost affect all its plans equally. Ties are broken in this order: no
-    compression, the shorter pipeline (a longer one changes training), fewer lanes, the earlier algorithm of
-    ``space``, the earlier codec, all-reduce before sharded, fewer buckets, larger segments (which have fewer
-    frames), and the shorter time.
+    compression, the shorter pipeline (a longer pipeline changes training), fewer lanes, the earlier algorithm
+    of ``space``, the earlier codec, all-reduce before sharded, fewer buckets, larger segments (which have
+    fewer frames), and the shorter time.
     """
     plans = list(candidates(space, predictor.workload, predictor.world))
     own = partial(fastest_in_lanes, space, predictor.workload, plans)

@@ -236,7 +236,7 @@ def _plan(values: Mapping[str, Any]) -> Plan:
 
 
 def _bars(ranking: Sequence[Mapping[str, Any]]) -> Picture:
-    """Return the chart of the fastest plans, one of each name, with the chosen plan first."""
+    """Return the chart of the fastest plan of each name, with the chosen plan first."""
     fastest: dict[str, Mapping[str, Any]] = {}
     for each in ranking:
         fastest.setdefault(name_plan(_plan(each)), each)

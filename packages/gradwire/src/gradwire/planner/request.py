@@ -1,4 +1,4 @@
-"""The request for a plan, shared by Python, the command line, and records. It doesn't import torch."""
+"""The request for a plan, shared by Python, the command line, and records, without an import of torch."""
 # ruff: noqa: RUF009 (``_option`` returns a field)
 
 from __future__ import annotations
@@ -137,13 +137,13 @@ class PlanRequest:
     pipelines: tuple[int, ...] = _option(
         "--pipeline K", "steps in flight, for Pipe-SGD (default: 1, no Pipe-SGD)", "steps", (1,), type=int
     )
-    most_lanes: int = _option("--lanes K", "most buckets at once (default: 16)", "lanes", MAX_LANES, type=int)
+    most_lanes: int = _option("--lanes K", "lane limit (default: 16)", "lanes", MAX_LANES, type=int)
     objective: Objective | None = _option(
         "--objective WHAT",
         "minimize the time of a 'step', or to a 'loss' (default with --gradients)",
         choices=tuple(each.value for each in Objective),
     )
-    scale: Literal["auto"] | None = _option("--scale auto", "scale gradients to absolute bounds, too")
+    scale: Literal["auto"] | None = _option("--scale auto", "also scale gradients to absolute bounds")
     nic: Codec | None = _option("--nic SPEC", "NICs with this codec, as further candidates")
     sharded_lr: float | None = _option(
         "--sharded LR", "also consider Sharded, at this learning rate", type=float
@@ -208,7 +208,7 @@ class PlanRequest:
             remedy = "pass the number of hosts that share an uplink"
             refuse(f"groups of 2 to {self.hosts - 1} hosts", size, remedy)
         if (size is None) != (self.core_rate is None):
-            raise SpecError("expected both group_size and core_rate, or neither, got one; pass both")
+            raise SpecError("expected both group_size and core_rate, or neither, got one of them; pass both")
         if not (isinstance(self.core_nbytes_per_s, (int, float)) and self.core_nbytes_per_s > 0):
             refuse("a rate above 0 for core_rate", self.core_rate, "pass the uplink's rate, such as 10gbit")
 
