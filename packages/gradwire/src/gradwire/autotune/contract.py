@@ -182,7 +182,7 @@ def beyond(
 
 
 def excepted(plan: Plan, names: Iterable[str]) -> frozenset[str]:
-    """Return the parameters in ``names`` that don't have the plan's codec."""
+    """Return the parameters in ``names`` whose codec differs from the plan's codec."""
     return frozenset(name for name in names if plan.encoding_of(name) != plan.encoding)
 
 

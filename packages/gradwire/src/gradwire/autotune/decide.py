@@ -44,7 +44,7 @@ class Mixture:
 
     @property
     def part(self) -> float:
-        """The share of all values that have a more precise codec."""
+        """The share of all values that use a more precise codec."""
         return sum(self.parts.values())
 
     @property
@@ -165,7 +165,7 @@ def decide(
 ) -> Work[tuple[Decision, ...]]:
     """Return the best decision first, then its rivals with a different algorithm or different codecs.
 
-    The work has pieces of a few milliseconds.
+    Pieces of this work take a few milliseconds.
 
     The expected time to a loss is the step time, increased by the share of extra steps that encoding noise
     may cost: an exchange with the relative error ``q`` adds the share ``q^2`` to a gradient's variance; if

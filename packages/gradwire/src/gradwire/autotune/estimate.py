@@ -247,7 +247,7 @@ class Estimator:
     def step_s(self, place: Deployment, plan: Plan, *, halved: bool = False) -> float:
         """Return the predicted seconds of a step with ``plan``, in the observed buckets.
 
-        If ``halved``, each value of an uncompressed gradient has two bytes, as in bfloat16.
+        If ``halved``, each value of an uncompressed gradient takes two bytes, as in bfloat16.
         """
         predicted = self._predictor(place, halved).predict(replace(plan, bucket_nbytes=FLOAT_NBYTES))
         return self._slowed(predicted, place).step_s + self._gather_s(place, plan.segment_nbytes)

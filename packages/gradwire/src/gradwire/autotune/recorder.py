@@ -38,7 +38,7 @@ from gradwire.units import parse_rate
 if TYPE_CHECKING:
     from gradwire.sync.bucket.work import BucketWork
 
-# The measurements for an estimate besides steps: frame and codec costs, encoding errors, gradient noise.
+# The other measurements for an estimate: frame and codec costs, encoding errors, gradient noise.
 
 
 def estimator(
@@ -226,7 +226,7 @@ def _line_of(rate: object, hosts: object) -> Line | None:
 def _answer(
     seen: Observed, rate: str | float | None, hosts: int, config: AutoConfig
 ) -> tuple[Estimate | None, str]:
-    """Return an estimate, or the error message if there is none.
+    """Return an estimate, or None and the error message.
 
     A different deployment is assumed to have one machine per rank, except in a testbed, which is one machine.
     """

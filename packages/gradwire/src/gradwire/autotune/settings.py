@@ -178,7 +178,7 @@ class AutoConfig:
     )
     duplex_pieces: int = _of(3, "pieces of work", "A train's size is known, and three values have a median.")
     piece_s: float = _of(
-        0.001, "seconds", "A shorter train of messages may pass at once, in a rate limiter's burst."
+        0.001, "seconds", "A shorter train of messages may pass as a whole in a rate limiter's burst."
     )
     longest_piece_s: float = _of(0.02, "seconds", "A longer train of messages is no more precise.")
     attaching_piece_s: float = _of(
@@ -359,7 +359,7 @@ class CandidateRules:
     pipeline
         The number of steps in flight.
     has_lanes
-        Whether several buckets may be exchanged at once.
+        Whether several buckets may be exchanged concurrently.
     """
 
     name: str

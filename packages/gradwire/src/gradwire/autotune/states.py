@@ -37,7 +37,7 @@ class TunerEvent(Enum):
     LOADED = "a checkpoint was loaded since the latest step"
     HAS_CHECKPOINT = "rank 0 has a checkpoint that was written while no choice was due"
     HAS_EARLY_CHECKPOINT = "rank 0 has a checkpoint that was written while a choice was due"
-    HAS_EARLIER_CHOICE = "the file of decisions has a decision for this run that the settings allow"
+    HAS_EARLIER_CHOICE = "the file of decisions contains a decision for this run that the settings allow"
     KNOWS_NOTHING = "rank 0 has no usable checkpoint or earlier decision"
     CHOICE_IS_NEXT = "a choice is due before the next step, and this step isn't sampled yet"
     LACKS_SAMPLES = "a choice is due, and a rank's sample is missing or not finite"
@@ -45,7 +45,7 @@ class TunerEvent(Enum):
     FOUND_ONE_PLAN = "no other plan may be as good, or step times aren't steady yet"
     FOUND_RIVALS = "several plans may be the best"
     HAS_NEXT_TURN = "a turn is over, and another turn in the same direction follows"
-    TURNS_BACK = "all plans have had their first turn, and more than one is fast enough for another"
+    TURNS_BACK = "all plans have had their first turn, and several plans are fast enough for another"
     HAS_NO_TURN = "the last turn is over"
     STEP_TIME_CHANGED = "the step time has changed by ``changed_step_share``, and the patience has passed"
     SOME_NEED_OTHERS = "some parameters newly break the contract, or meet it again"
@@ -160,7 +160,7 @@ class Trial:
     def present(self) -> Decision | None:
         """The decision whose turn it is; None after the last turn, or without any comparison.
 
-        The reason of this decision is short, because the reason of the final decision has the details.
+        The reason of this decision is short, because the reason of the final decision gives the details.
         """
         if not self._left:
             return None
@@ -186,7 +186,7 @@ class Trial:
 
     @property
     def settling(self) -> int:
-        """The number of untimed steps in the present turn, besides the first step, which is never timed.
+        """The number of untimed steps in the present turn after the first step, which is never timed.
 
         The first turn of a trial is twice as long, and its first half isn't timed: after a choice, steps are
         slower for a while.
@@ -300,7 +300,7 @@ def _exact_s(tried: Sequence[Decision]) -> float:
 
 
 def _mean(turns_s: Sequence[float]) -> float:
-    """Return the mean of the timed turns, or infinity if there are none."""
+    """Return the mean of the timed turns, or infinity without timed turns."""
     timed = [each for each in turns_s if not isinf(each)]
     return fmean(timed) if timed else inf
 

@@ -313,5 +313,5 @@ def stretch(values: torch.Tensor, count: int) -> torch.Tensor:
 
 
 def joined(parts: Sequence[torch.Tensor]) -> torch.Tensor:
-    """Return the concatenated excerpts, 1-D float32 on the CPU. This waits for the device."""
+    """Wait for the device, and return the concatenated excerpts, 1-D float32 on the CPU."""
     return torch.cat([part.to(device="cpu", dtype=torch.float32) for part in parts])

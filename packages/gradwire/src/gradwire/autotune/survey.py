@@ -156,9 +156,9 @@ class Survey:
         return network.measure_line(self._hosts, self._rank, budget_s, self._config, self._timeout_s)
 
     def choose(self, samples: Samples | None, now: StepTime, present: Plan) -> Work[Trial | None]:
-        """Return the trial of a plan and its rivals, the same on all ranks.
+        """Return the trial of a plan and its rivals, equal on all ranks.
 
-        Return None if a rank has no finite sample yet.
+        Return None while a rank lacks a finite sample.
         """
         timeout_s = self._timeout_s
 
