@@ -168,7 +168,7 @@ MESSAGE_S = 30e-6
 def as_seen_by(algorithm: str, environment: Environment) -> Environment:
     """Return the environment with the costs that apply to ``algorithm``.
 
-    The transport's native all-reduce only adds. It passes no frames to Python, copies nothing into frames,
+    The transport's native all-reduce only adds: it passes no frames to Python, copies nothing into frames,
     and computes no checksums.
     """
     spec = str(Identity())

@@ -8,7 +8,7 @@ A stream between distant hosts lasts several round trips. TCP opens its window d
 rates don't count.
 
 Source: Iandola and others, a measurement study, section 6.1 and figure 7: the latency is the time of a 1-byte
-message, the bandwidth the plateau over message sizes.
+message, and the bandwidth is the plateau over message sizes.
 """
 
 from __future__ import annotations

@@ -108,10 +108,10 @@ def matchings(hosts: Sequence[Hashable]) -> list[list[Pair]]:
 
 
 def directions(hosts: Sequence[Hashable]) -> tuple[list[list[Pair]], list[list[Pair]]]:
-    """Return a ring's directions in groups to measure one way at a time, and in groups for both ways.
+    """Return a ring's directions in groups to measure one way, and in groups to measure both ways.
 
-    Frames travel from the first rank of a direction to the second. In a group of the first kind, a host
-    either sends or receives; in the second kind, a host may do both.
+    Frames travel from the first rank of a direction to the second rank. In a one-way group, a host either
+    sends or receives; in a group for both ways, a host may do both.
 
     Examples
     --------

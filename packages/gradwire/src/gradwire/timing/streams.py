@@ -3,8 +3,9 @@
 Between two ranks, frames are sent one after the other. Frames of different pairs share a common link: every
 stream gets its max-min fair share of all links on its path (Bertsekas and Gallager, Data Networks, section
 6.5.2), or somewhat less if other streams from the same host began earlier. Rates change only when a stream
-begins or ends, and only for streams that share a link with that stream, directly or through others. For a
-ring, whose streams share no link, the cost of the computation is therefore linear in the number of frames.
+begins or ends, and only for streams that share a link with that stream, directly or through other streams.
+For a ring, whose streams share no link, the cost of the computation is therefore linear in the number of
+frames.
 """
 
 from __future__ import annotations
