@@ -24,7 +24,7 @@ def parser() -> Parser:
     [
         (["--rate", "x"], "argument --rate: expected a whole number, got 'x'"),
         (["--ra", "1"], "expected an option of gradwire test, got --ra (did you mean '--rate'?)"),
-        (["--out", ""], "argument --out: expected a path, got an empty one; name a file"),
+        (["--out", ""], "argument --out: expected a path, got an empty string; name a file"),
         (["-h"], "expected an option of gradwire test, got -h"),
     ],
 )
@@ -47,7 +47,7 @@ def test_help_fits_80_columns_and_keeps_the_lines_of_its_end() -> None:
 def test_a_path_has_a_name(read: Callable[[str], Path]) -> None:
     assert read("a/b") == Path("a/b")
     with pytest.raises(
-        argparse.ArgumentTypeError, match=r"^expected a path, got an empty one; name a (file$|folder)"
+        argparse.ArgumentTypeError, match=r"^expected a path, got an empty string; name a (file$|folder)"
     ):
         read("")
 

@@ -64,7 +64,7 @@ def test_a_plan_that_cannot_be_read_fails_and_is_no_plan(tmp_path: Path) -> None
     card = examine(tmp_path / "none.json")
     assert card.plan == ""
     assert results(card)["plan"] == "FAIL"
-    assert card.findings[-1].detail.endswith("; write a plan with 'gradwire plan --save FILE'")
+    assert card.findings[-1].detail.endswith(", or use 'gradwire plan --save FILE'")
 
 
 def test_gloo_is_not_asked_where_the_interface_fails() -> None:

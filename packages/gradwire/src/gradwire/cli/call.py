@@ -85,7 +85,7 @@ _CALL: ContextVar[Call] = ContextVar("call")
 
 
 def current_call() -> Call:
-    """Return the current call of ``gradwire``, or a call without settings if there is none."""
+    """Return the current call of ``gradwire``, or a call without settings outside of a command."""
     return _CALL.get(Call())
 
 

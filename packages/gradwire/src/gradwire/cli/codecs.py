@@ -75,7 +75,7 @@ NOTES = MappingProxyType(
         ),
     }
 )
-"""The notes of this package's codecs; the classes' docstrings have the exact bounds."""
+"""The notes of this package's codecs; the classes' docstrings state the exact bounds."""
 
 
 class Speed(NamedTuple):
@@ -149,7 +149,7 @@ def measure(
 def table(speeds: Mapping[str, Speed] = MappingProxyType({})) -> Table:
     """Return the table of codecs: example spec, sizes, speeds (or else the source), and error bound.
 
-    For a codec of another package, the source is the package, whose documentation has the bound.
+    For a codec of another package, the source is the package, whose documentation states the bound.
     """
     return Table(COLUMNS, [_row(spec, speeds.get(spec)) for spec in specs_of_all()])
 

@@ -109,7 +109,7 @@ _BY_METAVAR = MappingProxyType({"FILE": (FILES,), "PATH": (FILES,), "DIR": (FOLD
 
 
 def bash(found: Sequence[Node]) -> str:
-    """Return the script for bash. It doesn't need the package bash-completion."""
+    """Return the script for bash, which doesn't need the package bash-completion."""
     inner = "\n".join(_case(node.path, f"inner={_quoted(node.inner)}") for node in found if node.inner)
     options = "\n".join(
         _case(node.path, f"options={_quoted(name for each in node.options for name in each.names)}")

@@ -274,12 +274,12 @@ def seconds(text: str) -> float:
 def file_path(text: str) -> Path:
     """Return the path of a file, and reject an empty name, which may come from an unset shell variable."""
     if not text:
-        raise argparse.ArgumentTypeError("expected a path, got an empty one; name a file")
+        raise argparse.ArgumentTypeError("expected a path, got an empty string; name a file")
     return Path(text)
 
 
 def folder_path(text: str) -> Path:
     """Return the path of a folder, and reject an empty name, which isn't the current folder."""
     if not text:
-        raise argparse.ArgumentTypeError("expected a path, got an empty one; name a folder, such as '.'")
+        raise argparse.ArgumentTypeError("expected a path, got an empty string; name a folder, such as '.'")
     return Path(text)

@@ -105,7 +105,7 @@ class Card:
     machine_id: str  # equal on ranks of one machine
     addresses: tuple[str, ...]  # for links to listen on; () if they depend on the other ranks
     loopback: bool  # whether an address is a loopback address
-    plan: str  # as JSON; "" if there is none, or it cannot be read
+    plan: str  # as JSON; "" without a readable plan
     findings: tuple[Finding, ...]
     tcp: TcpSettings = TcpSettings()
 

@@ -238,6 +238,6 @@ def _read_plan(path: Path | None) -> tuple[Plan | None, list[Finding]]:
     try:
         plan = Plan.of(path)
     except SpecError as error:
-        return None, [Finding("plan", "FAIL", f"{error}; write a plan with 'gradwire plan --save FILE'")]
+        return None, [Finding("plan", "FAIL", f"{error}, or use 'gradwire plan --save FILE'")]
     how = "sharded" if plan.is_sharded else f"pipeline {plan.pipeline}"
     return plan, [Finding("plan", "ok", f"{plan.codec} over {plan.algorithm}, {how}")]

@@ -217,7 +217,7 @@ class Interfaces:
     named: tuple[str, ...]
     addresses: tuple[str, ...]  # "" without an address; () if they depend on the other ranks
     present: tuple[str, ...]
-    store_host: str = ""  # "" if there is no job
+    store_host: str = ""  # "" without a job
     problem: str = ""  # the error of a variable that selects nothing
 
     @property
