@@ -73,7 +73,7 @@ def test_what_is_no_checkpoint_is_refused(tmp_path: Path) -> None:
     torch.save({"step": 7}, tmp_path / "plain.pt")
     for name, reason in (
         ("plain.pt", "or torch.load for a file from torch.save"),
-        ("pipe", "it is a pipe or a device; save its content in a regular file"),
+        ("pipe", "it is a pipe or a device, not a regular file; pass a file"),
         ("absent", "No such file or directory; pass a file written by save_checkpoint"),
         ("", "Is a directory; pass a file"),
     ):

@@ -215,7 +215,7 @@ def test_only_ordinary_files_are_read_and_pipes_keep_nobody_waiting(read: object
     assert callable(read)
     os.mkfifo(tmp_path / "fifo")
     for path in (tmp_path / "fifo", "/dev/zero", "/dev/null"):
-        with pytest.raises(OSError, match="it is a pipe or a device; save its content in a regular file"):
+        with pytest.raises(OSError, match="it is a pipe or a device, not a regular file"):
             read(path)
     for path, reason in (
         (tmp_path, "Is a directory"),

@@ -44,7 +44,7 @@ NO_VALUES: dict[str, Callable[[], torch.Tensor]] = {
 
 
 def test_a_parameter_that_has_no_shape_yet_is_refused() -> None:
-    assert "got a lazy one without values; run a forward pass" in refusal(torch.nn.LazyLinear(3).weight)
+    assert "got a lazy parameter without values; run a forward pass" in refusal(torch.nn.LazyLinear(3).weight)
 
 
 @pytest.mark.parametrize("name", NO_VALUES)

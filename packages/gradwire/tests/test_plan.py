@@ -286,7 +286,7 @@ def test_a_plan_survives_a_file(plan: Plan, tmp_path_factory: pytest.TempPathFac
 @pytest.mark.parametrize(
     ("content", "reason"),
     [
-        (None, r"the plan \S*plan\.json cannot be read: No such file or directory$"),
+        (None, r"the plan \S*plan\.json cannot be read: No such file or directory; pass a file"),
         (b"\xff\xfe", r"^expected a plan in \S*plan\.json, got a file that isn.t UTF-8;"),
         (b"codec: fp16", r"^the plan \S*plan\.json is not valid: .* got invalid JSON: "),
         (
@@ -309,9 +309,9 @@ def test_a_file_that_holds_no_plan_is_named(tmp_path: Path, content: bytes | Non
 
 
 def test_a_place_that_takes_no_file_is_named(tmp_path: Path) -> None:
-    with pytest.raises(SpecError, match=r"the plan cannot be written to \S+: Is a directory$"):
+    with pytest.raises(SpecError, match=r"the plan cannot be written to \S+: it is a folder; pass a file$"):
         Plan().save(tmp_path)
-    with pytest.raises(SpecError, match=r"the plan \S+ cannot be read: Is a directory$"):
+    with pytest.raises(SpecError, match=r"the plan \S+ cannot be read: Is a directory; pass a file"):
         Plan.load(tmp_path)
     with pytest.raises(SpecError, match=r"the plan .* cannot be read: .*null"):
         Plan.load("a\0b")

@@ -82,7 +82,7 @@ def test_text_that_is_no_json_is_no_object(text: str) -> None:
 
 def test_an_object_is_read_and_nothing_else() -> None:
     assert read_object('{"a": [1]}', "a plan") == {"a": [1]}
-    with pytest.raises(SpecError, match=r"^expected a JSON object for a plan, got a list$"):
+    with pytest.raises(SpecError, match=r"^expected a JSON object for a plan, got a list; pass an object"):
         read_object("[]", "a plan")
 
 

@@ -62,7 +62,7 @@ def test_unlimited_is_none(text: str | None) -> None:
 
 def test_a_rate_that_means_bits_to_some_and_bytes_to_others_is_refused() -> None:
     for text in ("100mbps", "1gbps", "10kbps"):
-        with pytest.raises(SpecError, match="'bps' after a lowercase letter means bits to some and bytes"):
+        with pytest.raises(SpecError, match="because 'bps' after a lowercase letter is ambiguous"):
             parse_rate(text)
 
 

@@ -24,7 +24,7 @@ from gradwire.sync.group import check_timeout, connect, member_group
 
 _EIGHT_BITS = (torch.float8_e4m3fn, torch.float8_e5m2, torch.float8_e4m3fnuz, torch.float8_e5m2fnuz)
 _TAKEN = (*FLOATS, *_EIGHT_BITS, torch.float64)
-"""The dtypes that are exchanged as float32, which represents all of them but float64 exactly."""
+"""The dtypes that are exchanged as float32, which represents all of these dtypes except float64 exactly."""
 
 
 def check_in_place(tensor: torch.Tensor, caller: str) -> None:
@@ -47,11 +47,11 @@ def _fault(tensor: object, caller: str) -> str | None:
             "array with torch.from_numpy(array)"
         )
     if is_lazy(tensor):  # first, because a lazy parameter supports no other check
-        return "an initialized parameter, got a lazy one without values; run a forward pass first"
+        return "an initialized parameter, got a lazy parameter without values; run a forward pass first"
     if tensor.is_nested:
         return "a dense tensor, got a nested one; pass tensor.values(), which is a view"
     if tensor.layout != torch.strided:
-        return f"a dense tensor, got one of {tensor.layout}; {returned('tensor.to_dense()')}"
+        return f"a dense tensor, got the layout {tensor.layout}; {returned('tensor.to_dense()')}"
     if not _has_memory(tensor):
         return (
             f"a tensor with values in memory, got a {type(tensor).__name__} on {tensor.device} without "
@@ -136,9 +136,9 @@ def all_reduce(
 
     Values are exchanged as float32. A tensor that isn't contiguous float32 on the CPU is copied to float32
     and back (on its device, if the plan has ``encode_on="device"``), and the result is rounded once to the
-    tensor's dtype, as by ``copy_``. A float64 result therefore has the precision and range of float32.
-    Autograd doesn't record the call, as with ``torch.distributed.all_reduce``: you can average parameters,
-    and no gradient flows through the call.
+    tensor's dtype, as by ``copy_``. A float64 result is therefore limited to the precision and range of
+    float32. Autograd doesn't record the call, as with ``torch.distributed.all_reduce``: you can average
+    parameters, and no gradient flows through the call.
 
     Parameters
     ----------
@@ -198,7 +198,7 @@ def all_reduce(
             with staged.stream.current:
                 members[chosen.tos].exchange(chosen).all_reduce(staged.floats(), average, timeout_s=timeout_s)
         except BaseException:
-            del members[chosen.tos]  # the link is closed; the next call opens a new one
+            del members[chosen.tos]  # the link is closed; the next call opens a new link
             raise
         staged.store().order()
     return tensor

@@ -164,8 +164,8 @@ class Attached:
     def close(self) -> None:
         """Close threads and connections. Repeated calls are allowed. Raises ``LinkTimeoutError``.
 
-        Afterwards a DDP model can still be evaluated, but its backward passes raise errors. An FSDP model has
-        its original collectives again.
+        Afterwards a DDP model can still be evaluated, but its backward passes raise errors. An FSDP model
+        uses its original collectives again.
         """
         self._undo.close()
 
@@ -211,7 +211,7 @@ class Scaler(Protocol):
 
 
 class ScaleFollower(StepObserver):
-    """An observer that rescales residuals when the scale of a scaled loss changes, once it has a scaler."""
+    """An observer that, once ``scaler`` is set, rescales residuals when the scale of the loss changes."""
 
     def __init__(self, residuals: Residuals) -> None:
         self._residuals = residuals

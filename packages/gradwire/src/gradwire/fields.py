@@ -1,8 +1,8 @@
 """Validation of external data, field by field: saved states, records, and the environment.
 
 A kind is a function that validates a value and returns it: ``whole(1, 32)``, ``optional(text)``,
-``rows(real())``, ``of(Line)``. A function that raises a gradwire error, such as ``codecs.parse``, is a kind,
-too. ``Fields`` and ``read`` convert any invalid value to one type of error, with one sentence.
+``rows(real())``, ``of(Line)``. A function that raises a gradwire error, such as ``codecs.parse``, is also a
+kind. ``Fields`` and ``read`` convert any invalid value to one type of error, with one sentence.
 """
 
 from __future__ import annotations
@@ -123,7 +123,7 @@ def _at(place: str, kind: Kind[T], value: object) -> T:
 
 
 def _got(value: object) -> str:
-    """Return a value's description for errors. A tensor's description has only dtype, shape, and device."""
+    """Return a value's description for errors. A tensor is described by dtype, shape, and device only."""
     if value is MISSING:
         return "nothing"
     kind = type(value)

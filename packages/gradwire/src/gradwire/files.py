@@ -44,7 +44,7 @@ def open_ordinary(path: str | os.PathLike[str]) -> BinaryIO:
     os.close(opened)
     if stat.S_ISDIR(mode):
         raise IsADirectoryError(errno.EISDIR, os.strerror(errno.EISDIR))
-    raise OSError(errno.EINVAL, "it is a pipe or a device; save its content in a regular file")
+    raise OSError(errno.EINVAL, "it is a pipe or a device, not a regular file")
 
 
 def read_text(path: str | os.PathLike[str]) -> str:
@@ -210,9 +210,9 @@ def check_replaceable(path: Path, overwrite: bool, read: Callable[[Path], object
     for any other file.
     """
     if path.is_dir():
-        raise IsADirectoryError(errno.EISDIR, os.strerror(errno.EISDIR))
+        raise IsADirectoryError(errno.EISDIR, "it is a folder; pass a file")
     if path.exists() and not path.is_file():
-        raise OSError(errno.EEXIST, "it is not a regular file")
+        raise OSError(errno.EEXIST, "it is not a regular file; pass another file")
     if not overwrite and path.exists() and path.stat().st_size > 0:
         try:
             read(path)

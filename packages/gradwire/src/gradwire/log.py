@@ -28,8 +28,7 @@ def level() -> int | None:
         return None
     if text not in LEVELS:
         raise SpecError(
-            f"expected one of {', '.join(LEVELS)} for {VARIABLE}, got {text!r}; pass one of them, or unset "
-            f"{VARIABLE}"
+            f"expected one of {', '.join(LEVELS)} for {VARIABLE}, got {text!r}; correct or unset {VARIABLE}"
         )
     return LEVELS[text]
 

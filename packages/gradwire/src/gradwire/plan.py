@@ -85,10 +85,10 @@ class Plan:
     encode_on
         The place to encode and decode gradients that are on a GPU. ``"host"``: copy their float32 to host
         memory and back. ``"device"``: run Triton kernels on the GPU, so that only payloads cross the bus. The
-        bits are the same. Gradients on the CPU are encoded there in both cases. ``docs/gpu.md`` has the
+        bits are the same. Gradients on the CPU are encoded there in both cases. ``docs/gpu.md`` lists the
         limits of ``"device"``.
     lanes
-        The number of buckets that training exchanges at once, 1 to 16, each with its own connections and
+        The number of buckets that training exchanges concurrently, 1 to 16, each with its own connections and
         thread. More lanes help if steps have several buckets, and latency is long or cores are idle.
     codecs
         Codecs for some parameters of a model in place of ``codec``: a list of ``{"match": regular expression,
@@ -130,7 +130,7 @@ class Plan:
         if self.bucket_nbytes is not None:
             check_count("bucket_nbytes", self.bucket_nbytes, FLOAT_NBYTES, MAX_BUCKET_NBYTES)
         if self.residual is not None and not isinstance(self.residual, bool):
-            refuse("True, False or None for residual", self.residual, "omit it to let the codec decide")
+            refuse("True, False or None for residual", self.residual, "omit residual to let the codec decide")
         self._check_exchange()
         self._check_place()
         for encoding in self.encodings:
@@ -161,7 +161,7 @@ class Plan:
 
     def _check_exchange(self) -> None:
         if self.exchange not in EXCHANGES:
-            refuse(f"one of {', '.join(EXCHANGES)} for exchange", self.exchange, "omit it for all_reduce")
+            refuse(f"one of {', '.join(EXCHANGES)} for exchange", self.exchange, "omit exchange")
         parts = self.algorithm, self.bucket_nbytes, self.pipeline
         if self.is_sharded and parts != ("ring", None, 1):
             raise SpecError(
@@ -202,7 +202,7 @@ class Plan:
 
     def _check_place(self) -> None:
         if self.encode_on not in PLACES:
-            refuse(f"one of {', '.join(PLACES)} for encode_on", self.encode_on, f"omit it for {PLACES[0]}")
+            refuse(f"one of {', '.join(PLACES)} for encode_on", self.encode_on, "omit encode_on")
         if not self.encodes_on_device:
             return
         reasons = {f"{each.name} has no kernels for GPUs": not each.ON_CUDA for each in self.encodings} | {
@@ -347,7 +347,8 @@ class Plan:
             fault = f"expected a plan in {path}, got a file that isn't UTF-8; pass a file from Plan.save"
             raise SpecError(fault) from error
         except (OSError, ValueError) as error:
-            raise SpecError(f"the plan {path} cannot be read: {_reason(error)}") from error
+            fault = f"the plan {path} cannot be read: {_reason(error)}; pass a file from Plan.save"
+            raise SpecError(fault) from error
         try:
             return cls.from_json(text)
         except SpecError as error:

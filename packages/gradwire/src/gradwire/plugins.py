@@ -25,7 +25,7 @@ CODECS = "gradwire.codecs"
 ALGORITHMS = "gradwire.algorithms"
 """The group of algorithms: a name in plans = ``module``, with the interface ``collectives.Collective``."""
 PAGES = "gradwire.pages"
-"""The group of pages: a kind of record = ``module``, whose ``PAGES`` has a function for each schema."""
+"""The group of pages: a kind of record = ``module``, whose ``PAGES`` maps schemas to functions."""
 CHECKS = "gradwire.checks"
 """The group of the doctor's checks: a name = ``module:function``, which returns findings."""
 

@@ -44,9 +44,13 @@ def read_object(text: str, called: str) -> dict[str, Any]:
     try:
         values = _loaded(text)
     except (ValueError, RecursionError) as error:
-        raise SpecError(f"expected a JSON object for {called}, got invalid JSON: {_why(error)}") from error
+        raise SpecError(
+            f"expected a JSON object for {called}, got invalid JSON: {_why(error)}; correct the text"
+        ) from error
     if not isinstance(values, dict):
-        raise SpecError(f"expected a JSON object for {called}, got a {type(values).__name__}")
+        raise SpecError(
+            f"expected a JSON object for {called}, got a {type(values).__name__}; pass an object with fields"
+        )
     return values
 
 

@@ -53,7 +53,7 @@ Adagrad is also elementwise, but its constructor already creates state, for whol
 class Shard:
     """One rank's shard of the weights: ``start`` up to ``stop`` in the order of the flat gradient.
 
-    The constructor replaces the parameters of the optimizer, which has no state yet, with 1-D slices of
+    The constructor replaces the parameters of the optimizer, which must not have stepped, with 1-D slices of
     ``masters``, each in its parameter's group. So the optimizer keeps state only for the shard. ``masters``
     are the exact weights, 1-D float32 on the CPU; the caller fills them.
     """

@@ -134,7 +134,7 @@ def _fitted(columns: Sequence[Column], natural: Sequence[int], room: int) -> lis
 def _row_lines(
     columns: Sequence[Column], row: Sequence[str], widths: Sequence[int], gap: int
 ) -> Iterator[str]:
-    """Yield the lines of one row, in which all cells have the tallest cell's number of lines."""
+    """Yield the lines of one row, as many as the tallest cell needs."""
     last = len(columns) - 1
     cells = [
         _fold(cell, width, place == last) for place, (cell, width) in enumerate(zip(row, widths, strict=True))

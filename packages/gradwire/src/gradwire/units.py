@@ -52,7 +52,7 @@ def parse_rate(text: str | None) -> float | None:
             return number * _PREFIXES[match[2].lower()] * nbytes
     remedy = "write a number with its unit"
     if _AMBIGUOUS.fullmatch(text.strip()):
-        remedy = "'bps' after a lowercase letter means bits to some and bytes to others"
+        remedy = "write 'bit' or 'Bps', because 'bps' after a lowercase letter is ambiguous"
     raise SpecError(
         f"expected a rate such as '100mbit', '12.5MBps' or 'unlimited', got {shown(text)}; {remedy}"
     )
