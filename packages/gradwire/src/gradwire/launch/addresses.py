@@ -1,8 +1,9 @@
 """The address on which this rank listens for its peers.
 
-An interface that the user names in ``GLOO_SOCKET_IFNAME``, or else in ``NCCL_SOCKET_IFNAME``, comes first.
-Then comes the local address of the route to the store's host, because every rank reaches that host. Without a
-store's host, the address is the first address of this host's name, as in Gloo.
+The first choice is an interface that the user names in ``GLOO_SOCKET_IFNAME``, or else in
+``NCCL_SOCKET_IFNAME``. The second choice is the local address of the route to the store's host, because every
+rank reaches that host. Without a store's host, the address is the first address of this host's name, as in
+Gloo.
 
 On the store's host, that route may be the loopback interface. The address then depends on the other ranks:
 it is the local address of the route to a rank on another host (``listening``).

@@ -1,7 +1,7 @@
 """torch's store with timeouts for all calls; torch's own calls hang if the store's process is stopped.
 
 The timeout of ``store.wait`` is not sufficient: after it, torch sends the server a cancellation and waits for
-the answer. ``check`` has no timeout at all.
+the answer. ``check`` supports no timeout at all.
 """
 
 from __future__ import annotations

@@ -113,7 +113,7 @@ def paint_line_rate(figure: Any, rate: LineRate) -> None:
     times.set_ylabel("time of one message [us]")
     for label, marker, colour, rates in (
         ("one way", "o-", CURVES[0], [point.nbytes_per_s / 1e6 for point in points]),
-        ("each of both ways at once", "s-", CURVES[1], [point.duplex_nbytes_per_s / 1e6 for point in points]),
+        ("both ways, each", "s-", CURVES[1], [point.duplex_nbytes_per_s / 1e6 for point in points]),
     ):
         bandwidths.plot(sizes, rates, marker, markersize=3.5, color=colour, label=label)
     bandwidths.axhline(plateau, linestyle="--", color=CURVES[7], label=f"plateau {plateau:.4g} MB/s")

@@ -160,7 +160,7 @@ def _numbered(svg: str) -> str:
 
 
 def is_narrow(figure: Any) -> bool:
-    """Return whether a figure is drawn for a phone, so that names and panels stand above one another."""
+    """Return whether a figure is drawn for a phone, with names above bars, and panels below one another."""
     return bool(figure.get_figwidth() < 1.1 * NARROW_IN)
 
 
@@ -209,7 +209,7 @@ def bar_height(axes: Axes) -> float:
 
 
 def name_bars(axes: Axes, names: Sequence[str], font_size: int = 9) -> None:
-    """Write the names of horizontal bars left of them, or above them in a narrow figure, the first on top."""
+    """Write the names of horizontal bars at their left, or above them in a narrow figure, first on top."""
     axes.set_yticks(range(len(names)), names, parse_math=False, fontsize=font_size)
     axes.set_ylim(len(names) - 0.5, -0.5)
     if not is_narrow(axes.figure):

@@ -122,7 +122,7 @@ class DdpWatch:
 
     @property
     def recorded(self) -> RecordedSteps:
-        """The measured steps. This waits for a device."""
+        """The measured steps. Reading them waits for a device."""
         now_s = 0.0
         times = StepTimes(lambda: now_s, keeping(self._settings))
         for ready, end in self._rows:

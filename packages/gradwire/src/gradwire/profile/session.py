@@ -27,7 +27,7 @@ from gradwire.sync.group import connect
 
 # Observe FSDP2's modules: how long forward and backward wait for FSDP's collectives, and their tensors.
 #
-# FSDP's objects for collectives get a subclass that records each call and forwards it, so all bits stay the
+# FSDP's objects for collectives get a subclass that records and forwards each call, so all bits stay the
 # same. On accelerators, whose collectives overlap computation, no waiting is seen, and the whole step counts
 # as computation.
 
@@ -45,7 +45,7 @@ class FsdpWatch:
         self._queued, self._wait_s = False, 0.0
 
     def add(self, module: Any) -> None:
-        """Observe a module that ``fully_shard`` has returned, or a list of them, with their submodules."""
+        """Observe a module, or a list of modules, that ``fully_shard`` has returned, with submodules."""
         for each in module if isinstance(module, (list, tuple)) else [module]:
             with suppress(AttachError):  # a module without parameters; other modules hold them
                 for unit in units_of(each):
@@ -69,7 +69,7 @@ class FsdpWatch:
 
     @property
     def recorded(self) -> RecordedSteps:
-        """The measured steps. This waits for a device."""
+        """The measured steps. Reading them waits for a device."""
         return self._recorder.recorded
 
     def remove(self) -> None:
@@ -146,7 +146,7 @@ class Session:
             self._note(Notes(rank=dist.get_rank()))
 
     def add_fsdp(self, module: Any) -> None:
-        """Observe a module that ``fully_shard`` has returned, or a list of them."""
+        """Observe a module, or a list of modules, that ``fully_shard`` has returned."""
         if self._over or not self._has_peers(dist.group.WORLD):
             return
         if self._settings.tries:
@@ -204,7 +204,7 @@ class Session:
             self._end_script()
 
     def _look(self, attempt: Attempt) -> None:
-        """Record an attached step, and end the script after enough of them."""
+        """Record an attached step, and end the script after enough attached steps."""
         try:
             tried = attempt.passed()
             if tried is None:

@@ -31,7 +31,7 @@ SKIPPED_STEPS = 1
 These steps follow steps averaged by a different method.
 """
 LEAST_CYCLES = 3
-"""The minimum number of cycles, because fewer cycles have no useful interval."""
+"""The minimum number of cycles, because fewer cycles give no useful interval."""
 NOISY_SHARE = 0.3
 """The limit of an interval's width, as the ratio of its ends minus 1.
 
@@ -42,8 +42,8 @@ A wider interval around 1 isn't a tie, but means that the result is unknown.
 class Turns:
     """The order of the blocks, and the times of their steps.
 
-    The order is the same on all ranks, because it depends only on the number of steps. Every other cycle has
-    the reverse order, so that a steady change of the machine's speed cancels out.
+    The order is the same on all ranks, because it depends only on the number of steps. Every second cycle
+    uses the reverse order, so that a steady change of the machine's speed cancels out.
 
     Parameters
     ----------

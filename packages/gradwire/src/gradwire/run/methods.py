@@ -155,7 +155,8 @@ def _averaged(
 def plain_hook(model: DistributedDataParallel, bucket: Any) -> Future:
     """Average a bucket as DDP does without a hook, with the same bits.
 
-    DDP divides gradients that are views of a bucket and are not reset to None, and multiplies all others.
+    DDP divides gradients that are views of a bucket and are not reset to None, and multiplies all other
+    gradients.
     """
     group, gradients = model.process_group, bucket.buffer()
     gradients.mul_(1.0 / group.size())

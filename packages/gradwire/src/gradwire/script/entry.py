@@ -96,7 +96,7 @@ class ModelObserver(Protocol):
         """Receive a new ``DistributedDataParallel``."""
 
     def add_fsdp(self, module: Any) -> None:
-        """Receive a module that ``fully_shard`` has returned, or a list of them."""
+        """Receive a module, or a list of modules, that ``fully_shard`` has returned."""
 
 
 @dataclass(frozen=True)

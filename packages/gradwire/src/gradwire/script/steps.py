@@ -19,7 +19,7 @@ class Marks(Protocol):
         """Return a mark of the current time."""
 
     def seconds(self, mark: Any) -> float:
-        """Return the time of a mark in seconds from a fixed origin. This may wait for a device."""
+        """Return the time of a mark in seconds from a fixed origin, possibly after a wait for a device."""
 
 
 class HostMarks:
@@ -48,10 +48,7 @@ class DeviceMarks:
         return mark
 
     def seconds(self, mark: torch.Event) -> float:
-        """Return the time at which the device reached the event.
-
-        This waits for the event.
-        """
+        """Wait for an event, and return the time at which the device reached the event."""
         mark.synchronize()
         return 1e-3 * self._first.elapsed_time(mark)
 
