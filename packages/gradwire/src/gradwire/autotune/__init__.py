@@ -38,7 +38,7 @@ class InitialPlan:
 
     @classmethod
     def of(cls, plan: PlanLike | Auto, name: str = "plan", pipeline: int = 1) -> Self:
-        """Read a front end's plan argument. Errors call it ``name``.
+        """Read a front end's plan argument. Errors call the argument ``name``.
 
         The run chooses its plan if the argument is None, ``"auto"``, or an ``Auto``. ``pipeline`` is the
         default for plans that don't set it. Raises ``SpecError``.

@@ -154,7 +154,7 @@ class Autotuner(PlanChooser):
         self._times.leave_out(seconds)
 
     def state(self) -> dict[str, str]:
-        """Return the field of checkpoints with the state of the choice; call it between two steps."""
+        """Return the state of the choice, as a field for checkpoints; call it between two steps."""
         if self._loaded is not None:  # no step has run since
             return {AUTO: self._loaded.to_json()}
         # A resumed run can't use the times of an unfinished trial, and chooses again.

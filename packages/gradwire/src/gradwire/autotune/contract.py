@@ -1,4 +1,4 @@
-"""The quality contract: a limit on every parameter's relative error, and the codecs that meet it."""
+"""The quality contract: a limit on every parameter's relative error, and the codecs that meet this limit."""
 
 from __future__ import annotations
 
@@ -117,8 +117,8 @@ class RelativeErrors:
     def exceptions(self, codec: Codec, present: Plan) -> frozenset[str]:
         """Return the parameters for which ``codec`` breaks the contract.
 
-        A parameter that has a different codec in the present plan keeps it until its error is below
-        ``back_share`` of the limit.
+        A parameter with a different codec in the present plan keeps that codec until the error with ``codec``
+        is below ``back_share`` of the limit.
         """
         kept = excepted(present, self.counts) if codec == present.codec else frozenset[str]()
         return beyond(self.shares[codec], self.most, kept, self.config.back_share)

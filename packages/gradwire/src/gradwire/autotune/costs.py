@@ -157,7 +157,7 @@ class PacedWork(Generic[T]):
 
     @property
     def _meeting_steps(self) -> int:
-        """The steps between two comparisons, so that they take at most ``paced_share`` of these steps."""
+        """The steps between two comparisons, so that comparisons take at most ``paced_share`` of steps."""
         most, share_s = self._config.meeting_steps, self._config.paced_share * self._step_s
         return most if self._meeting_s >= most * share_s else max(1, ceil(self._meeting_s / share_s))
 
@@ -182,7 +182,7 @@ class Costs:
         self._outdated: set[str] = set()
 
     def prepare(self, line: Line | None, codecs: Iterable[Codec], count: int) -> None:
-        """Time codecs on synthetic gradients of a model with ``count`` values, and frames.
+        """Time frames, and codecs on synthetic gradients of a model with ``count`` values.
 
         Later calls of ``environment`` only measure payload sizes. Raises ``GradwireError`` if a measurement
         fails.
@@ -251,7 +251,7 @@ class Costs:
     # The times on all kinds of hosts, as rows of numbers.
 
     def row(self, codecs: Sequence[Codec]) -> list[float]:
-        """Return the seconds of codecs and frames on this host; all 0 if they weren't timed."""
+        """Return the seconds of codecs and frames on this host; all 0 unless all were timed."""
         names = [*map(str, codecs)]
         if self._host is None or not all(name in self._codecs for name in names):
             return [0.0] * (len(names) * (1 + 2 * len(_TIMES)) + len(_FRAMES) + 2)
@@ -319,7 +319,7 @@ def hosts_of(link: Link) -> HostMap:
     try:
         return map_hosts(link)
     except LinkError as error:
-        raise ExchangeError(f"could not find out which ranks share a host: {error}") from error
+        raise ExchangeError(f"cannot determine which ranks share a host: {error}") from error
 
 
 def measure_line(

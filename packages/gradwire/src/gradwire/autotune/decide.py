@@ -145,7 +145,7 @@ def search(
 
 
 def predict(predictor: Predictor, plan: Plan) -> Work[Prediction]:
-    """Predict a plan's step, in a piece of work for each size of bucket."""
+    """Predict a plan's step; each bucket size is one piece of work."""
     for _ in predictor.replays(plan):
         yield None
     return predictor.predict(plan)
@@ -180,7 +180,7 @@ def decide(
     workload
         The buckets as parameters, in reverse order of their exchange, and the seconds of computation.
     lost
-        The candidates' relative errors by algorithm, in order of preference; their limits are the same.
+        The candidates' relative errors by algorithm, in order of preference, all with the same limits.
     half
         See ``CandidateRules``.
     lanes

@@ -330,7 +330,7 @@ def save(
 def _check_ordinary(path: Path, most_nbytes: int) -> None:
     """Raise ``SpecError`` for a file that is too large, or is not a regular file.
 
-    Reading a pipe or a device may never end, and writing would replace it.
+    Reading a pipe or a device may never end, and writing would replace the pipe or device.
     """
     if path.exists() and not path.is_file():
         raise SpecError(f"expected a regular file for decisions, got {path}; pass another path")

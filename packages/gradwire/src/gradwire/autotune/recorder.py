@@ -72,7 +72,7 @@ def estimator(
 
 
 _ESTIMATE = Record(5, "an estimate", pair(optional(of(Estimate, plan=Plan.from_values)), text))
-"""The record of an estimate, or of the reason why there is none."""
+"""The record of an estimate, or of the reason for its absence."""
 
 
 class Recorder(StepObserver):
@@ -120,7 +120,7 @@ class Recorder(StepObserver):
         return ExcerptKeeper(self._excerpt, number, count)
 
     def gathered(self, count: int, wait_s: float) -> None:
-        """Record an all-gather of ``count`` floats of weights, and the seconds of waiting for it."""
+        """Record an all-gather of ``count`` floats of weights, and the seconds of the wait."""
         self._gathers_now.append(count)
         self._gathers_s += wait_s
 
@@ -207,7 +207,7 @@ class ExcerptKeeper(BucketObserver):
 
 
 def _line_of(rate: object, hosts: object) -> Line | None:
-    """Return a link of this rate, or None to measure it.
+    """Return a link of this rate, or None if the link must be measured.
 
     Raises ``SpecError`` if the rate or the number of hosts is invalid.
     """

@@ -245,7 +245,7 @@ def _kept(shapes: Sequence[tuple[int, ...]], count: int) -> list[int]:
 
 
 def _slices(shape: tuple[int, ...], count: int) -> tuple[int, ...]:
-    """Return the numbers of sampled columns and rows; empty unless there are two of each."""
+    """Return the numbers of sampled columns and rows; empty unless both are at least 2."""
     columns = math.prod(shape[1:])
     rows = count // columns if columns else 0
     return (columns, rows) if len(shape) > 1 and min(rows, columns) > 1 else ()
@@ -393,7 +393,7 @@ class BucketSampler(BucketObserver):
 
 
 def _shape_of(count: int, shape: Sequence[int]) -> tuple[int, ...]:
-    """Return the shape of ``count`` floats of a parameter: its whole rows, or else a single row."""
+    """Return the shape of ``count`` floats of a parameter: whole rows if possible, else a single row."""
     row = math.prod(shape[1:])
     is_rows = len(shape) > 0 and row > 0 and count % row == 0
     return (count // row, *shape[1:]) if is_rows else (count,)

@@ -31,7 +31,7 @@ class TunerState(Enum):
 
 
 class TunerEvent(Enum):
-    """An event that all ranks observe before a step. Its value is the condition in the table."""
+    """An event that all ranks observe before a step. The value is the condition in the transition table."""
 
     REPEATED = "the latest step is repeated"
     LOADED = "a checkpoint was loaded since the latest step"
@@ -215,7 +215,7 @@ class Trial:
     def _affordable(self, indices: Iterable[int], turns: int) -> list[int]:
         """Return the indices of the decisions whose cost allows ``turns`` more turns.
 
-        Return no index if only one decision may. Measured step times replace expected step times.
+        Return no index if only one decision may continue. Measured step times replace expected step times.
         """
         known = self._tried() if any(self._turns_s) else self.decisions
         timed_s = [each.step_s for each in known if not isinf(each.step_s)]
@@ -249,10 +249,10 @@ class Trial:
     def best(self) -> Decision:
         """Return the decision that stays: the best by measured times (``best_of``).
 
-        Plans are equally fast if they differ by less than ``equal_share``, or than scatter explains. A plan
-        that compresses must be faster than exact plans by more than the uncertainty of predictions. A plan
-        without a second turn can't stay: if the machine has become slower since, this plan would seem the
-        fastest.
+        Plans are equally fast if they differ by less than ``equal_share``, or by less than scatter explains.
+        A plan that compresses must be faster than exact plans by more than the uncertainty of predictions. A
+        plan without a second turn can't stay: if the machine has become slower since, this plan would seem
+        the fastest.
         """
         tried = self._tried()
         if all(isinf(each.step_s) for each in tried):

@@ -42,7 +42,7 @@ class StepTime:
 
 
 class StepTimes:
-    """The times of the latest steps. Each step begins when the previous one ends."""
+    """The times of the latest steps. Each step begins when the previous step ends."""
 
     def __init__(self, clock: Callable[[], float] = perf_counter, config: AutoConfig = DEFAULT) -> None:
         self._clock = clock
@@ -306,7 +306,7 @@ def shares(counts: Sequence[int], most: int = DEFAULT.excerpt_count) -> list[int
 
 
 def stretch(values: torch.Tensor, count: int) -> torch.Tensor:
-    """Return a 1-D copy of the middle ``count`` values, or of all if fewer, on the same device."""
+    """Return a 1-D copy of the middle ``count`` values, or of all values if fewer, on its device."""
     flat = (values if values.layout is torch.strided else values.to_dense()).detach().reshape(-1)
     begin = max(0, flat.numel() - count) // 2
     return flat[begin : begin + count].clone()

@@ -46,7 +46,7 @@ _CHOICE, _LOOK = "the choice of a plan", "step times and relative errors"
 def _at_least_one(values: object) -> tuple[Decision, ...]:
     found = rows_of(Decision.from_values)(values)
     if not found:
-        raise SpecError("expected at least one decision, got none")
+        raise SpecError("expected at least one decision, got none; use one version of gradwire on all ranks")
     return found
 
 
@@ -67,7 +67,7 @@ class Findings:
     times
         The times of a step on the slowest rank.
     event
-        The event caused by a change of the gradients; None without one.
+        The event caused by a change of the gradients; None without a change.
     gentler
         The present plan with new codecs for parameters that break the contract, or meet it again.
     """
