@@ -37,7 +37,7 @@ def read_points(rows: Sequence[Mapping[str, Any]]) -> list[ScalePoint]:
 
 
 def pays(points: Sequence[ScalePoint]) -> str:
-    """Return a sentence that says up to how many hosts each additional host pays off."""
+    """Return a sentence on the ranges of host numbers in which each additional host pays off."""
     ranges, last = paying_ranges(points), points[-1].hosts
     if not ranges:
         return "Each additional host adds less than half of the throughput of one host"

@@ -37,10 +37,10 @@ LOCAL_UPDATES = 2.5
 """The time of an eager pipeline's local update, in optimizer steps.
 
 The update is one optimizer step, with copies of the rank's gradient, weights, and optimizer state.
-``bench/local_update.py`` measures it.
+``bench/local_update.py`` measures this time.
 """
 MOST_COUNT = 10**15
-"""The largest accepted number of parameters; a larger number is a typo."""
+"""The largest accepted number of parameters; a larger number is probably a typo."""
 
 
 _STEP = Source("a training step", "give seconds")
@@ -180,7 +180,7 @@ class Space:
     Parameters
     ----------
     codecs
-        The encodings (``Plan.encoding``). ``identity`` is always among them.
+        The encodings (``Plan.encoding``). ``identity`` is always included.
     buckets_nbytes
         Bucket sizes to try in addition to a single bucket, only for a pipeline of 1, and only if backward
         takes time that exchanges can overlap.
@@ -265,7 +265,8 @@ def coded(encoding: Codec) -> dict[str, Any]:
 def candidates(space: Space, workload: Workload, world: int) -> Iterator[Plan]:
     """Yield the candidate plans of one lane for ``world`` ranks, in order of preference between ties.
 
-    The transport divides a native all-reduce itself, so only one segment size is tried with it.
+    The transport divides a native all-reduce itself, so only one segment size is tried with a native
+    all-reduce.
     """
     for pipeline, codec, algorithm, exchange in product(
         space.pipelines, space.codecs, space.algorithms, space.exchanges

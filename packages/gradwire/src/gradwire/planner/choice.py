@@ -31,7 +31,7 @@ if TYPE_CHECKING:
 
 
 def choose_plan(model: Model, hosts: int, **fields: Any) -> Choice:
-    """Return the choice of the plan with the shortest predicted step, which may use no compression.
+    """Choose the plan with the shortest predicted step, with or without compression.
 
     Codecs and the handling of frames are measured for a few seconds on this machine, which should be one of
     the hosts.
@@ -291,7 +291,7 @@ def hosts_that_pay(points: Sequence[ScalePoint], least_gain: float = LEAST_GAIN)
 def gains(points: Sequence[ScalePoint]) -> list[float]:
     """Return the throughput that each additional host adds between neighbouring points.
 
-    Its unit is the throughput of one host.
+    The unit is the throughput of one host.
     """
     return [
         (after.speedup - before.speedup) / (after.hosts - before.hosts) for before, after in pairwise(points)

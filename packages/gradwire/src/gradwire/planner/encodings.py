@@ -120,8 +120,8 @@ class CodecCandidate:
     """A candidate codec, and the largest error that it may cause in the sum of all ranks' gradients.
 
     ``error`` is ``p`` times the error of one encoding, because an exchange encodes a value ``p`` times.
-    ``guaranteed`` says whether ``error`` is a bound for all gradients; otherwise it is the largest error in
-    the calibration. ``admitted`` says whether ``error`` is within the accuracy budget.
+    ``guaranteed`` says whether ``error`` is a bound for all gradients; otherwise ``error`` is the largest
+    error in the calibration. ``admitted`` says whether ``error`` is within the accuracy budget.
     """
 
     codec: Codec

@@ -47,7 +47,7 @@ def quiet(_done: int, _total: int, _what: str) -> None:
 
 
 def is_shared(shared_machine: bool | None) -> bool:
-    """Return whether all hosts are this machine. None detects whether this process is inside a testbed."""
+    """Return whether all hosts are this machine. None detects a testbed."""
     return is_inside() if shared_machine is None else shared_machine
 
 

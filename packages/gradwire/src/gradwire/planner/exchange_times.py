@@ -267,7 +267,7 @@ class ExchangeTimes:
     def between(self, plan: BucketPlan, count: int) -> ExchangeCost:
         """Return the cost of ``count`` floats by linear interpolation between sizes of ``grid_counts``.
 
-        Use it for models with many buckets of different sizes.
+        Use this method for models with many buckets of different sizes.
         """
         below, *above = self.grid_counts(count)
         found = self.terms(plan, below)

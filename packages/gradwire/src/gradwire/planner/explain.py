@@ -39,7 +39,7 @@ def name_plan(plan: Plan) -> str:
 
 
 LANES_LEGEND = " L: lanes, the number of buckets exchanged concurrently."
-"""The sentence to add to a table's legend if a plan in it has several lanes."""
+"""The sentence to add to a table's legend if a plan in the table uses several lanes."""
 
 
 def name_in_table(plan: Plan) -> str:

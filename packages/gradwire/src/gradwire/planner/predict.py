@@ -111,8 +111,8 @@ class Prediction:
 class Predictor:
     """A predictor of the step times of ``workload`` on ``world`` hosts, with cached times of exchanges.
 
-    With ``to_loss``, it also predicts the plans' shares of extra steps. With ``half``, buckets run through
-    only that half of a ring (``BucketPlan``).
+    With ``to_loss``, the predictor also predicts the plans' shares of extra steps. With ``half``, buckets run
+    through only that half of a ring (``BucketPlan``).
     """
 
     def __init__(
@@ -297,7 +297,7 @@ def choose(predictor: Predictor, space: Space, uncertainty: float = UNCERTAINTY)
 def _search(
     predictor: Predictor, plans: Iterable[Plan], uncertainty: float, known: list[Prediction]
 ) -> list[Prediction]:
-    """Return the predictions of ``plans`` that may be the fastest, also of ``known``, or tie with it."""
+    """Return the predictions of ``plans`` that may be as fast as the fastest of ``plans`` and ``known``."""
     bounds = {plan: predictor.least_s(plan) for plan in plans}
     found: list[Prediction] = []
     fastest_s = min(map(_time_s, known), default=math.inf)

@@ -77,8 +77,8 @@ class PlanRequest:
         Seconds of computation in a step. None: measured if a factory returns example inputs, otherwise 0. If
         all computation is 0, the plan with the fastest exchange is chosen.
     gradients
-        Gradients of different steps or ranks (``record_gradients``), or their file; codecs and the noise
-        scale are measured on them. None: gradients of a measured factory, or synthetic ones.
+        Gradients of different steps or ranks (``record_gradients``), or their file; they serve to measure
+        codecs and the noise scale. None: gradients of a measured factory, or synthetic gradients.
     line, elsewhere
         The link between two hosts: a ``Line``, or a ``LineRate`` or its file from ``gradwire line-rate --json
         FILE``. ``elsewhere`` says whether the file may be from another machine.

@@ -191,7 +191,7 @@ class _Two(Wrapper):
 
 
 def _frame_cost(link: Link, nbytes: int, barrier: Callable[[], None], rounds: int) -> FrameCost:
-    """Return the median cost of a frame over ``rounds`` streams, because other processes slow some."""
+    """Return the median cost of a frame over ``rounds`` streams; other processes slow some streams."""
     barrier()
     costs = [FrameCost()]
     if link.rank + 1 < link.world or link.rank % 2:

@@ -131,7 +131,7 @@ class Pair:
 _ORDER = struct.Struct("<4sqq")
 _TRIPS, _STREAM, _DUPLEX, _END = b"trip", b"strm", b"dupl", b"done"
 _MOST = 10_000
-"""The largest number of messages for a measurement; more messages don't make it more precise."""
+"""The largest number of messages for a measurement; more messages don't improve the precision."""
 _SETTLE_S = 0.05
 """The longest pause after streams, in which a rate limiter regains its burst before the round trips.
 
@@ -292,7 +292,7 @@ def without_trip(stream_s: float, trip_s: float) -> float:
 
 
 def _follow(pair: Pair) -> None:
-    """Run the measurements that the leader orders, until it ends them."""
+    """Run the measurements that the leader orders, until the leader orders the end."""
     while True:
         pattern, nbytes, count = _ORDER.unpack(pair.hear(_ORDER.size))
         if pattern == _END:

@@ -27,7 +27,9 @@ def read(link: Link, source: int, receiving: Receiving, nbytes: int, timeout_s: 
         check_step(frame, None)
     except OutOfStepError as error:
         steps = "" if error.has_left else f" ({error})"
-        raise LinkError(f"{what}: {link.name_of(source)} has closed its link{steps}") from error
+        raise LinkError(
+            f"{what}: {link.name_of(source)} has closed its link{steps}; see that rank's error"
+        ) from error
     except FrameError:
         pass  # a message without a header
     message: bytes = frame.numpy().tobytes()

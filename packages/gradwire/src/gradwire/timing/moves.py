@@ -26,7 +26,7 @@ class Move:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class MoveOrder:
-    """A rank's moves, in order, and whether it sends and receives in the same step, as in a ring."""
+    """A rank's moves, in order, and whether the rank sends and receives in the same step, as in a ring."""
 
     moves: list[Move]
     is_both_ways: bool

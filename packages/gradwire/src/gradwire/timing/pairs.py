@@ -80,8 +80,8 @@ def from_all(link: Link, message: bytes, timeout_s: float | None = None) -> list
 def matchings(hosts: Sequence[Hashable]) -> list[list[Pair]]:
     """Return the neighbouring pairs in a ring of ranks on these hosts, in groups to measure concurrently.
 
-    No group has two pairs with a common host, or with a common rank if there is only one host. With several
-    hosts, only the first pair within each host is measured.
+    No group contains two pairs with a common host, or with a common rank if there is only one host. With
+    several hosts, only the first pair within each host is measured.
 
     Examples
     --------

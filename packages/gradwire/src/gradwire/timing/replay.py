@@ -5,7 +5,7 @@ posted receives. The costs of a frame are in an ``Environment``:
 
 - The rank's thread encodes, decodes, sends, and receives frames. Each operation needs a core of the machine,
   and ranks that share a machine wait for a free core (first come, first served).
-- A frame departs once it has been sent and the frames before it have left the host. It stays in the
+- A frame departs once it has been sent and the frames before it have left the host. The frame stays in the
   receiver's kernel until the receiver reads it.
 - Streams over one link or core link share it fairly (``streams``). Bytes that have passed a link arrive after
   the latency.
@@ -104,7 +104,7 @@ def replaying(
 class _Frame:
     """A frame between two ranks; times are None until they are known.
 
-    ``carried_nbytes`` is the frame's size on the link, which is below ``nbytes`` if NICs compress it.
+    ``carried_nbytes`` is the frame's size on the link, which is below ``nbytes`` if NICs compress the frame.
     """
 
     sender: _Rank
@@ -140,7 +140,7 @@ class _Rank:
 
 
 _EVENTS_AT_ONCE = 256
-"""The number of events in a piece of a replay; each takes a few microseconds."""
+"""The number of events in a piece of a replay; each event takes a few microseconds."""
 
 
 class _EventLoop:
