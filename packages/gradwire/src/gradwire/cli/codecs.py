@@ -21,7 +21,7 @@ MEASURED = 1 << 17
 """The number of values in a measured chunk: all codecs together take about a second."""
 REPEATS = 3
 _LEAST_S = 1e-12
-"""The minimum time per value, for a codec that measures faster than an empty call."""
+"""The minimum time per value, because a codec may seem faster than an empty call."""
 COLUMNS = (
     Column.of_text("spec"),
     *(Column("bits"), Column("max bits"), Column("encode", "GB/s"), Column("add", "GB/s")),

@@ -24,7 +24,7 @@ EXIT_BUG = 1
 EXIT_INTERRUPTED = 130
 EXIT_CLOSED = 128 + signal.SIGPIPE
 EXIT_BY_RICH = 1
-"""The exit code of rich after its standard output is closed."""
+"""The exit code of rich after standard output is closed."""
 EXITS_BY_SIGNAL = MappingProxyType({128 + number: number for number in (signal.SIGTERM, signal.SIGHUP)})
 
 COMMANDS = MappingProxyType(

@@ -116,7 +116,7 @@ class SettingsFile:
 
 
 def find_settings(folder: Path) -> SettingsFile | None:
-    """Return the settings for commands run in ``folder``, or None. Raises ``SpecError`` if invalid."""
+    """Return the settings for commands run in ``folder``, or None. Invalid settings raise ``SpecError``."""
     named = os.environ.get(VARIABLE)
     if named == OFF:
         return None

@@ -95,7 +95,7 @@ def _compare_interfaces(cards: Sequence[Card]) -> Finding:
 
 
 def _compare_plans(cards: Sequence[Card]) -> list[Finding]:
-    """Return the finding about plans; [] if no rank has one."""
+    """Return the finding about plans; [] if no rank has a plan."""
     digests = [card.plan_digest or "no plan" for card in cards]
     if {*digests} == {"no plan"}:
         return []
@@ -106,12 +106,12 @@ def _compare_plans(cards: Sequence[Card]) -> list[Finding]:
 
 COUNT = (1 << 20) // FLOAT_NBYTES
 _PERIOD = 4096 + 3
-"""The period of the values; it isn't a multiple of a block size, so that blocks differ."""
+"""The period of the values, not a multiple of a block size, so that blocks differ."""
 
 
 @dataclass(frozen=True)
 class Outcome:
-    """One rank's result of the trial: the digest of its sum and the error, or the reason for a failure."""
+    """One rank's result of the trial: the digest and the error of the sum, or the reason for a failure."""
 
     digest: str = ""
     largest_error: float = 0.0  # the distance from the exact sum; nan if the sum contains a nan

@@ -22,7 +22,7 @@ class Finding:
     """The result of one check, a row of the report.
 
     ``check`` is one to three words. ``result`` is ``warn`` if training works but could work better, and
-    ``FAIL`` if it would fail. ``detail`` is the observation and, unless ``ok``, the remedy.
+    ``FAIL`` if training would fail. ``detail`` is the observation and, unless ``ok``, the remedy.
     """
 
     check: str

@@ -145,7 +145,7 @@ def check_kernels(done: SelfTest | None) -> Finding:
 
 
 def _try_codec(codec: Codec, x: torch.Tensor, target: str) -> bytes:
-    """Return the codec's payload of ``x``. Raises ``ArithmeticError`` if it violates the contract."""
+    """Return the codec's payload of ``x``. Raises ``ArithmeticError`` if the codec violates its contract."""
     with _native.use_target("scalar"):
         scalar = codec.encode(x)
         scalar_decoded = _decoded(codec, scalar, x)

@@ -5,8 +5,8 @@ The first choice is an interface that the user names in ``GLOO_SOCKET_IFNAME``, 
 rank reaches that host. Without a store's host, the address is the first address of this host's name, as in
 Gloo.
 
-On the store's host, that route may be the loopback interface. The address then depends on the other ranks:
-it is the local address of the route to a rank on another host (``listening``).
+On the store's host, the route to the store may be the loopback interface. The address then depends on the
+other ranks: it is the local address of the route to a rank on another host (``listening``).
 
 Only ``GLOO_SOCKET_IFNAME`` is a list in the user's order, so lanes use only its interfaces.
 """

@@ -2,8 +2,8 @@
 
 A rank on a host without the store listens on the local address of its route to the store. On the store's
 host, that route may be the loopback interface, as on Debian, where a host's own name resolves to a loopback
-address. A rank there takes the address of its route to a rank on another host. Without such a rank, all ranks
-reach the store by a loopback address, so they share its host.
+address. A rank on the store's host takes the address of its route to a rank on another host. Without such a
+rank, all ranks reach the store by a loopback address, so they share its host.
 """
 
 from __future__ import annotations
@@ -50,7 +50,7 @@ def direct_gloo(store: Store, rank: int, world: int, doing: str, timeout_s: floa
     """Make this process's Gloo groups listen on its links' interface, if no interface is selected.
 
     Gloo would listen at the address of the host's name. All ranks of the store call this once, with the same
-    key space; the parameters ``doing`` and errors are those of ``TimedStore``.
+    key space; ``doing`` and the errors are as in ``TimedStore``.
     """
     if world > 1 and not os.environ.get(VARIABLE):
         timed = TimedStore(PrefixStore("gradwire/gloo", store), doing)

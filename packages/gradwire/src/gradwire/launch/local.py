@@ -94,7 +94,7 @@ class Finished:
 
 @dataclass(frozen=True)
 class Warned:
-    """A message with a rank's lossy warning, which the parent also logs."""
+    """A message with a rank's ``LossyWarning``, which the parent also logs."""
 
     sentence: str
 

@@ -31,7 +31,7 @@ from gradwire.launch.store import server_of, within
 
 LOCAL = "127.0.0.1"
 SLACK_S = 5.0
-"""The time beyond its timeout after which a call of torch is abandoned."""
+"""The additional seconds after a timeout until a call of torch is abandoned."""
 MOST_PORT = 65535
 _BACKLOG = 128
 

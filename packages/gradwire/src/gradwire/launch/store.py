@@ -36,7 +36,8 @@ _calls: dict[threading.Thread, int | None] = {}
 def within(call: Callable[[], Answer], timeout_s: float, port: int | None = None) -> Answer:
     """Return the result of ``call``, run with a timeout; ``port`` is the port of the peer that must answer.
 
-    Raises the error of ``call``, and ``TimeoutError`` if it doesn't return in time; its thread continues.
+    Raises the error of ``call``, and ``TimeoutError`` if ``call`` doesn't return in time; the thread of
+    ``call`` continues.
     """
     answers: SimpleQueue[tuple[Answer | None, BaseException | None]] = SimpleQueue()
 
