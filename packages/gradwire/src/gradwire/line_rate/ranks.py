@@ -31,17 +31,17 @@ class Ranks:
         self._store, self._group = store, group
 
     def connect(self, rate: str | None) -> Link:
-        """Return a link between all ranks, throttled to ``rate`` if given. The caller closes it."""
+        """Return a link between all ranks, throttled to ``rate`` if given. The caller closes the link."""
         return throttled(ProcessGroupLink(self._group, timeout_s=self.timeout_s), rate)
 
     def gather(self, values: torch.Tensor) -> torch.Tensor:
         """Return every rank's ``values`` (1-D, equal lengths) as rows. Raises ``LinkError``."""
-        with in_words(f"rank {self.rank} collected figures", self.timeout_s):
+        with in_words(f"rank {self.rank} could not gather results", self.timeout_s):
             return gather(self._group, values)
 
     def barrier(self) -> None:
         """Wait until all ranks have called this. Raises ``LinkError``."""
-        with in_words(f"rank {self.rank} waited for the others", self.timeout_s):
+        with in_words(f"rank {self.rank} waited for the other ranks", self.timeout_s):
             dist.barrier(self._group)
 
     def all_reduce(self, tensor: torch.Tensor) -> None:
@@ -65,7 +65,7 @@ class Ranks:
 
 @contextmanager
 def met_ranks(context: RankContext[Event], timeout_s: float) -> Iterator[Ranks]:
-    """Yield this rank after all have joined, with its share of the cores, and end with a barrier."""
+    """Yield this rank after all ranks have joined, limited to its share of cores; end with a barrier."""
     torch.set_num_threads(max(1, cores() // context.ranks_here))
     store = context.join_store()
     with joined_group(store, context.rank, context.world, timeout_s) as group:

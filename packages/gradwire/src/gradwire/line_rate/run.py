@@ -212,7 +212,7 @@ def _share(ranks: Ranks, context: RankContext[Event], pair: Pair, points: tuple[
 
 
 def _repeats(nbytes_per_s: float) -> int:
-    """Return the number of repeats of the per-frame timing at this rate, or 0 if it would take too long."""
+    """Return the number of repeats of the per-frame timing at this rate, or 0 if timing is too slow."""
     return min(REPEATS, int(_HOST_S * nbytes_per_s / (FRAMES * LARGE_NBYTES)))
 
 

@@ -1,4 +1,4 @@
-"""The page of a record: one self-contained HTML file next to it.
+"""The page of a record: one self-contained HTML file next to the record.
 
 The same record gives the same bytes: a page contains no time, path, or random name.
 """

@@ -50,7 +50,7 @@ SETTINGS: Any = {
     "grid.color": COLOURS["rule"],
 }
 WIDTH_IN, NARROW_IN = 7.5, 3.6
-"""The widths of a picture in a wide window and on a phone, so that its text has the same size in both."""
+"""The widths of a picture in a wide window and on a phone, so that text has the same size in both views."""
 LOG_SCALE = ", log scale"
 """The end of the label of an axis with a logarithmic scale."""
 

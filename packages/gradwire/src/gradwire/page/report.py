@@ -155,7 +155,7 @@ def render(report: Report, record: Mapping[str, Any]) -> str:
 def render_all(
     report: Report, records: Sequence[tuple[str, Mapping[str, Any]]], notes: Sequence[Note] = ()
 ) -> str:
-    """Return the HTML file of a report on several records, given as pairs of a name and its fields."""
+    """Return the HTML file of a report on several records, given as pairs of a name and fields."""
     origin = Section("Machine and versions", [*made_with(records), *notes])
     sections = [each for each in (*report.sections, origin) if each.parts]
     without = "" if can_draw() else WITHOUT_PLOTS.format(remedy=how_to_install("plots"))
@@ -198,7 +198,7 @@ def _template(name: str) -> Template:
 # The origin of records: the machine, the versions, the commit.
 
 MADE_WITH = ("machine", "versions", "commit", "commits")
-"""The fields of a record that describe how it was made."""
+"""The fields of a record that describe how the record was made."""
 
 
 def made_with(records: Sequence[tuple[str, Mapping[str, Any]]]) -> list[Part]:

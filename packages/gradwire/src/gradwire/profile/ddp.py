@@ -1,4 +1,4 @@
-"""An observer of one DDP model: the times at which gradients and averages are ready, and the gradients.
+"""An observer of one DDP model, for its gradients and the times at which gradients and averages are ready.
 
 DDP averages its gradients as it would without this observer, with the script's communication hook, if any.
 All bits stay the same.
@@ -95,7 +95,7 @@ class DdpWatch:
 
     @property
     def steps_s(self) -> list[float]:
-        """The seconds between the ends of consecutive recorded steps. Reading it may wait for a device."""
+        """The seconds between the ends of consecutive recorded steps. Reading them may wait for a device."""
         ends = [self._marks.seconds(end) for _, end in self._rows]
         return [after - before for before, after in pairwise(ends)]
 

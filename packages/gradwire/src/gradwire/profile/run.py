@@ -1,4 +1,4 @@
-"""``gradwire profile``: run a script with observers, estimate its steps with gradwire, print and write."""
+"""``gradwire profile``: run a script with observers, and print and write estimates with gradwire."""
 
 from __future__ import annotations
 
@@ -48,7 +48,7 @@ def read_observed(settings: Settings, code: int) -> Observed | None:
 
 
 def read_tried(settings: Settings, code: int) -> Tried | None:
-    """Return the measurement of attached steps. None and errors are as in ``read_observed``."""
+    """Return the measurement of attached steps, or None, and raise errors, as ``read_observed`` does."""
     return _read(settings, code, settings.tried, Tried.load)
 
 
@@ -158,7 +158,7 @@ def _observed(values: Mapping[str, Any]) -> Observed:
 
 
 PAGES = MappingProxyType({SCHEMA: page_of})
-"""The function that makes the page, by the record's schema."""
+"""The page function of each record schema."""
 
 
 @dataclass(frozen=True)

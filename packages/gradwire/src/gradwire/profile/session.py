@@ -101,7 +101,7 @@ class FsdpWatch:
 
 
 def noted(comm: Any, note: Note) -> Callable[[], None]:
-    """Pass the larger tensor and the seconds of each call of ``comm`` to ``note``, and return an undo.
+    """Pass the largest tensor and the seconds of each call of ``comm`` to ``note``; return an undo function.
 
     The object gets a subclass of its class, because FSDP checks its type.
     """
