@@ -1,7 +1,7 @@
 """Lossy gradient codecs with guaranteed bounds in every hop of the all-reduce, for PyTorch.
 
-Names are imported on first use, because importing torch takes seconds, and neither ``gradwire --help`` nor an
-error about a mistyped option should wait for that.
+Names are imported on first use, because importing torch takes seconds: ``gradwire --help`` and errors about
+mistyped options must not wait for torch.
 """
 
 import importlib

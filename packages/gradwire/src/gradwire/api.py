@@ -179,7 +179,7 @@ def all_reduce(
         For a tensor that can't be exchanged; nothing was sent or changed.
     ExchangeError
         If ``torch.distributed`` isn't initialised, this rank isn't in the group, or another thread is using
-        the group; and if a peer fails or disagrees. After a failed or disagreeing peer, the tensor is partly
+        the group; and if a peer fails or disagrees. If a peer failed or disagreed, the tensor is partly
         summed, or unchanged if it was copied. Before you continue, call a barrier on all ranks, so that they
         start the next call together.
     """
@@ -224,7 +224,7 @@ def _choose(
 
 @contextmanager
 def _alone_in(group: dist.ProcessGroup) -> Iterator[None]:
-    """Refuse calls from a second thread, because their order may differ between ranks."""
+    """Refuse calls from a second thread, because the order of the calls may differ between ranks."""
     with _in_use_lock:
         if group in _in_use:
             raise ExchangeError(

@@ -152,7 +152,7 @@ class Attached:
         """Multiply this rank's residuals, which are in units of the loss scale, by ``factor``.
 
         All ranks call this between two steps, whenever the scale of a scaled loss changes, with the new scale
-        divided by the old one. For a ``GradScaler``, call ``follow`` instead. Raises ``SpecError`` if
+        divided by the old scale. For a ``GradScaler``, call ``follow`` instead. Raises ``SpecError`` if
         ``factor`` isn't above 0 and finite, or if residuals follow a scaler.
         """
         if self._scale.scaler is not None:
@@ -204,7 +204,7 @@ class Attached:
 
 
 class Scaler(Protocol):
-    """The interface of a ``torch.amp.GradScaler`` that residuals need."""
+    """The part of the interface of ``torch.amp.GradScaler`` that residuals need."""
 
     def get_scale(self) -> float:
         """Return the current scale of the loss."""

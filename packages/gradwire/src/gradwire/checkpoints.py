@@ -202,7 +202,7 @@ def sealed_json(body: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def opened_text(text: str) -> tuple[dict[str, Any], bool]:
-    """Return the JSON object in a string, and whether it had a checksum. Raises ``StateError``."""
+    """Return the JSON object in a string, and whether the object had a checksum. Raises ``StateError``."""
     body = Source("a JSON text", "use another text", StateError).of_json(text, mapping)
     if not is_as_sealed(body):
         raise StateError("its text doesn't match its checksum")

@@ -92,12 +92,12 @@ class ExchangeCost:
 
     @property
     def work_s(self) -> float:
-        """The seconds in which the thread works."""
+        """The seconds of encoding, decoding, and handling frames."""
         return self.encode_s + self.decode_s + self.handling_s
 
     @property
     def total_s(self) -> float:
-        """The seconds from the beginning to the end."""
+        """The seconds from the beginning to the end of the exchange."""
         return self.work_s + self.wait_s
 
     @property
@@ -144,7 +144,7 @@ class ExchangeCost:
         return ExchangeCost(*(max(0, mine + share * (theirs - mine)) for mine, theirs in pairs))
 
     def _amounts(self) -> list[Any]:
-        """Return the values of all numeric fields, which are all but the last, ``scales``."""
+        """Return the values of the numeric fields, which are all fields except the last, ``scales``."""
         return [getattr(self, name) for name in _AMOUNTS]
 
 

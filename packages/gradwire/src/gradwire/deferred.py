@@ -1,6 +1,6 @@
 """torch, NumPy, and zstandard, imported when one of their attributes is first used.
 
-Their import takes seconds, and neither ``--help`` nor an error about a mistyped codec should wait for that.
+Importing these packages takes seconds: ``--help`` and errors about mistyped codecs must not wait for them.
 Modules that parse text import these packages from here, and use ``torch.empty`` as usual.
 """
 

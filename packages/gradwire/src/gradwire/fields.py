@@ -92,7 +92,7 @@ class Fields:
     @overload
     def get(self, name: str, kind: Kind[T], default: S) -> T | S: ...
     def get(self, name: str, kind: Kind[Any], default: Any = MISSING) -> Any:
-        """Return a field as validated by ``kind``. A missing field is ``default`` or an error."""
+        """Return a field as validated by ``kind``. If it is missing, return ``default`` or raise an error."""
         if name not in self._values:
             return self._source.read(MISSING, anything, name) if default is MISSING else default
         return self._source.read(self._values[name], kind, name)
@@ -178,7 +178,7 @@ _INFINITE = "inf"
 
 
 def number(value: object) -> float:
-    """Return a number, which may be infinity in the format of ``spelled``."""
+    """Return ``value`` as a number, which may be infinity in the format of ``spelled``."""
     return math.inf if value in (_INFINITE, math.inf) else real()(value)
 
 
@@ -192,14 +192,14 @@ def spelled(value: Any) -> Any:
 
 
 def flag(value: object) -> bool:
-    """Return a boolean."""
+    """Return ``value``, which must be a boolean."""
     if isinstance(value, bool):
         return value
     raise _wrong("true or false", value)
 
 
 def text(value: object) -> str:
-    """Return a string that can be encoded as UTF-8."""
+    """Return ``value``, which must be a string that can be encoded as UTF-8."""
     if _is_text(value):
         return value
     raise _wrong("a string", value)
@@ -210,7 +210,7 @@ def _is_text(value: object) -> TypeGuard[str]:
 
 
 def line(value: object) -> str:
-    """Return a string without control characters, which is safe for logs and terminals."""
+    """Return ``value``, which must be a string without control characters, safe for logs and terminals."""
     if isinstance(value, str) and value.isprintable():
         return value
     raise _wrong("a line of printable characters", value)
@@ -236,7 +236,7 @@ def one_of(*values: T) -> Kind[T]:
 
 
 def optional(kind: Kind[T], none: S = None) -> Kind[T | S]:  # type: ignore[assignment]
-    """Return the kind that also accepts None, and returns ``none`` for it."""
+    """Return the kind that extends ``kind`` by None, for which ``none`` is returned."""
     return lambda value: none if value is None else kind(value)
 
 
@@ -352,7 +352,7 @@ _SIMPLE: Mapping[object, Kind[Any]] = {int: whole(), float: real(), bool: flag, 
 
 
 def _kind(hint: Any) -> Kind[Any]:
-    """Return the kind for an annotation. Raises ``TypeError`` for an unsupported one."""
+    """Return the kind for an annotation. Raises ``TypeError`` for an unsupported annotation."""
     origin, inner = get_origin(hint), get_args(hint)
     if hint in _SIMPLE:
         return _SIMPLE[hint]

@@ -91,7 +91,7 @@ def described() -> Any:
 
 
 def rates_in_words() -> str | None:
-    """Return the testbed's link rates and delay, such as ``1gbit``, or None outside. Raises ``JobError``."""
+    """Return a testbed's link rates and delay, such as ``1gbit``, or None elsewhere. Raises ``JobError``."""
     try:
         return described_in_words(described())
     except SpecError as error:

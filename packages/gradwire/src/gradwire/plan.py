@@ -83,10 +83,10 @@ class Plan:
         below 1, so that the absolute bounds of ``inceptionn`` and ``errbound`` work for gradients of any
         magnitude (``gradwire.codecs.wrappers``); None for no scale.
     encode_on
-        The place to encode and decode gradients that are on a GPU. ``"host"``: copy their float32 to host
+        The place to encode and decode gradients that are on a GPU. ``"host"``: copy their values to host
         memory and back. ``"device"``: run Triton kernels on the GPU, so that only payloads cross the bus. The
-        bits are the same. Gradients on the CPU are encoded there in both cases. ``docs/gpu.md`` lists the
-        limits of ``"device"``.
+        bits are the same. Gradients on the CPU are encoded on the CPU. ``docs/gpu.md`` lists the limits of
+        ``"device"``.
     lanes
         The number of buckets that training exchanges concurrently, 1 to 16, each with its own connections and
         thread. More lanes help if steps have several buckets, and latency is long or cores are idle.
@@ -321,7 +321,7 @@ class Plan:
 
     @classmethod
     def from_values(cls, values: object) -> Plan:
-        """Return the plan in the decoded JSON of ``to_json``. Raises ``SpecError`` if it is invalid."""
+        """Return the plan in the decoded JSON of ``to_json``. Raises ``SpecError`` for invalid values."""
         known = _SOURCE.read(values, named([each.name for each in fields(cls)]))
         return cls(**known | ({"codec": parse(known["codec"])} if "codec" in known else {}))
 

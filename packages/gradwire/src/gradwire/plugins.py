@@ -19,15 +19,15 @@ from gradwire.errors import SpecError, one_line
 from gradwire.version import NEEDED
 
 COMMANDS = "gradwire.commands"
-"""The group of commands: a name = a mapping from commands to (one line of help, ``module:function``)."""
+"""The group for commands: mappings from command names to (one line of help, ``module:function``)."""
 CODECS = "gradwire.codecs"
-"""The group of codecs: a name in specs = ``module:Class``."""
+"""The group for codecs: the name in specs, and ``module:Class``."""
 ALGORITHMS = "gradwire.algorithms"
-"""The group of algorithms: a name in plans = ``module``, with the interface ``collectives.Collective``."""
+"""The group for algorithms: the name in plans, and a module with the interface ``collectives.Collective``."""
 PAGES = "gradwire.pages"
-"""The group of pages: a kind of record = ``module``, whose ``PAGES`` maps schemas to functions."""
+"""The group for pages: the kind of record, and a module whose ``PAGES`` maps schemas to functions."""
 CHECKS = "gradwire.checks"
-"""The group of the doctor's checks: a name = ``module:function``, which returns findings."""
+"""The group for the doctor's checks: the name, and ``module:function``, which returns findings."""
 
 
 def names(group: str) -> tuple[str, ...]:

@@ -59,7 +59,7 @@ def parse_rate(text: str | None) -> float | None:
 
 
 def check_link_rate(text: str | None) -> float | None:
-    """Return the rate of ``--rate`` in bytes per second. Raises ``SpecError`` if it is out of range."""
+    """Return the rate of ``--rate`` in bytes per second. Raises ``SpecError`` if the rate is out of range."""
     rate = parse_rate(text)
     if rate is not None and not SLOWEST <= 8 * rate <= FASTEST:
         raise SpecError(f"--rate: expected 1kbit to 1000gbit, or unlimited, got {text}; pass another rate")
@@ -192,7 +192,7 @@ def _number(digits: str) -> float | None:
 
 
 def counted(count: int, word: str) -> str:
-    """Return a count with its noun, plural unless it is 1, such as ``2 steps``."""
+    """Return a count with its noun, plural unless the count is 1, such as ``2 steps``."""
     return f"{count} {word}" if count == 1 else f"{count} {word}s"
 
 

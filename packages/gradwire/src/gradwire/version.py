@@ -22,7 +22,7 @@ def version() -> str:
 
 @cache
 def commit() -> str | None:
-    """Return the commit of the running source tree, with ``+changed`` if files differ from it.
+    """Return the commit of the running source tree, with ``+changed`` if files differ from the commit.
 
     The commit is None without a source tree, for example after installation from a wheel.
     """
@@ -53,7 +53,7 @@ def installed(package: str) -> str | None:
 
 
 def import_problem(package: str) -> str:
-    """Import a package, and return the reason if that fails, otherwise ""."""
+    """Import a package, and return the reason for a failure, otherwise ""."""
     try:
         importlib.import_module(package)
     except Exception as error:  # a damaged installation may raise any exception
