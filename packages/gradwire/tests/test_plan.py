@@ -395,6 +395,6 @@ def test_who_encodes_on_the_host_refuses_a_plan_that_says_else() -> None:
     assert plan.on_host("attach_fsdp") is plan
     with pytest.raises(
         SpecError,
-        match=r"^attach_fsdp: expected a plan with encode_on='host', got 'device'; use such a plan",
+        match=r"^attach_fsdp: expected a plan with encode_on='host', got 'device'; change encode_on",
     ):
         replace(plan, encode_on="device").on_host("attach_fsdp")

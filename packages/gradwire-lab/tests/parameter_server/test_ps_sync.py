@@ -206,6 +206,6 @@ def test_ledgers_count_gradients_up_and_weights_down(
 def test_a_parameter_server_encodes_on_the_host() -> None:
     with pytest.raises(
         SpecError,
-        match="a parameter server: expected a plan with encode_on='host', got 'device'; use such a plan",
+        match="a parameter server: expected a plan with encode_on='host', got 'device'; change encode_on",
     ):
         star_of(Plan(parse("fp8"), "star", encode_on="device"))

@@ -135,7 +135,7 @@ def copied(error: BaseException) -> BaseException:
     except Exception:  # the constructor of a third party's class may differ
         twin = RuntimeError(f"{type(error).__name__}: {error}")
     else:
-        twin.args = error.args  # MemoryError sets them only in its __init__
+        twin.args = error.args  # MemoryError sets args only in its __init__
     twin.__dict__.update(error.__dict__)
     if "__notes__" in twin.__dict__:
         twin.__dict__["__notes__"] = [*twin.__dict__["__notes__"]]

@@ -220,7 +220,7 @@ class Plan:
     def on_host(self, who: str) -> Plan:
         """Return this plan if it encodes on the host, as ``who`` requires, or raise ``SpecError``."""
         if self.encodes_on_device:
-            raise SpecError(f"{who}: expected a plan with encode_on='host', got 'device'; use such a plan")
+            raise SpecError(f"{who}: expected a plan with encode_on='host', got 'device'; change encode_on")
         return self
 
     @property
@@ -232,7 +232,7 @@ class Plan:
         """Return this plan for ``who``, which averages whole gradients, or raise ``SpecError`` if sharded."""
         if self.is_sharded:
             raise SpecError(
-                f"{who}: expected a plan with exchange='all_reduce', got 'sharded'; use such a plan, or "
+                f"{who}: expected a plan with exchange='all_reduce', got 'sharded'; change exchange, or "
                 "train with gradwire.sharded.Sharded"
             )
         return self
@@ -240,8 +240,8 @@ class Plan:
     def for_one_codec(self, who: str) -> Plan:
         """Return this plan for ``who``, which supports one codec and one lane, or raise ``SpecError``."""
         if self.codecs or self.lanes > 1:
-            got = "per-parameter codecs" if self.codecs else f"lanes={self.lanes}"
-            raise SpecError(f"{who}: expected a plan with one codec and one lane, got {got}; omit this field")
+            got = "per-parameter codecs; omit codecs" if self.codecs else f"lanes={self.lanes}; omit lanes"
+            raise SpecError(f"{who}: expected a plan with one codec and one lane, got {got}")
         return self
 
     @cached_property

@@ -47,7 +47,10 @@ def entry(group: str, name: str) -> object | None:
     packages = [_package(each) for each in points]
     if len(points) > 1:
         both = " and ".join(packages)
-        raise SpecError(f"expected one package that defines {name!r} in {group}, got {both}; uninstall one")
+        raise SpecError(
+            f"expected one package that defines {name!r} in {group}, got {both}; uninstall one of these "
+            "packages"
+        )
     try:
         found: object = points[0].load()
     except Exception as error:  # another package may raise any exception

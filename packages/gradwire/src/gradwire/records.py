@@ -86,7 +86,7 @@ def read_record(path: Path, schema: str, called: str, remedy: str) -> dict[str, 
     if found_version > version:
         raise SpecError(
             f"{path} was written by a newer gradwire: expected at most the schema {schema}, got "
-            f"{shown(found)[1:-1]}; install that version"
+            f"{shown(found)[1:-1]}; install a newer gradwire"
         )
     return dict(record)
 

@@ -193,7 +193,7 @@ class Sharded(WorkerMethod):
         if chosen.algorithm != ALGORITHM or chosen.bucket_nbytes is not None:
             raise SpecError(
                 f"Sharded: expected a plan with the algorithm {ALGORITHM} and one bucket, got "
-                f"{chosen.algorithm} with bucket_nbytes={chosen.bucket_nbytes}; omit both"
+                f"{chosen.algorithm} with bucket_nbytes={chosen.bucket_nbytes}; omit these arguments"
             )
         self._max_norm, self._optimizer = check_max_norm(max_norm), optimizer
         self._deltas = Deltas(replicas, ledger)

@@ -105,11 +105,11 @@ def test_nccls_variable_selects_as_nccl_does(text: str, names: tuple[str, ...]) 
     [
         (
             "wlan",
-            "expected an interface with an address, got 'wlan'; set it, or GLOO_SOCKET_IFNAME, to one of",
+            "expected an interface with an address, got 'wlan'; set this variable or GLOO_SOCKET_IFNAME to",
         ),
-        ("docker0", "expected an interface with an address, got 'docker0'; set it"),
-        ("^eth,ib,docker", "expected an interface with an address, got '^eth,ib,docker'; set it"),
-        ("eth0:1", "exclusions), got 'eth0:1'; correct it, or set GLOO_SOCKET_IFNAME"),
+        ("docker0", "expected an interface with an address, got 'docker0'; set this variable"),
+        ("^eth,ib,docker", "expected an interface with an address, got '^eth,ib,docker'; set this variable"),
+        ("eth0:1", "exclusions), got 'eth0:1'; correct this list, or set GLOO_SOCKET_IFNAME"),
         ("==eth0", "exclusions), got '==eth0'"),
     ],
 )

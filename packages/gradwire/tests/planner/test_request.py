@@ -222,7 +222,7 @@ def test_what_is_missing_in_a_record_has_its_default() -> None:
         ),
         (
             {"model": 1000, "hosts": 4, "rate": "1gbit", "gradients": {"tensors": 2}},
-            "got tensors of another process; save them in a file",
+            "got tensors of another process; save gradients in a file",
         ),
     ],
 )

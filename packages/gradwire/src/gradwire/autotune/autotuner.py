@@ -65,7 +65,7 @@ class Autotuner(PlanChooser):
         self._clock, self._times, self._watch = clock, StepTimes(clock, self._config), Watch(self._config)
         self._state = TunerState.ALONE
         self._note: Callable[[int, Decision], None] = lambda _step, _decision: None
-        self._samples: Samples | None = None  # of this step, if it is sampled
+        self._samples: Samples | None = None  # this step's samples, if any
         self._from_file: Decision | None = None
         self._has_read = False  # whether ``prepare`` has read the file
         self._choosing: PacedWork[Trial | None] | None = None

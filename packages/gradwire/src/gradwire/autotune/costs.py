@@ -97,7 +97,7 @@ class PacedWork(Generic[T]):
         self._timeout_s, self._clock, self._config = timeout_s, clock, config
         self._next: Together | None = None
         self._met, self._rest_steps, self._meeting_s = 0, 0, 0.0  # of the latest comparison
-        self._all_wait = True  # for the same Together: no rank has local pieces before it
+        self._all_wait = True  # for the same Together, with no local pieces left on any rank
 
     def advance(self, step: int, sync: BetweenSteps) -> bool:
         """Run this step's pieces; return whether the work is done, the same on all ranks."""

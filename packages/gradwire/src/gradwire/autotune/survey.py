@@ -334,7 +334,7 @@ class Survey:
 
     def _gather_errors(self, samples: Samples, codecs: Sequence[Codec]) -> Work[list[list[float]]]:
         """Return all ranks' relative errors of one encoding, a row for each rank."""
-        yield None  # at least once, because other ranks may have measured nothing or something else
+        yield None  # at least once, because other ranks may have other codecs left to measure
         yield from samples.measure(encodings(codecs))
         own = self._contract.own_errors(samples, codecs)
         rows: list[list[float]] = yield Together(

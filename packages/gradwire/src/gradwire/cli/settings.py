@@ -125,7 +125,8 @@ def find_settings(folder: Path) -> SettingsFile | None:
         found = _read(file, _TABLE if file.name == PYPROJECT else "")
         if found is None:
             raise SpecError(
-                f"{VARIABLE}: expected a file with settings or '{OFF}', got {shown(named)}; name such a file"
+                f"{VARIABLE}: expected a file with settings or '{OFF}', got {shown(named)}; correct or unset "
+                f"{VARIABLE}"
             )
         return found
     for place in _folders(folder):

@@ -35,7 +35,7 @@ from gradwire.units import format_size
 from gradwire.version import NEEDED, import_problem, version
 from gradwire.wire import VERSION
 
-# Cores, memory and limits of this process, and whether they are sufficient for its ranks.
+# Cores, memory and limits of this process, and whether they suffice for the ranks on this machine.
 
 FILES_FOR_ITSELF = 128
 FILES_FOR_A_PEER = 8

@@ -61,13 +61,13 @@ def selection(environment: Mapping[str, str]) -> Selection | None:
     if not _NCCL.fullmatch(text):
         raise LinkError(
             f"{OTHER_VARIABLE}: expected comma-separated interface prefixes (after '=': exact names; after "
-            f"'^' or '^=': exclusions), got {text!r}; correct it, or set {VARIABLE}"
+            f"'^' or '^=': exclusions), got {text!r}; correct this list, or set {VARIABLE}"
         )
     names = tuple(name for name in interfaces() if _selects(text, name) and address_of(name))
     if not names:
         raise LinkError(
-            f"{OTHER_VARIABLE}: expected an interface with an address, got {text!r}; set it, or {VARIABLE}, "
-            f"to one of: {', '.join(interfaces())}"
+            f"{OTHER_VARIABLE}: expected an interface with an address, got {text!r}; set this variable or "
+            f"{VARIABLE} to one of: {', '.join(interfaces())}"
         )
     return Selection(OTHER_VARIABLE, names)
 

@@ -215,7 +215,7 @@ class _Children(Generic[Options, Event]):
         self._last: Event | None = None
 
     def __enter__(self) -> _Children[Options, Event]:
-        resource_tracker.ensure_running()  # before signals are blocked, because its start would unblock them
+        resource_tracker.ensure_running()  # before signals are blocked: its start would unblock signals
         try:
             with interrupts_held():  # Ctrl-C reaches all processes, but only the parent must handle it
                 for rank in range(self._task.world):

@@ -43,7 +43,7 @@ SETTINGS: Any = {
     "axes.formatter.useoffset": False,  # the offset would be over the legend
     "svg.hashsalt": "gradwire",  # makes the names of parts reproducible
     "svg.fonttype": "none",  # a path for each letter would be nine tenths of a picture's bytes
-    "font.sans-serif": [FONTS[0]],  # part of matplotlib; few fonts are wider, so that labels fit in others
+    "font.sans-serif": [FONTS[0]],  # part of matplotlib; labels also fit in other fonts, as few are wider
     "font.size": 9,
     **dict.fromkeys(("text.color", "xtick.color", "ytick.color", "axes.labelcolor"), COLOURS["ink"]),
     "axes.edgecolor": COLOURS["rule"],

@@ -281,7 +281,7 @@ def magnitude(text: str) -> float | None:
 
 
 def _prefix(unit: str) -> float:
-    if unit.endswith("bit"):  # its prefixes are lowercase, as in mbit
+    if unit.endswith("bit"):  # the prefixes of bit are lowercase, as in mbit
         return {"k": 1e3, "m": 1e6, "g": 1e9}.get(unit[:-3].lower(), 1.0)
     if unit[:2] in _BINARY:
         return _BINARY[unit[:2]]

@@ -246,7 +246,7 @@ def offered(
     if scale is not None and not scaled:
         raise SpecError(
             f"scale: expected a codec with an absolute bound, got {', '.join(map(str, named)) or 'none'}; "
-            "add one, such as errbound:2^-8, or omit scale"
+            "add such a codec (errbound:2^-8), or omit scale"
         )
     return tuple(dict.fromkeys((Identity(), *named, *scaled)))
 

@@ -143,7 +143,7 @@ def admit(
 
 
 def _candidate(codec: Codec, cost: CodecCost, world: int, limit: float) -> CodecCandidate:
-    # a bound that doesn't depend on the values; a scale's bound is in proportion to them
+    # a bound that doesn't depend on the values; a scale's bound is in proportion to the values
     promised = 0.0 if isinstance(codec, Scaled) else codec.bound(torch.empty(0))
     measured = max(point.largest_error for point in cost.points)
     error = world * (promised or measured)

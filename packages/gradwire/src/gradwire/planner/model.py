@@ -247,8 +247,8 @@ def _find(text: str) -> Callable[[], object]:
         found = getattr(found, name)
     if not callable(found):
         raise SpecError(
-            f"expected {text} to be a function without arguments, got {_describe(found)}; write such a "
-            "function"
+            f"expected {text} to be a function without arguments, got {_describe(found)}; pass a function "
+            "that returns the model"
         )
     return found
 

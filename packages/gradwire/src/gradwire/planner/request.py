@@ -375,7 +375,7 @@ def _line(value: object) -> Line | LineRate | Path:
 
 def _gradients(value: object) -> Path:
     if isinstance(value, Mapping):
-        raise SpecError("expected a gradient file, got tensors of another process; save them in a file")
+        raise SpecError("expected a gradient file, got tensors of another process; save gradients in a file")
     return Path(kinds.line(value))
 
 
