@@ -77,6 +77,6 @@ def test_a_script_that_gloo_would_keep_to_this_machine_is_a_warning(monkeypatch:
     assert finding.detail.startswith(
         "a script's groups of the backend gloo listen at 127.0.1.1 (by the host's"
     )
-    assert finding.detail.endswith("use it, set GLOO_SOCKET_IFNAME to one of: eth0, eth1")
+    assert finding.detail.endswith("span machines, set GLOO_SOCKET_IFNAME to one of: eth0, eth1")
     monkeypatch.setattr(software, "address_of_name", lambda: "10.0.0.1")
     assert check_gloo({}).result == "ok"
