@@ -1,4 +1,4 @@
-"""The order of images, the learning rates, and the models, which are the same for every method."""
+"""The order of images, the learning rates, and the models, all identical for every method."""
 
 from __future__ import annotations
 
@@ -35,9 +35,9 @@ def share(order: torch.Tensor, number: int, batch: int, rank: int, workers: int)
 def learning_rate(step: int, steps: int, peak: float, schedule: str = "cosine") -> float:
     """Return the learning rate of a step, counted from 0.
 
-    It rises linearly to ``peak``, and then falls to 0 along half a cosine, or stays at ``peak`` if
+    The rate rises linearly to ``peak``, and then falls to 0 along half a cosine, or stays at ``peak`` if
     ``schedule`` is ``constant``. Pipe-SGD needs this warm-up, because stale gradients make early training
-    unstable; all methods use it, so that they are compared at equal rates.
+    unstable; all methods use the warm-up, so that methods are compared at equal rates.
     """
     rise = math.ceil(RISE * steps)
     if step < rise:

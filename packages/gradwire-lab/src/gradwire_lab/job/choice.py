@@ -1,4 +1,4 @@
-"""The settings of a run that chooses its plan and whose number of steps is known."""
+"""The autotuner's settings for a run with a known number of steps."""
 
 from __future__ import annotations
 
@@ -8,13 +8,13 @@ from gradwire.autotune import Auto
 from gradwire.autotune.settings import DEFAULT
 
 PART = 4
-"""The divisor for the part of a run in which it chooses a plan: a quarter, after the warm-up."""
+"""The divisor of a run's steps: a plan is chosen within a quarter of the run, after the warm-up."""
 
 
 def auto_within(most_steps: int | None) -> Auto:
-    """Return the settings of a run of at most ``most_steps`` that chooses early, however busy the machine is.
+    """Return settings that make a run of at most ``most_steps`` choose a plan early, even on a busy machine.
 
-    Without this limit, a short run on a busy machine would end before its choice.
+    With the default settings, a short run on a busy machine would end before its choice.
     """
     most = DEFAULT.most_paced_steps
     if most_steps is not None:

@@ -37,7 +37,7 @@ def read_digits() -> tuple[torch.Tensor, torch.Tensor, torch.Tensor, torch.Tenso
     The 80/20 split is always the same. Images are uint8 of shape (count, 8, 8) with values 0 to 16; labels
     are int64.
     """
-    # The file is ordered by writer. NumPy's legacy generator is frozen: this order is the same everywhere.
+    # The file is ordered by writer. NumPy's legacy generator is frozen: the shuffle is the same everywhere.
     table = _read_table(_find_file())
     table = table[np.random.RandomState(SHUFFLE_SEED).permutation(len(table))]
     images = torch.from_numpy(table[:, :64].reshape(-1, 8, 8).astype(np.uint8))
@@ -124,14 +124,14 @@ def _refuse(path: Path, reason: str) -> NoReturn:
     raise DataError(f"{path} is damaged: {reason}; replace the file with a fresh copy")
 
 
-# The checksum that data sets are published with.
+# The checksum of published data sets.
 
 
 def md5_of(path: Path) -> str:
     """Return the MD5 of a file in hexadecimal, which detects accidental damage only. Raises ``DataError``."""
     try:
         with path.open("rb") as file:
-            digest = hashlib.md5(usedforsecurity=False)  # data sets are published with it
+            digest = hashlib.md5(usedforsecurity=False)  # published checksums are MD5
             while block := file.read(1 << 20):
                 digest.update(block)
             return digest.hexdigest()
@@ -216,7 +216,7 @@ def find(name: str, data_dir: Path | None = None) -> Path | None:
 def find_cifar10(named: Path | None = None) -> Path | None:
     """Return the folder of CIFAR-10, which is ``named`` or ``cifar10`` in ``$GRADWIRE_DATA``, or None.
 
-    The path is absolute, so that it is valid in any working folder. Its files aren't checked.
+    The path is absolute, so that it is valid in any working folder. The files in the folder aren't checked.
     """
     if named is not None:
         return named.absolute()
@@ -225,7 +225,7 @@ def find_cifar10(named: Path | None = None) -> Path | None:
 
 
 def at_hand() -> str:
-    """Return ``mnist`` if ``$GRADWIRE_DATA`` holds its files, else ``digits``."""
+    """Return ``mnist`` if ``$GRADWIRE_DATA`` holds the files of MNIST, else ``digits``."""
     if data_folder() is None:
         return "digits"
     try:

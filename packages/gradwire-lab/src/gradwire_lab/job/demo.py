@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 SETTLED = 4
 """The number of final evaluations whose steps count on the slow network.
 
-By then, ``attach`` has chosen a plan.
+Before these steps, ``attach`` has chosen a plan.
 """
 
 
@@ -35,7 +35,7 @@ class NetworkRuns:
 def settled_step_s(result: RunResult) -> float:
     """Return the seconds of a step, the median over the intervals that end at the last evaluations.
 
-    The first interval is excluded if there are others, because its connections and buffers are new.
+    The first interval is excluded if there are more intervals, because it creates connections and buffers.
     """
     ends = [(0, 0.0), *((epoch.step, epoch.train_s) for epoch in result.epochs)]
     spans = [(later[1] - earlier[1]) / (later[0] - earlier[0]) for earlier, later in itertools.pairwise(ends)]

@@ -19,15 +19,15 @@ if TYPE_CHECKING:
 LINE_EVERY_S = 4.0
 """The time between two lines of progress.
 
-It is short enough to show that a job is alive.
+The time is short enough to show that a job is alive.
 """
 
 
 class Display(ABC):
     """A display of a job's events.
 
-    It is a context manager, because a live display must restore the terminal. ``place`` precedes the names of
-    runs, such as the network of a comparison.
+    A display is a context manager, because a live display must restore the terminal. ``place`` precedes the
+    names of runs, such as the network of a comparison.
     """
 
     def __init__(self) -> None:

@@ -149,7 +149,7 @@ PAGES = MappingProxyType({SCHEMA: page_of})
 
 
 def perform_job(options: JobOptions, *, quiet: bool = False, verbose: bool = False) -> Path | None:
-    """Run the job, and return the folder of its files, or None on ranks that write none.
+    """Run the job, and return the folder of its files, or None on ranks that write no files.
 
     ``options.data_folder`` is the folder that the user passed, if any; ``quiet`` hides the progress. With
     ``verbose``, the report has the reasons of all choices. Raises ``GradwireError``, if possible before any

@@ -39,7 +39,7 @@ def perform_all(context: RankContext[Progress], options: JobOptions, dataset: Da
 _PRELOAD = ("gradwire_lab.job.launch", "torch._dynamo")
 """The modules that the fork server imports before it forks ranks.
 
-``torch.optim`` needs the second one.
+``torch.optim`` needs the second module.
 """
 
 
@@ -64,7 +64,7 @@ def perform_joined(
 
 
 def _keeping(results: list[RunResult], show: Callable[[Progress], None]) -> Callable[[Progress], None]:
-    """Return a function that shows an event and appends its result, if it has one, to ``results``."""
+    """Return a function that shows an event and appends the event's result, if any, to ``results``."""
 
     def take(event: Progress) -> None:
         show(event)

@@ -28,7 +28,8 @@ class OnDDP:
 
     ``hook`` is called with the DDP model to register a hook or to attach gradwire; None is plain DDP. A torch
     hook sends each float in ``float_nbytes`` bytes. Without ``bucket_mb``, DDP's default buckets are used:
-    the first has 1 MiB, and the others have 25 MiB. ``timeout_s`` is the group's timeout, for error messages.
+    the first bucket has 1 MiB, and the other buckets have 25 MiB. ``timeout_s`` is the group's timeout, for
+    error messages.
     """
 
     def __init__(
@@ -71,7 +72,7 @@ class OnDDP:
 
     @property
     def decisions(self) -> list[tuple[int, PlanChoice]]:
-        """The steps before which a run with ``auto`` chose a plan, each with its decision."""
+        """The steps before which a run with ``auto`` chose a plan, each with the choice."""
         return self._hooked.decisions if isinstance(self._hooked, Attached) else []
 
     @property

@@ -40,7 +40,7 @@ METHODS = MappingProxyType(
         "server": "PS-Sync",
     }
 )
-"""The methods and their names in tables; the last three are from section 4 of Pipe-SGD's paper."""
+"""The methods and their names in tables; the last three methods are from section 4 of Pipe-SGD's paper."""
 
 ON_DDP = ("ddp", "bf16-hook", "attach")
 """The methods that train a ``DistributedDataParallel``, whose connections ``--rate`` can't throttle."""
@@ -62,7 +62,7 @@ class Run:
     """One training run from scratch: ``method`` is a key of ``METHODS``, ``codec`` a spec or ``auto``.
 
     ``staleness`` applies to the method ``server``: the number of steps that a worker may be ahead of the
-    slowest one (stale synchronous parallel, SSP). With None, the method is PS-Sync.
+    slowest worker (stale synchronous parallel, SSP). With None, the method is PS-Sync.
     """
 
     method: str
@@ -110,8 +110,8 @@ def make_run(method: str, codec: str = UNCOMPRESSED, staleness: int | None = Non
 def comparison(codec: str, what: str = COMPARISONS[0]) -> tuple[Run, ...]:
     """Return the runs of ``--compare``: the baselines, the codec alone, and the codec with the pipeline.
 
-    ``paper`` has the baselines of Pipe-SGD's paper, and ``ddp`` has PyTorch's. Runs are unique: without
-    compression, the codec alone equals D-Sync. Raises ``SpecError``.
+    ``paper`` selects the baselines of Pipe-SGD's paper, and ``ddp`` PyTorch's baselines. Runs are unique:
+    without compression, the codec alone equals D-Sync. Raises ``SpecError``.
     """
     if what == "ddp":
         return DDP, Run("bf16-hook"), make_run("attach", codec), make_run("pipe", codec)
@@ -316,7 +316,7 @@ def check_data(options: JobOptions, dataset: Dataset) -> None:
 def check_writable(out: Path) -> None:
     """Raise ``JobError`` unless the folder ``out`` and the job's files in it can be written.
 
-    No files remain.
+    The files that the check creates are removed.
     """
     check_folder_writable("--out", out)
     for name in FILES:

@@ -134,7 +134,7 @@ BASELINES = (DDP, D_SYNC)
 HALVED = (Run("bf16-hook"), Run("sync", "bf16"))
 """The baselines that send half of the bytes.
 
-Without a testbed, the second one replaces the first.
+Without a testbed, the second baseline replaces the first baseline.
 """
 TIE = DEFAULT.most_equal_share
 """The relative difference up to which the speeds of two single runs count as a tie.
@@ -144,7 +144,7 @@ A different seed changes speeds by as much.
 LEARNED = 0.5
 """The minimum top-1 accuracy of a baseline that has learned.
 
-Guessing reaches a tenth.
+Guessing reaches an accuracy of a tenth.
 """
 MODEL = "25.6M"
 """The example model size in the suggested command, ResNet-50's number of parameters."""

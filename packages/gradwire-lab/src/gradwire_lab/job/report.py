@@ -49,7 +49,7 @@ COLUMNS: Columns[RunResult] = (
 def columns(results: tuple[RunResult, ...], equal: EqualLoss | None) -> Columns[RunResult]:
     """Return the table's columns.
 
-    The last ones are times to equal loss, or speed-ups over the baselines.
+    The last columns are times to equal loss, or speed-ups over the baselines.
     """
     if equal is None:
         return [*COLUMNS, *(_speed(results, run) for run in _bases(results))]
@@ -102,7 +102,7 @@ def show_results(title: str, results: tuple[RunResult, ...], verbose: bool) -> N
 def show_next(workers: int, rate: str) -> None:
     """Write the command that predicts the comparison for the user's model."""
     show("", f"For your model, say of {MODEL} parameters:")
-    sys.stdout.write(f"  {prediction(max(2, workers), rate)}\n")  # whole, to be copied
+    sys.stdout.write(f"  {prediction(max(2, workers), rate)}\n")  # on one line, so that it can be copied
 
 
 def table(results: tuple[RunResult, ...]) -> tuple[Table, str]:

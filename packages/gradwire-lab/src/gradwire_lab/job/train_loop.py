@@ -67,7 +67,7 @@ class Team:
     def link_group(self, run: Run) -> tuple[dist.ProcessGroup, list[int]]:
         """Return the group of a run's link, and the global ranks in the link's order.
 
-        A server is first.
+        A server's rank is the first.
         """
         return self._groups[run][0], self._members(run)
 
@@ -99,7 +99,8 @@ class Team:
     def wait_for(self, word: str) -> None:
         """Block until another rank announces ``word``, without a time limit.
 
-        A run's length is unknown. Raises ``LinkError`` if the store's host goes away.
+        A limit would need the length of a run, which is unknown. Raises ``LinkError`` if the store's host
+        goes away.
         """
         with in_words(f"rank {self.rank} waited for its next run", self.timeout_s):
             wait_for(self._store, word)

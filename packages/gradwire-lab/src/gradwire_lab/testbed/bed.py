@@ -44,8 +44,8 @@ class Testbed:
         one NIC for every host, and ends it with SIGTERM. The NIC's output is part of the host's standard
         error.
     netem
-        Whether the kernel's netem may delay and lose frames. If not, or if the kernel has no netem, a relay
-        does.
+        Whether the kernel's netem may delay and lose frames. Otherwise, or if the kernel lacks netem, a relay
+        delays and loses the frames.
 
     Examples
     --------
@@ -65,7 +65,7 @@ class Testbed:
         self.topology = topology
         self.nic = tuple(nic)
         self.impairment: Impairment | None = None
-        """The mechanism that delays and loses frames, from the start of the ``with`` block; None without."""
+        """The mechanism that delays and loses frames, known inside the ``with`` block; None if none do."""
         self._may_use_netem = netem
         self._entry: Entry | None = None
         self._channel: Channel | None = None
@@ -105,9 +105,10 @@ class Testbed:
         command
             The program and its arguments; no shell is involved.
         environment
-            The environment of the hosts, by default this process's; a rank's variables are added.
+            The environment of the hosts, by default this process's environment. The variables of a rank are
+            added.
         folder
-            The working folder, by default this process's.
+            The working folder of the command, by default this process's working folder.
         timeout_s
             The time after which running commands are killed; None is no limit.
         grace_s
@@ -161,7 +162,7 @@ class Testbed:
         )
 
     def close(self) -> None:
-        """End all processes in the testbed and remove it; may be called twice."""
+        """End all processes in the testbed and remove the testbed. Repeated calls are allowed."""
         with interrupts_held():
             if self._channel is not None:
                 self._channel.close()  # then the supervisor ends, and the kernel removes the namespaces

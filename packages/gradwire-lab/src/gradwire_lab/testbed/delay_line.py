@@ -1,4 +1,4 @@
-"""The frames on their way to a host, and what their relay reports about them, without sockets or clocks."""
+"""A queue of delayed frames to a host, and the report of a relay, without sockets or clocks."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 
 
 class Frame(NamedTuple):
-    """A frame with the time at which it is due; ``delay_s`` is None unless its delay is measured."""
+    """A frame and the time at which the frame is due; ``delay_s`` is None unless the delay is measured."""
 
     due: float
     data: bytes
@@ -37,7 +37,7 @@ class DelayLine:
         self.lost = 0
 
     def put(self, data: bytes, now: float, stamp: float | None = None) -> None:
-        """Add a frame that arrived at ``now``; ``stamp`` is that time by the kernel's clock, if measured."""
+        """Add a frame that arrived at ``now``; ``stamp`` is the kernel's time of arrival, if measured."""
         if self._loss and self._random.random() < self._loss:
             self.lost += 1
             return
@@ -59,7 +59,7 @@ class Errors:
         self._counts[round(abs(error_s) * 1e6)] += 1
 
     def quantile_s(self, share: float) -> float | None:
-        """Return the error in seconds that this share of the delays doesn't exceed; None without delays."""
+        """Return the error in seconds that this share of errors doesn't exceed, or None without errors."""
         rank = share * self._counts.total()
         for error_us in sorted(self._counts):
             rank -= self._counts[error_us]
@@ -70,11 +70,11 @@ class Errors:
 
 @dataclass(frozen=True, slots=True)
 class RelayReport:
-    """The traffic of a relay in one run, what it cost, and how exact its delays were.
+    """The traffic of a relay in one run, its processor time, and the errors of its delays.
 
-    ``nbytes`` counts the frames with their headers. ``lost`` frames were lost on purpose. ``overruns`` were
-    lost because they arrived faster than the relay read, and ``refused`` ones because a host's link didn't
-    take them. ``processor_s`` includes the kernel's work for the hosts that receive the frames.
+    ``nbytes`` counts the frames with their headers. ``lost`` counts the frames lost on purpose, ``overruns``
+    the frames that arrived faster than the relay read, and ``refused`` the frames that a host's link
+    rejected. ``processor_s`` includes the kernel's work for the hosts that receive the frames.
     """
 
     frames: int
@@ -98,7 +98,7 @@ class RelayReport:
 
     @classmethod
     def of(cls, words: Mapping[str, Any]) -> Self:
-        """Return the report of a relay from its own JSON."""
+        """Return the report from the JSON dictionary that a relay wrote."""
         return cls(**words)
 
     def __str__(self) -> str:

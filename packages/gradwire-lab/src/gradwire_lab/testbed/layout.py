@@ -37,7 +37,8 @@ from gradwire_lab.testbed.topology import (
 # switch. Each end limits its outgoing traffic: ``eth0`` limits the host's sending, ``h0`` its receiving.
 
 # If a relay delays the frames to a host, ``h0`` only receives frames from the host. The switch sends the
-# host's frames to ``q0``, whose other end is ``r0``, where the relay reads them. It writes them to ``h0``.
+# host's frames to ``q0``, whose other end is ``r0``, where the relay reads the frames. The relay writes the
+# frames to ``h0``.
 
 CORE = "core"
 Impairment = Literal["netem", "relay"]
@@ -97,7 +98,7 @@ def relay_end(host: int) -> str:
 def switch_limits(topology: Topology, impairment: Impairment | None = None) -> list[str]:
     """Return the lines for ``tc`` that limit the rates of hosts' receiving and of the core.
 
-    With netem, they also delay and lose frames.
+    With netem, these lines also delay and lose frames.
     """
     lines: list[str] = []
     for host, rate in enumerate(topology.rates_nbytes_per_s):
@@ -111,7 +112,7 @@ def switch_limits(topology: Topology, impairment: Impairment | None = None) -> l
 
 
 def host_links(topology: Topology, host: int, *, has_nic: bool = False) -> list[str]:
-    """Return the lines for ``ip`` inside a host.
+    """Return the lines for ``ip`` that configure a host's interfaces and neighbours.
 
     The hosts' neighbour tables are static. Otherwise, an ARP request would wait in the queue of a busy link,
     and after three seconds the kernel would report the host as unreachable.
@@ -140,7 +141,7 @@ def host_limits(topology: Topology, host: int) -> list[str]:
 
 
 def nic_links(topology: Topology, host: int, namespace: str) -> list[str]:
-    """Return the lines for ``ip`` inside a NIC, which has the shaped link already.
+    """Return the lines for ``ip`` that configure the interfaces of a NIC, which already has the host's link.
 
     The NIC's interfaces have no IP addresses, and no host sends to their Ethernet addresses. So the kernel
     doesn't process their frames. The host's network namespace, at path ``namespace``, gets a new interface.
@@ -199,7 +200,8 @@ def _limit(device: str, rate_nbytes_per_s: float | None, topology: Topology) -> 
 def _netem(device: str, rate_nbytes_per_s: float | None, topology: Topology) -> list[str]:
     """Return the lines for ``tc`` that impair frames once, on their last link, before the rate limit.
 
-    netem keeps the order of frames with different delays only if it has a rate; the one here limits nothing.
+    netem keeps the order of frames with different delays only if a rate is set; the rate set here limits
+    nothing.
     """
     if not topology.is_impaired:
         return []
@@ -221,7 +223,7 @@ _UNKNOWN = ("unknown", "not supported", "no such file")
 
 
 def choose_impairment(topology: Topology, *, netem: bool = True) -> Impairment | None:
-    """Return the mechanism that impairs frames: netem if the kernel has it and it is allowed, or a relay."""
+    """Return the mechanism that impairs frames: netem if available and allowed, else a relay."""
     if not topology.is_impaired:
         return None
     return "netem" if netem and _has_netem() else "relay"
@@ -302,7 +304,7 @@ def _namespace() -> int:
 
 
 def _silence() -> None:
-    """Disable IPv6 on later interfaces, because the kernel would send frames of its own for its addresses."""
+    """Disable IPv6 on new interfaces, because the kernel would send its own frames for IPv6 addresses."""
     with suppress(FileNotFoundError):  # the kernel has no IPv6
         _IPV6_ADDRESSES.write_text("1", encoding="ascii")
 

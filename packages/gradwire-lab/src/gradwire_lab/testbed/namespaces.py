@@ -1,6 +1,6 @@
 """Calls that enter network namespaces from this process.
 
-Python has its own calls only from version 3.12 on.
+Python offers these calls only from version 3.12 on.
 """
 
 from __future__ import annotations
@@ -46,7 +46,7 @@ def inside(namespace: int) -> Iterator[None]:
 def lending(*capabilities: int) -> Iterator[None]:
     """Make programs started in the ``with`` block inherit these capabilities from an ordinary user.
 
-    Root's programs always have them.
+    Programs of root have all capabilities in any case.
     """
     for capability in capabilities:
         _LIBC.prctl(_PR_CAP_AMBIENT, _PR_CAP_AMBIENT_RAISE, capability, 0, 0)
@@ -140,9 +140,9 @@ def _refusal(words: list[str]) -> str:
 BURST_S = 250e-6
 """The burst of a rate limit's token bucket, as time at the link's rate.
 
-After a pause, a burst passes at once. With the usual 64 KiB, a message of 64 KB over an idle 100 Mbit link
-takes 8 % of its nominal time, so small messages would not be limited. With 250 us, it takes 99 %. 250 us are
-several times the lateness of timers.
+After a pause, a burst passes at once. With the usual burst of 64 KiB, a message of 64 KB over an idle 100
+Mbit link takes 8 % of its nominal time, so small messages would not be limited. With a burst of 250 us, the
+message takes 99 %. Timers are late by only a fraction of 250 us.
 """
 LEAST_BURST_FRAMES, FRAME_OVERHEAD_NBYTES = 2, 50
 """The smallest burst in whole frames, and the overhead of a frame.
@@ -182,8 +182,8 @@ def queue_nbytes(hosts: int) -> int:
     """Return the maximum length of a rate limit's queue.
 
     If all hosts send to one host, the contents of all their socket buffers may wait at its link. So the queue
-    has room for all of them: a dropped frame would stop a connection for at least 200 ms, TCP's shortest
-    timeout, and distort measurements. The queue uses memory only for queued frames.
+    has room for all these contents: a dropped frame would stop a connection for at least 200 ms, TCP's
+    shortest timeout, and distort measurements. The queue uses memory only for queued frames.
     """
     return hosts * FLOWS_PER_PEER * SEND_BUFFER_NBYTES
 

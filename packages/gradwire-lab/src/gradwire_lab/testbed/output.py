@@ -180,7 +180,7 @@ class Watch:
     def exit_code(self) -> int:
         """The exit code of the run.
 
-        It is 0, that of the host that failed first, or 124 after a timeout.
+        It is 0, the exit code of the host that failed first, or 124 after a timeout.
         """
         if self._timed_out:
             return EXIT_TIMEOUT
@@ -216,7 +216,8 @@ class CommandRun:
     ``failure`` describes the failure in a sentence, or is None if every host ended with exit code 0.
     ``exit_code`` is 0, the exit code of the host that failed first, or 124 after a timeout. Times are in
     seconds. ``nic`` is the command of the NIC between each host and its link, empty without NICs.
-    ``impairment`` is the mechanism that delayed and lost frames, ``netem`` or ``relay``, or None without.
+    ``impairment`` is the mechanism that delayed and lost frames, ``netem`` or ``relay``, or None if no frames
+    were delayed or lost.
     """
 
     topology: Topology

@@ -1,6 +1,6 @@
 """The registry of this user's testbeds: one small file each, locked by the process that owns it.
 
-The kernel releases the lock when that process ends, for whatever reason, so a file that can be locked has no
+The kernel releases the lock when the owner ends, for whatever reason, so a file that can be locked has no
 owner. Process IDs can be reused, for example after a restart, but locks can't.
 """
 
@@ -105,7 +105,7 @@ def _is_locked(path: Path) -> bool:
 
 @contextmanager
 def _locked(folder: Path, make: bool) -> Iterator[None]:
-    """Lock the registry for the ``with`` block. Raises ``FileNotFoundError`` if there is none."""
+    """Lock the registry for the ``with`` block. Raises ``FileNotFoundError`` without a registry."""
     while True:
         try:
             if make:
@@ -176,7 +176,7 @@ def _is_marked(process: int, mark: str) -> bool:
 
 
 def _end(process: int, mark: str) -> bool:
-    """Kill a process unless its ID belongs to a different process by now; return whether it was killed."""
+    """Kill a process unless its ID now belongs to a different process; return whether it was killed."""
     with suppress(ProcessLookupError):
         descriptor = os.pidfd_open(process)
         try:
@@ -200,7 +200,7 @@ def _words(process: int) -> str:
 MASTER_PORT = 29500
 """The port of the rendezvous.
 
-It is always free, because the testbed has its own network.
+The port is always free, because the testbed has its own network.
 """
 KEPT_MEMORY = {"MALLOC_MMAP_THRESHOLD_": str(1 << 32), "MALLOC_TRIM_THRESHOLD_": str(1 << 34)}
 """The variables that make glibc keep large blocks.
@@ -217,7 +217,7 @@ def variables(
     """Return the environment of a host's command: the inherited one, and the variables of a rank.
 
     Unless ``OMP_NUM_THREADS`` is inherited, OpenMP's threads are limited to the host's share of the machine's
-    cores, because each host would otherwise start a thread per core. PyTorch's warning about addresses
+    cores, because each host would otherwise start a thread on every core. PyTorch's warning about addresses
     without host names is turned off.
     """
     cores = len(os.sched_getaffinity(0))

@@ -1,11 +1,11 @@
 """The relay of a testbed: a program that delays the frames to hosts, and loses some, where netem is missing.
 
-It reads the frames that a switch sends to a host at one interface, and writes them to the host's link when
-they are due. The kernel passes TCP's packets as it would to a network card that cuts them into frames
-(``PACKET_VNET_HDR``), so that one read carries up to 64 KiB.
+The relay reads the frames that a switch sends to a host at one interface, and writes each frame to the host's
+link when the frame is due. The kernel passes TCP's packets as it would to a network card that cuts them into
+frames (``PACKET_VNET_HDR``), so that one read carries up to 64 KiB.
 
-Every timer and every call costs the machine more than a frame's Python does. While frames wait, the relay
-therefore wakes up once per tick, not for each of them.
+Every timer and every system call costs more processor time than the Python code for a frame. While frames
+wait, the relay therefore wakes up once per tick, not once per frame.
 """
 
 from __future__ import annotations
@@ -26,13 +26,13 @@ from gradwire_lab.testbed.layout import relay_end
 from gradwire_lab.testbed.topology import Topology, hardware_address, host_name
 
 TICK_SHARE, LEAST_TICK_S, MOST_TICK_S = 0.02, 100e-6, 500e-6
-"""The time between two looks at the interfaces while frames wait, as a share of the delay, and its limits. A
-delay is off by half a tick on average. On two cores, a tick of 500 us instead of 250 us saves a fifth of the
-relay's processor time, and 1 ms another sixth."""
+"""The tick, the time between two checks of the interfaces while frames wait, as a share of the delay, and the
+limits of the tick. A delay is off by half a tick on average. On two cores, a tick of 500 us instead of 250 us
+saves a fifth of the relay's processor time, and a tick of 1 ms saves another sixth."""
 LEAST_POLL_S = 1e-3
 """The shortest wait in which an arriving frame wakes the relay up; ``poll`` counts whole milliseconds."""
 SAMPLED = 16
-"""One in this many frames is read with the kernel's time stamp, to measure the error of its delay."""
+"""The number of frames per frame that is read with the kernel's time stamp, to measure errors of delays."""
 FRAME_NBYTES = 1 << 17
 BUFFER_NBYTES = 64 << 20
 """The buffer of an interface, for the frames that arrive while other processes keep the relay waiting."""
@@ -51,7 +51,7 @@ _SOURCE = slice(_VNET_NBYTES + 6, _VNET_NBYTES + 12)
 
 
 def packet_socket(interface: str, *, reads: bool) -> socket.socket:
-    """Return a socket for the frames of an interface, either to read those that arrive, or to send."""
+    """Return a socket that either reads the frames arriving at an interface, or sends frames."""
     made = socket.socket(socket.AF_PACKET, socket.SOCK_RAW, 0)
     try:
         made.setsockopt(_SOL_PACKET, _VNET_HDR, 1)
@@ -73,9 +73,9 @@ def packet_socket(interface: str, *, reads: bool) -> socket.socket:
 
 
 class Port:
-    """The way to one host: an interface to read from, a delay line, and the host's link.
+    """The path to one host: an interface to read from, a delay line, and the host's link.
 
-    ``address`` is the host's Ethernet address. Its own broadcasts don't return to it.
+    ``address`` is the host's Ethernet address. The host's broadcasts don't return to the host.
     """
 
     def __init__(self, source: str, link: str, address: bytes, line: DelayLine) -> None:
@@ -117,7 +117,7 @@ class Port:
                 put(bytes(view[:size]), now, stamp)
 
     def send(self, until: float, errors: Errors) -> None:
-        """Send the frames that are due until then; they wait while the link's buffer is full."""
+        """Send the frames that are due by ``until``. Frames wait while the link's buffer is full."""
         frames, send = self._line.frames, self._link.send
         while frames and frames[0].due <= until:
             frame = frames[0]
@@ -137,7 +137,7 @@ class Port:
         self._is_held = False
 
     def count_overruns(self) -> int:
-        """Return the number of frames lost so far because they arrived faster than they were read."""
+        """Return the number of frames lost so far because they arrived faster than the relay read."""
         statistics = self._source.getsockopt(_SOL_PACKET, _STATISTICS, 8)  # since the last call
         self.overruns += struct.unpack("=II", statistics)[1]
         return self.overruns
@@ -171,7 +171,7 @@ class Relay:
         return self._report(time.monotonic() - began, time.process_time() - processor_began)
 
     def _rest(self) -> tuple[float, int | None]:
-        """Sleep for a tick if a frame is due soon; return the time slept, and the time to wait for others."""
+        """Sleep for a tick if a frame is due soon; return the time slept, and the limit of the next wait."""
         due = min(port.due() for port in self._ports.values())
         if due == float("inf"):
             return 0.0, None
@@ -199,7 +199,7 @@ class Relay:
 def take_precedence() -> None:
     """Give this process real-time priority, because a link doesn't wait for the hosts' programs.
 
-    An ordinary user may not do that; delays are then less exact on a busy machine.
+    An ordinary user lacks this privilege; delays are then less exact on a busy machine.
     """
     with suppress(PermissionError):
         os.sched_setscheduler(0, os.SCHED_RR | os.SCHED_RESET_ON_FORK, os.sched_param(1))
@@ -221,8 +221,8 @@ def open_ports(topology: Topology) -> list[Port]:
 def main(topology: Topology) -> None:
     """Relay frames until the standard input is closed, and write a report to the standard output.
 
-    A first line says that frames are forwarded, or why they can't be. There is no report if the supervisor,
-    which reads it, has ended: the kernel then ends this process, too.
+    A first line says that frames are forwarded, or why they can't be. If the supervisor has ended, there is
+    no report, because the kernel ends this process, too.
     """
     try:
         relay = Relay(open_ports(topology), topology.delay_s)

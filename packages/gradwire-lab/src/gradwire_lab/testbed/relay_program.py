@@ -18,7 +18,7 @@ END_TIMEOUT_S = 5.0
 
 
 class RelayProgram:
-    """The relay of a testbed, from before a run's command until after it; no process without a topology."""
+    """The relay process of a run, started before the run's command; no process without a topology."""
 
     def __init__(self, topology: Topology | None) -> None:
         self._topology = topology
@@ -51,7 +51,7 @@ class RelayProgram:
             )
 
     def end(self) -> dict[str, Any] | None:
-        """End the relay and return its report; None without a relay, or if it has failed."""
+        """End the relay and return its report; None without a relay, or if the relay has failed."""
         if self._process is None:
             return None
         with self._process as process:

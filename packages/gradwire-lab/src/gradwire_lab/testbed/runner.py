@@ -94,8 +94,8 @@ def pair() -> tuple[Channel, Channel]:
 def interrupts() -> Iterator[socket.socket]:
     """Yield a socket that receives a byte for every SIGINT, instead of a ``KeyboardInterrupt``.
 
-    If SIGINT is ignored, or if this isn't the main thread, no byte arrives, because this thread must not act
-    on the signal.
+    If SIGINT is ignored, or if the calling thread isn't the main thread, no byte arrives, because the caller
+    must not act on the signal.
     """
     arrivals, notices = socket.socketpair()
     with arrivals, notices:
@@ -246,7 +246,7 @@ def _gone() -> TestbedError:
 # A hypervisor may take longer to wake an idle core than a limit's burst lasts; the token bucket then loses
 # the tokens beyond its burst. On two contended virtual cores, a 500 Mbit link reached 446..452 Mbit, and
 # 467..476 if its cores woke up all the time. A hypervisor keeps a core that it expects to wake soon, and a
-# core that sleeps briefly still takes over waiting work from the others, which a spinning core doesn't.
+# core that sleeps briefly still takes over waiting work from other cores, unlike a spinning core.
 
 _CPUINFO = Path("/proc/cpuinfo")
 _WAKE = (sys.executable, "-I", "-S", "-c", "import time\nwhile True: time.sleep(1e-4)")
@@ -262,7 +262,7 @@ def keep_awake() -> list[subprocess.Popen[bytes]]:
     """Start a process on every core that keeps the core awake; the caller ends these processes.
 
     They run only while the core is otherwise idle. No process is started on physical machines, whose cores
-    wake up quickly, and on machines of an unknown kind.
+    wake up quickly, or on machines of an unknown kind.
     """
     try:
         virtual = is_virtual(_CPUINFO.read_text(encoding="utf-8", errors="replace"))
@@ -277,7 +277,7 @@ def _wake(core: int) -> subprocess.Popen[bytes]:
     try:
         os.sched_setscheduler(process.pid, os.SCHED_IDLE, os.sched_param(0))
         os.sched_setaffinity(process.pid, {core})
-    except OSError:  # at normal priority, it would compete with the hosts
+    except OSError:  # at normal priority, the process would compete with the hosts
         with suppress(ProcessLookupError):
             process.kill()
     return process

@@ -1,8 +1,8 @@
 """The supervisor of a testbed: the first process of its private namespaces.
 
-It creates the network, starts and signals the hosts' commands, and reports when they end. It makes no
-decisions, so it may be killed at any time: the kernel then ends every process in the namespaces and removes
-every link.
+The supervisor creates the network, starts and signals the hosts' commands, and reports their ends. The
+supervisor makes no decisions and may be killed at any time: the kernel then ends every process in the
+namespaces and removes every link.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ from gradwire_lab.testbed.topology import Topology
 
 
 class Supervisor:
-    """A server for the testbed at the other end of the channel, which ends when that end is closed."""
+    """A server for the testbed at the other end of the channel. Closing that end stops the server."""
 
     def __init__(
         self, channel: Channel, namespaces: list[int], nics: NicPrograms, relay: RelayProgram
@@ -152,9 +152,9 @@ def sweep() -> None:
 def main(descriptor: int, entry: Path, outside: str) -> None:
     """Serve a testbed.
 
-    ``descriptor`` is the supervisor's end of the channel. ``entry`` is the testbed's registry entry, which is
-    also removed here, in case the testbed was killed. ``outside`` is the testbed's process namespace, which
-    must not be this one.
+    ``descriptor`` is the supervisor's end of the channel. ``entry`` is the testbed's registry entry, which
+    the supervisor also removes, in case the testbed was killed. ``outside`` is the testbed's process
+    namespace, which must differ from the supervisor's.
     """
     if os.getpid() != 1 or outside == os.readlink("/proc/self/ns/pid"):  # sweep() would kill all processes
         raise SystemExit("expected to run as process 1 of a testbed's namespaces; use gradwire testbed run")
