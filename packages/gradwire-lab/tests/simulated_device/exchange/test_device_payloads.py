@@ -10,7 +10,7 @@ import torch
 
 from gradwire.codecs import parse
 from gradwire.devices import on_host
-from gradwire.errors import ExchangeError, GradwireError
+from gradwire.errors import ExchangeError
 from gradwire.exchange import Exchange, Norms
 from gradwire.exchange.engine import EngineRun
 from gradwire.exchange.request import BucketRequest, Half
@@ -19,6 +19,7 @@ from gradwire.plan import SEGMENT_UNIT_NBYTES, Plan
 from gradwire.wire import HEADER_NBYTES, frame_memory, seal_frame
 from gradwire_lab.simulated_device.simulated import Simulated
 from support import gpu_cases
+from support.device_waits import check_each_wait
 from support.in_python import InPython
 from support.meshes import sockets
 from support.ranks import run_ranks
@@ -155,15 +156,7 @@ def check_waits() -> None:
         how = devices, plan, 40, Half.ALL_REDUCE, False
         return run_ranks(2, exchanged, *how, links=sockets(2, 2.0))
 
-    device = Simulated()
-    expected, needless = results(device), []
-    for number in range(device.waits["wait"]):
-        try:
-            if results(Simulated(without=("wait", number))) == expected:
-                needless.append(number)
-        except (GradwireError, IndexError, OverflowError, RuntimeError):
-            pass
-    assert not needless
+    check_each_wait(results)
 
 
 def test_each_of_its_waits_is_needed(interpreted: Callable[..., Any]) -> None:
