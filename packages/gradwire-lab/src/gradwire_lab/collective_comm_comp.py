@@ -103,9 +103,9 @@ def _done(begin: Callable[[], Any], what: str, timeout_s: float) -> None:
 class CollectiveCommComp:
     """Collectives with mpi4py's names and arguments, for float32 values that NICs may compress.
 
-    All processes of the communicator create one, call its methods in the same order, and ``Free`` it. Buffers
-    are contiguous float32 arrays that NumPy can share. Values use gradwire's own connections, marked with a
-    type of service; all ranks get identical bits, within the error bound of the codec.
+    All processes of the communicator create an instance, call its methods in the same order, and ``Free`` it.
+    Buffers are contiguous float32 arrays that NumPy can share. Values use gradwire's own connections, marked
+    with a type of service; all ranks get identical bits, within the error bound of the codec.
 
     Parameters
     ----------

@@ -114,7 +114,7 @@ def slowest(seconds: list[float], gather: Gather) -> Timing:
 
 @dataclass(frozen=True)
 class Checked:
-    """The measurements of a correct all-reduce. An incorrect one raises an error.
+    """The measurements of a correct all-reduce. An incorrect all-reduce raises an error.
 
     ``wire_nbytes`` has the bytes that each rank sent, with headers. ``ratio`` is the number of float bytes of
     all ranks per byte sent. ``largest_error`` is the largest difference from the exact sum, and

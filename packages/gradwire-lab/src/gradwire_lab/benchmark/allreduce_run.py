@@ -50,9 +50,9 @@ It includes the float64 copies for comparison with the exact sum.
 class AllReduceOptions(Outputs):
     """The options of an all-reduce benchmark, the same on all ranks except for files.
 
-    ``worlds`` are numbers of ranks, ``sizes`` are bytes of float32. ``iterations`` is reduced, to no fewer
-    than 3, if all iterations would take longer than ``most_s`` seconds. ``line``, the link's rate and
-    latency, is read from ``measured_file``, or measured quickly if ``measures_line``.
+    ``worlds`` are numbers of ranks, ``sizes`` are bytes of float32. If ``iterations`` would take longer than
+    ``most_s`` seconds, fewer are run, but at least 3. ``line``, the link's rate and latency, is read from
+    ``measured_file``, or measured quickly if ``measures_line``.
     """
 
     algorithms: tuple[str, ...] = ("ring",)
@@ -99,7 +99,7 @@ Event = LineMeasured | Result
 
 
 def run_allreduce(options: AllReduceOptions) -> list[Result]:
-    """Measure, print, and write, and return the results, which are empty on ranks other than rank 0.
+    """Measure, print, write, and return the results. Ranks other than rank 0 return an empty list.
 
     Raises ``GradwireError``.
     """
@@ -210,7 +210,7 @@ def _reducer(
 def _measure_line(ranks: Ranks, link: Link) -> Line | None:
     """Measure the link between ranks 0 and 1, and return it on rank 0.
 
-    The other ranks wait, and get None.
+    The other ranks wait and return None.
     """
     points = measure(link, 1 - ranks.rank, QUICK) if ranks.rank < 2 else ()
     if ranks.rank == 0:

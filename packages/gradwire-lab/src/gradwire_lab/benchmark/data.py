@@ -16,7 +16,7 @@ from gradwire.files import open_ordinary
 POOL = (1 << 22) + 9973
 """The maximum number of random values drawn.
 
-Longer buckets repeat them, farther apart than a codec's block.
+Longer buckets repeat these values at a distance larger than a codec's block.
 """
 _SMALLEST, _LARGEST = 1e-30, 1e30
 """The range of scales for which values and their sums are normal float32 numbers."""

@@ -22,7 +22,7 @@ COMMANDS = MappingProxyType(
             "gradwire_lab.cli.reproduce:run",
         ),
         "report": (
-            "write a record, or those of gradwire reproduce, as HTML",
+            "write a record, or a folder of records, as HTML",
             "gradwire_lab.cli.report:run",
         ),
         "experiment": (

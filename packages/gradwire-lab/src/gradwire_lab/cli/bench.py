@@ -18,7 +18,7 @@ from gradwire.units import parse_size
 if TYPE_CHECKING:  # torch's import takes seconds, so modules that need it are imported after parsing
     from gradwire_lab.benchmark.allreduce_run import AllReduceOptions
 
-BENCHMARKS = MappingProxyType({"allreduce": "algorithms and codecs, with torch's and the theory"})
+BENCHMARKS = MappingProxyType({"allreduce": "algorithms and codecs, torch's all-reduce, and theory"})
 
 
 def run(arguments: Sequence[str]) -> None:
@@ -42,7 +42,7 @@ def _run_allreduce(arguments: Sequence[str]) -> None:
     parser = Parser(
         prog="gradwire bench allreduce",
         usage="gradwire bench allreduce [options]",
-        description="Time all-reduces, check every sum, compare with torch's own and with the theory.",
+        description="Time all-reduces, check every sum, and compare with torch's all-reduce and theory.",
         epilog="example:\n  gradwire bench allreduce --workers 2,4 --codecs identity,quantize:8",
     )
     group = parser.add_argument_group("what")

@@ -33,7 +33,7 @@ def run(arguments: Sequence[str]) -> None:
 def write(path: Path) -> bool:
     """Write the HTML report of the run recorded in ``path``, and print its location.
 
-    Return whether it was written. An error is one sentence on standard error and doesn't fail the run.
+    Return whether the report was written. An error is printed to standard error and doesn't fail the run.
     """
     return write_page(place(path), lambda: make(path))
 

@@ -185,7 +185,7 @@ def _parser() -> Parser:
 
 
 def _nic(words: str | None) -> list[str]:
-    """Return the ``gradwire nic`` command for a codec and options, which it checks. Raises ``SpecError``."""
+    """Check a codec and options, and return their ``gradwire nic`` command. Raises ``SpecError``."""
     if words is None:
         return []
     try:

@@ -85,7 +85,7 @@ def ring_s(world: int, nbytes: float, link: AlphaBetaGamma) -> float:
     """Return ``2 (p - 1) alpha + 2 (p - 1)/p n beta + (p - 1)/p n gamma``.
 
     Source: Patarasuk and Yuan, JPDC 69 (2009); the study, equation 3, without gamma; INCEPTIONN and Pipe-SGD,
-    equation 5, with it.
+    equation 5, with gamma.
     """
     return 2 * (world - 1) * link.alpha_s + _scattered_s(world, nbytes, link)
 

@@ -17,7 +17,7 @@ from gradwire.fields import ABOVE_ZERO, Kind, Source, anything, of, optional, re
 from gradwire.records import read_object
 from gradwire_lab.closed_forms.formulas import AlphaBetaGamma
 
-if TYPE_CHECKING:  # it imports NumPy, which would delay commands' --help
+if TYPE_CHECKING:  # the module imports NumPy, which would delay commands' --help
     from gradwire.timing.simulate import Simulation, Wires
 
 PerRank = float | tuple[float, ...]
@@ -37,7 +37,7 @@ class Groups:
     of
         The group of every rank, counted from 0.
     uplink_nbytes_per_s
-        The rate out of a group in bytes per second, and also into it at the same time.
+        The rate out of a group and into the group, in bytes per second, both at the same time.
     latency_s
         The latency of a message between two groups in seconds, added to the network's.
     """
@@ -137,7 +137,7 @@ class Network:
     def slowed(self, rank: int, factor: float) -> Network:
         """Return a copy of the network in which ``rank`` is slower by ``factor``.
 
-        It then sends, receives, and adds at ``1 / factor`` of its rates.
+        The rank then sends, receives, and adds at ``1 / factor`` of its rates.
         """
         self._check_rank(rank)
         _SOURCE.read(factor, real(ABOVE_ZERO), "factor")

@@ -1,7 +1,7 @@
 """Training steps with the all-reduce in the NIC, and the paper's two baselines.
 
 The model is from Ma and others, FPGA-based AI smart NICs (arXiv 2204.10943), section IV.C, for a perceptron
-with square layers. Each function's docstring has its equation. Layers are numbered from the input.
+with square layers. Each docstring contains the function's equation. Layers are numbered from the input.
 """
 
 from __future__ import annotations
@@ -103,9 +103,9 @@ class SmartNic:
 class RingCircuit:
     """A ring circuit that moves a word of ``lanes`` floats per cycle in every stage.
 
-    ``compression`` is the compression ratio on the wire, as in ``SmartNic``. ``decoded`` is the number of an
-    all-reduce's chunks that pass the decompressor. ``latency`` is the number of cycles in which words of an
-    all-reduce are in flight without new input.
+    ``compression`` is the compression ratio on the wire, as in ``SmartNic``. ``decoded`` is the number of
+    chunks per all-reduce that pass the decompressor. ``latency`` is the number of cycles per all-reduce in
+    which words are in flight without new input.
     """
 
     lanes: int

@@ -34,10 +34,10 @@ FEW, MANY = 6, 32
 LINE_NBYTES_PER_S, BASELINE_LINE_NBYTES_PER_S = 40e9 / 8, 100e9 / 8
 """The rates of the smart NICs and of the conventional baseline NICs, in bytes per second."""
 USABLE_SHARE = 1.0
-"""The usable share of the link's rate (footnote 1: very close to 1)."""
+"""The usable share of the link's rate (the paper's footnote 1: very close to 1)."""
 
 BFP16_COMPRESSION = 16 * 32 / (16 * 8 + 8)
-"""The compression ratio of BFP with blocks of 16 floats: 8 bits for each, and 8 shared bits."""
+"""The compression ratio of BFP with blocks of 16 floats: 8 bits per float, and 8 shared bits per block."""
 
 PCIE_3_X8_NBYTES_PER_S = 2 * 8 * 8e9 * 128 / 130 / 8
 """The rate of PCIe Gen3 x8 in both directions: eight lanes at 8 GT/s each, coded 128b/130b."""
@@ -157,8 +157,8 @@ class Figure:
 class Constant:
     """A constant of the model, in words, with its source.
 
-    ``omitted`` is true if the paper doesn't state it; ``source`` is then the figure from which the constant
-    was derived.
+    ``omitted`` is true if the paper doesn't state the constant; ``source`` is then the figure from which the
+    constant was derived.
     """
 
     what: str

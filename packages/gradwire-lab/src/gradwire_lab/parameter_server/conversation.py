@@ -62,7 +62,7 @@ class Kind(IntEnum):
 class Message:
     """The header of a message: whole numbers below 2^31.
 
-    ``clock`` is the worker's clock, in replies, too.
+    ``clock`` is the worker's clock, also in a reply.
     """
 
     kind: Kind
@@ -90,7 +90,7 @@ _NUMBERS = len(fields(Message))
 
 @dataclass(frozen=True, slots=True)
 class _Beside:
-    """The schedule step of a conversation, with one peer and a single order of sends and receives."""
+    """The schedule step of a conversation: one peer, and one order of all sends and receives."""
 
     peer: int
     order: tuple[int, int] = (0, 0)
@@ -128,8 +128,8 @@ class Conversation:
     plan
         The plan whose segments divide the floats.
     turn
-        The lock shared by all conversations of a link: they start sends and receives one at a time, but wait
-        independently.
+        The lock shared by all conversations of a link: conversations start sends and receives one at a time,
+        but wait independently.
     """
 
     def __init__(self, link: Link, peer: int, plan: Plan, turn: Lock) -> None:

@@ -41,7 +41,7 @@ REACHED = "reached"
 
 
 class Server(Method):
-    """The server (rank 0), which updates the master weights with the workers' mean gradient and sends them.
+    """The server (rank 0), which updates the master weights with the mean gradient and sends the weights.
 
     The server has no batch and isn't part of the average: ``w[t] = w[t-1] - lr * sum(g) / p`` over p workers.
     With a lossy weight codec, the master weights stay exact, and all workers adopt the same decoded weights.
@@ -51,14 +51,15 @@ class Server(Method):
     model
         The master weights: dense float32 parameters on one device. Raises ``TensorError`` otherwise.
     optimizer
-        A ``torch.optim`` optimizer whose ``step`` needs no closure. Only the server has it and its state.
+        A ``torch.optim`` optimizer whose ``step`` needs no closure. Only the server has an optimizer and
+        optimizer state.
     plan
         A plan, or an argument of ``Plan.of``, with the algorithm ``star``. Raises ``SpecError`` for any other
         algorithm, on any rank other than 0, and without workers.
     weight_codec
         The codec of the weights, or its spec, the same on all ranks; exact by default. ``delta:fp32`` sends
-        exact deltas; ``delta:bf16`` sends deltas of the weights rounded to bfloat16. Either keeps a copy of
-        the weights on every rank.
+        exact deltas; ``delta:bf16`` sends deltas of the weights rounded to bfloat16. With either spec, every
+        rank keeps a copy of the weights.
     group, timeout_s, ledger
         See ``Method``.
     """
@@ -182,7 +183,7 @@ def check_steps(steps: object) -> None:
 
 
 def star_of(plan: PlanLike) -> Plan:
-    """Return the plan of a parameter server for a plan, or for an argument of ``Plan.of``."""
+    """Return the plan of a parameter server, made from a plan or an argument of ``Plan.of``."""
     who = "a parameter server"
     return Plan.of(plan, algorithm="star").for_whole_gradients(who).for_one_codec(who).on_host(who)
 

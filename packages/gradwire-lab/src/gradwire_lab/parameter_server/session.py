@@ -33,12 +33,12 @@ from gradwire_lab.parameter_server.conversation import EXACT, Conversation, Kind
 LARGEST_STALENESS = 1 << 20
 """The largest staleness.
 
-No run has workers this many steps apart.
+No run has workers that are this many steps apart.
 """
 
 
 class Clocks:
-    """The number of gradients received from each worker, where ``staleness`` is S."""
+    """The number of gradients received from each worker; ``staleness`` is S of the condition."""
 
     def __init__(self, workers: Iterable[int], staleness: int) -> None:
         self.staleness = staleness

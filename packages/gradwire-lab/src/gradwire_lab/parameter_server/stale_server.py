@@ -161,16 +161,16 @@ class StaleServer(Method):
     model, optimizer, plan, weight_codec, group, timeout_s
         See ``Server``.
     staleness
-        S, the number of steps that a worker may be ahead of the slowest one, from 0 up; the same on all
+        S, the number of steps that a worker may be ahead of the slowest worker, from 0 up; the same on all
         ranks. Raises ``SpecError`` otherwise.
     ledger
         The ledger for bytes and seconds. It counts each ``serve`` as one step, because gradients and weights
-        of different steps are in flight at once.
+        of different steps are in flight at the same time.
 
     Attributes
     ----------
     steps_done
-        The number of steps of every worker that have been served.
+        The number of steps that the server has served for every worker.
     """
 
     def __init__(
@@ -209,7 +209,7 @@ class StaleServer(Method):
         >= 1, these numbers may decrease by up to S + 1.
 
         Raises ``ExchangeError``, with the worker's rank, if a worker is gone, too slow, or sends invalid
-        data. Then the other workers are notified, the link is closed, and no gradient is partly applied.
+        data. The server then notifies the other workers and closes the link. No gradient is partly applied.
         """
         if self.exchange.failure is not None:
             raise ExchangeError(f"this server has failed ({self.exchange.failure}); create a new server")

@@ -40,8 +40,8 @@ class StaleWorker(WorkerMethod):
     Attributes
     ----------
     lead
-        The number of steps that this worker was ahead of the slowest one at the server's last answer, from 0
-        to ``staleness``.
+        The number of steps that this worker was ahead of the slowest worker at the server's last answer, from
+        0 to ``staleness``.
     """
 
     def __init__(

@@ -161,7 +161,7 @@ def launch(
 
 
 def _races(device: Simulated, used: Sequence[Range], written: Sequence[Range]) -> list[Range]:
-    """Mark other streams' copies that race with this kernel, and return ranges that it and a copy write."""
+    """Mark copies that race with this kernel, and return the ranges that the kernel and a copy write."""
     copies = [each for each in device.in_use(device.current, *used) if isinstance(each, Copy)]
     for each in copies:
         each.races = each.races or each.up or each.touches(*written)
@@ -171,7 +171,7 @@ def _races(device: Simulated, used: Sequence[Range], written: Sequence[Range]) -
 def _queue_writes(device: Simulated, held: Sequence[Write], written: Sequence[torch.Tensor]) -> None:
     """Queue the kernel's writes at the end of the stream.
 
-    The remaining parts of older writes keep their place.
+    The remaining parts of older writes keep their place in the queue.
     """
     stream, every = device.current, list(held)
     for place in {extent(tensor): None for tensor in written if tensor.numel()}:

@@ -1,11 +1,12 @@
 """A simulated device on the CPU that delays all operations, for tests and experiments with paced copies.
 
-Its tensors are CPU tensors that it owns. A copy or a kernel takes effect only when a caller waits for its
-stream. Until then, the memory that it writes holds poison: bytes of ones, a NaN in every float. So a missing
-wait gives a wrong result in every run, not in one of a thousand.
+The tensors of the device are CPU tensors that it owns. A copy or a kernel takes effect only when a caller
+waits for its stream. Until then, the memory that it writes holds poison: bytes of ones, a NaN in every float.
+So a missing wait gives a wrong result in every run, not in one of a thousand runs.
 
-Within ``Kernels``, torch's operations become kernels. Outside, they see the memory as it is. A *prompt*
-device only paces copies. Its copies take effect at once, and torch's operations run unchanged.
+Within ``Kernels``, torch's operations become kernels. Outside of ``Kernels``, torch's operations read and
+write the memory directly. A *prompt* device only paces copies. Its copies take effect at once, and torch's
+operations run unchanged.
 """
 
 from __future__ import annotations
@@ -193,7 +194,7 @@ class SimulatedStream(Stream):
         self.device.check()
         with self.device.at_work():
             if self.pending(extent(tensor if up else host)):
-                self.run()  # they precede this copy, so they must see the memory before it is poisoned
+                self.run()  # pending operations must see the memory before this copy poisons it
             operation = Copy(tensor, host, up=up)
             used = self.device.in_use(self, extent(tensor))
             operation.races = any(up or isinstance(each, Write) for each in used)
@@ -293,10 +294,7 @@ class Simulated(Device):
         return tensor
 
     def adopt(self, model: nn.Module) -> nn.Module:
-        """Own a model's parameters and buffers, and return the model.
-
-        ``model.cuda()`` moves them in the same way.
-        """
+        """Own a model's parameters and buffers, and return the model; the counterpart of ``model.cuda()``."""
         self._allocate("adopt")
         for tensor in (*model.parameters(), *model.buffers()):
             self.own(tensor.data)
@@ -340,7 +338,7 @@ class Simulated(Device):
         return [each for each in every if each not in before]
 
     def carry(self, nbytes: int, begin: float, *, up: bool) -> float:
-        """Return the end time of a copy from ``begin`` on. Each direction carries one copy at a time."""
+        """Return the end time of a copy queued at ``begin``. Each direction carries one copy at a time."""
         rate = self._nbytes_per_s[up]
         if rate is None:
             return begin
