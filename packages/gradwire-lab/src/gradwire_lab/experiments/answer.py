@@ -51,9 +51,9 @@ class Findings:
 
     @classmethod
     def of(cls, parts: Sequence[str | Table], answer: Answer) -> Findings | None:
-        """Return the figures in the tables that have the answer's columns, or None if there are none.
+        """Return the figures in the tables that have the answer's columns, or None without such a table.
 
-        If there are several such tables, the title of a table is a part of its rows' names.
+        With several such tables, the title of a table is a part of its rows' names.
         """
         titled = [each for each in _titled(parts) if {answer.column, *answer.names} <= _names(each[1])]
         rows = [
@@ -123,7 +123,7 @@ def _rows(table: Table, answer: Answer, title: str) -> Iterator[Finding]:
     for row in table.rows:
         value = magnitude(row[value_at]) if _FIGURE.match(row[value_at]) else None
         if value is None:
-            continue  # the row has no such figure
+            continue  # the row has no figure in this column
         places = [_place(table, name) for name in answer.names]
         named = [_named(table.columns[place], row[place]) for place in places]
         short = title.partition(":")[0].partition(",")[0]

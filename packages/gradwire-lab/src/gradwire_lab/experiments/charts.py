@@ -66,7 +66,7 @@ def speed_chart(records: Records) -> Picture:
 
 
 def steps_chart(records: Records) -> Picture:
-    """Return the chart of the steps to plain DDP's loss, which show what a codec's error costs."""
+    """Return the chart of the steps to plain DDP's loss, which show the cost of a codec's error."""
 
     def found(task: Trained, speed: Speed) -> Ratio | None:
         steps = [{seed: step for seed, (step, _) in each.reached.items()} for each in (task.judge, speed)]
@@ -184,7 +184,7 @@ def _in_a_frame(axes: Axes) -> None:
     without_frame(axes)
 
 
-# A picture as a file: with the colours of both schemes, which a page has in its style.
+# A picture as a file with the colours of both schemes. In a page, the page's style has these colours.
 
 
 def chart_file(picture: Picture) -> str:

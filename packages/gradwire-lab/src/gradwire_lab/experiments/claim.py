@@ -28,7 +28,7 @@ class Basis(TextEnum):
 
     MEASURED = "measured"
     MODELLED = "modelled"
-    """The figure is from a model whose parameters have a different source."""
+    """The figure is from a model whose parameters do not come from the published figure."""
     CALIBRATED = "calibrated"
     """A parameter was set from the published figure, from its table, or after the figure was measured."""
     ARITHMETIC = "arithmetic"
@@ -58,7 +58,7 @@ class Verdict(TextEnum):
 class Bound:
     """A range of allowed figures: at least ``least`` and at most ``most``.
 
-    None, NaN, and infinity are never within it.
+    None, NaN, and infinity are never within the range.
     """
 
     least: float = -math.inf
@@ -117,8 +117,8 @@ class Published:
     """A paper's figure: its place in the paper, its value, and its erratum, if any.
 
     A share has a value from 0 to 1. The value is None if the paper has a plot or words but no number; the
-    claim's rule then states their meaning. ``is_limit`` marks a limit that the paper's own figures meet, such
-    as "at most 2 %": its rule has one side. All other values have rules with two sides.
+    claim's rule then expresses the plot or the words. ``is_limit`` marks a limit that the paper's own figures
+    meet, such as "at most 2 %": the rule of a limit has one side. All other values have rules with two sides.
     """
 
     place: str
@@ -136,7 +136,7 @@ class Published:
 
 @dataclass(frozen=True)
 class Explanation:
-    """The reason why a figure violates its rule, and a bound that it meets if the reason is true."""
+    """The reason why a figure violates its rule, and a bound that the figure meets if the reason is true."""
 
     reason: str
     bound: Bound
@@ -149,7 +149,7 @@ class Claim:
     Attributes
     ----------
     text, system
-        The claimed quantity, and the system that it is about.
+        The claimed quantity, and the system that the claim is about.
     figures
         The figures by name; None if missing, for example for a policy that doesn't reach an error.
     wanted
@@ -169,10 +169,10 @@ class Claim:
     rests_on
         The training runs behind times, ratios, and speed-ups.
     samples
-        The number of measurements of the least measured figure, if no training run defines it; None if
-        variance is irrelevant.
+        The number of measurements of the least measured figure, if it isn't a number of training runs; None
+        if variance is irrelevant.
     not_run
-        The reason why the claim has no figures, if it wasn't run.
+        The reason why the claim has no figures, if its measurement wasn't run.
     declared
         The reason why the figures of a training run are invalid, if its failure was declared before the run.
     other_tool
@@ -233,7 +233,7 @@ class Claim:
 
     @property
     def explained(self) -> str:
-        """A sentence with the reason for a verdict that needs one, or nothing for other verdicts."""
+        """A sentence with the reason for a verdict that needs a reason, or nothing for other verdicts."""
         verdict = self.verdict
         reasons = {
             Verdict.DID_NOT_LEARN: "; ".join(self.not_learned),
@@ -248,7 +248,7 @@ class Claim:
 
     @property
     def _few(self) -> str:
-        """The methods with too few training runs for a verdict, or nothing if all have enough."""
+        """The methods with too few training runs for a verdict, or nothing if all methods have enough."""
         short = [
             f"{each.name} has {'no whole training' if each.stage else counted(each.seeds, 'training')}"
             for each in self.rests_on
@@ -304,7 +304,7 @@ def shown(value: float | None, unit: str) -> str:
 
 
 def claims_parts(judged: Sequence[Claim], names: Sequence[str] = ()) -> list[str | Table]:
-    """Return the table and a paragraph per explained claim, or nothing without claims."""
+    """Return the table of claims and a paragraph per explained claim, or nothing without claims."""
     if not judged:
         return []
     reasons = [claim.explained for claim in judged if claim.explained]

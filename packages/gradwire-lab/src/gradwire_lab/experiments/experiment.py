@@ -169,7 +169,7 @@ class Reporter:
 class Experiment(Generic[Options]):
     """An experiment: a question, its options, and the functions that measure and show the answer.
 
-    The module that defines it imports torch only while it measures or plots.
+    The defining module imports torch only while the experiment measures or plots.
 
     Parameters
     ----------
@@ -192,7 +192,7 @@ class Experiment(Generic[Options]):
     version
         The version of the rows' fields in the record.
     answer
-        The column of the tables that answers the question, for the page; None if none does.
+        The column of the tables that answers the question, for the page; None if no column does.
     """
 
     name: str
@@ -270,7 +270,7 @@ def in_order(cells: Sequence[Cell], rows: Sequence[Row]) -> list[Row]:
 def in_words(row: Row, cells: Sequence[Cell]) -> str:
     """Return a row's strings and numbers in one line, omitting values that all cells share.
 
-    Lists, such as curves, are only in the record.
+    Lists, such as curves, are left out; the record contains them.
     """
     common = {name for name in row if len(cells) > 1 and all(cell.get(name) == row[name] for cell in cells)}
     return "  ".join(
@@ -285,7 +285,7 @@ def in_words(row: Row, cells: Sequence[Cell]) -> str:
 LOSSY = "lossy"
 """The field of a row with the warnings logged during its measurement.
 
-It is absent if there were none.
+The field is absent without warnings.
 """
 SHOWN = 3
 """The number of warnings per exhibit that a report shows; the record has all of them."""
@@ -294,7 +294,7 @@ SHOWN = 3
 class HeardWarnings(logging.Handler):
     """A handler that collects the lossy warnings of this process and the processes that it started.
 
-    As a context manager, it is the logger's only handler.
+    In its ``with`` block, this handler is the logger's only handler.
     """
 
     def __init__(self) -> None:
@@ -334,7 +334,7 @@ def lossy_warnings(rows: Sequence[Row]) -> tuple[str, ...]:
 
 
 def warnings_in_words(sentences: Sequence[str]) -> str:
-    """Return a paragraph about the warnings, or nothing if there are none."""
+    """Return a paragraph about the warnings, or nothing without warnings."""
     if not sentences:
         return ""
     more = len(sentences) - SHOWN

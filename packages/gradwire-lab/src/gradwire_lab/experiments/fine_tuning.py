@@ -1,8 +1,8 @@
 """Fine-tuning a GPT whose weights reach the device as lossless deltas: the time to equal loss.
 
-A GPT of 0.8 million weights is trained on one half of a text, and fine-tuned on the other with AdamW. The
-master weights are on the host, and a replica is on a simulated device with the links of ``a2dtwp``.
-All policies of a learning rate train side by side, batch by batch.
+A GPT of 0.8 million weights is trained on one half of a text, and fine-tuned on the other half with AdamW.
+The master weights are on the host, and a replica is on a simulated device with the links of ``a2dtwp``. All
+policies of a learning rate train side by side, batch by batch.
 """
 
 from __future__ import annotations
@@ -42,7 +42,7 @@ POLICIES = (FP32, BF16, *CUTTING, *DELTAS)
 DELTA = DELTAS[0]
 RATES = (3e-6, 3e-5, 1e-4)
 WANTED = ((3e-5, 10.0), (1e-4, 6.0))
-"""The upper ends of learning-rate ranges, and the byte reduction over bfloat16 required in each."""
+"""The upper ends of learning-rate ranges, and the byte reduction over bfloat16 required in each range."""
 MONITORED, EVERY = 10, 10
 """The number of batches that time forward and backward, and of batches between two evaluations."""
 COLUMNS = (
@@ -169,7 +169,7 @@ def fewer_bytes(rows: Mapping[str, Row], policy: str, system: str) -> float:
 
 
 def saving(rows: Mapping[str, Row], policy: str, other: str, system: str) -> float | None:
-    """Return the share of the time of ``other`` that a policy saves until the loss that both reach."""
+    """Return the share of the time of ``other`` to the common loss that ``policy`` saves."""
     return gain(rows[policy], rows[other], system, max(last_error(rows[policy]), last_error(rows[other])))
 
 

@@ -1,8 +1,8 @@
 """Predicted gains over plain DDP and PyTorch's bf16 hook, by model, link rate, and number of hosts.
 
-The costs of codecs and frames are measured once, on one core of this machine. From them, the planner predicts
-the step of plain DDP, of DDP with the bf16 hook, and of the plan that it chooses for DDP's buckets. With
-``--against``, it also predicts the steps in records of ``training-speed``, to show its errors.
+The costs of codecs and frames are measured once, on one core of this machine. From these costs, the planner
+predicts the step of plain DDP, of DDP with the bf16 hook, and of the plan that it chooses for DDP's buckets.
+With ``--against``, the planner also predicts the steps in records of ``training-speed``, to show its errors.
 """
 
 from __future__ import annotations
@@ -63,8 +63,8 @@ MODELS = {
 }
 """Typical models with an assumed computation.
 
-It is about the computation of one data-centre GPU with 64 images or 16 sequences of 1,024 tokens, or with 8
-sequences for the largest model. The gain depends on it.
+The computation is about that of one data-centre GPU with 64 images or 16 sequences of 1,024 tokens, or with 8
+sequences for the largest model. The gain depends on the computation.
 """
 TASK_COUNTS = {"mnist-mlp": 648_010, "wide-mlp": 18_423_050, "gpt": 10_892_800, "cifar-cnn": 1_072_330}
 """The numbers of parameters of the tasks of ``training-speed``, on MNIST and CIFAR-10."""
@@ -76,7 +76,7 @@ Backward takes about twice as long.
 BUCKET_NBYTES = 25 << 20
 """The size of DDP's buckets, which ``attach`` doesn't change."""
 LATENCY = "50us"
-"""The assumed latency of every link: a small message's on ordinary Ethernet."""
+"""The assumed latency of every link: the latency of a small message on ordinary Ethernet."""
 CODECS = ("bf16", "fp8", "ecsq:0.25")
 """The codecs that docs/which_codec.md recommends for any model, from the most precise to the fewest bytes."""
 PLANS = {"fp8 on DDP": ("fp8", "ring"), "ecsq:0.5 on DDP": ("ecsq:0.5", "pairwise")}
@@ -159,7 +159,7 @@ def _by_network(rows: Sequence[Row]) -> Iterator[tuple[tuple[str, int, str], lis
 
 
 def run(options: GainOptions, cells: Sequence[Cell], before: Sequence[Row], report: Report) -> None:
-    """Measure the costs on this machine, then predict the other cells from them."""
+    """Measure the costs on this machine, then predict the other cells from these costs."""
     known = next((row["request"] for row in before if row["part"] == CALIBRATION), None)
     for cell in cells:
         if cell["part"] == CALIBRATION:
@@ -196,7 +196,7 @@ def calibrated(most_hosts: int) -> dict[str, Any]:
 
 
 def _least(found: Sequence[Any]) -> Any:
-    """Return an object of costs with the smallest value of each number in several such objects."""
+    """Return a structure of costs in which each number is the smallest of several such structures."""
     first = found[0]
     if isinstance(first, tuple):
         return tuple(map(_least, zip(*found, strict=True)))
@@ -285,7 +285,7 @@ def answer(row: Row) -> str:
 
 
 def gains_of(row: Row) -> tuple[float, float, float]:
-    """Return the chosen plan's speed relative to DDP and to the bf16 hook, and the hook's relative to DDP."""
+    """Return the speed-ups of the chosen plan over DDP and over the bf16 hook, and of the hook over DDP."""
     return row["ddp_s"] / row["step_s"], row["hook_s"] / row["step_s"], row["ddp_s"] / row["hook_s"]
 
 

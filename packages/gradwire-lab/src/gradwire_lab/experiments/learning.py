@@ -1,6 +1,6 @@
-"""Goals of training runs: a figure of a run that has missed its goal is invalid.
+"""Goals of training runs: figures of a run that has missed its goal are invalid.
 
-Times, ratios, and speed-ups are such figures.
+Such figures are times, ratios, and speed-ups.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from types import MappingProxyType
 from gradwire.timing.interval import half_width
 
 LEAST_SEEDS = 3
-"""The minimum number of training runs of each method, because fewer have no useful interval."""
+"""The minimum number of training runs of each method, because fewer runs give no useful interval."""
 SHARE = 0.8
 """The share of the known accuracy gain over chance that an exact training run must reach."""
 POINTS = 0.02
@@ -56,10 +56,10 @@ GOALS = MappingProxyType(
 class Trainings:
     """The training runs behind a claim, with final accuracies of one method and the exact method, by seed.
 
-    Both methods have equal numbers of steps. An exact method has itself as ``exact``. ``expected_failure`` is
-    the reason why a method isn't expected to learn, if that was declared before the run. ``stage`` describes
-    runs that were stopped before they had an accuracy, such as "the first 24 of 320,000 steps". Claims about
-    such runs are too short for a verdict.
+    Both methods have equal numbers of steps. For an exact method, ``exact`` has the method's own accuracies.
+    ``expected_failure`` is the reason why a method isn't expected to learn, if declared before the run.
+    ``stage`` describes runs that were stopped before their accuracy was measured, such as "the first 24 of
+    320,000 steps". Claims about such runs are too short for a verdict.
     """
 
     name: str
@@ -71,12 +71,12 @@ class Trainings:
 
     @property
     def is_short(self) -> bool:
-        """Whether there are too few training runs for an interval, or none ran to its end."""
+        """Whether there are too few training runs for an interval, or no training run ran to its end."""
         return bool(self.stage) or self.seeds < LEAST_SEEDS
 
     @property
     def seeds(self) -> int:
-        """The number of training runs of this method, or of the exact method if that is smaller."""
+        """The number of training runs of this method, or of the exact method if that number is smaller."""
         return min(len(self.accuracies), len(self.exact))
 
     @property
@@ -109,7 +109,7 @@ class Trainings:
 
 
 def exact_trainings(name: str, accuracies: Sequence[float], goal: Goal) -> Trainings:
-    """Return the training runs of an exact method, the reference for others."""
+    """Return the training runs of an exact method, which is the reference for other methods."""
     return Trainings(name, accuracies, accuracies, goal)
 
 

@@ -1,10 +1,11 @@
 """The errors of predicted times to a loss, and the extra time that plans chosen by prediction cost.
 
 On every network, each task is trained with each codec, on DDP and with Pipe-SGD. Every evaluation in the last
-part of a run has a loss that exact DDP reached some steps earlier; the mean ratio of both numbers of steps,
-minus 1, is the share of extra steps. The time to exact DDP's final loss is its number of steps, increased by
-that share, times the step time. The predictions are the step time, from the measured link, hosts, codecs, and
-computation, and the share of extra steps, from the gradients' noise at the end of the exact run.
+part of a run has a loss that exact DDP reached some steps earlier; the mean ratio of the run's and DDP's
+numbers of steps, minus 1, is the share of extra steps. The time to exact DDP's final loss is DDP's number of
+steps, increased by that share, times the step time. The predictions are the step time, from the measured
+link, hosts, codecs, and computation, and the share of extra steps, from the gradients' noise at the end of
+the exact run.
 """
 
 from __future__ import annotations
@@ -113,7 +114,7 @@ def measure(ranks: Ranks, cells: Sequence[Cell]) -> None:
 
     exact, judged = new_task(), Plan()
     steps = exact.block * exact.blocks
-    exact = replace(exact, blocks=round(LONGER * exact.blocks))  # for runs that learn faster
+    exact = replace(exact, blocks=round(LONGER * exact.blocks))  # to reach faster runs' losses
     found = train(ranks, method(exact, judged), exact, None)
     predictor = _predictor(ranks, new_task(), exact, [cell["codec"] for cell in cells])
     for cell in cells:
@@ -141,7 +142,7 @@ def _losses_of(run: Row) -> list[float]:
 
 
 def task_of(name: str, rank: int, world: int) -> TrainingTask:
-    """Return one of ``TASKS``, small enough for hosts that share two cores. Its loss falls until the end."""
+    """Return one of ``TASKS``, small enough for hosts on two cores, with a loss that falls until the end."""
     import torch
     from torch import nn
 
@@ -249,7 +250,7 @@ EXPERIMENT = Experiment(
 )
 
 
-# The extra steps that a training run needs to reach the losses of another run, from evaluations of both.
+# The extra steps that a training run needs to reach the losses of another run, from evaluations of both runs.
 
 JUDGED = 0.4
 """The last part of a run, whose evaluations are compared."""
@@ -270,7 +271,7 @@ def extra(exact: Sequence[float], losses: Sequence[float]) -> float:
 
 
 def _smoothed(losses: Sequence[float]) -> list[float]:
-    """Return means over up to two neighbours on either side. The window is symmetric, even at the ends."""
+    """Return means of each loss and up to two neighbours on either side. The window is always symmetric."""
     found = []
     for place in range(len(losses)):
         reach = min(2, place, len(losses) - 1 - place)

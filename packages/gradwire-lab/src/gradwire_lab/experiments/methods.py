@@ -47,7 +47,7 @@ class ComparedMethod(ABC):
 
     @abstractmethod
     def train(self, steps: int) -> None:
-        """Train this many more steps, and apply all of their updates before returning."""
+        """Train for ``steps`` more steps, and apply all their updates before returning."""
 
     @abstractmethod
     def close(self) -> None:
@@ -57,8 +57,8 @@ class ComparedMethod(ABC):
 class ComparedOnDDP(ComparedMethod):
     """A comparison method on DDP, with or without a hook.
 
-    Without ``exchanging``, gradients aren't averaged. ``computed_s`` is the time of the last block's steps,
-    without their waits for averages.
+    Without ``exchanging``, gradients aren't averaged. ``computed_s`` is the time of the last block's steps
+    without the waits for averages.
     """
 
     def __init__(
@@ -92,7 +92,8 @@ class ComparedOnDDP(ComparedMethod):
 class Pipelined(ComparedMethod):
     """A comparison method with gradwire's Pipe-SGD.
 
-    It is drained after every block, so that no update is in flight. Without a plan, the run chooses one.
+    The pipeline is drained after every block, so that no update is in flight. Without a plan, the run chooses
+    one.
     """
 
     def __init__(self, task: TrainingTask, plan: Plan | None, correction: str = "eager") -> None:
@@ -169,12 +170,12 @@ PLANNED = {"planned, on DDP": 1, "planned, PipeSGD": 2}
 PATIENCE = 1.5
 """The limit of a method's steps, as a multiple of DDP's steps.
 
-A method that needs more does not reach the loss.
+A method that needs more steps does not reach the loss.
 """
 COUNTED = 4
 """The minimum number of blocks per method.
 
-A method's step time is their median.
+A method's step time is the median of its blocks' step times.
 """
 
 
@@ -187,7 +188,7 @@ def measure(
     device: str = "cpu",
     target: float | None = None,
 ) -> None:
-    """Train the cells' task from its seed with each method. ``target`` is the loss to reach, if known."""
+    """Train the cells' task with each method, from the cell's seed, to the loss ``target``, if known."""
     files = Files(*(None if name is None else Path(name) for name in (data_dir, images, text)))
 
     def new_task() -> TrainingTask:
@@ -291,7 +292,7 @@ def computed_s(task: TrainingTask) -> float:
     """Return the seconds of a DDP step except its wait for averages, while all hosts train.
 
     Besides computation, a step loads a batch and has the overhead of DDP and the interpreter; hosts that
-    share cores start their exchange when the last host has computed.
+    share cores start their exchange once the last host has computed.
     """
     method, spent = attached(task, Plan(parse(DEFAULT))), []
     for _ in range(COUNTED):

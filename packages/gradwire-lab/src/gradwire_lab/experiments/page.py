@@ -77,7 +77,7 @@ def _answered(
 ) -> tuple[str, Picture | None]:
     """Return the question with its answer, and a picture of the answer.
 
-    An exhibit's experiment is answered by its claims, and others by a column of their tables.
+    The claims answer an exhibit's question, and a column of the tables answers any other question.
     """
     asked = f"{experiment.question[0].upper()}{experiment.question[1:]}"
     if exhibit is not None and record.get("finished", True):
@@ -93,7 +93,7 @@ def _answered(
 REMEDY = "repeat the same gradwire reproduce with --overwrite"
 UNFINISHED = "the record is unfinished; to continue, repeat the same gradwire reproduce."
 DAMAGES = (LookupError, TypeError, ValueError, AttributeError, ArithmeticError, StopIteration)
-"""The errors that judging may raise for rows with missing names or unexpected types."""
+"""The errors that a judgement may raise for rows with missing names or unexpected types."""
 
 
 @dataclass(frozen=True)
@@ -231,7 +231,7 @@ def _bases(judged: Sequence[Judged]) -> list[tuple[str, ...]]:
 def _answer(judged: Sequence[Judged]) -> str:
     """Return a sentence with the number of measured figures and their verdicts.
 
-    The table has the figures that weren't measured.
+    Figures that weren't measured are in the table only.
     """
     name, count, verdicts = (*by_basis(judged), ("nothing", 0, ""))[0]
     return (
@@ -242,7 +242,7 @@ def _answer(judged: Sequence[Judged]) -> str:
 
 
 def _short(judged: Sequence[Judged]) -> str:
-    """Return a sentence with the number of exhibits shorter than with --full, or nothing without any."""
+    """Return a sentence with the number of shortened exhibits, or nothing if no exhibit was shortened."""
     short = sum(bool(each.shortened) for each in judged)
     return f"{short} of {len(judged)} tables and figures were shortened; their rows say how." if short else ""
 

@@ -195,8 +195,8 @@ def perform(
     options
         The experiment's options.
     out
-        The folder of the record and the plot. If it holds an unfinished record with the same options,
-        machine, and versions, its cells aren't measured again. With None, nothing is written.
+        The folder of the record and the plot. If the folder holds an unfinished record with the same options,
+        machine, and versions, the recorded cells aren't measured again. With None, nothing is written.
     overwrite
         Whether to replace an older result in ``out``, finished or unfinished.
     quiet
@@ -286,13 +286,13 @@ OTHERS = "others"
 SHORTEST_S = 1.0
 """The shortest measurement with a value in this field.
 
-The kernel counts CPU time in ticks of 10 ms.
+Shorter times are inexact, because the kernel counts CPU time in ticks of 10 ms.
 """
 PROC = Path("/proc")
 _KERNEL = 2
 """The parent process of kernel threads.
 
-Their time is not counted, because they work for the measurement.
+The time of kernel threads is not counted, because they work for the measurement.
 """
 
 
@@ -320,7 +320,7 @@ def others_s(proc: Path = PROC) -> float | None:
     """Return the CPU seconds of other processes, plus the seconds that a hypervisor took.
 
     Descendants of this process are not counted. A parent's time includes the time of ended children for which
-    it has waited. None without Linux's ``/proc``.
+    it has waited. Return None without Linux's ``/proc``.
     """
     ticks: dict[int, int] = {}
     parents: dict[int, int] = {}
@@ -345,7 +345,7 @@ def others_s(proc: Path = PROC) -> float | None:
 
 
 def others_in_words(rows: Sequence[Row]) -> str:
-    """Return a sentence about the rows that have the field, or nothing if none has.
+    """Return a sentence about the rows that have the field, or nothing without such rows.
 
     Examples
     --------

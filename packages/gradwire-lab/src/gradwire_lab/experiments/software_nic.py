@@ -2,7 +2,7 @@
 
 Hosts train an MLP with the codec in the library, with NICs that merge segments, and with NICs that send one
 packet per segment. The prediction is the computation time, measured on all hosts at once, plus the replay of
-the exchange over the link as hosts see it behind NICs.
+the exchange over the link as it appears to hosts behind NICs.
 """
 
 from __future__ import annotations
@@ -45,7 +45,7 @@ WAYS = {LIBRARY: "", MERGED: "{}", SINGLE: "{} --no-merge"}
 SEGMENT_NBYTES = 1 << 18
 WARM_STEPS = 150
 SAMPLES = 3
-"""The number of batches of each rank, before and after the timed steps, whose gradients give the ratio."""
+"""The number of batches per rank before and after the timed steps, whose gradients determine the ratio."""
 BUDGET_S = 8.0
 """The time in seconds for all steps of a cell; 7 to 40 of them run."""
 PACING_S = 1.2 / 1024

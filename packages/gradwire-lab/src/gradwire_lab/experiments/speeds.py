@@ -26,7 +26,7 @@ UNJUDGED = (ALONE, "DDP again")
 ATTACHED, PIPELINED = "attach(model)", "PipeSGD(model)"
 """The methods of gradwire without a plan.
 
-They measure and choose a plan within the timed steps.
+These methods measure and choose a plan within the timed steps.
 """
 HOOK, POWER_SGD = "bf16 hook", "PowerSGD 1"
 """The PyTorch hooks that ``attach(model)`` is compared with."""
@@ -161,7 +161,7 @@ def curve_of(row: Row) -> list[tuple[float, float, float]]:
 
 
 def ratio(times_s: Mapping[int, float], others_s: Mapping[int, float]) -> Ratio | None:
-    """Return the other method's time over the first method's, or None unless they share two or more seeds."""
+    """Return the other method's time over the first method's, or None without two common seeds."""
     if len(times_s) < 2 or times_s.keys() != others_s.keys():
         return None
     return Ratio.of(others_s[seed] / times_s[seed] for seed in times_s)

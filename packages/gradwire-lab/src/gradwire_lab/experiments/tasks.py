@@ -35,7 +35,7 @@ def _cross_entropy(logits: torch.Tensor, classes: torch.Tensor) -> torch.Tensor:
 class Files:
     """The input files of tasks.
 
-    They are folders of MNIST and CIFAR (None for scikit-learn's digits), and a text.
+    The files are folders of MNIST and CIFAR (None for scikit-learn's digits), and a text.
     """
 
     mnist: Path | None = None
@@ -47,9 +47,9 @@ class Files:
 class TrainingTask:
     """A model, its optimizer, and its data: everything that one training run needs.
 
-    Steps are timed in blocks of ``block`` steps; plain DDP trains ``blocks`` of them. The median of DDP's
-    last held-out losses is the other methods' target. ``data`` names the data set, and ``goal`` is the
-    accuracy that counts as learned.
+    Steps are timed in blocks of ``block`` steps; plain DDP trains ``blocks`` blocks. The median of DDP's last
+    held-out losses is the other methods' target. ``data`` names the data set, and ``goal`` is the accuracy
+    that counts as learned.
     """
 
     name: str
@@ -159,7 +159,7 @@ def small_gpt(rank: int, _world: int, files: Files, seed: int = 0) -> TrainingTa
     return replace(
         made,
         optimizer=lambda net: optimizer(net.parameters()),
-        blocks=24,  # with 16 and torch's default betas, one seed of three did not learn
+        blocks=24,  # with 16 blocks and torch's default betas, one seed of three did not learn
         data=data,
         goal=goal_of_bytes(files.text),
     )
@@ -168,7 +168,8 @@ def small_gpt(rank: int, _world: int, files: Files, seed: int = 0) -> TrainingTa
 def goal_of_bytes(text: Path | None) -> Goal:
     """Return the goal of a GPT: most of a bigram model's accuracy gain over the most frequent byte.
 
-    Pairs of bytes are counted in the training data; both predictors are evaluated on the held-out data.
+    The bigram model counts pairs of bytes in the training data; both predictors are evaluated on held-out
+    data.
     """
     training, _ = _parts_of(text)
     _, (held_out, following) = text_batches(text, 1, 0)
@@ -189,7 +190,7 @@ def text_task(
     half: int | None = None,
     seed: int = 0,
 ) -> TrainingTask:
-    """Return the task of a GPT on the bytes of a text, or of a ``half`` of it (0, 1).
+    """Return the task of a GPT on the bytes of a text, or of a ``half`` of the text (0, 1).
 
     The default text is Python's language reference.
     """

@@ -1,8 +1,8 @@
 """Step time and time to equal loss on a testbed: plain DDP, PyTorch's own hooks, and gradwire.
 
-With the same seed, all methods have the same initial weights and batches. They train until they reach plain
-DDP's final held-out loss. Evaluations aren't timed. ``alone`` exchanges nothing and shows the computation
-time of a step if all hosts compute at once.
+With the same seed, all methods have the same initial weights and batches. Methods train until they reach
+plain DDP's final held-out loss. Evaluations aren't timed. ``alone`` exchanges nothing and shows the
+computation time of a step if all hosts compute at once.
 """
 
 from __future__ import annotations
@@ -144,8 +144,8 @@ def _has_gpu() -> bool:
 def cells(options: TrainingSpeedOptions) -> list[Cell]:
     """Return a cell for each rate, task, seed, and method.
 
-    DDP runs first, because the other methods need its loss. They start with a different method for each seed,
-    so that a machine that becomes slower favours no method.
+    DDP runs first, because the other methods need its loss. The other methods start with a different method
+    for each seed, so that a machine that becomes slower favours no method.
     """
     others = [name for name in METHODS if name in options.methods and name not in ALWAYS]
     return [
@@ -160,7 +160,7 @@ def cells(options: TrainingSpeedOptions) -> list[Cell]:
 def run(options: TrainingSpeedOptions, cells: Sequence[Cell], before: Sequence[Row], report: Report) -> None:
     """Train in one testbed per rate, task, and seed.
 
-    DDP never frees the memory of its models.
+    A seed needs its own testbed, because DDP never frees the memory of its models.
     """
     files = {"data_dir": options.data_dir, "images": options.images, "text": options.text}
     given = {name: str(path) for name, path in files.items() if path is not None}

@@ -1,7 +1,8 @@
 """The bits per weight of a lossless update of a replica, at the learning rates of fine-tuning.
 
-A GPT of 0.8 million weights is trained on one half of a text and fine-tuned on the other with AdamW. Each
-fine-tuning step sends a delta to a bfloat16 replica, whose bits are then compared with the rounded weights.
+A GPT of 0.8 million weights is trained on one half of a text and fine-tuned on the other half with AdamW.
+Each fine-tuning step sends a delta to a bfloat16 replica. Then the replica's bits are compared with the
+rounded weights.
 """
 
 from __future__ import annotations
@@ -63,7 +64,7 @@ def read_rates(text: str) -> tuple[float, ...]:
 
 
 def check_rates(rates: Sequence[float]) -> None:
-    """Raise ``SpecError`` unless there is at least one learning rate and all are between 0 and 1."""
+    """Raise ``SpecError`` unless there is at least one learning rate and all rates are between 0 and 1."""
     if not rates or any(not 0 < rate < 1 for rate in rates):
         raise SpecError(f"expected learning rates between 0 and 1, got {list(rates)}")
 

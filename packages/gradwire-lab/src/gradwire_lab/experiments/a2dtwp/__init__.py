@@ -2,8 +2,8 @@
 
 Narrow AlexNet, VGG-A, and ResNet-34 train with the master weights on the host, and show errors and bits batch
 by batch. Batches of the full-size networks are timed separately, on a simulated device. Relative to VGG's
-computation, its links are as slow as the links of two published systems. Source: Zhuang, Malossi and Casas,
-"Reducing Data Motion to Accelerate the Training of Deep Neural Networks" (A2DTWP).
+computation, the device's links are as slow as the links of two published systems. Source: Zhuang, Malossi and
+Casas, "Reducing Data Motion to Accelerate the Training of Deep Neural Networks" (A2DTWP).
 """
 
 from __future__ import annotations

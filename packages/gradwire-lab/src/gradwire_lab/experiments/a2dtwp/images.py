@@ -1,4 +1,4 @@
-"""CIFAR-10 and CIFAR-100 from a folder, and scikit-learn's digits without one."""
+"""CIFAR-10 and CIFAR-100 from a folder, and scikit-learn's digits without a folder."""
 
 from __future__ import annotations
 
@@ -70,14 +70,14 @@ class Images:
 
 
 def name_of(folder: Path | None, images: Images) -> str:
-    """Return the name of the images in a folder, or of scikit-learn's digits without one."""
+    """Return the name of the images in a folder, or of scikit-learn's digits without a folder."""
     if folder is None:
         return DIGITS
     return CIFAR100 if images.classes > 10 else CIFAR10
 
 
 def read_images(folder: Path | None) -> Images:
-    """Return the images of a folder or, without one, scikit-learn's digits.
+    """Return the images of a folder or, without a folder, scikit-learn's digits.
 
     The digits are enlarged and have three equal channels. A folder has the binary version of CIFAR-10 or
     CIFAR-100, or NumPy archives ``train*.npz`` and ``test*.npz`` with labels ``y`` and images ``x`` of shape
@@ -97,7 +97,7 @@ def read_images(folder: Path | None) -> Images:
         return Images(*_read_archives(archives[0]), *_read_archives(archives[1]))
     raise DataError(
         f"expected the binary version of CIFAR-10 or CIFAR-100, or train*.npz and test*.npz, in --data-dir, "
-        f"got {folder} without either; unpack cifar-10-binary.tar.gz and pass its folder"
+        f"got {folder} without these files; unpack cifar-10-binary.tar.gz and pass its folder"
     )
 
 

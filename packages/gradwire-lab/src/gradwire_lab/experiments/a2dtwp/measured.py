@@ -35,7 +35,7 @@ AROUND = 7
 Other programs run in bursts.
 """
 SMOOTHED = 3
-"""The number of evaluations whose mean is the smoothed error after the last of them."""
+"""The number of evaluations whose mean is the smoothed error after the last evaluation."""
 NOISE = 0.03
 """The relative difference between times for the same work on shared cores."""
 
@@ -105,9 +105,9 @@ def hidden(row: Row, system: str, target: float) -> float | None:
 
 
 def nothing_to_save(rows: Sequence[Row], system: str) -> Explanation | None:
-    """Return the reason why no policy is faster than the policy with these rows.
+    """Return the reason why no policy can be faster than the policy of ``rows``.
 
-    Return None if an infinitely fast link would make that policy clearly faster, or wasn't measured.
+    Return None if an infinitely fast link would make the policy clearly faster, or wasn't measured.
     """
     known = _known([hidden(row, system, last_error(row)) for row in rows])
     if not known or max(known) > NOISE:
@@ -121,7 +121,7 @@ def nothing_to_save(rows: Sequence[Row], system: str) -> Explanation | None:
 
 
 def _known(shares: Sequence[float | None]) -> list[float]:
-    """Return the shares, or nothing if any is missing."""
+    """Return the shares, or an empty list if any share is missing."""
     known = [each for each in shares if each is not None]
     return known if len(known) == len(shares) else []
 
@@ -157,7 +157,7 @@ class MeasuredPolicies:
         return self._trainings.get((model, TRAINS_AS.get(policy, policy)), [])
 
     def accuracies(self, model: str, policy: str) -> list[float]:
-        """Return the final accuracies of these training runs."""
+        """Return the final accuracies of a network's training runs with a policy."""
         return [float(row["accuracy"]) for row in self.trainings(model, policy)]
 
     def curve(self, model: str, policy: str) -> list[tuple[int, float]]:
@@ -191,7 +191,7 @@ class MeasuredPolicies:
     def figure(self, model: str, policy: str, system: str, name: str) -> float | None:
         """Return the median of a figure over a policy's timed batches on a link.
 
-        For AWP, this is the mean over its batches once the threshold is known, interpolated at each batch's
+        For AWP, return the mean over the batches after AWP knows its threshold, interpolated at each batch's
         mean bits.
         """
         if policy != AWP:
@@ -202,7 +202,7 @@ class MeasuredPolicies:
         return fmean(known) if known else None
 
     def seconds(self, model: str, policy: str, system: str, batches: float | None = None) -> float | None:
-        """Return the seconds of a training run's first ``batches``, or of all."""
+        """Return the seconds of a training run's first ``batches``, or of all batches."""
         trainings = self.trainings(model, policy)
         if not trainings:
             return None
@@ -225,7 +225,7 @@ class MeasuredPolicies:
         return None if own is None or others is None else 1 - own / others
 
     def oracle(self, model: str, system: str) -> str | None:
-        """Return the static format that reaches the target error first, or None if none does."""
+        """Return the static format that reaches the target error first, or None if no static format does."""
         times = {name: self.seconds_to(model, name, system) for name in STATIC.values()}
         known = {name: seconds for name, seconds in times.items() if seconds is not None}
         return min(known, key=lambda name: known[name]) if known else None
@@ -237,7 +237,7 @@ class MeasuredPolicies:
         return sum(count * _weighted(bits, sizes) for count, bits in spans) / sum(count for count, _ in spans)
 
     def switches(self, model: str) -> list[int]:
-        """Return, for each AWP training run, the number of batches after which layers got more bits."""
+        """Return, for each AWP training run, the number of batches after which AWP raised a layer's bits."""
         return [len(_switches(row)) for row in self.trainings(model, AWP)]
 
     def _mean(
@@ -258,7 +258,7 @@ class MeasuredPolicies:
     def _sizes(self, model: str, training: Row) -> Sequence[int]:
         """Return the number of values per layer of the full network.
 
-        If the full network wasn't timed, the narrow one is used.
+        If the full network wasn't timed, return the sizes of the narrow network.
         """
         full = self.row(model, next(iter(AWP_FORMATS)))
         found: Sequence[int] = (training if full is None else full)["sizes"]
@@ -306,7 +306,7 @@ def _weighted(bits: Sequence[int], sizes: Sequence[int]) -> float:
 
 
 def _switches(training: Row) -> list[int]:
-    """Return the batches after which a layer got more bits."""
+    """Return the batches after which a policy raised a layer's bits."""
     return [
         int(batch)
         for (_, before), (batch, now) in pairwise(training["bits"])

@@ -1,9 +1,9 @@
 """The networks of table I in A2DTWP: AlexNet with one more FC-4096, VGG-A, and ResNet-34.
 
-Kernels, depths, and the proportions of the widths are the paper's. For images of 32 pixels instead of 224,
+Kernels, depths, and the proportions of the widths are from the paper. For images of 32 pixels instead of 224,
 networks may have fewer channels, and AlexNet's first convolution has stride 2 instead of 4. Table I has no
-batch normalization. Here, ResNet-34 has it, as in the paper on ResNet, and the other two networks have it
-optionally.
+batch normalization. Here, ResNet-34 normalizes, as in the paper on ResNet, and the other two networks
+normalize optionally.
 """
 
 from __future__ import annotations
@@ -34,10 +34,10 @@ FULL_SIDE = 224
 
 @dataclass(frozen=True)
 class Shape:
-    """The size of a network and of its images, which are ``side`` pixels wide and high: 32 or 224.
+    """The size of a network, and the width and height ``side`` of its images in pixels: 32 or 224.
 
-    Channels are the paper's divided by ``narrower``. With ``norm``, all layers but the last have batch
-    normalization, which ResNet-34 always has.
+    The paper's numbers of channels are divided by ``narrower``. With ``norm``, all layers but the last have
+    batch normalization, which ResNet-34 always has.
     """
 
     classes: int

@@ -13,7 +13,7 @@ DIGITS, CIFAR10, CIFAR100 = "digits", "cifar10", "cifar100"
 """Names of the image data sets."""
 MODELS = ("alexnet", "vgg", "resnet")
 NORMALISED = MappingProxyType({"alexnet-bn": "alexnet", "vgg-bn": "vgg"})
-"""The networks with batch normalization, which table I lacks, and their originals without it."""
+"""The networks with batch normalization, which table I lacks, and their originals without normalization."""
 NETWORKS = (*MODELS, *NORMALISED)
 STUCK = MappingProxyType(
     {
@@ -35,12 +35,12 @@ POLICIES = (FP32, BF16, "static:8", "static:16", "static:24", AWP, *DELTAS)
 TRAINS_AS = MappingProxyType({"delta": BF16, "delta:fp32": FP32})
 """The lossless policies, and the policies with the same bits on the device.
 
-Each pair shares a training run.
+The two policies of a pair share a training run.
 """
 AWP_FORMATS = MappingProxyType({f"awp:{bits}": bits for bits in STATIC})
 """The policies of AWP with all layers at fixed bits, including the norms.
 
-AWP's batch times are interpolated between them.
+AWP's batch times are interpolated between the times of these policies.
 """
 TIMED = (FP32, BF16, "static:8", "static:16", "static:24", *AWP_FORMATS, *DELTAS)
 
@@ -75,8 +75,8 @@ LINKS = ("x86", "power")
 LONGER, TRAINING, PACE, BATCH = "longer", "training", "pace", "batch"
 """The kinds of cells.
 
-They measure the accuracy of a longer training run, errors and bits of a training run, seconds of computation,
-and milliseconds of a batch.
+The kinds measure the accuracy of a longer training run, errors and bits of a training run, seconds of
+computation, and milliseconds of a batch.
 """
 LONGER_SEED, TIMES_LONGER = 0, 2
 """The seed of the longer float32 training runs, and their relative number of batches.

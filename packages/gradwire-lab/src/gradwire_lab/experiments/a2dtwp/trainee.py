@@ -50,8 +50,8 @@ class Learner:
 class Trainee:
     """A training run with one policy, on the links of some systems in turn.
 
-    Sending ``nbytes`` of weights takes the published time on the links; by default, these are all of the
-    run's weights. ``errors`` has pairs of a number of batches and the error after them.
+    Sending ``nbytes`` of weights takes the published time on the links; by default, ``nbytes`` is the size of
+    all the run's weights. ``errors`` has pairs of a number of batches and the error after these batches.
     """
 
     def __init__(
@@ -71,7 +71,7 @@ class Trainee:
         self._cycles: dict[str, list[dict[str, float]]] = {name: [] for name in systems}
 
     def begin(self, batch: Batch) -> None:
-        """Compute the first gradients, with which a cycle starts."""
+        """Compute the gradients with which the first cycle starts."""
         self._pass(batch, 0)
 
     def cycle(self, number: int, batch: Batch, compute_s: float) -> None:
@@ -96,7 +96,7 @@ class Trainee:
         self._cycles[system].append(spent)
 
     def evaluate(self, batches: int) -> float:
-        """Record the error of the device's weights after this many batches, and return it."""
+        """Record and return the error of the device's weights after this many batches."""
         self._device.pace(None, None)
         self._offload.eval()
         with torch.no_grad():
@@ -208,7 +208,7 @@ def policy_named(name: str, interval: int = 1, watched: int | None = None) -> Po
 
 
 class Rounded(Policy):
-    """A policy that sends every weight as bfloat16, rounded to nearest even, the usual method."""
+    """The usual policy, which sends every weight as bfloat16, rounded to nearest even."""
 
     def observe(self, norms: Sequence[float]) -> list[int]:
         """Return 16 bits for each layer."""

@@ -30,10 +30,10 @@ MOMENTUM, WEIGHT_DECAY = 0.9, 5e-4
 DECAY, DECAY_EPOCHS = 0.16, 30
 """The factor of the learning rate, applied every 30 epochs.
 
-Section IV-B says batches instead of epochs, but then the rate would be 1e-10 after 300 batches.
+Section IV-B says batches instead of epochs, but with batches, the rate would be 1e-10 after 300 batches.
 """
 EVALUATIONS = 14
-"""The number of evaluations of a training run: one per half epoch if it has seven epochs."""
+"""The number of evaluations of a training run: one per half epoch in a run of seven epochs."""
 VALIDATION = 1500
 """The number of validation images for the error."""
 
@@ -49,7 +49,7 @@ def train(options: A2dtwpOptions, model: str, policy: str, seed: int) -> dict[st
         warnings.simplefilter("always")
         norm = model in NORMALISED or model == "resnet"
         shape = Shape(images.classes, options.narrower, norm)
-        masters = build(name, shape, seed, he=not norm)  # the published weights make AlexNet diverge
+        masters = build(name, shape, seed, he=not norm)  # AlexNet diverges from the published initial weights
         optimizer = optimizer_of(masters, RATES[name])
         schedule = torch.optim.lr_scheduler.ExponentialLR(optimizer, DECAY ** (1 / (DECAY_EPOCHS * epoch)))
         chosen = policy_named(policy, interval=max(epoch // 2, 1), watched=epoch)
@@ -131,7 +131,7 @@ def time_batches(
 ) -> dict[str, Any]:
     """Return the figures of a policy's batches on each link.
 
-    VGG's computation and bytes determine the rates of the links.
+    The arguments ``compute_s`` and ``nbytes``, of VGG, determine the rates of the links.
     """
     return _cycles(options, model, policy, LINKS, compute_s, nbytes)
 

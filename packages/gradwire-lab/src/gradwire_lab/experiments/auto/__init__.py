@@ -2,8 +2,8 @@
 
 Six tasks are trained with several seeds. DDP and PyTorch's bf16 hook train over unlimited links, because
 their losses don't depend on the rate; all other methods train over slow links, where an automatic plan
-compresses as much as its contract allows. Fixed plans, each with a codec and an algorithm, show how fast the
-best choice would have been.
+compresses as much as the autotuner's contract allows. Fixed plans, each with a codec and an algorithm, show
+how fast the best choice would have been.
 """
 
 from __future__ import annotations

@@ -24,7 +24,7 @@ LEAST_HOSTS = 2
 def check_networks(networks: Iterable[tuple[int, str] | tuple[int, str, str]]) -> None:
     """Raise ``SpecError`` or ``JobError`` unless all networks are valid testbeds.
 
-    A network is a number of hosts and a rate, and may have a one-way delay.
+    A network is a number of hosts, a rate, and optionally a one-way delay.
     """
     for hosts, rate, *delay in networks:
         if hosts < LEAST_HOSTS:

@@ -19,7 +19,7 @@ if TYPE_CHECKING:  # torch's import takes seconds: only the hosts need it
     from gradwire_lab.experiments.hosts.ranks import Ranks
 
 SHORT_NBYTES = 1 << 20
-"""The largest message when a link is measured: at 200 Mbit/s, that takes 3 s; with 16 MB, 15 s."""
+"""The largest message when a link is measured: at 200 Mbit/s, the measurement takes 3 s; with 16 MB, 15 s."""
 FIRST_COUNT = 1 << 16
 """The number of values in the untimed first exchange: enough to connect, and few enough for slow links."""
 
@@ -100,7 +100,7 @@ def measure(
 
 
 def exchange_of(cell: Cell, link: Link | None) -> Callable[[torch.Tensor], object]:
-    """Return the exchange of a cell over a link. On a rank without a link, it does nothing."""
+    """Return the exchange of a cell over a link. On a rank without a link, the exchange does nothing."""
     from gradwire.codecs import parse
     from gradwire.exchange import Exchange
     from gradwire.plan import Plan
@@ -122,6 +122,6 @@ def exchange_of(cell: Cell, link: Link | None) -> Callable[[torch.Tensor], objec
 def line_of(row: Row) -> AlphaBetaGamma:
     """Return the link measured by a row's hosts, for closed forms.
 
-    Additions take no time there.
+    In the returned model, additions take no time.
     """
     return AlphaBetaGamma(row["line_latency_s"], 1 / row["line_nbytes_per_s"])

@@ -31,14 +31,14 @@ from gradwire_lab.experiments.experiment import Cell
 from gradwire_lab.experiments.hosts import MARK
 
 TIMEOUT_S = 300.0
-"""The longest wait for another rank, which may be measuring codecs or searching for a plan."""
+"""The longest wait for another rank; ranks may be measuring codecs or searching for a plan."""
 SETTLE_S = 0.02
 """The pause between two exchanges.
 
 A rate limiter regains its burst, as between training steps.
 """
 AGREEMENTS = 3
-"""The number of agreements before the first timed run, which measure how long one takes."""
+"""The number of agreements before the first timed run, to measure the time of an agreement."""
 MOST_STOLEN = 0.02
 """The largest share of the cores' time that a hypervisor may take during a timed exchange."""
 
@@ -66,9 +66,9 @@ def met_ranks() -> Iterator[Ranks]:
 class TimedExchanges(NamedTuple):
     """The times of repeated exchanges.
 
-    ``seconds`` has the times from the common start to the last rank's end, without disturbed repetitions. It
-    is the same on all ranks. ``processor_s`` is this rank's CPU time of every repetition, including disturbed
-    ones.
+    ``seconds`` has the times from the common start to the last rank's end, without disturbed repetitions.
+    ``seconds`` is the same on all ranks. ``processor_s`` is this rank's CPU time of every repetition,
+    including disturbed repetitions.
     """
 
     seconds: list[float]
@@ -106,7 +106,7 @@ class Ranks:
         line = self.line()
         ends = self.gather(end_cost(self.link, dist.barrier))
         table = {}
-        if self.rank < cores():  # one rank per core shares the memory, as in an exchange; others idle
+        if self.rank < cores():  # one rank per core shares the memory, as in an exchange; other ranks idle
             if samples is None:
                 samples = [gradient(1 << 20, seed) for seed in range(4)]
             rest_s = rest_between_segments(line, segment_nbytes)
@@ -164,7 +164,7 @@ class Ranks:
     ) -> TimedExchanges:
         """Time exchanges of a gradient of ``count`` values as ``repeat_s`` does. All ranks call this.
 
-        An untimed exchange of the first ``first_count`` values precedes them.
+        An untimed exchange of the first ``first_count`` values precedes the timed exchanges.
         """
         source, processor_s = self.gradient(count), list[float]()
         exchange(source[:first_count].clone())  # allocates the buffers
@@ -216,8 +216,8 @@ class Ranks:
     def _meet(self) -> float:
         """Wait for a common time and return it.
 
-        Barriers end milliseconds apart, but all ranks share a clock. Between distant hosts, the ranks need
-        longer than the pause to agree on a time, which must not be over by then.
+        Barriers end milliseconds apart, but all ranks share a clock. The common time must lie after the
+        agreement on it, which takes longer than the pause between distant hosts.
         """
         if self._agreement_s is None:
             dist.barrier()
@@ -228,7 +228,7 @@ class Ranks:
         return moment
 
     def _agree(self, value: float) -> tuple[float, float]:
-        """Return the largest value of all ranks, and the seconds that this took."""
+        """Return the largest value of all ranks, and the seconds of this agreement."""
         began = time.monotonic()
         found = torch.tensor([value], dtype=torch.float64)
         dist.all_reduce(found, dist.ReduceOp.MAX)

@@ -19,7 +19,7 @@ _order = lru_cache(maxsize=1)(shuffle)
 
 @lru_cache(maxsize=1)
 def dataset(name: str) -> Dataset:
-    """Return the images of a data set. The last used data set is cached. Raises ``DataError``."""
+    """Return the images of a data set. The last data set is cached. Raises ``DataError``."""
     return load(name, find(name))
 
 
@@ -27,7 +27,7 @@ def dataset(name: str) -> Dataset:
 def one_thread(seed: int | None = None) -> Iterator[None]:
     """Compute on one thread, with a fixed summation order and a separate random state.
 
-    The random state starts from ``seed`` if it is given.
+    The random state starts from ``seed``, if given.
     """
     before = torch.get_num_threads()
     torch.set_num_threads(1)
@@ -50,7 +50,7 @@ def part_of_step(count: int, seed: int, step: int, batch: int, worker: int, work
 
 
 def flat(tensors: Iterable[torch.Tensor], out: torch.Tensor | None = None) -> torch.Tensor:
-    """Return the tensors concatenated into a one-dimensional one, in ``out`` if it is given."""
+    """Return the tensors concatenated into a one-dimensional tensor, in ``out`` if given."""
     return torch.cat([each.flatten() for each in tensors], out=out)
 
 

@@ -62,7 +62,7 @@ AWP_MS = MappingProxyType(
 )
 """The milliseconds of a batch of VGG, by kernel.
 
-Forward and backward are convolutions together with all other layers.
+Forward and backward include convolutions and all other layers.
 """
 UNCHANGED = MappingProxyType(
     {
@@ -73,7 +73,7 @@ UNCHANGED = MappingProxyType(
 )
 """The kernels that AWP doesn't change.
 
-The spread of all their ratios in both tables bounds each ratio.
+The spread of the ratios of all these kernels in both tables bounds each ratio.
 """
 OVERHEAD = MappingProxyType({"x86": 0.0105 + 0.0660, "power": 0.0054 + 0.0682})
 """The share of a batch's time that norms, packing, and unpacking take (section V-G)."""
@@ -82,12 +82,12 @@ GAIN = MappingProxyType({"x86": 0.0618, "power": 0.1191})
 GAINS = MappingProxyType({"x86": (0.0415, 0.0840), "power": (0.0686, 0.1984)})
 """The mean shares of time saved, over the batch sizes.
 
-The smallest is ResNet's, and the largest is VGG's.
+The smallest share is ResNet's, and the largest share is VGG's.
 """
 ELAPSED = MappingProxyType({"alexnet": (0.990, 0.996), "vgg": (0.907, 0.936), "resnet": (0.765, 0.778)})
 """The time of the same epochs relative to float32, on x86.
 
-It is a range over the numbers of epochs.
+The range is over the numbers of epochs.
 """
 ERROR = 0.02
 """The largest excess of AWP's error over float32's: 1.93 % after two epochs, 0.71 % after eight."""
@@ -110,8 +110,8 @@ NO_ORACLE = "the oracle needs training runs with all static formats; --full has 
 GROUPS = MappingProxyType({"with BatchNorm": (*NORMALISED, "resnet"), "without BatchNorm": (SHOWN,)})
 """The groups of networks that are judged together.
 
-One has the three networks with batch normalization, which two of the paper's networks lack. The other is the
-network that learns without it.
+One group has the three networks with batch normalization, which two of the paper's networks lack. The other
+group is the network that learns without batch normalization.
 """
 LONGER = "float32 with another seed for twice as many batches, in this record"
 NEAREST = "the nearest neighbour's accuracy on these images; a longer training run has less"
@@ -158,7 +158,7 @@ class _Group:
         return all(self.found.trainings(model, policy) for model in self.networks for policy in policies)
 
     def trainings(self, *policies: str) -> list[Trainings]:
-        """Return each network's training runs with these policies, with the float32 runs as exact ones."""
+        """Return each network's training runs with these policies, with the float32 runs as exact runs."""
         return [_trainings(self.found, model, policy) for model in self.networks for policy in policies]
 
 
@@ -207,7 +207,7 @@ def _times(group: _Group, system: str) -> Iterator[Claim]:
 
 
 def _beyond(found: MeasuredPolicies, model: str, best: str | None, system: str) -> float | None:
-    """Return the share by which A2DTWP's time to the error exceeds that of the best static format."""
+    """Return the share by which A2DTWP's time to the error exceeds the time of the best static format."""
     saved = None if best is None else found.gain(model, AWP, best, system)
     return None if saved is None else -saved
 

@@ -71,7 +71,7 @@ def calibrated(place: str) -> Origin:
 
 
 def chosen(reason: str) -> Origin:
-    """Return the origin of a number that no paper and no measured figure determines."""
+    """Return the origin of a number that neither a paper nor a measured figure determines."""
     return Origin(OriginKind.CHOSEN, reason)
 
 
@@ -105,11 +105,11 @@ class Exhibit(Generic[Options]):
     experiment
         The experiment that measures or models the counterpart, and stores the rows in a record.
     quick, full
-        The experiment's options for a run of minutes and for one of hours.
+        The experiment's options for a run of minutes and for a run of hours.
     claims
         A function that returns the claims, computed from the rows alone.
     scaling
-        The difference of sizes here from the paper's, in words.
+        The differences between the sizes here and the paper's sizes, in words.
     seconds
         The approximate seconds of a run on two cores, with ``quick`` and with ``full``.
     origins
@@ -138,9 +138,9 @@ class Exhibit(Generic[Options]):
     def judge(self, rows: Sequence[Row]) -> list[Claim]:
         """Return the claims for all rows.
 
-        A figure that was fitted to a published figure isn't compared with it. A measured claim becomes
-        calibrated if a number of the exhibit was set from its figure or table. If all images were
-        scikit-learn's small digits, each claim's system is labelled with them.
+        A figure fitted to a published figure isn't compared with this published figure. A measured claim
+        becomes calibrated if a number of the exhibit was set from its figure or table. If all images were
+        scikit-learn's small digits, each claim's system names the digits.
         """
         fitted = [each.where for each in self.origins.values() if each.source is OriginKind.CALIBRATED]
         claims = [_unless_fitted(claim, fitted) for claim in self.claims(rows)]
@@ -148,7 +148,7 @@ class Exhibit(Generic[Options]):
         return [_on_digits(claim) if is_small else claim for claim in claims]
 
     def shortened(self, options: Mapping[str, Any]) -> dict[str, str]:
-        """Return the recorded options that differ from ``--full``, each with both values."""
+        """Return the recorded options that differ from ``--full``, each with the two values."""
         full = as_json(asdict(self.full))  # type: ignore[call-overload]
         return {
             name: f"{plain(options[name])} instead of {plain(value)}"
@@ -164,8 +164,8 @@ class Exhibit(Generic[Options]):
         """Raise ``JobError`` unless the rows of a finished record cover all cells of its options.
 
         Every text value of the cells must be present, and the number of distinct rows must be the number of
-        cells, which detects a missing seed. Images and fields that depend on them aren't compared, because a
-        record may be judged on a machine with other images.
+        cells, which detects a missing seed. Images and fields that depend on images aren't compared, because
+        a record may be judged on a machine with other images.
         """
         own = self._recorded_as(options)
         if own is None:
@@ -179,7 +179,7 @@ class Exhibit(Generic[Options]):
             )
 
     def _recorded_as(self, recorded: Mapping[str, Any]) -> Options | None:
-        """Return the options with which a record was made: ``--quick``, ``--full``, or None for others."""
+        """Return the options of a record: ``--quick``, ``--full``, or None for other options."""
         both = (self.quick, self.full)
         return next((own for own in both if as_json(asdict(own)) == recorded), None)  # type: ignore[call-overload]
 
@@ -199,7 +199,7 @@ def exhibit(
     origins: Origins = NO_ORIGINS,
     version: int = 1,
 ) -> Exhibit[Options]:
-    """Return an exhibit with an experiment of its own, whose table is the table of claims."""
+    """Return an exhibit with its own experiment, whose table is the table of claims."""
 
     def table(rows: Sequence[Row]) -> list[str | Table]:
         return [claims_table(claims(rows))]
@@ -263,7 +263,7 @@ def each(measure: Callable[[Options, Cell], Mapping[str, Any]]) -> Run[Options]:
 
 
 def row_of(rows: Sequence[Row], **names: object) -> Row:
-    """Return the first row with these names and values. Raises ``LookupError`` if there is none."""
+    """Return the first row with these names and values. Raises ``LookupError`` without such a row."""
     found = select(rows, **names)
     if not found:
         raise LookupError(f"expected a row with {in_words(names, ())}, got none")
@@ -330,7 +330,7 @@ def _row(measure: Measure[Options], options: Options, cells: Sequence[Cell]) -> 
 
 
 def _take_groups(context: RankContext[Row], work: _Work[Any]) -> None:
-    """Measure the groups that no other process has taken, until none is left."""
+    """Measure groups that no other process has taken, until no group is left."""
     import torch
 
     torch.set_num_threads(1)

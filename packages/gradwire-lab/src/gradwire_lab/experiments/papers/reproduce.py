@@ -31,8 +31,8 @@ class Judged:
     """An exhibit with its claims, or the reason why this machine couldn't run it.
 
     ``expected_s`` and ``measured_s`` are the expected and the actual seconds; None if an older record lacks
-    them. ``shortened`` has the options of a short run that differ from ``--full``, each with both values, and
-    ``lossy`` has the warnings logged during the measurement.
+    the seconds. ``shortened`` has the options of a short run that differ from ``--full``, each with the short
+    and the full value, and ``lossy`` has the warnings logged during the measurement.
     """
 
     exhibit: Exhibit[Any]
@@ -48,7 +48,7 @@ class Judged:
 def judge(exhibit: Exhibit[Any], fields: Mapping[str, Any], rows: Sequence[Row]) -> Judged:
     """Judge an exhibit from the rows and fields of its finished record.
 
-    A record whose options are neither ``--quick``'s nor ``--full``'s counts as not run, because its required
+    A record whose options equal neither ``--quick`` nor ``--full`` counts as not run, because the required
     rows are unknown.
 
     Raises ``JobError`` for a record without the rows for a comparison, and any error that the exhibit's
@@ -177,7 +177,7 @@ class _Clock:
         self._took_s, self._of_s, self._since = 0.0, 0.0, time.monotonic()
 
     def done(self, number: int) -> None:
-        """Update the pace after an exhibit, unless its record was already complete."""
+        """Update the pace after exhibit ``number``, unless its record was already complete."""
         took_s = time.monotonic() - self._since
         self._since += took_s
         if took_s > 0.05 * self._expected_s[number]:
@@ -307,7 +307,7 @@ def _lines(each: Judged) -> Iterator[tuple[str, ...]]:
 def title_in_words(each: Judged, claim: Claim) -> str:
     """Return a claim's title.
 
-    For a short run, it names the options that are too small for a final verdict.
+    For a short run, the title names the options that are too small for a final verdict.
     """
     return f"{claim.title} (short: {', '.join(each.shortened)})" if each.shortened else claim.title
 
@@ -318,7 +318,7 @@ def _order(line: Sequence[str]) -> int:
 
 
 def figures_in_words(claim: Claim) -> str:
-    """Return the mean, or the range of the figures if each of them must meet the rule."""
+    """Return the mean, or the range of the figures if each figure must meet the rule."""
     known = [each for each in claim.figures.values() if each is not None]
     if not claim.of_each or len(known) < 2 or len(known) < len(claim.figures):
         return shown(claim.mean, claim.unit)

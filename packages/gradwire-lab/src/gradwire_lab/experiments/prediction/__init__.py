@@ -3,7 +3,7 @@
 In every network (hosts, rate, and delay), the link, the hosts, and the codecs are measured first. Then each
 plan is timed, and its prediction is compared with the median time. Without a delay, a plan is one exchange;
 between distant hosts, it is a step with buckets in lanes. For every network and size, a plan is *chosen* by
-prediction alone, and its time is compared with that of the best measured plan.
+prediction alone, and its time is compared with the time of the best measured plan.
 """
 
 from __future__ import annotations
@@ -44,7 +44,7 @@ if TYPE_CHECKING:  # torch's import takes seconds: only the hosts need it
     from gradwire_lab.experiments.hosts.ranks import Ranks
 
 Network = tuple[int, str, str]
-"""The number of hosts, the rate of their links, and the one-way delay of every frame, empty for none."""
+"""The number of hosts, the rate of their links, and the one-way delay of every frame (empty: no delay)."""
 LEARNING_RATE = 1e-3
 """The learning rate of the weights in a sharded exchange."""
 SEGMENT_NBYTES = 1 << 20
@@ -96,7 +96,7 @@ def _network(text: str) -> Network:
 class PredictionOptions(CheckedOptions):
     """The options: networks, as numbers of hosts, rates, and one-way delays, and sizes of gradients.
 
-    In networks without a delay, every exchange has one bucket. In others, whole steps are measured.
+    In networks without a delay, every exchange has one bucket. In other networks, whole steps are measured.
     """
 
     networks: tuple[Network, ...] = option(
@@ -115,7 +115,7 @@ class PredictionOptions(CheckedOptions):
 
 
 def cells(options: PredictionOptions) -> list[Cell]:
-    """Return the exchanges of the networks without a delay, and the steps of the others.
+    """Return the exchanges of the networks without a delay, and the steps of the other networks.
 
     ``backend`` is used only with ``identity``.
     """

@@ -54,7 +54,7 @@ CHOICES = (
 
 
 def is_distant(row: Row) -> bool:
-    """Return whether a row is a step between distant hosts; older records have none."""
+    """Return whether a row is a step between distant hosts; older records have no such steps."""
     return "delay" in row
 
 
@@ -71,7 +71,7 @@ def table(rows: Sequence[Row]) -> list[str | Table]:
     """Return measurements and choices per network and size, and summaries.
 
     Choices are made under three lists of codecs. Steps between distant hosts follow all other rows, and have
-    a summary of their own.
+    their own summary.
     """
     near, distant = ([row for row in rows if is_distant(row) == wanted] for wanted in (False, True))
     found: list[str | Table] = []

@@ -26,7 +26,7 @@ CONSTANT, FIGURE, SCALING = "constant", "figure", "scaling"
 CALIBRATION = "calibration"
 """The first cell of the part ``step``.
 
-The model's parameters are calibrated on it.
+The model's parameters are calibrated on this cell.
 """
 NODES = (3, 4, 5, 6, 8, 12, 16, 24, 32)
 IDENTITY, BFP = "identity", "bfp:7x16"
@@ -46,8 +46,8 @@ class SmartNicOptions(CheckedOptions):
     """The options: parts to perform, sizes of simulated rings, and networks and perceptrons of the testbed.
 
     The model is calibrated on the first of ``hosts``, ``rates``, ``widths``, and ``batches``. The model
-    predicts the measurements that differ in one of these values, and those with other batches on the most
-    hosts.
+    predicts the measurements that differ in one of these values, and the measurements with other batches on
+    the most hosts.
     """
 
     parts: tuple[str, ...] = option(PARTS, "parts to run", known=PARTS)

@@ -1,7 +1,7 @@
 """The model's step time on a testbed, with parameters from one configuration alone.
 
 The equations are those of the paper's section IV.C, with ``T_AR = max(T_ring, T_add, T_mem)``. Hosts share
-one core for computing and one for the ring, each with an equal share.
+one core for computing and one core for the ring, each host with an equal share.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ from gradwire_lab.experiments.smart_nic.options import LAYERWISE, NAIVE
 CONFIGURATION = ("hosts", "rate", "layers", "width", "batch")
 """The fields of a configuration.
 
-A prediction must differ from its calibration in at least one of them.
+A prediction must differ from its calibration in at least one of these fields.
 """
 
 
@@ -34,7 +34,7 @@ A prediction must differ from its calibration in at least one of them.
 class Parameters:
     """The model's parameters from a calibration.
 
-    ``flops_per_s`` and ``update_s_per_parameter`` are P_Worker and T_U of a worker with a whole core,
+    ``flops_per_s`` and ``update_s_per_parameter`` are P_Worker and T_U of a worker with a whole core, and
     ``usable_share`` is alpha, the share of the link rate that the ring reaches. ``adds_per_s`` is P_FPGA of a
     NIC with a whole core, the rate at which a host's ring adds and moves values.
     """

@@ -32,9 +32,9 @@ from gradwire_lab.experiments.hosts.training import dataset
 from gradwire_lab.experiments.smart_nic.options import CALIBRATION, IDENTITY, LAYERWISE, NAIVE, OVERLAPPED
 from gradwire_lab.job.batches import learning_rate
 
-# The perceptron that hosts train: square layers whose passes can run separately. It is the paper's (section
-# III), with fewer and narrower layers. Images are projected to the layers' width, and the first ten outputs
-# are the classes.
+# The perceptron that hosts train: square layers whose passes can run separately. The paper's perceptron
+# (section III) has more and wider layers. Images are projected to the layers' width, and the first ten
+# outputs are the classes.
 
 RATE, MOMENTUM = 0.05, 0.9
 """The peak learning rate, which falls along a cosine, and SGD's momentum; the paper states neither."""
@@ -69,7 +69,7 @@ class Perceptron:
 
     ``seed`` determines the initial weights, which are identical on all hosts, and ``seed`` and ``rank``
     determine the batches. After ``steps``, the learning rate is zero. ``buckets`` are the gradients of each
-    layer, from the input up; an exchange replaces them with the average.
+    layer, from the input up; an exchange replaces the gradients with the average.
     """
 
     def __init__(
@@ -107,7 +107,7 @@ class Perceptron:
         self._delta /= self._batch
 
     def backward(self, layer: int) -> None:
-        """Compute a layer's gradients, in its bucket, and the gradient of the layer below's output."""
+        """Compute a layer's gradients in its bucket, and the gradient of the output of the layer below."""
         inputs, weights = self._inputs[layer], self.weights[layer]
         torch.mm(inputs.T, self._delta, out=self.buckets[layer].view_as(weights))
         if layer > 0:
@@ -139,7 +139,7 @@ SEGMENT_NBYTES = 1 << 18
 WARM_STEPS = 3
 """The number of first steps of a training run that aren't timed.
 
-They connect, and fill caches.
+The first steps connect, and fill caches.
 """
 REPEATS = 15
 """The number of repetitions of each measurement for the calibration."""

@@ -50,7 +50,7 @@ CONVENTIONAL = ((NAIVE, IDENTITY), (OVERLAPPED, IDENTITY))
 
 
 def error(row: Row, calibration: Row | None = None) -> float:
-    """Return the model's figure divided by the published, simulated, or measured one, minus 1."""
+    """Return the model's figure divided by the published, simulated, or measured figure, minus 1."""
     if row["part"] == RING:
         return float(row["model_cycles"] / row["cycles"] - 1)
     if calibration is not None:
@@ -141,7 +141,7 @@ class MeasuredSteps:
     rows: Sequence[Row]
 
     def s(self, method: str, codec: str, activity: str = "step") -> float | None:
-        """Return the mean seconds of a method's step, or of an activity in it, or None if not measured."""
+        """Return the mean seconds of a step or of an activity in the step, or None if not measured."""
         row = self._row(method, codec)
         return None if row is None else fmean(row[f"{activity}_s"])
 

@@ -28,7 +28,7 @@ STEPS, ADDING = 2 * (WORKERS - 1), WORKERS - 1
 WITHIN, EXACT = 0.15, 1e-6
 """The allowed deviation of a time from its formula, and the floating-point tolerance.
 
-The deviation is the same as for the study.
+The allowed deviation is the same as for the measurement study.
 """
 BUDGET_S = 20.0
 """The time in seconds for all exchanges of a cell; at least one runs."""

@@ -18,7 +18,7 @@ RATE = "40mbit"
 SIMILAR, WELL = 0.2, 1.35
 """The allowed difference between two schemes, and the largest growth of a scaling scheme.
 
-The growth is of the time when the number of nodes doubles.
+The growth is the time after a doubling of the number of nodes over the time before.
 """
 BUDGET_S = 30.0
 """The time in seconds for all exchanges of a cell; at least one runs."""
@@ -40,7 +40,7 @@ def cells(options: SmartNicFigure2bOptions) -> list[Cell]:
 
 
 def claims(rows: Sequence[Row]) -> list[Claim]:
-    """Compare the schemes with each other, and their times on the most nodes with those on half of them."""
+    """Compare the schemes with each other, and times on the most nodes with times on half as many nodes."""
     nodes = sorted({row["nodes"] for row in rows})
 
     def exchange_s(scheme: str, number: int) -> float:

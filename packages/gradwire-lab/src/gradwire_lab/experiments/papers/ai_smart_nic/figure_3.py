@@ -57,7 +57,7 @@ def published_order(layers: int) -> list[str]:
 def claims(rows: Sequence[Row]) -> list[Claim]:
     """Compare the order with the figure's, and exposed exchange time with one layer's exchange.
 
-    The latter is compared for a large batch. The order is determined by the program's calls, which no run can
+    The exposed time is compared for a large batch. The program's calls determine the order, which no run can
     change.
     """
     layered = select(rows, method=LAYERWISE)

@@ -39,7 +39,7 @@ WITHIN = 0.25
 """The allowed deviation from published counts, because the chip family and the tools differ."""
 LANES = 8
 TABLE = "published"
-"""The value of ``block`` for the table's own figures."""
+"""The value of ``block`` in the cell with the table's own figures."""
 ADDER, RING, COMPRESSOR, DECOMPRESSOR = "float-adder", "ring-engine", "bfp-compressor", "bfp-decompressor"
 CODECS = {RING: "identity", COMPRESSOR: "bfp:7x16", DECOMPRESSOR: "bfp:7x16", ADDER: None}
 KEPT = MappingProxyType(
@@ -66,7 +66,7 @@ NO_MEMORY = "the words of a block wait in registers here, and in memories in the
 
 @dataclass(frozen=True)
 class SmartNicTable1Options:
-    """The option to synthesize, which takes minutes, instead of using the stored resources."""
+    """The option to synthesize instead of using the stored resources; synthesis takes minutes."""
 
     synthesises: bool = False
 

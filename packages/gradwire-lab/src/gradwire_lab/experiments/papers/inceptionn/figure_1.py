@@ -74,7 +74,7 @@ def busiest_over_mean(algorithm: str, workers: int) -> float:
 def formula_s(organisation: str, workers: int, nbytes: float, link: AlphaBetaGamma) -> float:
     """Return the seconds of an exchange within a group and then between groups.
 
-    Source: the formulas of an aggregator and of a ring, one after the other.
+    Source: the sum of the formulas of an aggregator and of a ring.
     """
     groups, chunk = workers // GROUP, nbytes / GROUP
     if organisation == FLAT:

@@ -48,10 +48,10 @@ CODEC = "inceptionn:2^-10"
 class Organisation:
     """An organisation of workers: the collectives and codecs that a step's gradients pass.
 
-    ``exact`` is the organisation without the codec, the reference for accuracies. ``hosts`` are the workers,
-    and an aggregator on a separate host. ``up`` and ``down`` are the collectives of gradients and of an
-    aggregator's weights; without ``down``, only gradients are exchanged. ``codec`` encodes gradients on the
-    hosts, and ``nic`` in NICs between the hosts and their links.
+    ``exact`` is the organisation without the codec, the reference for accuracies. ``hosts`` counts the
+    workers, and an aggregator on a separate host. ``up`` and ``down`` are the collectives of gradients and of
+    an aggregator's weights; without ``down``, only gradients are exchanged. ``codec`` encodes gradients on
+    the hosts, and ``nic`` encodes them in NICs between the hosts and their links.
     """
 
     exact: str
@@ -89,7 +89,7 @@ The rate is set for the middle of this range.
 TOTAL_CUT, COMMUNICATION_CUT = (0.31, 0.52), (0.36, 0.58)
 """The published reductions in total and communication time of INC relative to WA, over four networks."""
 AGGREGATOR_CUT, FULL_CUT, RING_CUT = 0.308, (0.709, 0.807), 0.539
-"""The published reductions in communication time: WA+C and INC+C relative to WA, and INC+C to INC."""
+"""The published reductions in communication time: WA+C relative to WA, INC+C relative to WA and to INC."""
 SPEEDUP, LOST = (2.2, 3.1), 0.015
 """The published speed-up of INC+C over WA, and the loss of accuracy of INC+C after equal steps."""
 BEYOND, FASTER = 0.1, 1.1
@@ -140,7 +140,7 @@ def on_hosts(cell: Cell, rate: str) -> Cell:
 
 
 def find_rate(cell: Cell, report: Reporter) -> Mapping[str, Any]:
-    """Return the rate at which WA's measured communication share is in the middle of table II's.
+    """Return the rate at which WA's measured communication share is the middle of table II's shares.
 
     Communication time is nearly inverse to the rate, so the second attempt is close.
     """
@@ -157,7 +157,7 @@ def find_rate(cell: Cell, report: Reporter) -> Mapping[str, Any]:
 
 
 def aggregator_messages() -> int:
-    """Return the messages on the aggregator's link: the workers' gradients, and the tree's weights."""
+    """Return the number of messages on the aggregator's link, with the workers' gradients or the weights."""
     return WORKERS + int(math.log2(WORKERS)) + 1
 
 
@@ -172,7 +172,7 @@ def communicating_s(row: Row) -> float:
 
 
 class OrganisationRows:
-    """The training runs by name, as means of the seeds' median steps, or NaN if a run is missing."""
+    """The training runs by name. Step times are means of the seeds' median steps, or NaN without a run."""
 
     def __init__(self, rows: Sequence[Row]) -> None:
         self._rows = {name: select(rows, run=name) for name in WAYS}
@@ -210,7 +210,7 @@ def messages(run: str) -> float:
 
 
 def most_saved(run: str, other: str) -> float:
-    """Return the share of communication time that a run saves if that time is bytes divided by a rate."""
+    """Return the share of communication time that a run saves if the time is bytes divided by a rate."""
     return 1 - (1 - BEYOND) * messages(run) / messages(other)
 
 

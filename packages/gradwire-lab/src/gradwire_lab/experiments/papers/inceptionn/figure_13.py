@@ -23,7 +23,7 @@ MORE = 2
 EQUAL = 0.005
 """The difference up to which accuracies are equal: half a point.
 
-Training runs vary by as much.
+Accuracies of training runs vary by as much.
 """
 LOST = 0.015
 """The largest published loss of accuracy after equal epochs."""

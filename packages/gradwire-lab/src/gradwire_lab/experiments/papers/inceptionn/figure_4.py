@@ -19,10 +19,10 @@ PLACE = "figure 4"
 BITS = (16, 22, 24)
 EXACT, GRADIENTS, WEIGHTS = "exact", "g", "w"
 GENTLE, HARSH = 0.02, 0.10
-"""The largest loss of accuracy from truncating 16 bits of gradients, and the least from 24 bits of weights.
+"""The largest loss of accuracy with 16 truncated bits of gradients, the least loss with 24 of weights.
 
-Truncated weights must lose more accuracy than truncated gradients, by at least ``GENTLE``; less is no
-difference.
+Truncated weights must lose more accuracy than truncated gradients, by at least ``GENTLE``; a smaller
+difference counts as none.
 """
 
 

@@ -62,10 +62,10 @@ VECTORS = "kernels here encode and decode gigabytes per second on one core, with
 
 @dataclass(frozen=True)
 class InceptionnFigure7Options:
-    """The options: codecs, the training runs whose gradients they encode, and the repetitions of each codec.
+    """The options: codecs, the training runs that provide gradients, and the repetitions of each codec.
 
-    ``seeds`` and ``steps`` are for complete training runs of HDC, and ``first_steps`` for full-size AlexNet,
-    which 0 omits.
+    ``seeds`` and ``steps`` are for complete training runs of HDC, and ``first_steps`` is for full-size
+    AlexNet; 0 omits AlexNet.
     """
 
     codecs: tuple[str, ...]

@@ -25,7 +25,7 @@ MOMENTUM = 0.9
 MEAN, DEVIATION = (0.485, 0.456, 0.406), (0.229, 0.224, 0.225)
 """The moments of ImageNet's pixels from 0 to 1, by color.
 
-Caffe only subtracts the mean, of pixels up to 255.
+Caffe only subtracts the mean, from pixels up to 255.
 """
 
 
@@ -149,9 +149,9 @@ def train(
 
 
 def build(name: str) -> nn.Module:
-    """Return a network with the initialization of Caffe for AlexNet, and of torchvision for the others.
+    """Return a network with the initialization of Caffe for AlexNet, else with torchvision's.
 
-    Their training starts at table I's rates.
+    With these initializations, training starts at table I's rates.
     """
     from torch import nn
 
@@ -172,7 +172,7 @@ def build(name: str) -> nn.Module:
 
 
 def count(name: str) -> int:
-    """Return the number of weights and biases of a network, without allocating them."""
+    """Return the number of weights and biases of a network, without allocating memory for the network."""
     import torch
 
     with torch.device("meta"):

@@ -36,7 +36,7 @@ if TYPE_CHECKING:
     from gradwire_lab.experiments.hosts.ranks import Ranks
     from gradwire_lab.job.data import Dataset
 
-# The networks that INCEPTIONN's figures are trained on here: HDC in two depths, and a small CNN.
+# The networks that are trained for INCEPTIONN's figures here: HDC in two depths, and a small CNN.
 
 HIDDEN = 500
 HE, XAVIER, DEFAULT = "He", "Xavier", "torch's default"
@@ -69,7 +69,7 @@ NETWORKS = MappingProxyType(
 )
 """The networks by name.
 
-Table I states five layers, but a size of 2.5 MB, which three layers have.
+Table I states five layers, but also a size of 2.5 MB, which is the size of three layers.
 """
 
 

@@ -43,11 +43,11 @@ A wider interval makes the slope meaningless.
 ACCURACY_LOST = 0.005
 """The difference up to which accuracies are equal: half a point.
 
-Published are .4793, and .4797 with K = 2.
+The published accuracies are .4793 with K = 1, and .4797 with K = 2.
 """
 BATCH = 25
 RATE = 10.0
-"""The constant of the learning rate, which the bound leaves open.
+"""The constant of the learning rate, which the bound does not determine.
 
 Training learns too slowly with much smaller constants.
 """
@@ -96,7 +96,7 @@ def claims(rows: Sequence[Row]) -> list[Claim]:
         *rates(rows, "mean_loss", text, Published(PLACE, SLOPE), WIDEST, learned),
         Claim(
             "mean loss on digits over sqrt(K) times that with K = 1, at each length",
-            behind(rows, "mean_loss", sqrt),  # the bound is 8FL sqrt(K / T), whose 8FL K = 1 gives here
+            behind(rows, "mean_loss", sqrt),  # the bound is 8FL sqrt(K / T), and K = 1 gives 8FL here
             at_most(1.0),
             of_each=True,
             unit="",

@@ -93,7 +93,7 @@ def drawn(seed: int, rank: int) -> torch.Generator:
 
 
 def values(rows: Sequence[Row], what: str, pipeline: int, steps: int) -> list[float]:
-    """Return a figure of each seed."""
+    """Return the figure ``what`` of each seed's row."""
     return [row[what] for row in select(rows, pipeline=pipeline, steps=steps)]
 
 
@@ -141,9 +141,9 @@ def rates(
     """Yield, for each K, the claim that the slope is the published one within its 95 % interval.
 
     The interval is over the seeds. More variance doesn't make the claim easier: if half of an interval
-    exceeds ``widest``, the slope has no tolerance. A steeper slope doesn't help either, because short
-    training runs with large losses also produce one. The last claim states that no interval is wider than
-    that.
+    exceeds ``widest``, the slope has no tolerance. A slope steeper than published violates the claim, too,
+    because short training runs with large losses also produce a steep slope. The last claim states that no
+    half-interval exceeds ``widest``.
     """
     around: dict[str, float | None] = {}
     assert isinstance(published.value, float)

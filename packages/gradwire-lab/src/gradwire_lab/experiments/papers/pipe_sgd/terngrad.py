@@ -21,7 +21,7 @@ OVER_NONE, OVER_COMPRESSED = (1.6, 2.3), (25.6, 36.8)
 BEYOND = 0.1
 """The allowed deviation of an overhead from the published range.
 
-The ends of the range have two and three digits.
+The published ends of the range have two and three digits.
 """
 BUDGET_S = 10.0
 """The time in seconds for all exchanges of a cell; at least one runs."""

@@ -34,7 +34,7 @@ from gradwire_lab.parameter_server.ps_sync import Server, Worker
 SEGMENT_NBYTES = 1 << 24
 """The size of a segment, larger than a gradient.
 
-So an exchange isn't pipelined internally, as in equation 5.
+With one segment, as in equation 5, an exchange isn't pipelined internally.
 """
 SETTLED = 3
 """The number of steps before the first window, besides the steps that fill a pipeline."""

@@ -22,20 +22,20 @@ TRAINER = "gradwire_lab.experiments.papers.pipe_sgd.trainer"
 PLAIN, LINE, MODEL, TIME, TRAIN = "plain", "line", "model", "time", "train"
 """The kinds of cells.
 
-They are: steps alone; exchanges alone; alpha, beta, gamma, and S; timed steps; a training run.
+The kinds are: steps alone; exchanges alone; alpha, beta, gamma, and S; timed steps; a training run.
 """
 EXACT, TRUNCATED, QUANTIZED = "identity", "truncate:16", "quantize:8"
 UNLIMITED = "unlimited"
 IN_SEGMENTS = "K = 2 in segments"
 """The name of a pipeline whose segments leave during backward."""
 BUCKET_NBYTES = 1 << 16
-"""The size of its segments: the two largest weights of MNIST-MLP have a segment each."""
+"""The size of these segments: each of the two largest weights of MNIST-MLP fills a segment."""
 
 
 class TrainingMethod(NamedTuple):
-    """A training method: its codec, K, its correction, and whether it has a server instead of a ring.
+    """A training method: its codec, K, its correction, and whether a server replaces the ring.
 
-    ``bucket_nbytes`` is the plan's: with buckets, segments of a gradient leave during backward.
+    ``bucket_nbytes`` is the plan's bucket size: with buckets, segments of a gradient leave during backward.
     """
 
     codec: str = EXACT
@@ -93,11 +93,11 @@ def cells_on_lines(
 
 
 def on_hosts(task: str, workers: int) -> Run[DataclassInstance]:
-    """Return the run of an exhibit that trains one task on ``workers`` hosts, and one more for a server.
+    """Return the run of an exhibit that trains one task on ``workers`` hosts, plus a host for a server.
 
-    A cell with a ``ratio`` has a network in which a ring all-reduce should take this multiple of a step
-    without an exchange, according to its bytes alone. All other cells run first, on unlimited links, with the
-    plain step before the training runs.
+    A cell with a ``ratio`` has a network whose rate follows from bytes alone: a ring all-reduce should take
+    this multiple of the time of a step without an exchange. All other cells run first, on unlimited links,
+    with the plain step before the training runs.
     """
 
     def run(

@@ -33,7 +33,7 @@ VARIANCE = 0.01
 LATENCY_S, NBYTES_PER_S = 2.5e-6, 6e9
 """The latency and rate of the link that the paper measured."""
 SEGMENTED = ("star", "tree")
-"""The algorithms whose formulas reduce the whole bucket before it is broadcast."""
+"""The algorithms whose formulas reduce the whole bucket before the broadcast."""
 OVERLAPPED = "a bucket's first segments come down while others still go up, and the formula has no segments."
 
 

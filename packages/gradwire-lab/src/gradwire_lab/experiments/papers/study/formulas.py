@@ -12,7 +12,7 @@ from gradwire_lab.experiments.experiment import Cell, Reporter, Row, cells_of
 from gradwire_lab.experiments.hosts.exchanges import line_of, rate, time_exchanges
 from gradwire_lab.experiments.papers.exhibit import RUN_TIME, TWO_CORES, chosen, exhibit, origins
 
-# The formulas of all-reduces, compared with measured seconds: the algorithm's own, and the best of all.
+# The formulas of all-reduces, compared with measured seconds: the algorithm's formula, and the best formula.
 
 FORMULAS: Mapping[str, Callable[[int, float, AlphaBetaGamma], float]] = {
     "star": star_s,
@@ -64,7 +64,7 @@ PLACE = "equations 1 to 4"
 LARGE_NBYTES, SMALL_NBYTES = 2_000_000, 64
 """The sizes of a large and a small gradient.
 
-Bandwidth dominates the time of the large one, and latency that of the small one.
+Bandwidth dominates the time of the large gradient, and latency the time of the small gradient.
 """
 WITHIN = 0.15
 """The allowed deviation of a cell's median from its formula."""
@@ -138,9 +138,9 @@ def _latency(number: int, algorithm: str, rows: dict[int, Row | None]) -> Iterat
 
 
 def _processors(row: Row) -> Explanation:
-    """Return the bound for hosts that wait for cores.
+    """Return the bound on the time of hosts that wait for cores.
 
-    It is the formula's time plus the work divided by the number of cores.
+    The bound is the formula's time plus the work divided by the number of cores.
     """
     work_s, formula_s = row["processor_s"] / row["cores"], own_best_s(row)
     return Explanation(
