@@ -31,7 +31,7 @@ from gradwire_gateware.stream import (
     stream,
 )
 
-# The compressor: blocks wait for their largest exponent, and are rounded to it.
+# The compressor: a block waits for its largest exponent, to which its values are rounded.
 
 _PEAKS = 16
 """The depth of the memory of block exponents."""
@@ -91,7 +91,7 @@ class BfpCompressor(Circuit):
 def _quantise(
     m: Module, layout: BfpLayout, values: SyncFIFOBuffered, peaks: SyncFIFOBuffered, packer: Packer
 ) -> None:
-    """Round the words in ``values`` to their blocks' exponents in ``peaks``, and pack them."""
+    """Round the words in ``values`` to their blocks' exponents in ``peaks``, and pack the mantissas."""
     stage = Pipeline(m, packer.ready)
     bits = layout.mantissa_bits
     is_null = values.r_data[LANE_BITS * layout.lanes + 2]
@@ -111,7 +111,8 @@ def _quantise(
     rounded = [_rounded(stage, lane, peak, is_zero, bits) for lane in lanes]
     opens, closes, null = word[LANE_BITS * layout.lanes :]
     byte = Mux((peak < SMALLEST_EXPONENT) | null, 0, peak)  # a null word's mantissas are 0
-    # ``opens`` shifts all mantissas; it and its inverse are two registers, each for half of them.
+    # ``opens`` shifts all mantissas; the signal and its inverse are two registers, each for half of the
+    # mantissas.
     marks = Cat(byte, opens, closes, null, ~opens)
     marks, valid = stage.delay(marks, 3), stage.delay(valid, 3, resets=True)
     mantissas = Cat(rounded)
@@ -153,17 +154,17 @@ _COMING = 4
 
 
 class BfpCutter(Circuit):
-    """A source that outputs a payload's two current words, and the offset of the next mantissas in them.
+    """A source of a payload's two current words, and of the offset of the next mantissas in these words.
 
     The offset is ``place``. Words alternate between two memories in LUT RAM, because registers for two words
-    would be half of a decompressor's registers. More words may wait there, so that the room signal is a
-    register. One current word is in each memory. ``window`` has both words, followed by the first memory's
-    word again, so that ``place`` can start in either.
+    would be half of a decompressor's registers. More words may wait in the LUT RAM, so that the room signal
+    is a register. One current word is in each memory. ``window`` has both words, followed by the first
+    memory's word again, so that ``place`` can start in either current word.
 
     Offsets depend only on byte counts, never on data. So the next offset, and the bytes of each word beyond
-    it, are known one cycle ahead. An output is transferred in a cycle in which ``valid`` and ``ready`` are
-    high. ``opens`` marks that a block's exponent is at ``place``, and ``is_null`` marks that the packet has
-    no whole word.
+    this offset, are known one cycle ahead. An output is transferred in a cycle in which ``valid`` and
+    ``ready`` are high. ``opens`` marks that a block's exponent is at ``place``, and ``is_null`` marks that
+    the packet has no whole word.
     """
 
     def __init__(self, layout: BfpLayout, width: int) -> None:
@@ -190,7 +191,7 @@ class BfpCutter(Circuit):
         first_two = opening + (opening if layout.words == 1 else nbytes)
         index = Signal(range(max(2, layout.words)))
         closes = index == layout.words - 1
-        # The end offsets of the next word's mantissas and of the following ones, from the first current word.
+        # The end offsets of the next two words' mantissas, counted from the first current word.
         after, beyond = Signal(bits + 1, init=opening), Signal(bits + 2, init=first_two)
         step = Mux(index == (layout.words - 2) % layout.words, opening, nbytes)
         fits = Signal(init=first_two <= size)  # ``beyond`` in the first word
@@ -221,7 +222,7 @@ class BfpCutter(Circuit):
     def _words_at_hand(self, m: Module, move: _Move) -> tuple[_CutWord, _CutWord]:
         """Return the two current words.
 
-        The second one leaves together with the first.
+        The second word leaves together with the first word.
         """
         come, size = self.s_axis, self._size
         now, then = (_CutWord(name, size) for name in ("now", "then"))
@@ -265,8 +266,8 @@ class BfpCutter(Circuit):
     def _remember(self, m: Module, takes: Value, leaves: Value, clears: Value) -> None:
         """Write words to the memories, and read the current words.
 
-        The counters' low bit selects a memory. An arriving word is written in every cycle until it is
-        accepted, because acceptance is known late in a cycle, and its entry is free.
+        The counters' low bit selects a memory. An arriving word is written to a free entry in every cycle
+        until it is accepted, because acceptance is known late in a cycle.
         """
         come, width = self.s_axis, 8 * self._size
         depth = 1 + _COMING // 2
@@ -297,9 +298,9 @@ class _Move(NamedTuple):
     fires: Signal
     """The signal that the next mantissas are transferred."""
     last: Signal
-    """The signal that the next mantissas are the last ones of their packet."""
+    """The signal that the next mantissas are the last mantissas of their packet."""
     wraps: Value
-    """The signal that the next mantissas end in the second current word, or at the end of the first one."""
+    """The signal that the next mantissas end in the second current word, or exactly with the first."""
     step: Value
     """The number of bytes by which ``beyond`` advances."""
     first_two: int
@@ -309,8 +310,9 @@ class _Move(NamedTuple):
 class _CutWord:
     """A current word.
 
-    ``count`` is its number of bytes, and ``spare`` is the number of its bytes after ``beyond``. ``spare`` is
-    negative if a packet's last word ends before ``beyond``, so that its sign marks the packet's end.
+    ``count`` is the word's number of bytes, and ``spare`` is the number of its bytes after ``beyond``.
+    ``spare`` is negative if a packet's last word ends before ``beyond``, so that its sign marks the packet's
+    end.
     """
 
     def __init__(self, name: str, size: int) -> None:

@@ -1,4 +1,4 @@
-"""The blocks by name, and their construction, for which Amaranth is imported."""
+"""The blocks by name, and their construction. Only construction imports Amaranth."""
 
 from __future__ import annotations
 

@@ -45,9 +45,10 @@ information, synthesis adds a register and a multiplexer for each bit.
 _TRIGGER = re.compile(r"^( *)(reg (\\\$auto\$verilog_backend\S*) += 0;)$", re.MULTILINE)
 """The declaration of a constant that all combinational blocks of a module read.
 
-Yosys relies on its initialisation as an event at time 0. SystemVerilog initialises variables before any block
-waits, so the initialisation isn't an event there. A block whose inputs keep their initial values would never
-run, and a reset that is high from time 0 would load unknown bits into registers.
+Yosys relies on the constant's initialisation as an event at time 0. SystemVerilog initialises variables
+before any block waits, so in SystemVerilog, the initialisation isn't an event. A block whose inputs keep
+their initial values would never run, and a reset that is high from time 0 would load unknown bits into
+registers.
 """
 
 

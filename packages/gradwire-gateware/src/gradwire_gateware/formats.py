@@ -19,7 +19,7 @@ class BfpLayout(NamedTuple):
     nbytes: int
     """The number of bytes of the mantissas of one float32 word.
 
-    In a block's first word, they follow the block's exponent.
+    In a block's first word, the mantissas follow the block's exponent.
     """
 
     @classmethod
@@ -54,7 +54,7 @@ class Classes(NamedTuple):
     second: int
     """The smallest exponent encoded in 16 bits."""
     base: int
-    """The exponent relative to which the 8 bits are a fraction."""
+    """The exponent of the unit in which the 8 bits are a fraction."""
 
     @classmethod
     def of(cls, codec: Inceptionn) -> Classes:

@@ -61,8 +61,8 @@ class _Lanes(Circuit):
     def _packets(self, m: Module, moves: Value, ends: Value) -> tuple[Signal, Signal]:
         """Return the current lane on the wide side, one-hot, and the address of its wide word.
 
-        The lane after it is next when a packet ``ends``. The address is a register, so that no multiplexer
-        precedes the banks.
+        When a packet ``ends``, the next lane becomes the current lane. The address is a register, so that no
+        multiplexer precedes the banks.
         """
         here, place = Signal(self._lanes, init=1), Signal(self._row_bits + (self._lanes - 1).bit_length())
         rows, places = self._places("wide_row")
@@ -82,8 +82,8 @@ class Distributor(_Lanes):
     """A distributor of packets from a stream of ``lanes`` times ``width`` bits to narrow streams in turn.
 
     A packet enters the memory, which holds ``chunk_words`` narrow words per lane, at the wide stream's rate.
-    It leaves at the narrow stream's rate, while the other lanes receive their packets. A longer packet stalls
-    the wide stream.
+    The packet leaves at the narrow stream's rate, while the other lanes receive their packets. A longer
+    packet stalls the wide stream.
     """
 
     def __init__(self, width: int, *, lanes: int = 4, chunk_words: int = 512) -> None:
@@ -137,7 +137,7 @@ class Distributor(_Lanes):
                 m.d.sync += begun[lane].eq(begins[lane])
 
     def _give(self, m: Module, lane: int, piece: Value, begins: Value) -> Value:
-        """Write a lane's pieces to its queue, and return whether it has room for another wide word."""
+        """Write a lane's pieces to its queue, and return whether the queue has room for another wide word."""
         m.submodules[f"queue{lane}"] = queue = LutFIFO(width=len(piece) - 2, depth=self._waiting)
         comes, has_bytes, word = piece[0], piece[1], piece[2:]
         out, moves = self.lane[lane], Signal(name=f"moves{lane}")
@@ -181,7 +181,7 @@ class Collector(_Lanes):
         words, ends = [], Const(0, 1)
         gets = []
         for at in range(lanes):
-            bits = self._width + size + (at == lanes - 1)  # the last one ends packets
+            bits = self._width + size + (at == lanes - 1)  # the last bank's extra bit ends packets
             word = free.hold(self._in_turn(m, pieces, -1 - at))
             writes, write_at = free.hold(writes, resets=True), free.hold(write_at)
             put, get = self._bank(m, at, bits)
@@ -190,7 +190,7 @@ class Collector(_Lanes):
             gets.append(get)
             ends = word[-1]
 
-        # A wide word is complete with its last piece; then a queue records whether it ends a packet.
+        # A wide word is complete with its last piece; then a queue records whether the word ends a packet.
         queues, has_word, last = [], Signal(lanes), Signal(lanes)
         written = slot.rotate_right(lanes + 1)
         for lane in range(lanes):

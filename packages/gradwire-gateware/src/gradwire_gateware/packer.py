@@ -26,12 +26,12 @@ class Packer(Circuit):
     earlier counts; the second stage collects the bytes of a word. A group may complete several words, which
     leave one by one.
 
-    If all groups but a packet's last one are multiples of ``step`` bytes, a power of two, so are all offsets.
-    If ``step`` equals ``most``, ``ready`` stays high while the consumer's ``ready`` is high.
+    If all groups except a packet's last group are multiples of ``step`` bytes, a power of two, so are all
+    offsets. If ``step`` equals ``most``, ``ready`` stays high while the consumer's ``ready`` is high.
 
     With ``come_far``, for distant sources, an extra first stage registers groups and their offsets, so that
     the shifter is near the words. With ``are_wide``, for control signals of high fan-out, two stages shift a
-    group, by the low bits of its offset and then by the high ones, and control signals are duplicated
+    group, by the low bits of its offset and then by the high bits, and control signals are duplicated
     registers, each for half of the bits. The two options exclude each other. With ``masks``, which
     ``are_wide`` implies, registers of shifted groups have no reset, because the reset's wire would be too
     long in a large block.

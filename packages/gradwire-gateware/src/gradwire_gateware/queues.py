@@ -83,7 +83,7 @@ class Queue:
 
     While ``has`` is high, ``first`` is the first record, which leaves with ``takes``. ``first`` is a
     register, because control signals depend on it within the cycle. ``has_room`` is also a register, and is
-    high while fewer than ``filled`` records wait behind the first one.
+    high while fewer than ``filled`` records wait behind the first record.
     """
 
     def __init__(
@@ -112,8 +112,8 @@ class Queue:
 def taken_together(m: Module, plans: Queue, parts: Sequence[Queue], behind: Sequence[Queue]) -> Value:
     """Return the signal that takes a plan and, if it is ``wanted``, a record of each part.
 
-    This needs all records, and room in the queues ``behind``, where one more record may arrive before the
-    registered room signal is updated.
+    The signal needs all records, and room in the queues ``behind``. One more record may arrive in these
+    queues before the registered room signal is updated.
     """
     has_room = Signal(init=1)
     m.d.sync += has_room.eq(Cat(queue.has_room for queue in behind).all())
@@ -126,7 +126,7 @@ def taken_together(m: Module, plans: Queue, parts: Sequence[Queue], behind: Sequ
 
 
 def memory(m: Module, name: str, come: Any, depth: int, *, is_apart: bool = False) -> Any:
-    """Return the output stream of a memory for ``come``, which is behind a buffer, because block RAM is slow.
+    """Return the output stream of a memory for ``come``, through a buffer, because block RAM is slow.
 
     With ``is_apart``, for block RAMs that are distant from each other or from the producer, the status
     signals are registers.
@@ -141,9 +141,9 @@ def open_memory(
 ) -> tuple[Any, Signal]:
     """Return the output stream of a memory that never stalls ``come``, and the register ``has_room``.
 
-    The source must start no word without room; ``on_their_way`` words may still arrive. So no signal has to
-    stall all registers of a pipeline within a cycle. The output of block RAM is half a cycle late; with
-    ``is_far``, for memories of many blocks distant from the consumer, a register follows at once.
+    The source must start no word while ``has_room`` is low; ``on_their_way`` words may still arrive. So no
+    signal has to stall all registers of a pipeline within a cycle. The output of block RAM is half a cycle
+    late; with ``is_far``, for memories of many blocks distant from the consumer, a register follows directly.
     """
     fifo, leaving = _stored(m, name, come, depth + on_their_way, is_far=is_far)
     has_room = Signal(init=1, name=f"{name}_has_room")
@@ -156,8 +156,8 @@ def counted_memory(m: Module, name: str, come: Any, begins: Value, late: int = 0
     """Return the output stream of a memory in LUT RAM, and a register that allows one more word.
 
     A word's entry is reserved from the cycle of ``begins`` until one cycle after the word leaves. So the
-    stages from there to ``come``, up to nine, never stall, and run at full throughput. If ``begins`` is some
-    cycles ``late``, as many entries are kept free.
+    stages from ``begins`` to ``come``, up to nine, never stall, and run at full throughput. If ``begins`` is
+    some cycles ``late``, as many entries are kept free.
     """
     _, leaving = _stored(m, name, come, _SMALL)
     places = Signal(range(_SMALL + 1), init=_SMALL, name=f"{name}_places")
@@ -192,7 +192,7 @@ def _stored(
 def _registered(m: Module, name: str, come: Any) -> Any:
     """Return ``come`` behind a register that never stalls.
 
-    A following buffer must have room for its word.
+    A buffer after the register must have room for its word.
     """
     m.submodules[f"{name}_out"] = words = LutFIFO(width=len(flat(come)), depth=4)
     held = Signal(len(flat(come)), name=f"{name}_held", reset_less=True)
@@ -209,7 +209,7 @@ def _registered(m: Module, name: str, come: Any) -> Any:
 _AHEAD = 16
 """The number of entries of the LUT RAM.
 
-It is filled to one half, and the other half is for records in flight.
+One half is filled, and the other half is for records in flight.
 """
 
 
@@ -218,9 +218,10 @@ class RewindingQueue:
 
     While ``has`` is high, ``first`` is valid, and ``takes`` advances to the next record. A taken record keeps
     its entry until ``frees``, which frees the oldest record in each cycle. ``rewinds`` restarts reading at
-    the oldest record, a few cycles later. No record may be taken in that cycle, nor freed in it or the cycle
-    before. ``has_room`` is a register that is high while the memory has fewer than ``filled`` records; one
-    more may arrive. A few records are also in LUT RAM, so that ``takes`` doesn't have to stall the block RAM.
+    the oldest record, a few cycles later. In the cycle of ``rewinds``, no record may be taken or freed, and
+    in the cycle before, none may be freed. ``has_room`` is a register that is high while the memory has fewer
+    than ``filled`` records; one more record may arrive. A few records are also in LUT RAM, so that ``takes``
+    doesn't have to stall the block RAM.
     """
 
     def __init__(self, m: Module, name: str, layout: dict[str, int], depth: int, filled: int) -> None:

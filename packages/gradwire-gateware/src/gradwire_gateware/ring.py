@@ -52,10 +52,10 @@ class FloatAdder(Circuit):
 def float_sum(stage: Pipeline, a: Value, b: Value) -> Value:
     """Return the register of ``a + b``, rounded as on x86.
 
-    The sum of two NaNs is the first one, made quiet. The stages are: compare the operands and compute both
-    exponent differences; select one; shift the smaller operand; add; count leading zeros; shift the sum;
-    round; and insert non-finite results. A marker bit limits the sum's shift to its exponent, because it
-    counts as the sum's highest set bit.
+    The sum of two NaNs is the first NaN, made quiet. The stages are: compare the operands and compute both
+    exponent differences; select a difference; shift the smaller operand; add; count leading zeros; shift the
+    sum; round; and insert non-finite results. A marker bit, which counts as the sum's highest set bit, limits
+    the sum's shift to its exponent.
     """
     kinds = stage.hold(_kinds(a, b))
     swaps = stage.hold(b[:31] > a[:31])
@@ -71,7 +71,7 @@ def float_sum(stage: Pipeline, a: Value, b: Value) -> Value:
     power = stage.hold(_power(large))
     large, small = stage.hold(_significand(large)), stage.hold(_significand(small))
 
-    # Three bits remain below the result; the lowest one is the sticky bit.
+    # Three bits remain below the result; the lowest of these bits is the sticky bit.
     exact = Cat(Const(0, 31), small) >> distance
     small = stage.hold(Cat(exact[:29].any(), exact[29:55]))
     large, power, sign, differs = (stage.hold(each) for each in (large, power, sign, differs))
@@ -136,7 +136,7 @@ class RingEngine(Circuit):
     """A rank's engine, which all-reduces ``world`` chunks of ``chunk_words`` words in ``host_order``.
 
     The host's streams carry float32, one packet per chunk; the neighbours' streams carry payloads. Received
-    chunks are decompressed and added to local ones, and the sums are compressed and sent. The rank that
+    chunks are decompressed and added to local chunks, and the sums are compressed and sent. The rank that
     finishes a chunk decompresses and adopts the payload that it sends. The other ranks forward the payload
     unchanged, so that all ranks have the same bits. Each point on a packet's path counts packets, and
     ``Routes``, derived from the steps of ``collectives.ring``, selects the path, so that packets follow
@@ -145,8 +145,8 @@ class RingEngine(Circuit):
     The engine is free of deadlock: an arriving chunk always has room, encoded in one memory and summed in
     another. So no engine waits for its right neighbour to begin. For C words per chunk and N ranks, the
     results are complete after (2 N - 1) C cycles and a latency: N - 1 chunks arrive from the host before the
-    last one, whose sum is the first of N that go to the host. A separate decompressor handles the rank's own
-    sum, so that the other one processes a word from the left in every cycle.
+    last chunk, whose sum is the first of N sums that go to the host. A separate decompressor handles the
+    rank's own sum, so that the first decompressor processes a word from the left in every cycle.
     """
 
     def __init__(self, ring: Ring) -> None:
@@ -167,7 +167,7 @@ class RingEngine(Circuit):
         received = memory(m, "received", self.rx_axis, ring.payload_words, is_apart=is_large)
         wiring.connect(m, sender.m_axis, wiring.flipped(self.tx_axis))
 
-        # A consumer's tready doesn't depend on its own tvalid; two consumers wait for each other.
+        # A consumer's tready doesn't depend on its own tvalid; each of two consumers waits for the other.
         to_right = sender.s_axis
         forwards = _route(m, received, routes.received_is_forwarded)
         sends_forwarded = _route(m, to_right, routes.sent_is_forwarded)
@@ -234,7 +234,7 @@ class RingEngine(Circuit):
 
         The first local packet is encoded, and later packets are added to sums. Buffers separate adder,
         adopter, and host, which are far from each other on a chip. Words from the left wait for room at both
-        the adder and the host, because registers then signal it.
+        the adder and the host, because registers then signal the room.
         """
         routes = self._ring.routes
         local, added, sums = self.s_axis, adder.s_axis, adder.m_axis
@@ -274,8 +274,8 @@ class WordAdder(Circuit):
     """An adder of ``b`` to the words of a stream, lane by lane.
 
     Up to ``depth`` sums wait in a memory. The adders run in every cycle, so that no signal has to stall all
-    their registers at once. A word is accepted only if the memory has room for its sum, which is reserved
-    until the sum leaves. In a large block (``is_large``), the memory uses ``is_apart``.
+    their registers in one cycle. A word is accepted only if the memory has room for its sum, which is
+    reserved until the sum leaves. In a large block (``is_large``), the memory uses ``is_apart``.
     """
 
     def __init__(self, width: int, depth: int, *, is_large: bool = False) -> None:

@@ -13,7 +13,7 @@ from gradwire_gateware.formats import BfpLayout
 _SLACK_WORDS = 4
 """The number of extra words of a memory beyond the largest payload.
 
-They are needed because packets don't share their last words.
+The extra words are needed because packets don't share their last words.
 """
 
 

@@ -69,9 +69,9 @@ def cut(m: Module, come: Any, is_known: Value, sections: Sequence[tuple[Value, i
     """Split a packet into sections, and return their streams.
 
     A section has a size, a largest size, and the number of words of its memory. A packet's words wait until
-    ``is_known`` is high, and the sizes are read with them. No word enters while a memory has no room. After a
-    packet's last word, one cycle has no word, because the remainder of a section may have to be output. So
-    only registers decide whether a word enters, wherever the sections are on the chip.
+    ``is_known`` is high, and the sizes are read with the words. No word enters while a memory has no room.
+    After a packet's last word, one cycle has no word, because the remainder of a section may have to be
+    output. So only registers decide whether a word enters, wherever the sections are on the chip.
     """
     skip: Value = Const(0)
     most_skipped = 0

@@ -2,7 +2,7 @@
 
 A word is ``width`` bits; byte 0 is in bits 7..0. A word is transferred in a cycle in which ``tvalid`` and
 ``tready`` are both high. Once ``tvalid`` is high, the word stays until it is transferred. ``tlast`` marks the
-last word of a packet. Only that word may be partial, and then its kept bytes are the lowest ones. An empty
+last word of a packet. Only that word may be partial, and then its kept bytes are the lowest bytes. An empty
 packet is one last word without kept bytes.
 """
 
@@ -43,9 +43,9 @@ Fewer words use the same area.
 class LutFIFO(SyncFIFO):
     """A ``SyncFIFO`` that writes unconditionally, because a wide LUT RAM is spread over the chip.
 
-    A valid word with room advances only the write address, which is near its producer. Until then, the next
-    entry is written in every cycle. That entry is free as long as the memory has more entries than ``depth``,
-    that is, unless ``depth`` is a power of two of 16 or more.
+    A valid word with room advances only the write address, which is near its producer. Until a word is
+    accepted, the next entry is written in every cycle. That entry is free as long as the memory has more
+    entries than ``depth``, that is, unless ``depth`` is a power of two of 16 or more.
     """
 
     def elaborate(self, platform: object) -> Module:  # noqa: ARG002 - Amaranth's interface
@@ -94,12 +94,12 @@ class AxiStream(wiring.Signature):
 
 
 def block_ports(width: int) -> dict[str, Any]:
-    """Return the ports of a block that reads one stream and writes another one."""
+    """Return the ports of a block that reads one stream and writes another stream."""
     return {"s_axis": In(AxiStream(width)), "m_axis": Out(AxiStream(width))}
 
 
 class Pipeline:
-    """A factory of a module's registers that all load in the cycles in which ``enable`` is high."""
+    """A factory of registers that all load in the cycles in which ``enable`` is high."""
 
     def __init__(self, m: Module, enable: Value) -> None:
         self._m = m
@@ -132,7 +132,7 @@ class Pipeline:
 class SkidBuffer(Circuit):
     """A two-word buffer that cuts the combinational paths of ``tready`` and data at full throughput.
 
-    It uses LUT RAM, which needs a third of the area of registers.
+    The buffer uses LUT RAM, which needs a third of the area of registers.
     """
 
     def __init__(self, width: int) -> None:
@@ -204,8 +204,9 @@ def registered(m: Module, come: Any, go: Any, may_go: Value | int = 1) -> None:
 def kept_word(m: Module, valid: Value, word: Value, ready: Value) -> tuple[Value, Value, Value]:
     """Return whether a word is available, the word, and whether the next word may arrive.
 
-    Use it if ``ready`` is known late in a cycle, because only one register depends on it. A word is available
-    in the cycle in which it arrives. If it can't leave, it is stored, and leaves before the next one.
+    Use the function if ``ready`` is known late in a cycle, because only one register depends on ``ready``. A
+    word is available in the cycle in which it arrives. A word that can't leave is stored, and leaves before
+    the next word.
     """
     kept, is_kept, is_here = Signal(len(word), reset_less=True), Signal(), Signal()
     with m.If(~is_kept):
@@ -282,7 +283,7 @@ def sum_of(values: Sequence[Value]) -> Value:
 def leading_zeros(value: Value) -> Value:
     """Return the number of zeros above the highest set bit of 2^k bits.
 
-    It is 2^k - 1 if all bits are 0.
+    The number is 2^k - 1 if all bits are 0.
     """
     return _zeros_and_emptiness(value)[0]
 

@@ -24,7 +24,7 @@ from gradwire.version import how_to_install, installed
 from gradwire_gateware.blocks import BLOCKS
 from gradwire_gateware.export import export
 
-# The synthesis programs, as WebAssembly, and so the same on every machine.
+# The synthesis programs, as WebAssembly, and therefore the same on every machine.
 
 _LIMIT_S = 3600
 """The timeout of a program in seconds.

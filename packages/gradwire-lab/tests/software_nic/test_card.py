@@ -304,7 +304,7 @@ def test_interfaces_that_do_not_fit_are_refused(call: Call) -> None:
     same, missing, kind, mtu = call(_refusals)
     assert same == "expected two different interfaces, got 'host' for both; change one"
     assert missing.startswith("expected one of the interfaces lo, ")
-    assert kind == "expected an Ethernet interface, got 'lo'; pass another one"
+    assert kind == "expected an Ethernet interface, got 'lo'; pass another interface"
     assert mtu.startswith("expected two interfaces of the same MTU, got 1500 for 'host' and 9000 for 'wide'")
 
 

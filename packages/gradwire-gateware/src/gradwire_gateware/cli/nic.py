@@ -168,8 +168,8 @@ _ENDS = (signal.SIGTERM, signal.SIGINT, signal.SIGHUP)
 def serve(start: Callable[[], Nic], tell: Callable[[Counts], None], ready: int | None = None) -> None:
     """Run a NIC until SIGTERM, SIGINT, or SIGHUP. Then stop it and pass its counters to ``tell``.
 
-    On SIGUSR1, pass the counters so far to ``tell``. The signals stay blocked in this thread and in the NIC's
-    threads.
+    On SIGUSR1, pass the current counters to ``tell``. The signals stay blocked in this thread and in the
+    NIC's threads.
 
     Parameters
     ----------

@@ -1,4 +1,4 @@
-"""The compressor and the decompressor of ``errbound``, in which data wait for tags."""
+"""The compressor and the decompressor of ``errbound``. In both, the data of a chunk wait for its tags."""
 
 from __future__ import annotations
 
@@ -42,9 +42,9 @@ class ErrBoundCompressor(Circuit):
 
     A packet longer than a chunk gives several payloads. The stages are: the shift distance; the value in
     steps; rounding; the size class; and three or four stages that join the lanes. Tags and data are packed
-    separately. They wait in memories for two chunks of ``chunk_words`` words, so that one chunk enters while
-    the previous one leaves, its tags first. With relative bounds, words first wait for their block's bound,
-    and the bounds leave before the tags.
+    separately. Tags and data wait in memories for two chunks of ``chunk_words`` words, so that one chunk
+    enters while the previous chunk leaves, tags first. With relative bounds, words first wait for their
+    block's bound, and the bounds leave before the tags.
     """
 
     def __init__(self, codec: ErrBound, width: int = 256, *, chunk_words: int = 512) -> None:
@@ -114,8 +114,8 @@ def _steps_of(stage: Pipeline, bound: Value) -> Steps:
 def _coded(stage: Pipeline, steps: Steps, x: Value) -> tuple[Value, Value]:
     """Return the registers of a float32's tag and encoded bits, four stages later.
 
-    A value of exponent ``E + 1``, where E is the bound's exponent, is at least one step. It is shifted so
-    that 15 bits are whole steps; values below half a step become 0.
+    A value of exponent ``E + 1``, where E is the bound's exponent, is at least one step. The value is shifted
+    so that 15 bits are whole steps; values below half a step become 0.
     """
     exponent = x[23:31]
     above = exponent - (steps.exponent + 1)  # the position of the highest bit among whole steps
@@ -221,7 +221,7 @@ class ErrBoundDecompressor(Circuit):
         return stream.tdata.word_select(index, 8), stream.tvalid
 
     def _lengths(self, m: Module, *sections: Any) -> Queue:
-        """Read the tags of one word of float32 at a time, and sum its sizes.
+        """Read the tags of one word of float32 at a time, and sum the sizes of the word's values.
 
         These stages never stall.
         """
@@ -266,7 +266,8 @@ class ErrBoundDecompressor(Circuit):
         leaving, has_room = counted_memory(m, "leaving", rebuilt, fires)
         known, takes = Signal(), Signal()
 
-        # The start and end offsets of its data in the current data word; the end is known one cycle ahead.
+        # The start and end offsets of the word's data in the current data word; the end is known one cycle
+        # ahead.
         fetch, following = Pipeline(m, takes), lengths.first
         last = fetch.hold(following.last)
         place, end, crosses = Signal(range(size)), Signal(range(2 * size)), Signal()
@@ -324,7 +325,7 @@ class ErrBoundDecompressor(Circuit):
 
 
 def _decoded(stage: Pipeline, bound: Value, tag: Value, piece: Value) -> Value:
-    """Return the register of a float32, three stages after its tag and bytes, and one after its bound."""
+    """Return the register of a float32, three stages after its tag and bytes, one stage after its bound."""
     code = Mux(tag == 2, piece[:16], Cat(piece[:8], piece[7].replicate(8)))
     sign = stage.hold(code[15])
     magnitude = stage.hold(Mux(code[15], -code, code)[:16])

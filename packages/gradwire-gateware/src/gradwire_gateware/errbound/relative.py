@@ -1,4 +1,4 @@
-"""The queue before a compressor with relative bounds: words wait until their block's bound is known."""
+"""The queue before a compressor with relative bounds: words wait until the bound of their block is known."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ from gradwire_gateware.stream import LutFIFO, Pipeline, count_kept, leading_zero
 # Integer bounds of the CPU's sum of a block's squares, independent of the order of additions.
 #
 # Only a significand's highest 18 bits are squared. Squares and their sum are truncated at a bit determined by
-# the largest exponent so far, in steps of eight exponents. So integers are added, and their sum has few
+# the largest exponent so far, in steps of eight exponents. So only integers are added, and their sum has few
 # possible shifts. If no bit is lost, both bounds equal the CPU's sum, which is then exact as well, because it
 # has at most 53 bits.
 
@@ -56,7 +56,7 @@ class _Lane(NamedTuple):
     significand: Value
     """The highest bits of the significand, including the hidden bit.
 
-    It is 0 if the float is subnormal or not finite.
+    The bits are 0 if the float is subnormal or not finite.
     """
     exponent: Value
     is_inexact: Value
@@ -146,7 +146,7 @@ def _term(stage: Pipeline, part: _Lane, base: Value) -> tuple[Value, Value]:
 
 
 class _Sum(NamedTuple):
-    """The registers of a block's sum, all but the first two of which are stable for at least two cycles."""
+    """The registers of a block's sum. All except the first two are stable for at least two cycles."""
 
     total: Value
     is_inexact: Value
@@ -156,7 +156,7 @@ class _Sum(NamedTuple):
 
     @classmethod
     def of(cls, m: Module, word: Value, lost: Value, rise: Value, base: Value, marks: _Marks) -> _Sum:
-        """Return the sum of words in units of ``base``. ``rise`` is its increase since the previous word."""
+        """Return the sum of words in units of ``base``, which the latest word has increased by ``rise``."""
         total, is_inexact, ended = Signal(_SUM_BITS), Signal(), Signal()
         steps = range(0, _SUM_BITS, _STEP_BITS)
         falls = Cat(total[at : at + _STEP_BITS].any() & (rise > index) for index, at in enumerate(steps))
@@ -179,10 +179,10 @@ class _Sum(NamedTuple):
 def _limits(stage: Pipeline, of: _Sum) -> tuple[Value, Double, Value]:
     """Return the valid signal, bounds, and number of finite values, as ``bracketed`` does.
 
-    The CPU's sum of N squares is below the exact sum by a relative 2^-40 at most. It exceeds the truncated
-    sum by at most a relative 2^-16 and 2^-40, and 2 N units, because each term and each shift loses less than
-    one unit. So the lower bound is a relative 2^-32 and one unit below the truncated sum. The upper bound is
-    a relative 2^-15 and 4 N units above it.
+    The CPU's sum of N squares is below the exact sum by a relative 2^-40 at most. The CPU's sum exceeds the
+    truncated sum by at most a relative 2^-16 and 2^-40, and 2 N units, because each term and each shift loses
+    less than one unit. So the lower bound is a relative 2^-32 and one unit below the truncated sum. The upper
+    bound is a relative 2^-15 and 4 N units above the truncated sum.
     """
     total, bits = of.total, _SUM_BITS + 1
     less = Mux(of.is_inexact, ~Cat(total[32:], Const(0, bits - len(total[32:]))), 0)  # ~x is -x - 1
@@ -280,7 +280,7 @@ def waiting(m: Module, codec: ErrBound, come: Any, may_leave: Value, takes: Valu
 
 
 def kept_lanes(m: Module, come: Any) -> tuple[Signal, Signal]:
-    """Return the mask of a word's kept float32, and the word with all others set to 0."""
+    """Return the mask of a word's kept float32, and the word with all other float32 set to 0."""
     keep, kept = Signal(len(come.tdata) // LANE_BITS), Signal.like(come.tdata)
     m.d.comb += keep.eq(come.tkeep[:: LANE_BITS // 8])
     m.d.comb += kept.eq(come.tdata & Cat(bit.replicate(LANE_BITS) for bit in keep))

@@ -22,9 +22,9 @@ from gradwire_gateware.stream import Pipeline, leading_zeros
 # The sum of a block's squares in double precision, bit-identical to the CPU's: sixteen partial sums, which
 # are then added pairwise.
 #
-# One adder processes one value per cycle. It returns to a partial sum every sixteen cycles, so an addition
-# may have as many stages. All terms are positive, so no search for the highest bit is needed. A sum is a
-# significand of 53 bits, 0 or with its highest bit set, times 2^(exponent - ``BIAS``).
+# One adder processes one value per cycle. The adder returns to a partial sum every sixteen cycles, so an
+# addition may have sixteen stages. All terms are positive, so no search for the highest bit is needed. A sum
+# is a significand of 53 bits, 0 or with its highest bit set, times 2^(exponent - ``BIAS``).
 
 SIGNIFICAND_BITS = 53
 EXPONENT_BITS = 10
@@ -96,8 +96,8 @@ def distance(a: Value, b: Value) -> Value:
 def added(stage: Pipeline, a: Double, b: Double) -> Value:
     """Return the bits of a sum, rounded to nearest even, ``_ADDED`` stages later.
 
-    Stages: the operands; their exponent difference; the larger operand; two for the shift of the smaller one;
-    and the sum and its successor, so that rounding is a selection.
+    Stages: the operands; their exponent difference; the larger operand; two stages for the shift of the
+    smaller operand; and the sum and its successor, so that rounding is a selection.
     """
     a, b = (Double.of(stage.hold(Cat(*each))) for each in (a, b))
     swaps_and_gap = stage.hold(distance(a.exponent, b.exponent))
@@ -132,7 +132,7 @@ def summed(m: Module, word: Value, is_last: Value, begins: Value) -> tuple[Value
     4 cycles after the previous one was consumed. The block ends with the word marked ``is_last``.
 
     A pass has one cycle per partial sum. After the passes over values, four passes add partial sums pairwise,
-    with an idle pass between them, in which additions complete.
+    with an idle pass between two such passes, in which additions complete.
     """
     stage, lanes = Pipeline(m, Const(1)), len(word) // LANE_BITS
     works, index, turn = Signal(), Signal(range(SUMS)), Signal(range(_LAST_ROUND + 1))

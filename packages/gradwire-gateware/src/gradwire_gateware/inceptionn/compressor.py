@@ -61,7 +61,7 @@ class InceptionnCompressor(Circuit):
 
 
 def _code(m: Module, classes: Classes, x: Value, is_kept: Value) -> Piece:
-    """Return a float32's tag and its 0, 8, 16, or 32 bits, or the encoding of 0 if the float isn't kept."""
+    """Return a float32's tag and its 0, 8, 16, or 32 bits, or the encoding of 0 if ``is_kept`` is low."""
     exponent = x[23:31]
     tag, bits = Signal(2), Signal(LANE_BITS)
     is_two = Signal()

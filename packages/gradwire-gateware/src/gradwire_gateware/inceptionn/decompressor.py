@@ -30,8 +30,8 @@ from gradwire_gateware.stream import (
 # The offsets of the groups in an ``inceptionn`` payload, for one word of float32 per cycle.
 #
 # A group's first two bytes determine its length, so its offset depends on all earlier groups. For every byte
-# of a word, the finder computes in advance the ends of groups that would begin there; only a lookup of one of
-# these offsets remains for one cycle.
+# of a word, the finder computes in advance the end of a group that would begin at this byte. So only a lookup
+# of one of these ends must fit in one cycle.
 
 _SIZES = (0, 1, 2, 4)
 SIZES_OF_TWO = Const(sum((_SIZES[tags & 3] + _SIZES[tags >> 2]) << (4 * tags) for tags in range(16)), 4 * 16)
@@ -42,8 +42,8 @@ _LENGTH_BITS = GROUP_NBYTES.bit_length()
 class _Place:
     """A pipeline position of a word before it becomes the current word.
 
-    The registers of ``stage`` load in a cycle in which the word in it ``goes``, and the current word
-    ``is_idle`` or ``is_done``, the latest signal. The data registers of ``follow`` load one cycle later.
+    The registers of ``stage`` load in a cycle in which the word in this position ``goes``, and the current
+    word ``is_idle`` or ``is_done``, the latest signal. The data registers of ``follow`` load one cycle later.
     """
 
     def __init__(self, m: Module, is_idle: Value, is_done: Value) -> None:
@@ -67,7 +67,7 @@ class _PlacedWord(NamedTuple):
     data: Value
 
     def moved(self, goes: Value, to: _Place) -> _PlacedWord:
-        """Return the registers of the next position, which are empty if the word doesn't move there."""
+        """Return the registers of the next position, which is empty if the word doesn't move."""
         hold = to.stage.hold
         return _PlacedWord(
             hold(self.valid & goes, resets=True),
@@ -115,7 +115,7 @@ class GroupFinder(Circuit):
         )
 
     def _describe(self, m: Module) -> None:
-        """Describe the circuit: the words in the pipeline, and the offset in the current one."""
+        """Describe the circuit: the words in the pipeline, and the offset in the current word."""
         come, size, places = self.s_axis, self._size, self._place_bits
         is_idle, is_done, consume, moves = Signal(), Signal(), Signal(), Signal()
         take, free = Pipeline(m, come.tready), Pipeline(m, Const(1))
@@ -284,7 +284,7 @@ class InceptionnDecompressor(Circuit):
         m.d.comb += finder.ready.eq(has_room)
 
         bits, size = len(finder.starts) // groups, len(out.tkeep)
-        # The first group begins in the current word, and each following one at most a group's length later.
+        # The first group begins in the current word, and each following group at most a group's length later.
         reach = [(size - 1 + group * GROUP_NBYTES).bit_length() for group in range(groups)]
         starts = [finder.starts.word_select(group, bits)[:most] for group, most in enumerate(reach)]
         fine = [stage.hold(start[:2]) for start in starts]
@@ -340,11 +340,11 @@ def halved(stage: Pipeline, pieces: Sequence[Value], sizes: Sequence[Value]) -> 
 def split(
     stage: Pipeline, pieces: list[Value], tags: list[Value], sizes: list[Value]
 ) -> tuple[list[Value], list[Value]]:
-    """Halve pieces, one stage each, until there is one piece per lane, and return the pieces and their tags.
+    """Halve pieces in one stage after another down to one piece per lane; return the pieces and their tags.
 
-    ``sizes`` are the ``lower_sizes`` of the first stage, and each stage sums the sizes of the next one. The
-    size of a single lane isn't a sum. A shift by it is smaller if it is computed from the tag, which has four
-    values.
+    ``sizes`` are the ``lower_sizes`` of the first stage, and each stage sums the sizes of the next stage. The
+    size of a single lane isn't a sum. The shift by this size is a smaller circuit if computed from the tag,
+    which has four values.
     """
     while len(pieces) < len(tags):
         pieces = halved(stage, pieces, sizes)

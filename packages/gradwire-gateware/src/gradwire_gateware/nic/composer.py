@@ -37,18 +37,19 @@ ORDER = {
     "checksum": 16,  # of the IP header
     "extra": 8 * EXTRA_NBYTES,  # bytes after the headers
     "extra_count": 4,
-    "size": 16,  # bytes of the payload after them
+    "size": 16,  # bytes of the payload after the extra bytes
     "tail": 24,  # bytes after the payload
     "tail_count": 2,
 }
 
 
 class Composer(Circuit):
-    """A composer of a queued frame and its payload into one frame, as ``order`` says while ``told`` is high.
+    """A composer of a queued frame and its payload into one frame, as ``order`` says.
 
-    ``takes`` marks the cycle in which an order is complete. A composed frame has the headers, the extra
-    bytes, the payload, and the tail, each in groups for the ``Packer``. Meanwhile, unused parts of the frame
-    or the payload are drained from their memory. The next frame that needs this memory waits.
+    ``order`` is read while ``told`` is high, and ``takes`` marks the cycle in which an order is complete. A
+    composed frame has the headers, the extra bytes, the payload, and the tail, each in groups for the
+    ``Packer``. Meanwhile, unused parts of the frame or the payload are drained from their memory, and the
+    next frame that needs this memory waits.
     """
 
     def __init__(self, width: int, protocol: int) -> None:
@@ -220,7 +221,7 @@ class Finisher(Circuit):
         go = leaving.s_axis
         may_leave = kinds.has & (~kinds.first.is_composed | results.has)
         leaves = waiting.tvalid & go.tready & may_leave
-        index = Signal(range(5))  # the last one is beyond every checksum
+        index = Signal(range(5))  # the last index is beyond every checksum
         with m.If(leaves):
             m.d.sync += index.eq(Mux(waiting.tlast, 0, Mux(index == 4, 4, index + 1)))
         m.d.comb += [
@@ -235,7 +236,7 @@ class Finisher(Circuit):
 
 
 def _patched(word: Value, kind: Any, result: Value, index: Value) -> Value:
-    """Return a word with the halves of the result whose offsets are in it."""
+    """Return a word with those halves of the result whose offsets are in the word."""
     lanes = len(word) // 16
     bits = lanes.bit_length() - 1
     places = [(kind.place + part)[:7] for part in range(len(result) // 16)]
@@ -255,8 +256,8 @@ def _patched(word: Value, kind: Any, result: Value, index: Value) -> Value:
 class Bounded(Circuit):
     """A filter that passes a packet's first ``most`` words and its last word.
 
-    ``size`` is valid with ``done``. The filter is needed because a damaged packet may decompress to many
-    times its size.
+    ``size`` is valid with ``done``. Without the filter, a damaged packet might decompress to many times its
+    size.
     """
 
     def __init__(self, width: int, most: int) -> None:

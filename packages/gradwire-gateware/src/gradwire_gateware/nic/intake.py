@@ -172,7 +172,7 @@ class Intake(Circuit):
             wiring.connect(m, leaving, wiring.flipped(out))
             rooms.append(has_room)
         is_taken = Signal(init=1)
-        m.d.sync += is_taken.eq(Cat(rooms).all())  # one more word may arrive before it is updated
+        m.d.sync += is_taken.eq(Cat(rooms).all())  # one more word may arrive before the register is updated
         m.d.comb += [
             copy(entering, come),
             entering.tvalid.eq(come.tvalid & is_taken),
@@ -194,8 +194,8 @@ def strip(
 ) -> tuple[Any, Value, Value]:
     """Return the stream of payloads, the valid signal of a payload's first word, and that word.
 
-    For each frame, ``starts`` says whether its payload is wanted, and at which position it starts. ``meter``
-    reads the wanted frames. A frame waits until all queues ``behind`` have room for its results.
+    For each frame, ``starts`` says whether its payload is wanted, and at which position the payload starts.
+    ``meter`` reads the wanted frames. A frame waits until all queues ``behind`` have room for its results.
     """
     m.submodules.strip = trim = Trim(len(read.tdata), MOST_HEADERS)
     stripped, may_strip = between(m, "stripped", trim.m_axis)

@@ -26,7 +26,7 @@ Packets with any of these flags aren't compressed.
 SHIM_NBYTES = 8
 """The number of bytes before a compressed body.
 
-They are the payload's length, version and phase, wire id, and CRC32C.
+These bytes are the payload's length, version and phase, wire id, and CRC32C.
 """
 VERSION = 1
 SUM_AT = 50
@@ -34,7 +34,7 @@ SUM_AT = 50
 ADDRESSES_AT = 26
 """The offset of the IP addresses.
 
-They are the first bytes that TCP's checksum and the CRC cover.
+The addresses are the first bytes that TCP's checksum and the CRC cover.
 """
 
 

@@ -1,4 +1,4 @@
-"""The direction from the link to the host, which decompresses packets and drops damaged ones."""
+"""The direction from the link to the host, which decompresses packets and drops damaged packets."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ from gradwire_gateware.stream import Circuit, Pipeline, block_ports, registered,
 _CUT_NBYTES = 6
 """The largest number of bytes before the payload in a body.
 
-They are up to three bytes of each of two incomplete floats.
+These are up to three bytes of each of two incomplete floats.
 """
 
 

@@ -17,9 +17,9 @@ class Meter(Circuit):
     """A monitor of frames that outputs a ``result`` for each frame.
 
     A word is read in a cycle in which ``moves`` is high. ``end`` and ``headers`` are the numbers of bytes of
-    the frame up to the end of its packet and of its headers. They are constant during the frame. Bytes after
-    the packet are ignored. ``done`` is high in the one cycle in which the result is valid. ``is_whole`` is
-    low if the frame ended before its packet.
+    the frame up to the end of its packet and of its headers, both constant during the frame. Bytes after the
+    packet are ignored. ``done`` is high in the one cycle in which the result is valid. ``is_whole`` is low if
+    the frame ended before its packet.
     """
 
     RESULT_BITS: int
@@ -207,10 +207,10 @@ def _product(value: Value, columns: list[int]) -> list[Value]:
 class TcpSum(Meter):
     """A meter of TCP's checksum.
 
-    ``result`` is the checksum if the packet's own checksum is 0, and it is 0 if the packet's own checksum is
+    ``result`` is the checksum if the packet's own checksum is 0, and is 0 if the packet's own checksum is
     correct. 16-bit words are added in little-endian byte order, so that the result's low byte is first in the
     packet. The stages are: the mask of covered bytes; masking; sums of four words, twice; the sum over the
-    frame; and two stages that fold it.
+    frame; and two stages that fold the sum.
     """
 
     RESULT_BITS = 16

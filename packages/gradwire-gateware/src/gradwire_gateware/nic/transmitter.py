@@ -1,4 +1,4 @@
-"""The direction from the host to the link: a marked payload is compressed if it becomes smaller."""
+"""The direction from the host to the link, which compresses a marked payload if this makes it smaller."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ KEY_BITS = 96
 FLOW = data.StructLayout({"source": 32, "destination": 32, "ports": 32, "first": 2, "is_open": 1})
 """A connection.
 
-It has the addresses and ports of outgoing packets, the first sequence number, and whether the connection is
+A connection has the addresses and ports of outgoing packets, the first sequence number, and whether it is
 open. Byte 0 of addresses and ports is in bits 7..0, and ``first`` has the low bits of a sequence number.
 """
 
@@ -92,7 +92,7 @@ class FlowTable(Circuit):
         m.d.comb += [self.is_open.eq(stage.hold(hits.any())), self.first.eq(stage.hold(first))]
 
 
-# The whole floats of a payload, and the bytes of an incomplete one after them.
+# The whole floats of a payload, and the bytes of an incomplete float after them.
 
 
 class Split(Circuit):

@@ -16,8 +16,8 @@ from gradwire_gateware.stream import Pipeline, leading_zeros
 #
 # A scale is the block's largest magnitude divided by the largest code, 2^k - 1. In digits of k bits, that
 # needs no divider: r 2^k + d = r (2^k - 1) + (r + d), so the next digit of the quotient is the remainder r
-# itself, or r + 1. The codes are products with the inverse of the scale, which needs a subtraction for each
-# bit.
+# itself, or r + 1. The codes are products with the inverse of the scale. The inverse needs a subtraction for
+# each bit.
 
 SIGNIFICAND_BITS = 24
 SCALE_BITS = 31 - CLEARED_BITS
@@ -49,7 +49,8 @@ def scale_of(m: Module, stage: Pipeline, codec: Quantize, peak: Value) -> tuple[
     for_each = stage.delay(for_each, _digits(bits))
     exponent, is_nan, is_small = for_each[:8], for_each[8], for_each[9]
 
-    # The quotient's highest one is in one of two places; the bit below its 24 decides the rounding.
+    # The quotient's highest 1 is in one of two places; the bit below its 24 highest bits decides the
+    # rounding.
     high = len(number) - bits
     whole, half, below = (
         Mux(quotient[high], quotient[high - 23 :], quotient[high - 24 :])[:SIGNIFICAND_BITS],
@@ -195,7 +196,7 @@ def value_of(m: Module, stage: Pipeline, code: Value, scale: Value) -> Value:
     sign = stage.hold(sign)
     power, is_nan, sign = stage.hold(power), stage.hold(is_nan), stage.hold(sign)
 
-    # A normal product has its highest one among the upper bits; otherwise, the float32 is subnormal.
+    # A normal product has its highest 1 among the upper bits; otherwise, the float32 is subnormal.
     zeros = stage.hold(leading_zeros(product[SIGNIFICAND_BITS - 1 :]))
     product, power, is_nan, sign = (stage.hold(each) for each in (product, power, is_nan, sign))
 

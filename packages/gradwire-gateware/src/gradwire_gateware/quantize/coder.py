@@ -36,8 +36,8 @@ class QuantizeCompressor(Circuit):
     A packet longer than a chunk gives several payloads. A block's words are stored in a memory. The block's
     scale and inverse scale are stored in another memory once they are known. Then the words are read, while
     the next block is written. Each lane has a multiplier, followed by two stages that round as a CPU does: to
-    a float32, and then to a code. Scales and codes are packed separately. They wait in memories for two
-    chunks of ``chunk_words`` words, so that one chunk enters while the previous one leaves, its scales first.
+    a float32, and then to a code. Scales and codes are packed separately. Both wait in memories for two
+    chunks of ``chunk_words`` words, so that one chunk enters while the previous chunk leaves, scales first.
     """
 
     def __init__(self, codec: Quantize, width: int = 256, *, chunk_words: int = 512) -> None:
@@ -125,7 +125,7 @@ def _encode(
     ]
 
 
-# The decompressor: a chunk's scales wait, and each one is used for its block's words.
+# The decompressor: a chunk's scales wait, and each scale is used for its block's words.
 
 
 class QuantizeDecompressor(Circuit):
@@ -204,7 +204,7 @@ class QuantizeDecompressor(Circuit):
 def quotient(value: Value, by: int) -> Value:
     """Return ``value`` divided by a constant and rounded down, as a product with the constant's inverse.
 
-    The inverse is rounded up, with enough bits that this error doesn't reach the next quotient.
+    The inverse is rounded up, with enough bits that the error never changes a quotient.
     """
     shift = len(value) + (by - 1).bit_length()
     return (value * -(-(1 << shift) // by)) >> shift

@@ -31,7 +31,7 @@ _SO_RCVBUFFORCE = 33
 _RECEIVE_BUFFER_NBYTES = 64 << 20
 """The size of the receive buffer.
 
-It holds the bytes that the host's sockets may send before an acknowledgement.
+The buffer holds the bytes that the host's sockets may send before an acknowledgement.
 """
 
 
@@ -68,7 +68,7 @@ class EthernetPort:
             raise NicError(f"expected one of the interfaces {names}, got {self.interface!r}") from error
         kind = struct.unpack_from("=H", self._ask(_SIOCGIFHWADDR), 16)[0]
         if kind != _ETHERNET:
-            raise NicError(f"expected an Ethernet interface, got {self.interface!r}; pass another one")
+            raise NicError(f"expected an Ethernet interface, got {self.interface!r}; pass another interface")
         self.mtu_nbytes: int = struct.unpack_from("=i", self._ask(_SIOCGIFMTU), 16)[0]
         for option in (_IGNORE_OUTGOING, _AUXDATA, _VNET_HDR):
             self._socket.setsockopt(_SOL_PACKET, option, 1)
@@ -240,7 +240,7 @@ class Nic:
         self._stack.close()
 
     def counts(self) -> Counts:
-        """Return the counters so far, or the final ones after ``close``."""
+        """Return the counters so far, or the final counters after ``close``."""
         return self._read() if self._last is None else self._last
 
     def check(self) -> None:
