@@ -3,7 +3,7 @@
     python bench/changing_line.py            # as root, five minutes
 
 The ranks train on a testbed at 1 Gbit/s, at 100 Mbit/s, and at 1 Gbit/s again. An oracle that knows the rates
-uses the best of the fixed plans in each of the three parts; its time is the sum of their times.
+uses the best fixed plan in each of the three parts; the oracle's time is the sum of these plans' times.
 """
 
 from __future__ import annotations
@@ -71,7 +71,7 @@ def parts(seconds: list[float], steps: int) -> list[float]:
 
 
 def table(found: dict[str, dict[str, Any]], steps: int) -> Table:
-    """Return a row per plan: seconds at each rate, and the milliseconds of the last steps there."""
+    """Return a row per plan: seconds at each rate, and the milliseconds of the last steps at this rate."""
     columns = [Column.of_text("plan")]
     for rate in RATES:
         columns += [Column(rate, "s"), Column("last steps", "ms")]

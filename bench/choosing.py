@@ -1,12 +1,12 @@
-"""Measure what a run's choice of a plan costs: its longest steps, and the time of its trials.
+"""Measure the cost of a run's choice of a plan: the longest steps, and the time of the trials.
 
     python bench/choosing.py                              # as root, two minutes
     python bench/choosing.py --width 64 --rate 100mbit
     python bench/choosing.py --rate 200mbit --delay 25ms --steps 220  # a wide-area network
 
-The ranks train on a testbed, once with ``attach(model)`` and once with ``fp8``, with which it begins. The
-second run shows how much the longest steps owe to the machine. Figures are ratios within one run, apart from
-the seconds until the first line and until the decision.
+The ranks train on a testbed, once with ``attach(model)`` and once with ``fp8``, the plan with which
+``attach(model)`` begins. The second run shows which long steps are due to the machine. Figures are ratios
+within one run, apart from the seconds until the first line and until the decision.
 """
 
 from __future__ import annotations
@@ -23,9 +23,9 @@ from training import Training, measure
 
 AUTO, FIXED = "auto", "fp8"
 WARM = 5
-"""The first steps, which allocate buffers."""
+"""The number of first steps, which allocate buffers."""
 WINDOW = 100
-"""The first steps, of whose time trials may take a tenth."""
+"""The number of first steps of whose time the trials may take a tenth."""
 ON_TRIAL = "on trial"
 
 
@@ -56,7 +56,7 @@ def main() -> None:
 
 
 class Lines(logging.Handler):
-    """The lines of ``gradwire``'s logger, and the time of the first one."""
+    """The lines of ``gradwire``'s logger, and the time of the first line."""
 
     def __init__(self) -> None:
         super().__init__(logging.INFO)
@@ -104,7 +104,7 @@ def figures(seen: dict[str, Any]) -> list[str]:
 
 
 def longest(name: str, seconds: list[float], begin: int, end: int) -> str:
-    """Return the longest steps of a part of a run, as multiples of its median."""
+    """Return the longest steps of a part of a run, as multiples of the part's median step."""
     part = seconds[begin:end]
     if not part:
         return f"no steps {name}"

@@ -1,4 +1,4 @@
-"""Measure the effect of each codec on a model: its loss after training, compared with plain DDP.
+"""Measure the effect of each codec on a model: the loss after training, compared with plain DDP.
 
     python bench/codec_losses.py                  # a GPT of 4 layers of 128, two ranks; about half an hour
     python bench/codec_losses.py --text FILE --steps 200 --codecs "default quantize:4"
@@ -8,8 +8,8 @@
 
 All rows of a seed have the same initial weights and the same batches; only the exchange of gradients differs.
 Rows of DDP with weights that differ in the last bits, and with different batches, show the noise in the loss.
-The relative encoding error is measured on one rank; with a residual, later steps send it. With several seeds,
-the last rows show each codec's mean, smallest, and largest difference.
+The relative encoding error is measured on one rank; with a residual, later steps send this error. With
+several seeds, the last rows show each codec's mean, smallest, and largest difference.
 """
 
 from __future__ import annotations
@@ -222,7 +222,7 @@ def train(
     weights_seed: int,
     seed: int,
 ) -> Row:
-    """Train from the weights of one seed with the batches of another, and evaluate."""
+    """Train from the weights of one seed with the batches of another seed, and evaluate."""
     rank, world = dist.get_rank(), dist.get_world_size()
     torch.manual_seed(weights_seed)
     model = DistributedDataParallel(lesson.model())
@@ -333,7 +333,7 @@ def compare(rows: list[Row]) -> None:
 
 
 def report(rows: list[Row]) -> None:
-    """Print the last row, after the header if it is the first."""
+    """Print the last row, after the header if the row is the first."""
     row = rows[-1]
     if len(rows) == 1:
         print(f"{'codec':38s}     loss   to DDP    bytes  lost of the norm  seconds")

@@ -2,9 +2,9 @@
 """Measure every codec on every instruction set, compared with a memcpy of the same array in the same run.
 
 A memcpy of the same array precedes every call of a codec, and the table shows medians, so that a noisy
-machine disturbs both equally. Speeds are float bytes per second: 4 n bytes divided by the time of a call.
-Other compressors (PyTorch's casts, Zstandard, and, if installed by `pip install zfpy pysz cramjam`, zfp, SZ3,
-and Snappy) run in the same loop.
+machine disturbs the memcpy and the call equally. Speeds are float bytes per second: 4 n bytes divided by the
+time of a call. Other compressors (PyTorch's casts, Zstandard, and, if installed by `pip install zfpy pysz
+cramjam`, zfp, SZ3, and Snappy) run in the same loop.
 """
 
 from __future__ import annotations
@@ -154,7 +154,7 @@ def cast_subject(dtype: torch.dtype, x: torch.Tensor) -> Subject:
 def peer_subject(
     name: str, x: torch.Tensor, compress: Callable[[Any], Any], decompress: Callable[[Any], Any]
 ) -> Subject:
-    """Return another library's compressor to measure, which allocates its own results."""
+    """Return another library's compressor to measure. The compressor allocates its own results."""
     data = x.numpy()
     kept: dict[str, Any] = {}
 
@@ -232,7 +232,7 @@ def judge(subject: Subject, x: torch.Tensor) -> Result:
 
 
 def judge_codecs(specs: list[str], targets: list[str], x: torch.Tensor) -> Iterator[Result]:
-    """Measure every codec on every target; codecs without compiled kernels only once."""
+    """Measure every codec on every target, or once if the codec has no compiled kernels."""
     for spec in specs:
         codec = parse(spec)
         for target in targets if isinstance(codec, NativeCodec) else ["python"]:
@@ -241,7 +241,7 @@ def judge_codecs(specs: list[str], targets: list[str], x: torch.Tensor) -> Itera
 
 
 def judge_peers(x: torch.Tensor) -> Iterator[Result]:
-    """Measure the installed peers, and print the names of the missing ones."""
+    """Measure the installed peers, and print the names of the missing peers."""
     for name, make in PEERS.items():
         try:
             subject = make(x)
@@ -252,7 +252,7 @@ def judge_peers(x: torch.Tensor) -> Iterator[Result]:
 
 
 def read_data(text: str, n: int) -> torch.Tensor:
-    """Generate ``n`` values of ``laplace:1e-3`` or ``normal:2e-3``, or read them from a .npy file."""
+    """Generate ``n`` values of ``laplace:1e-3`` or ``normal:2e-3``, or read ``n`` values from a .npy file."""
     kind, _, scale = text.partition(":")
     rng = np.random.default_rng(1)
     if kind == "laplace":

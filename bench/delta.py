@@ -3,7 +3,7 @@
 Synthetic weights take AdamW steps at several learning rates; every step's delta is encoded, and applied to
 the receiver's weights, in bfloat16 or float32 (``--words``). A memcpy of the float32 master weights precedes
 each call, and the table shows medians: the share of memcpy is the time of that memcpy divided by the time of
-the call, regardless of the bytes that each moves. Bits are per weight in the last step, including the header;
+the call, regardless of the bytes moved. Bits are per weight in the last step, including the header;
 ``entropy`` is the zeroth-order entropy of the last step's differences in units of the last place.
 """
 
@@ -37,7 +37,7 @@ def seconds(call: Callable[[], object]) -> float:
 
 @dataclass
 class Shares:
-    """The times of a call and of the memcpy before each."""
+    """The times of repeated calls, and of the memcpy before each call."""
 
     nbytes: int
     calls: list[float] = field(default_factory=list)

@@ -100,7 +100,7 @@ def exchange_of(link: ProcessGroupLink, spec: str, engine: str) -> Callable[[tor
 
 
 def take_turns(exchanges: Exchanges, count: int, repeats: int) -> dict[str, list[tuple[float, float]]]:
-    """Return the processor and wall time of each exchange, in seconds, after one that isn't counted."""
+    """Return the processor and wall time of each exchange in seconds, after an uncounted exchange."""
     times: dict[str, list[tuple[float, float]]] = {name: [] for name in exchanges}
     values = 0.01 * torch.randn(count)
     for turn in range(repeats + 1):

@@ -3,16 +3,16 @@
 First, every codec's bytes, decoded bits, and sums are compared with the host's, for random values that
 include NaN, infinities, and subnormals. A speed is the float bytes of a call, 4 n, divided by its median
 time. The copy moves the same n floats within the device's memory. Other copies are queued before each
-measured call, so that the device never waits for the host. The host's time to queue an encode is reported
-with it, because it dominates for small chunks.
+measured call, so that the device never waits for the host. The host's time to queue an encode is reported as
+well, because this time dominates for small chunks.
 
 Then two ranks, which are threads, all-reduce a gradient that is encoded on the device. The bytes that cross
 the bus are compared with copying the floats in both directions, and a trace checks that no stream is
-synchronized and that nothing is copied to or from pageable memory. The time is reported with that of copying
-the floats and encoding them on the host.
+synchronized and that nothing is copied to or from pageable memory. The time is compared with copying the
+floats and encoding them on the host.
 
-``--interpret`` runs the same on the CPU, with few values, a simulated device, and Triton's interpreter. It
-checks this script and the kernels, and measures no speed.
+``--interpret`` runs the same on the CPU, with few values, a simulated device, and Triton's interpreter. This
+mode checks the script and the kernels, and measures no speed.
 """
 
 from __future__ import annotations
@@ -234,9 +234,10 @@ def show_crossings(plan: Plan, n: int, device: torch.device) -> None:
 
 
 class Rank:
-    """One of two ranks, which are threads on one device, with a gradient and a stream on it.
+    """One of two ranks, a thread with a gradient and a stream on the device that both ranks share.
 
-    With ``encodes_here`` it encodes on the device; otherwise, it copies the floats to the host and back.
+    With ``encodes_here``, the rank encodes on the device; otherwise, it copies the floats to the host and
+    back.
     """
 
     def __init__(self, link: Link, plan: Plan, n: int, device: torch.device, encodes_here: bool) -> None:

@@ -1,11 +1,11 @@
-"""Train on this machine's GPU: two processes that share it, and then a model with weights on the host.
+"""Train on this machine's GPU: two processes that share the GPU, and then a model with weights on the host.
 
 First, two ranks train an MLP with ``DistributedDataParallel`` and Gloo: unchanged, with PyTorch's bfloat16
 hook, and with gradwire. A trace of some steps counts the bytes that crossed the bus, and the host's waits for
 a whole stream. Then one process trains the same model with ``HostOffload``, and after some more steps the
 device's weights are compared with the master weights. The held-out loss is reported with each time.
 
-``--device cpu`` runs the same without a GPU. It traces nothing, and measures no speed.
+``--device cpu`` runs the same without a GPU. This mode traces nothing, and measures no speed.
 """
 
 from __future__ import annotations

@@ -4,8 +4,8 @@
     python bench/identity_overhead.py --tasks mnist-mlp --pairs 30
 
 Four hosts of a testbed train the same model with both methods, alternating block by block, so that other
-programs on the machine affect both equally. The output is the median ratio of the two step times over all
-pairs, with a 95 % interval from resampling the pairs.
+programs on the machine affect both methods equally. The output is the median ratio of the two step times over
+all pairs, with a 95 % interval from resampling the pairs.
 """
 
 from __future__ import annotations

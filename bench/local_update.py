@@ -4,9 +4,9 @@
     python bench/local_update.py --floats 1e6,25e6 --repeats 30
 
 A local update copies the rank's own gradient, checks that it is finite, copies the weights and the optimizer
-state, and steps on the copies. ``restored`` is the alternative: it saves the master weights, steps on them,
-and copies them back. Figures are medians of interleaved repetitions, in milliseconds and relative to an
-optimizer step; memory is in multiples of the weights.
+state, and steps on the copies. ``restored`` is the alternative: save the master weights, step on them, and
+copy the saved weights back. Figures are medians of interleaved repetitions, in milliseconds and relative to
+an optimizer step; memory is in multiples of the weights.
 """
 
 from __future__ import annotations

@@ -3,9 +3,10 @@
     python bench/loss_accounting.py
 
 Two ranks of this machine train under DDP, with one thread each. Measuring is on in one step and off in the
-next, so that both have the same noise. A row shows the medians of a step's processor time on rank 0, which
-other programs disturb less than wall time, and their ratio. Without a residual, one step in 64 is sampled, so
-the cost of a run is the last column, a 64th of the difference. With a residual, every step is measured.
+next, so that both kinds of steps have the same noise. A row shows the medians of a step's processor time on
+rank 0 and the ratio of the medians. Other programs disturb processor time less than wall time. Without a
+residual, one step in 64 is sampled, so the cost of a run is the last column, a 64th of the difference. With a
+residual, every step is measured.
 """
 
 from __future__ import annotations
@@ -88,7 +89,7 @@ def step_times(model: nn.Module, spec: str, batch: int, pairs: int) -> tuple[flo
     step = partial(train, wrapped, torch.randn(batch, 784))
     times: dict[bool, list[float]] = {False: [], True: []}
     for number in range(2 * (pairs + 3)):
-        forced[0] = (number % 2 == 0) is (number % 4 < 2)  # on, off, off, on: neither is always first
+        forced[0] = (number % 2 == 0) is (number % 4 < 2)  # on, off, off, on: neither kind is always first
         dist.barrier()
         started = time.process_time()
         step()

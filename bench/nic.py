@@ -2,7 +2,7 @@
 
     python bench/nic.py --hosts 2 --rates 100mbit,200mbit --codec inceptionn:2^-10 --mtu 1500
 
-Every host sends to the next one simultaneously, so every link is busy in both directions. The values have a
+All hosts send to their next host simultaneously, so every link is busy in both directions. The values have a
 Laplace distribution of scale 0.002.
 """
 
@@ -66,7 +66,7 @@ def measure(rate: str, nic: list[str], options: argparse.Namespace) -> float:
 
 
 def host(megabytes: int) -> None:
-    """Send to the next host and receive from the previous one; print the seconds."""
+    """Send to the next host and receive from the previous host; print the seconds."""
     rank, world = int(os.environ["RANK"]), int(os.environ["WORLD_SIZE"])
     values = np.random.default_rng(rank).laplace(0, 2e-3, megabytes * 250_000).astype(np.float32).tobytes()
     server = socket.socket()

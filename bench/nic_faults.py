@@ -158,7 +158,7 @@ def talk(rank: int, report: dict[str, Any]) -> None:
 
 
 def sends(address: str, data: bytes) -> bool:
-    """Send the data; return whether to retry because the other host is not ready."""
+    """Send the data; return whether to retry because the other host isn't ready."""
     try:
         with socket.create_connection((address, TALK_PORT), PATIENCE_S) as stream:
             stream.sendall(data)

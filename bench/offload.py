@@ -4,8 +4,8 @@
 
 Four hosts train an MLP on MNIST three times: with the codec in software, with the codec as the plan's offload
 while the NICs ignore the mark, and with NICs that compress. A program next to each NIC captures the frames
-that arrive on the link. At the same time, hosts 0 and 1 talk over an unmarked connection, as in a shell; its
-bytes at the hosts are compared with the captured ones.
+that arrive on the link. At the same time, hosts 0 and 1 talk over an unmarked connection, as in a shell; the
+bytes of this talk at the hosts are compared with the captured bytes.
 """
 
 from __future__ import annotations
@@ -223,7 +223,7 @@ class Capture:
 
 
 def put_together(pieces: dict[int, bytes]) -> list[bytes]:
-    """Return the bytes of a stream without retransmissions; its sequence numbers don't wrap around here."""
+    """Return the bytes of a stream without retransmissions, whose sequence numbers must not wrap around."""
     at, parts = min(pieces), []
     for sequence, piece in sorted(pieces.items()):
         parts.append(piece[at - sequence :] if sequence <= at else b"?")

@@ -3,11 +3,11 @@
     python bench/pipe_corrections.py --data-dir DIR --text FILE    # one core; hours, most of them the GPT's
     python bench/pipe_corrections.py --tasks digits,digits-split,digits-adamw    # minutes
 
-There are four workers, and K = 2 unless ``--pipeline`` says otherwise. All methods of a seed have the same
-initial weights and the same batches, and the gradients in flight after the last step are applied before the
-loss is evaluated. ``pipe_variants.py`` describes the methods and their sources; ``docs/pipe_corrections.md``
-has the results. The constant of delay compensation is the best of ``STRENGTHS`` on the first seed's held-out
-data, which favours that method.
+Four workers train with K = 2 steps in flight, unless ``--pipeline`` sets another K. All methods of a seed
+have the same initial weights and the same batches, and the gradients in flight after the last step are
+applied before the loss is evaluated. ``pipe_variants.py`` describes the methods and their sources;
+``docs/pipe_corrections.md`` has the results. The constant of delay compensation is the best of ``STRENGTHS``
+on the first seed's held-out data, which favours that method.
 """
 
 from __future__ import annotations
@@ -53,7 +53,7 @@ WORKERS = 4
 BATCH, CONTEXTS, CONTEXT = 25, 12, 64
 """Images, or contexts of text and their bytes, per worker and step."""
 NOISY_BATCH, EXPECTING, HELD_OUT = 8, 512, 1000
-"""Images of the noisy task: per worker and step, for its expectation, and held out."""
+"""Numbers of images of the noisy task: per worker and step, for the expected gradient, and held out."""
 HELD_OUT_CONTEXTS, AT_ONCE = 256, 32
 STRENGTHS = {"dc": (0.04, 100.0, 1e4), "dc-a": (2.0, 20.0, 200.0)}
 """The lambdas to try, from the published 0.04 and 2 (Zheng et al.) up to values that have an effect."""

@@ -9,8 +9,8 @@ the weights that would result if the guesses were right:
     g_r[t] = gradient of rank r's batch at v_r[t],   avg[t] = mean over r of g_r[t]
 
 Nothing here uses gradwire: optimizers are pure functions of one flat vector, so that gradwire's own
-implementation can be compared with them. If a task clips, guesses and averages are clipped, each by its own
-norm.
+implementation can be compared with these functions. If a task clips, guesses and averages are clipped, each
+by its own norm.
 """
 
 from __future__ import annotations
@@ -49,11 +49,11 @@ class SGD:
         return weights - lr * (self.of_velocity * velocity + self.of_gradient * gradient), (velocity,)
 
     def mean(self, state: State) -> torch.Tensor:
-        """Return the running mean of the gradients; a step with it leaves the velocity unchanged."""
+        """Return the running mean of the gradients; a step with this mean leaves the velocity unchanged."""
         return (1 - self.momentum) * state[0]
 
     def spread(self, delay: int) -> SGD:
-        """Return the optimizer that ``Spike`` updates with."""
+        """Return the optimizer for the updates of ``Spike``."""
         kept = self.momentum**delay
         return replace(self, of_velocity=kept, of_gradient=(1 - kept) / (1 - self.momentum))
 
@@ -82,7 +82,7 @@ class AdamW:
         return weights * (1 - lr * self.decay) - lr * self.mean(after) / root, after
 
     def mean(self, state: State) -> torch.Tensor:
-        """Return the unbiased running mean of the gradients; 0 before the first."""
+        """Return the unbiased running mean of the gradients; 0 before the first gradient."""
         count = float(state[2])
         return state[0] / (1 - self.betas[0] ** count) if count else state[0]
 
@@ -92,7 +92,7 @@ Optimizer = SGD | AdamW
 
 @dataclass(frozen=True)
 class Task:
-    """One training run; ``weights`` are the initial ones, flat in the order of the model's parameters."""
+    """One training run; ``weights`` are the initial weights, flat in the order of the model's parameters."""
 
     title: str
     model: nn.Module
@@ -136,13 +136,13 @@ class Sent:
     own: list[torch.Tensor]
     rate: float
     weights: torch.Tensor
-    """The weights, without guesses, at which it was computed."""
+    """The weights, without guesses, at which the gradients were computed."""
 
 
 class Stale:
     """The paper's variant: no guesses; the gradient is computed at ``w``.
 
-    Li et al., Pipe-SGD, NeurIPS 2018, algorithm 1. The other variants override parts of it.
+    Li et al., Pipe-SGD, NeurIPS 2018, algorithm 1. The other variants override parts of this class.
     """
 
     virtual: bool = False
@@ -163,7 +163,7 @@ class Stale:
         """The most recently applied step."""
 
     def guesses(self, _rank: int) -> list[torch.Tensor]:
-        """Return substitutes for the averages in flight, oldest first; missing ones are omitted."""
+        """Return substitutes for the averages in flight, oldest first; missing substitutes are omitted."""
         return []
 
     def arrived(self, sent: Sent) -> torch.Tensor:
@@ -234,7 +234,7 @@ class Slower(Stale):
 
 
 class Spike(Stale):
-    """An update that applies at once momentum's contributions of ``g`` in the K-1 missed steps.
+    """An update that adds momentum's contributions of ``g`` in the K-1 missed steps.
 
     ``w -= lr * (m^D u + (1 - m^D) / (1 - m) g)`` with D = K-1; for K = 2, this is Nesterov's momentum. Spike
     compensation: Kosson et al., Pipelined Backpropagation at Scale, MLSys 2021. For SGD with momentum only.
@@ -288,8 +288,8 @@ class Predict(Stale):
     """Guesses that are the running mean of the applied averages, which the optimizer keeps anyway.
 
     With momentum, the virtual weights are ``w - (K-1) lr u``: weight prediction, Chen et al., SpecTrain,
-    2018; with Adam, they are nearly those of Guan et al., XPipe, 2019. No copy of the state is needed,
-    because ``u`` doesn't change.
+    2018; with Adam, the virtual weights are nearly those of Guan et al., XPipe, 2019. No copy of the state is
+    needed, because ``u`` doesn't change.
     """
 
     virtual = True
@@ -349,8 +349,8 @@ class Matched(Eager):
 class Expected(Predict):
     """``h[i]`` is ``avg[i]`` without sampling noise: the gradient of a large batch at the same weights.
 
-    No rank can know it; it is the most that a rank could know of the others' samples without communication,
-    and so a bound for all guesses. For K = 2.
+    No rank can know this gradient. It is the most that a rank could know of other ranks' samples without
+    communication, and so a bound for all guesses. For K = 2.
     """
 
     def __init__(self, task: Task, pipeline: int) -> None:
@@ -373,7 +373,7 @@ class Expected(Predict):
 
 
 class Shift(Eager):
-    """``h_r[i] = g_r[i] + (avg[t-K] - g_r[t-K])``: own gradient, plus the average's last difference from it.
+    """``h_r[i] = g_r[i] + (avg[t-K] - g_r[t-K])``: own gradient, plus the average's last difference.
 
     The control variate of SCAFFOLD (Karimireddy et al., ICML 2020) and SVRG (Johnson and Zhang, NIPS 2013).
     """

@@ -24,12 +24,12 @@ from gradwire.tables import Column, Table, figure, show
 FOLDER = Path(__file__).parent / "profiled"
 ATTACHED = FOLDER / "attached.py"
 SCRIPTS = {"gpt_train.py": ("--max-iters",), "ddp_example.py": (), "fsdp_example.py": ("--steps",)}
-"""The scripts, and their option for the number of steps; without one, an epoch has ten steps."""
+"""The scripts, and their option for the number of steps; without an option, an epoch has ten steps."""
 
 
 @dataclass(frozen=True)
 class Row:
-    """The seconds of a step: profiled without gradwire, predicted with it, and measured with it."""
+    """The seconds of a step: profiled without gradwire, and predicted and measured with gradwire."""
 
     script: str
     network: str

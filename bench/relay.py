@@ -2,10 +2,10 @@
 
     python bench/relay.py --delay 25ms --seconds 5
 
-First, one host sends single datagrams to the other over an idle link. The one-way time of each, by the
-kernel's stamp of its arrival, is compared with the delay. Then it sends four TCP streams: their goodput
-without and with a relay, the relay's processor time, and the error of its delays, which the relay measures
-against the kernel's stamps. In the last rows, every packet is a frame of its own, as with ``--loss``.
+First, one host sends single datagrams to the other host over an idle link. Each datagram's one-way time, by
+the kernel's stamp of the arrival, is compared with the delay. Then the host sends four TCP streams. Rows show
+their goodput without and with a relay, the relay's processor time, and the error of the relay's delays
+against the kernel's stamps. In the last rows, every packet is a separate frame, as with ``--loss``.
 """
 
 from __future__ import annotations
@@ -30,8 +30,8 @@ from gradwire_lab.testbed.output import Stream
 RATES = ("200mbit", "400mbit", "1gbit")
 SINGLE = ("200mbit",)
 SHORT_DELAY = "5ms"
-"""The delay of streams without a rate limit; the sockets' buffers would limit them over a longer one."""
-NO_LOSS = 1e-12  # a loss that never happens, for its packets of one frame
+"""The delay of streams without a rate limit; over a longer delay, the sockets' buffers would be the limit."""
+NO_LOSS = 1e-12  # a loss that never happens, but makes every packet one frame
 PORT, STREAMS, PROBES = 6000, 4, 500
 SO_TIMESTAMPNS, TIMESPEC = 35, struct.Struct("=qq")
 WARM_UP_S = 1.0

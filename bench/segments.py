@@ -1,11 +1,11 @@
-"""Compare equations 5 and 6 of Pipe-SGD: one bucket that leaves after backward, and buckets during it.
+"""Compare equations 5 and 6 of Pipe-SGD: one bucket that leaves after backward, and buckets during backward.
 
     gradwire testbed run --hosts 2 --rate 400mbit -- python bench/segments.py       # two minutes
 
 Each variant trains a block of steps, and the blocks take turns. Rank 0 prints the milliseconds of a step:
-medians, and quartiles in brackets. The last column is the time by its equation from parts that the same run
-measures: a step without an exchange, and each bucket's exchange without computation. Equation 6 is computed
-with the whole backward pass, because a processor computes all of it.
+medians, and quartiles in brackets. The last column is the time by the variant's equation, from parts that the
+same run measures: a step without an exchange, and each bucket's exchange without computation. Equation 6 is
+computed with the whole backward pass, because a processor computes all of it.
 """
 
 from __future__ import annotations

@@ -1,13 +1,13 @@
-"""Measure the extra steps of training with lossy or stale gradients, which the planner is calibrated on.
+"""Measure the extra steps of training with lossy or stale gradients, to calibrate the planner.
 
     python bench/steps_to_loss.py                       # every task and method; about half an hour
     python bench/steps_to_loss.py --tasks digits-mlp --seeds 2
 
 Each method uses the same batches as the exact training run that it is compared with. Every evaluation in the
-last part of a run has a loss that exact training had some steps earlier or later: the mean of these ratios,
-less 1, is the share of extra steps. ``added`` is the noise of the encodings expected by the planner's model
-(``planner.loss``), from the gradients of all ranks at three moments of the exact run. The rows are copied
-into ``packages/gradwire-lab/src/gradwire_lab/closed_forms/extra_steps.py``.
+last part of a run has a loss that exact training had some steps earlier or later. The mean ratio of the run's
+steps to the exact run's steps, minus 1, is the share of extra steps. ``added`` is the noise of the encodings
+expected by the planner's model (``planner.loss``), from the gradients of all ranks at three moments of the
+exact run. The rows are copied into ``packages/gradwire-lab/src/gradwire_lab/closed_forms/extra_steps.py``.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""A small training on the hosts of a testbed, for the benchmarks beside it."""
+"""A small training on the hosts of a testbed, for the other benchmarks in this folder."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ def measure(
 
 
 class Training:
-    """One rank's training of a classifier with two wide hidden layers, on random data of its own.
+    """One rank's training of a classifier with two wide hidden layers, on the rank's own random data.
 
     Attributes
     ----------

@@ -4,13 +4,13 @@
     .venv/bin/python scripts/browse.py report.html --schemes light --height 4000
 
 Pages are files; a folder means every HTML file in it. Each page is opened at every width and colour scheme.
-Folded parts are opened after the first screenshot, and a page with folded parts has a second one.
-Faults are the findings of axe-core (the rules of WCAG A and AA, and its best practices), a page wider than
-the window, an error on the console, and a request to another host. The exit code is 1 if there are faults,
-and 2 if the browser is missing.
+Folded parts are opened after the first screenshot, and then a second screenshot is taken. Faults are the
+findings of axe-core (the rules of WCAG A and AA, and its best practices), a page wider than the window, an
+error on the console, and a request to another host. The exit code is 1 if there are faults, and 2 if the
+browser is missing.
 
 Pages are served from this machine, because a browser treats every file as a separate site. The browser is the
-system's Chromium, because Playwright downloads its own from a separate host.
+system's Chromium, because Playwright would download a browser from another host.
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
 """Check the metadata of wheels for the package index: links, project URLs, and Python versions.
 
-A relative link or picture in the description leads nowhere there, and twine doesn't notice.
+A relative link or picture in the description leads nowhere on the index, and twine doesn't notice.
 """
 
 from __future__ import annotations

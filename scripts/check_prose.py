@@ -1,8 +1,8 @@
 """Check the prose of pages, docstrings, comments, and texts: the field's words, self-contained sentences.
 
-Prints file, line, and rule of each finding, and fails if there is one.
+Prints file, line, and rule of each finding, and fails if there are findings.
 
-It is a custom script, because proselint has no rules for such phrases and reads code as prose, and the Vale
+The script is custom, because proselint has no rules for such phrases and reads code as prose, and the Vale
 package on PyPI downloads its program from another host.
 """
 
@@ -22,7 +22,7 @@ ROOT = Path(__file__).parent.parent
 LONGEST = 45
 """The most words in a sentence of a page."""
 LONGEST_FIRST = 25
-"""The most words in the first sentence of a docstring, which help and lists show alone."""
+"""The most words in the first sentence of a docstring, because help and lists show only this sentence."""
 PHRASES = {
     r"tells? whether": "'return whether', or 'say whether'",
     r"(is|are|was|were) told of": "name the action: 'rank 1 receives ...'",
@@ -82,7 +82,7 @@ WORDS = {
 PARAMETERS = {"lent", "own", "kept", "told", "took", "way"}
 """Parameter names that are verbs without an object: name the thing that is passed."""
 ERRORS = re.compile(r"\b(wanted|wants|came|is not to be|are not to be)\b")
-"""Words that no error has: it says "expected X, got Y; do Z"."""
+"""Words that no error has: an error says "expected X, got Y; do Z"."""
 FENCE = re.compile(r"^```.*?^```|^<!--.*?-->$", re.DOTALL | re.MULTILINE)
 INLINE = re.compile(r"`+[^`]*`+|\$[^$\n]+\$")
 LINK = re.compile(r"!?\[([^\]]*)\]\([^)]*\)")
@@ -208,7 +208,7 @@ def check_phrases(line: int, text: str) -> Iterator[Finding]:
 
 
 def check_words(line: int, text: str) -> Iterator[Finding]:
-    """Yield the words of a text that the field has other words for."""
+    """Yield the words of a text for which the field has other words."""
     plain = " ".join(text.split())
     for word, advice in WORDS.items():
         for found in re.finditer(word, plain):
@@ -277,9 +277,9 @@ def check_module(source: str) -> Iterator[Finding]:
 
 
 def check_class_names(sources: dict[Path, str]) -> Iterator[tuple[Path, Finding]]:
-    """Yield the top-level classes of a package that share their name with another class in it.
+    """Yield the top-level classes of a package that share their name with another class of the package.
 
-    Integrations are left out: each framework has a module with the same names.
+    Integrations are left out, because the modules for the frameworks have the same names.
     """
     homes: dict[str, list[tuple[Path, int]]] = {}
     for path, source in sources.items():

@@ -1,4 +1,4 @@
-"""Fail if a file has outgrown a single idea: 400 lines at most; the median should be near 100."""
+"""Fail if a file has more than 400 lines, too many for one idea; the median should be near 100."""
 
 import statistics
 import sys

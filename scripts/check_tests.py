@@ -1,6 +1,6 @@
 """Fail if a module has no test in its room, or if a folder of tests belongs to no room.
 
-With ``--support``, write the index of each folder of support modules; otherwise, check it.
+With ``--support``, write the index of each folder of support modules; otherwise, check the indexes.
 
 The room of ``packages/P/src/P/ROOM/...`` has its tests in ``packages/*/tests/ROOM``, or in files next to the
 rooms' folders that are named after the room or import from it first. A test covers the modules that it is
@@ -103,7 +103,7 @@ def tests() -> Iterator[tuple[Path, str]]:
 
 
 def room_of_file(path: Path, rooms: Container[str]) -> str:
-    """Return the room of a test file outside a room's folder: from its name, else from its first import."""
+    """Return the room of a test file outside a room's folder, from its name, else from its first import."""
     words = path.stem.split("_")[1:]
     if words == ["init"]:
         return "gradwire"
@@ -114,7 +114,7 @@ def room_of_file(path: Path, rooms: Container[str]) -> str:
 
 
 def imported(path: Path) -> Iterator[str]:
-    """Yield the modules that a test imports from, and those that it names in a string."""
+    """Yield the modules that a test imports from or names in a string."""
     for module, names, said in IMPORT.findall((ROOT / path).read_text(encoding="utf-8")):
         yield module or said.rpartition(".")[0]
         yield from (f"{module}.{name}" for name in re.findall(r"\w+", names))
@@ -132,7 +132,7 @@ def support_page(folder: Path) -> str:
 
 
 def users(module: str) -> list[str]:
-    """Return the rooms whose tests import a support module, or name it or its file in a string."""
+    """Return the rooms whose tests import a support module, or name the module or its file in a string."""
     imports = rf"from support import (\([^)]*\b{module}\b|[^\n]*\b{module}\b)"
     use = re.compile(rf"\bsupport\.{module}\b|{imports}|\"{module}\.py\"")
     return sorted({room for room, path, text in texts() if path.stem != module and use.search(text)})

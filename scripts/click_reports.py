@@ -70,7 +70,7 @@ def _folding(tab: Any) -> Iterator[str]:
 
 
 def _links(tab: Any) -> Iterator[str]:
-    """Follow each link to a part of the page, which opens it."""
+    """Follow each link to a part of the page, and check that the part opens."""
     for link in tab.query_selector_all("main a[href^='#']"):
         target = link.get_attribute("href")
         if tab.query_selector(target) is None:

@@ -1,9 +1,9 @@
 """Measure the figures of the documentation, write tables and charts, and refuse tables without a record.
 
 ``measure [NAME ...]`` performs the experiments of ``FIGURES`` on this machine, with one record each under
-``docs/measured``. After an interruption, repeat it to continue. ``write`` inserts the records' tables into
-the pages, between a pair of comments, and draws their charts in ``docs/images``. ``check`` fails if a table
-or a chart is missing or outdated, or if a page has another table of figures that
+``docs/measured``. After an interruption, repeat the command to continue. ``write`` inserts the records'
+tables into the pages, between a pair of comments, and draws their charts in ``docs/images``. ``check`` fails
+if a table or a chart is missing or outdated, or if a page has another table of figures that
 ``docs/measured/unrecorded.toml`` doesn't list.
 """
 
@@ -101,8 +101,8 @@ CHARTS: Mapping[str, tuple[Sequence[str], Callable[[Mapping[str, Sequence[Row]]]
 KINDS = ("measured elsewhere", "published", "computed", "setting")
 """Reasons why a table of figures needs no record.
 
-The figures were measured earlier without one, are published in a paper, are computed by a formula or counted
-and checked by a test, or are set by the user.
+The figures were measured earlier without a record, are published in a paper, are computed by a formula or
+counted and checked by a test, or are set by the user.
 """
 BLOCK = re.compile(r"<!-- measured: (?P<name>\S+) -->\n(?P<text>.*?)<!-- end of measured -->", re.DOTALL)
 FENCE = re.compile(r"^```.*?^```", re.DOTALL | re.MULTILINE)
@@ -114,7 +114,7 @@ QUANTITY = re.compile(
     rf"\b{UNIT[:-1]}|seconds?|speed-?ups?|faster|time|ratio|errors?|loss|accuracy|measured|predicted|median)(?!\w)|%"
 )
 LEAST, LONGEST = 2, 60
-"""The number of figures that makes a table one of figures, and the longest cell that isn't prose."""
+"""The number of figures that makes a table a table of figures, and the longest cell that isn't prose."""
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
@@ -148,7 +148,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
 def measure(
     names: Sequence[str], *, overwrite: bool = False, across_commits: bool = False, root: Path = ROOT
 ) -> None:
-    """Perform the experiments whose records aren't finished; an interrupted one is continued."""
+    """Perform the experiments whose records aren't finished; interrupted experiments are continued."""
     unknown = [name for name in names if name not in FIGURES]
     if unknown:
         raise SpecError(f"expected some of {', '.join(FIGURES)}, got {unknown[0]!r}")
@@ -198,7 +198,7 @@ def write(root: Path) -> None:
 
 
 def charts(root: Path) -> Iterator[tuple[Path, str]]:
-    """Yield the path and the content of each chart whose records are there; of machines, the first counts."""
+    """Yield the path and the content of each chart whose records exist; the first machine's records count."""
     for file, (names, make) in CHARTS.items():
         found = {TITLES[name]: each[0]["rows"] for name in names if (each := records(name, root))}
         if found:
@@ -284,7 +284,7 @@ def _block(name: str, root: Path) -> str:
 
 
 def rendered(name: str, root: Path) -> str:
-    """Return a figure's tables as Markdown, per machine with a record, without the note, which pages have."""
+    """Return a figure's tables as Markdown, per machine with a record, without the note of the page."""
     experiment, _ = experiment_of(FIGURES[name])
     parts = []
     for record in records(name, root):
@@ -295,7 +295,7 @@ def rendered(name: str, root: Path) -> str:
 
 
 def rendered_summary(root: Path) -> str:
-    """Return the summary as Markdown, in a table for each machine, or one for all if no task has two."""
+    """Return the summary as Markdown: a table per machine, or one table if each task has one machine."""
     by_machine: dict[str, dict[str, Sequence[Row]]] = {}
     for name, title in TASKS.items():
         for record in records(name, root):
@@ -323,7 +323,7 @@ def _summary_on(where: str, found: Mapping[str, Sequence[Row]]) -> str:
 
 
 def rendered_verdicts(root: Path) -> str:
-    """Return the verdicts on measured figures with a published counterpart, and on the rest, as Markdown.
+    """Return the verdicts on figures with and without a published counterpart, as Markdown.
 
     Exhibits without a record are listed below the tables.
     """

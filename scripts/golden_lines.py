@@ -21,7 +21,7 @@ def words(values: np.ndarray) -> str:
 
 
 def lines() -> Iterator[str]:
-    """Yield a line for every vector whose payload consists of a compiled format alone."""
+    """Yield a line for every vector whose payload consists of a compiled format only."""
     for path in sorted(FOLDER.glob("*.json")):
         for vector in json.loads(path.read_text(encoding="utf-8")):
             codec = parse(vector["spec"]) if "spec" in vector else None

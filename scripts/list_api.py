@@ -32,9 +32,9 @@ LISTS = {
     ),
     "api-lab.txt": ("gradwire_lab.closed_forms", "gradwire_lab.testbed"),
 }
-"""Files in docs, and the modules whose public names they list: ``__all__``, or all names that they define."""
+"""Files in docs, and the modules whose public names the files list: ``__all__``, or all names defined."""
 FIRST = "gradwire.attach"
-"""The name that most scripts use; all others are in alphabetical order."""
+"""The name that most scripts use, listed first; all other names are in alphabetical order."""
 PRIVATE = re.compile(
     r"""
     gradwire\.Auto\.(candidates|first_plan|place)
@@ -62,7 +62,7 @@ _ADDRESS = re.compile(r" at 0x[0-9a-f]+")
 
 
 def names_of(module: ModuleType) -> list[str]:
-    """Return the public names of a module, sorted, with ``FIRST`` before the others."""
+    """Return the public names of a module, sorted, with ``FIRST`` before all other names."""
     listed = getattr(module, "__all__", None) or [
         name
         for name, value in vars(module).items()
@@ -75,8 +75,8 @@ def lines_of(modules: Sequence[ModuleType], before: Sequence[ModuleType] = ()) -
     """Yield a line for every public name, and a line for every public member of a class.
 
     An object that several modules export is listed at its first occurrence. Inherited and overridden members
-    are listed in the base class, if that is listed or from another package. Modules ``before`` are in another
-    list.
+    are listed in the base class, if the base class is listed or from another package. Modules ``before`` are
+    in another list.
     """
     values = _values(modules)
     places: dict[int, str] = {}

@@ -1,6 +1,7 @@
 """Try the installed gradwire: print its targets, run its commands, and the README's example on two ranks.
 
-Commands of the other packages run if the package is installed. Without gradwire-lab, a command must name it.
+Commands of the other packages run if the package is installed. Without gradwire-lab, a command of the lab
+must name this package.
 
 From the source tree, only the README is read: the example runs in a separate folder.
 """
@@ -27,12 +28,12 @@ _COMMANDS = (
     ("gradwire_gateware", "nic --help", 0, "link"),
     ("gradwire_lab", "train --runs sync:fp8 --workers 2 --epochs 1 --max-steps 3 --out train", 0, "loss"),
 )
-"""Commands by their package, with the exit code, if it is always the same, and a word of the output."""
+"""Commands by package, with a word of the output and, if always the same, the exit code."""
 _WITHOUT_LAB = ("gradwire", "demo", 2, "pip install ./packages/gradwire-lab")
 
 
 def example(readme: str) -> str:
-    """Return the first Python example that attaches gradwire. Raises ``ValueError`` without one."""
+    """Return the first Python example that attaches gradwire. Raises ``ValueError`` without an example."""
     for code in re.findall(r"^```python\n(.*?)^```", readme, re.DOTALL | re.MULTILINE):
         if "gradwire.attach(" in code:
             return str(code)

@@ -28,7 +28,7 @@ sharded: list[Any] = []
 
 
 def put_in(plan: str) -> None:
-    """Attach to every DDP model at its construction, and to an FSDP2 model at its optimizer's."""
+    """Attach to every DDP model at its construction, and to an FSDP2 model when its optimizer is made."""
     init, begin, shard = DistributedDataParallel.__init__, Optimizer.__init__, fsdp.fully_shard
 
     def wrapped(self: Any, *words: Any, **options: Any) -> None:

@@ -1,6 +1,6 @@
 """A trainer modelled on PyTorch's DDP tutorial (multigpu_torchrun.py), on the CPU.
 
-It doesn't use gradwire: torchrun --nproc-per-node 2 bench/profiled/ddp_example.py
+This script doesn't use gradwire: torchrun --nproc-per-node 2 bench/profiled/ddp_example.py
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
 """A Transformer modelled on PyTorch's FSDP2 example: each layer is sharded, then the whole model.
 
-It doesn't use gradwire: torchrun --nproc-per-node 2 bench/profiled/fsdp_example.py
+This script doesn't use gradwire: torchrun --nproc-per-node 2 bench/profiled/fsdp_example.py
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
 """The GPT of ``examples/plain_gpt.py`` in float32, larger, and trained on numbers instead of text.
 
-It doesn't use gradwire: torchrun --nproc-per-node 2 bench/profiled/gpt_train.py
+This script doesn't use gradwire: torchrun --nproc-per-node 2 bench/profiled/gpt_train.py
 """
 
 from __future__ import annotations
