@@ -162,7 +162,7 @@ def train(rank: int, method: str, args: argparse.Namespace, folder: str) -> None
     dist.all_gather(gathered, weights)
     if not torch.equal(*(each.view(torch.int32) for each in gathered)):
         raise SystemExit(
-            f"{method}: expected identical weights on all ranks, got different ones; please report this"
+            f"{method}: expected identical weights on all ranks, got different weights; please report this"
         )
     if rank == 0:
         floats = 4 * weights.numel() * TRACED
@@ -218,7 +218,7 @@ def offloaded(policy: str | None, args: argparse.Namespace) -> str:
         for here, there in zip(masters.parameters(), offload.replica.parameters(), strict=True):
             if not torch.equal(rounded(here.detach(), policy or ""), there.detach().float().cpu()):
                 raise SystemExit(
-                    f"{policy}: expected the rounded master weights on the device, got different ones; "
+                    f"{policy}: expected the rounded master weights on the device, got different weights; "
                     "please report this"
                 )
 

@@ -46,7 +46,7 @@ def test_what_does_not_fit_is_told_in_a_sentence(ranks: list[dict[str, Any]]) ->
         operation, kind, length, root, strided, link = found["errors"]
         assert operation == "expected the operation MPI.SUM, got another operation; omit op, or pass MPI.SUM"
         assert kind.startswith("expected recvbuf as a writeable, contiguous float32 array, got ")
-        assert length == "expected sendbuf and recvbuf of equal length, got 5 and 5000"
+        assert length == "expected sendbuf and recvbuf of equal length, got 5 and 5000; resize one buffer"
         assert root == "expected root=0, got 1; pass root=0"
         assert strided.startswith("expected buf as a writeable, contiguous float32 array, got ")
         assert "got a MpiLink with unmarked" in link

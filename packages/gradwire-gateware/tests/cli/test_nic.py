@@ -37,7 +37,7 @@ def test_options_become_settings() -> None:
         (["--codec", "bfb:7"], "gradwire: unknown codec 'bfb' (did you mean 'bfp'?)"),
         (
             ["--codec", "inceptionn:2^-10", "--tos", "x"],
-            "argument --tos: expected a byte such as 0x28, got 'x'",
+            "argument --tos: expected a byte, got 'x'; pass e.g. 0x28",
         ),
         (["--codec", "inceptionn:2^-10", "--tos", "0"], "gradwire: expected a type of service from 0x04"),
         (["--codec", "inceptionn:2^-10", "--drop", "2"], "gradwire: expected a share of frames to drop"),

@@ -97,7 +97,10 @@ def _done(begin: Callable[[], Any], what: str, timeout_s: float) -> None:
             return bool(request.Test())
 
     if not poll(is_done, timeout_s):
-        raise LinkTimeoutError(f"{what}: the collective is incomplete after {timeout_s:g} s")
+        raise LinkTimeoutError(
+            f"{what}: the collective is incomplete after {timeout_s:g} s; "
+            "check the other processes, or raise timeout_s"
+        )
 
 
 class CollectiveCommComp:
@@ -193,7 +196,8 @@ class CollectiveCommComp:
             sent = _floats(sendbuf, "sendbuf")
             if sent.numel() != received.numel():
                 raise TensorError(
-                    f"expected sendbuf and recvbuf of equal length, got {sent.numel()} and {received.numel()}"
+                    f"expected sendbuf and recvbuf of equal length, got {sent.numel()} and "
+                    f"{received.numel()}; resize one buffer"
                 )
             received.copy_(sent)
         return received

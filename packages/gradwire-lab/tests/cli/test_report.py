@@ -52,7 +52,7 @@ def test_two_processes_write_the_same_bytes() -> None:
 @pytest.mark.parametrize(
     ("words", "reason"),
     [
-        ("missing", "got missing, which doesn't exist; pass one that exists"),
+        ("missing", "got missing, which doesn't exist; pass an existing folder"),
         ("odd.json", "expected a record of gradwire.choice,"),
         ("newer.json", "newer.json was written by a newer gradwire: expected at most the schema"),
         ("torn.json", "expected a JSON object for torn.json, got invalid JSON"),

@@ -43,10 +43,10 @@ def test_help_fits_a_screen_and_shows_an_example(
         ("run python -- true", "expected no further argument, got 'python'"),
         (
             "run -- torchrun --nproc-per-node 1 train.py --lr 1",
-            "got torchrun, which would start a separate job on each; omit it, because the testbed sets its "
-            "variables: python train.py --lr 1\n",
+            "got torchrun, which would start a separate job on each; omit torchrun, because the testbed sets "
+            "the variables of a rank: python train.py --lr 1\n",
         ),
-        ("run -- env torchrun -m x", "sets its variables: env python train.py\n"),
+        ("run -- env torchrun -m x", "sets the variables of a rank: env python train.py\n"),
         ("run true", "expected '--' before the command, got none; write gradwire testbed run -- true"),
         ("run --hosts 2 tc -s x", "write gradwire testbed run --hosts 2 -- tc -s x"),
         ("run --host 2 true", "of gradwire testbed run, got --host (did you mean '--hosts'?)"),

@@ -77,7 +77,7 @@ def test_help_shows_the_defaults(capsys: pytest.CaptureFixture[str]) -> None:
         ("--grams all", "for --grams, got 'all'"),
         ("--ovens 0", "expected --ovens of at least 1, got 0"),
         ("--sizes 0", "of at least 1 byte"),
-        ("--recipes /nowhere", "expected a folder for --recipes, got /nowhere; pass one that exists"),
+        ("--recipes /nowhere", "expected a folder for --recipes, got /nowhere; pass an existing folder"),
     ],
 )
 def test_a_mistake_is_one_sentence(said: str, reason: str) -> None:

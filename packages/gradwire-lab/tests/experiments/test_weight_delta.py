@@ -40,7 +40,7 @@ def test_a_small_rate_moves_fewer_bits_than_a_large_one(tmp_path: Path) -> None:
         ({"lrs": "fast"}, "expected learning rates such as 3e-5,1e-4, got 'fast'"),
         ({"lrs": "2"}, "expected learning rates between 0 and 1, got"),
         ({"warm_up": 0}, "expected --warm-up of at least 1, got 0"),
-        ({"text": "/nowhere"}, "expected a file for --text, got /nowhere; pass one that exists"),
+        ({"text": "/nowhere"}, "expected a file for --text, got /nowhere; pass an existing file"),
     ],
 )
 def test_a_mistake_is_one_sentence(given: dict[str, object], reason: str) -> None:

@@ -41,7 +41,7 @@ def test_results_of_kernels_are_the_devices_and_late_too(device: Simulated) -> N
 def test_memory_of_host_and_device_do_not_mix(device: Simulated) -> None:
     tensor, host = on(device, 1, 2), torch.ones(2)
     with pytest.raises(
-        RuntimeError, match=r"add: expected all tensors on one device, got one of shape \(2,\)"
+        RuntimeError, match=r"add: expected all tensors on one device, got a tensor of shape \(2,\)"
     ):
         tensor + host
     tensor.copy_(host)

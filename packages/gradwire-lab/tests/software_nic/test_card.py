@@ -302,7 +302,7 @@ def _refusals() -> list[str]:
 
 def test_interfaces_that_do_not_fit_are_refused(call: Call) -> None:
     same, missing, kind, mtu = call(_refusals)
-    assert same == "expected two different interfaces, got 'host' for both; change one"
+    assert same == "expected two different interfaces, got 'host' twice; pass the host's and the link's"
     assert missing.startswith("expected one of the interfaces lo, ")
     assert kind == "expected an Ethernet interface, got 'lo'; pass another interface"
     assert mtu.startswith("expected two interfaces of the same MTU, got 1500 for 'host' and 9000 for 'wide'")

@@ -105,7 +105,7 @@ def _byte(text: str) -> int:
     try:
         return int(text, 0)
     except ValueError as error:
-        raise argparse.ArgumentTypeError(f"expected a byte such as 0x28, got {text!r}") from error
+        raise argparse.ArgumentTypeError(f"expected a byte, got {text!r}; pass e.g. 0x28") from error
 
 
 # The counters, as a table and as JSON.

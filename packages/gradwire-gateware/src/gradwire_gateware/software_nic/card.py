@@ -161,7 +161,7 @@ class Settings:
         if not 0 <= self.delay_s <= 10:
             raise SpecError(f"expected a frame delay of 0 to 10 s, got {self.delay_s:g} s; pass e.g. 0.001")
         if not 0 <= self.seed < 1 << 64:
-            raise SpecError(f"expected a seed of at least 0 and below 2^64, got {self.seed}")
+            raise SpecError(f"expected a seed of at least 0 and below 2^64, got {self.seed}; pass e.g. 0")
 
     @property
     def kernel(self) -> tuple[str, int, int, int]:
@@ -202,7 +202,9 @@ class Nic:
 
     def __init__(self, host: str, link: str, settings: Settings) -> None:
         if host == link:
-            raise NicError(f"expected two different interfaces, got {host!r} for both; change one")
+            raise NicError(
+                f"expected two different interfaces, got {host!r} twice; pass the host's and the link's"
+            )
         with ExitStack() as stack:
             self._host = stack.enter_context(closing(EthernetPort(host)))
             self._link = stack.enter_context(closing(EthernetPort(link)))

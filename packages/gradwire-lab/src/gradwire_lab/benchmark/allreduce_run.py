@@ -123,11 +123,15 @@ def check(options: AllReduceOptions) -> None:
         check_network(world, options.link, options.timeout_s)
     for nbytes in options.sizes:
         if nbytes % FLOAT_NBYTES:
-            raise JobError(f"expected multiples of {FLOAT_NBYTES} bytes (float32) for --sizes, got {nbytes}")
+            raise JobError(
+                f"expected multiples of {FLOAT_NBYTES} bytes (float32) for --sizes, got {nbytes}; round up"
+            )
     _check_memory(max(options.worlds), max(options.sizes))
     for segment in options.segments:
         if segment % SEGMENT_UNIT_NBYTES:
-            raise JobError(f"expected multiples of {SEGMENT_UNIT_NBYTES} bytes for --segments, got {segment}")
+            raise JobError(
+                f"expected multiples of {SEGMENT_UNIT_NBYTES} bytes for --segments, got {segment}; round up"
+            )
     for configuration in options.configurations:
         if configuration.algorithm != TORCH:
             _ = configuration.plan

@@ -94,7 +94,7 @@ def _check_launcher(command: Sequence[str]) -> None:
     right = [*command[:launcher], "python", *(command[script:] or ["train.py"])]
     raise SpecError(
         f"expected a command for one rank on each host, got {LAUNCHER}, which would start a separate job on "
-        f"each; omit it, because the testbed sets its variables: {shlex.join(right)}"
+        f"each; omit {LAUNCHER}, because the testbed sets the variables of a rank: {shlex.join(right)}"
     )
 
 

@@ -116,7 +116,8 @@ class Network:
             _settle_each(self, name, self.world, "ranks", real(0.0))
         if self.groups is not None and len(self.groups.of) != self.world:
             raise SpecError(
-                f"expected a group for each of {self.world} ranks, got {len(self.groups.of)} in groups.of"
+                f"expected a group for each of {self.world} ranks, got {len(self.groups.of)} in groups.of; "
+                "pass a group for every rank"
             )
 
     @classmethod

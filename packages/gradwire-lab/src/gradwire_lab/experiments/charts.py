@@ -212,7 +212,7 @@ def schemes() -> tuple[str, str]:
     )
     if light is None or dark is None:
         raise LookupError(
-            "expected colours of a light and a dark scheme in the pages' template, got none; correct this "
-            "pattern"
+            "expected colours of a light and a dark scheme in the pages' template, got none; correct the "
+            "pattern in schemes()"
         )
     return light["colours"].strip(), dark["colours"].strip()

@@ -81,7 +81,7 @@ class CheckedOptions:
             if word.value in _PLACES and found is not None:
                 kind, is_one = _PLACES[word.value]
                 if not is_one(Path(found)):
-                    raise SpecError(f"expected a {kind} for {name}, got {found}; pass one that exists")
+                    raise SpecError(f"expected a {kind} for {name}, got {found}; pass an existing {kind}")
 
 
 def add_options(parser: argparse.ArgumentParser, kind: Callable[..., object]) -> None:

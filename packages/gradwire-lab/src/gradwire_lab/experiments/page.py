@@ -51,7 +51,7 @@ def page_of(
     if not is_as_sealed(record):
         raise JobError(
             f"the record was altered after it was written: expected the checksum {record[SUM]} over its "
-            "fields and rows, got a different one; restore the file, or measure again with --overwrite"
+            "fields and rows, got a different checksum; restore the file, or measure again with --overwrite"
         )
     schema = record["schema"]
     known = {each.experiment.schema: each for each in exhibits}
@@ -112,7 +112,7 @@ def read_all(folder: Path, exhibits: Collection[Exhibit[Any]]) -> list[Recorded]
     """
     if not folder.is_dir():
         kind = "isn't a folder" if folder.exists() else "doesn't exist"
-        raise JobError(f"expected a folder of records, got {folder}, which {kind}; pass one that exists")
+        raise JobError(f"expected a folder of records, got {folder}, which {kind}; pass an existing folder")
     found = [each for each in exhibits if (folder / each.name / RECORD).exists()]
     if not found:
         raise JobError(

@@ -148,7 +148,7 @@ def read_fields(path: Path, experiment: Experiment[Any], remedy: str) -> dict[st
     if not is_as_sealed(record):
         raise JobError(
             f"{path} was altered after it was written: expected the checksum {record[SUM]} over its fields "
-            f"and rows, got a different one; restore the file, or {remedy}"
+            f"and rows, got a different checksum; restore the file, or {remedy}"
         )
     measured_s = record.get("measured_s", 0.0)
     if not isinstance(measured_s, int | float) or not measured_s >= 0:

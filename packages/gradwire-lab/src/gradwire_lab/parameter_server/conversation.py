@@ -81,7 +81,10 @@ class Message:
         """Parse the result of ``to_floats``. Raises ``FrameError``."""
         kind, *numbers = floats.view(torch.int32).tolist()
         if kind not in list(Kind) or min(numbers) < 0:
-            raise FrameError(f"expected a message of a parameter server, got {[kind, *numbers]}")
+            raise FrameError(
+                f"expected a message of a parameter server, got {[kind, *numbers]}; "
+                "create a server on rank 0 and workers of the same kind on all other ranks"
+            )
         return cls(Kind(kind), *numbers)
 
 

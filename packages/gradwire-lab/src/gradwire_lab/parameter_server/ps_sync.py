@@ -244,5 +244,5 @@ def restoring(optimizer: torch.optim.Optimizer) -> Iterator[None]:
             raise
         reason = shown(str(error) or type(error).__name__)
         raise StateError(
-            f"the optimizer cannot load the state: {reason}; create the same optimizer as the saved one"
+            f"the optimizer cannot load the state: {reason}; create the optimizer of the saved run"
         ) from error

@@ -151,8 +151,8 @@ class StaleWorker(WorkerMethod):
         if not self._drained:
             raise StateError(
                 f"rank {self.exchange.link.rank}: expected parameters to be unfrozen right after drain(), "
-                f"got one unfrozen after step {self.steps_done}; unfreeze between drain() and the next step, "
-                "on all ranks"
+                f"got a parameter unfrozen after step {self.steps_done}; unfreeze between drain() and the "
+                "next step, on all ranks"
             )
         return StepRecord()
 

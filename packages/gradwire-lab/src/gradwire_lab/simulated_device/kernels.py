@@ -55,8 +55,8 @@ class Kernels(TorchDispatchMode):  # type: ignore[no-untyped-call]
         strange = [each for each in tensors if owner_of(each) is not self._device and each.dim()]
         if strange and name not in _MIXED:
             raise RuntimeError(
-                f"{name}: expected all tensors on one device, got one of shape {tuple(here[0].shape)} on "
-                f"{self._device} and one of shape {tuple(strange[0].shape)} elsewhere"
+                f"{name}: expected all tensors on one device, got a tensor of shape {tuple(here[0].shape)} "
+                f"on {self._device} and a tensor of shape {tuple(strange[0].shape)} elsewhere"
             )
 
 

@@ -225,7 +225,7 @@ def check_command(command: Sequence[str], path: str, folder: Path) -> None:
         raise SpecError("expected a command for every host, got none; pass a program and its arguments")
     if not folder.is_dir():
         raise TestbedError(
-            f"expected an existing working folder, got {folder}; create the folder, or pass another one"
+            f"expected an existing working folder, got {folder}; create the folder, or pass another folder"
         )
     program = command[0]
     found = (

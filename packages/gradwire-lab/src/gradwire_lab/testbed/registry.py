@@ -137,7 +137,7 @@ def _is_still(folder: Path, descriptor: int) -> bool:
 def _check_owner(folder: Path, status: os.stat_result) -> None:
     if status.st_uid != os.geteuid() or stat.S_IMODE(status.st_mode) & 0o077:
         raise TestbedError(
-            f"expected a folder private to this user at {folder}, got one that other users own or can "
+            f"expected a folder private to this user at {folder}, got a folder that other users own or can "
             "read; remove the folder, or set TMPDIR"
         )
 

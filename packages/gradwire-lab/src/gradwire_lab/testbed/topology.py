@@ -99,7 +99,8 @@ class Topology:
             raise SpecError(f"expected groups that add up to the {self.hosts} hosts, got the sizes {sizes}")
         if self.core_nbytes_per_s is not None and len(self.groups) < 2:
             raise SpecError(
-                "core rate: expected at least 2 groups of hosts, got 1; pass more, or omit the core rate"
+                "core rate: expected at least 2 groups of hosts, got 1; pass more groups, or omit the core "
+                "rate"
             )
 
     @classmethod

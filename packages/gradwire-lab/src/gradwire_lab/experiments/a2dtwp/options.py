@@ -114,7 +114,7 @@ class A2dtwpOptions(CheckedOptions):
         super().__post_init__()
         check_known("--timed", self.timed or MODELS, MODELS)
         if self.narrower > 64 or 64 % self.narrower:
-            raise SpecError(f"expected a divisor of 64 for --narrower, got {self.narrower}")
+            raise SpecError(f"expected a divisor of 64 for --narrower, got {self.narrower}; pass e.g. 8")
 
 
 def cells(options: A2dtwpOptions) -> list[Cell]:
