@@ -35,9 +35,9 @@ from gradwire_lab.job.on_ddp import bf16_hook
 
 RANKS, BATCH, INPUTS, CLASSES, HELD_OUT = 2, 256, 512, 10, 4096
 TRACED, CHECKED = 3, 3
-"""Traced steps, and checked steps, after the timed ones."""
+"""Numbers of traced steps and of checked steps, after the timed steps."""
 SETTLED = 20
-"""Steps before the timed ones; a later automatic choice is included in the times."""
+"""Number of steps before the timed steps; a later automatic choice is included in the times."""
 SEGMENT_NBYTES = 1 << 24
 """A large segment, because a frame's cost on an accelerator hardly depends on its length."""
 COARSE = "errbound:rel=0.25,block=1024"

@@ -128,7 +128,7 @@ def _rounded(stage: Pipeline, x: Value, peak: Value, is_zero: Value, bits: int) 
 
     Rounding is to nearest, ties to even, and saturates. The highest set bit of a value whose exponent is
     ``distance`` below the peak is ``distance`` below a mantissa's highest bit. From a distance of ``bits +
-    1`` on, the value is below one half. This includes subnormals, because the peak is 32 or more.
+    1`` on, the value is below one half. All subnormals are below one half, because the peak is 32 or more.
     """
     difference = (peak - x[23:31])[:8]
     is_small = is_zero | (difference > bits)

@@ -130,8 +130,8 @@ class Trim(Circuit):
     Packets that aren't ``wanted`` are dropped. A packet's words wait until ``told`` is high. The three inputs
     must then be stable until ``takes_last``, the cycle of the last word. Every wanted packet gives one
     packet, shorter if the input ends early. Two stages rotate a word by ``skip`` modulo the word's size, and
-    a third stage merges the rest of the previous word with the beginning of this one. After the last word, a
-    remainder may take one more cycle.
+    a third stage merges the rest of the previous word with the beginning of the current word. After the last
+    word, a remainder may take one more cycle.
     """
 
     def __init__(self, width: int, most_skipped: int, most: int = 2**16 - 1) -> None:

@@ -1,4 +1,4 @@
-"""``gradwire reproduce``: measure the papers' tables and figures, and compare with the published ones."""
+"""``gradwire reproduce``: measure counterparts of the papers' tables and figures, with verdicts."""
 
 from __future__ import annotations
 

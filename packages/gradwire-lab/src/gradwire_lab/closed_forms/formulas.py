@@ -93,7 +93,7 @@ def ring_s(world: int, nbytes: float, link: AlphaBetaGamma) -> float:
 def butterfly_s(world: int, nbytes: float, link: AlphaBetaGamma) -> float:
     """Return ``2 lg p alpha + 2 (p - 1)/p n beta + (p - 1)/p n gamma``.
 
-    This is recursive halving, then doubling. The formula is exact for powers of two.
+    The butterfly is recursive halving, then doubling. The formula is exact for powers of two.
 
     Source: Thakur, Rabenseifner and Gropp, IJHPCA 19 (2005); the study, equation 4, without gamma.
     """
@@ -105,8 +105,9 @@ def segmented_ring_s(
 ) -> float:
     """Return ``2 (p - 1) L alpha + 2 (p - 1)/p n beta + (p - 1)/p n gamma + L S``.
 
-    This is L ring all-reduces, each of 1/L of the bucket. ``segments`` is L, and ``synchronisation_s`` is S,
-    the seconds to synchronise all ranks before each all-reduce. One segment is the sequential exchange.
+    The segmented ring is L ring all-reduces, each of 1/L of the bucket. ``segments`` is L, and
+    ``synchronisation_s`` is S, the seconds to synchronise all ranks before each all-reduce. One segment is
+    the sequential exchange.
 
     Source: Pipe-SGD, NeurIPS 2018, equations 5 and 6.
     """
@@ -150,7 +151,7 @@ def pipelined_unlimited_s(
 def pipelined_s(iterations: int, *, update_s: float, compute_s: float, communicate_s: float) -> float:
     """Return ``T max(l_up + l_comp, l_comm)``, because either the device or the port is always busy.
 
-    This holds for every K from 2 up, after the pipeline has filled. Source: Pipe-SGD, equation 4.
+    The equation holds for every K from 2 up, after the pipeline has filled. Source: Pipe-SGD, equation 4.
     """
     return iterations * max(update_s + compute_s, communicate_s)
 

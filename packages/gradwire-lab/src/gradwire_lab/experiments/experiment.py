@@ -183,8 +183,8 @@ class Experiment(Generic[Options]):
         A function that returns the cells to measure for the options, without duplicates, in the order of the
         table.
     run
-        A function that measures the given cells and reports a row for each; ``report.say`` shows progress. It
-        also receives the rows measured by an interrupted run.
+        A function that measures the given cells and reports a row for each; ``report.say`` shows progress.
+        The function also receives the rows measured by an interrupted run.
     table
         A function that returns tables and paragraphs for all rows.
     plot

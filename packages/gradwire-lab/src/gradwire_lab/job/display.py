@@ -191,8 +191,8 @@ class Quiet(Display):
 def make_display(quiet: bool = False) -> Display:
     """Return the display for this process.
 
-    It is ``EventLines`` if another process shows the events, else ``Quiet`` if ``quiet``, else ``Bars`` on a
-    terminal, else ``ProgressLines``.
+    The display is ``EventLines`` if another process shows the events, else ``Quiet`` if ``quiet``, else
+    ``Bars`` on a terminal, else ``ProgressLines``.
     """
     from rich.console import Console
 

@@ -1,9 +1,9 @@
 """PS-Sync: the synchronous parameter server, or worker-aggregator, the baseline of ring and pipeline.
 
 Rank 0 of the link is the server, ranks 1..p are the workers. Workers send gradients with the plan's codec.
-The server sends weights with a separate codec. This covers INCEPTIONN's WA (no codec), WA+C (a gradient codec
-only), and A2DTWP's transfers (a weight codec). Gradients and weights have one bucket each, whatever the plan
-says.
+The server sends weights with a separate codec. These codecs cover INCEPTIONN's WA (no codec), WA+C (a
+gradient codec only), and A2DTWP's transfers (a weight codec). Gradients and weights have one bucket each,
+whatever the plan says.
 """
 
 from __future__ import annotations

@@ -164,8 +164,8 @@ class StaleServer(Method):
         S, the number of steps that a worker may be ahead of the slowest worker, from 0 up; the same on all
         ranks. Raises ``SpecError`` otherwise.
     ledger
-        The ledger for bytes and seconds. It counts each ``serve`` as one step, because gradients and weights
-        of different steps are in flight at the same time.
+        The ledger for bytes and seconds. The ledger counts each ``serve`` as one step, because gradients and
+        weights of different steps are in flight at the same time.
 
     Attributes
     ----------

@@ -180,7 +180,7 @@ class Watch:
     def exit_code(self) -> int:
         """The exit code of the run.
 
-        It is 0, the exit code of the host that failed first, or 124 after a timeout.
+        The code is 0, the exit code of the host that failed first, or 124 after a timeout.
         """
         if self._timed_out:
             return EXIT_TIMEOUT

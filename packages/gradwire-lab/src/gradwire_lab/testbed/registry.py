@@ -77,7 +77,7 @@ def forget(path: Path) -> None:
 
 
 def dead_and_living() -> tuple[list[Path], list[Path]]:
-    """Return the entries of ended testbeds, and the entries of running ones."""
+    """Return the entries of ended testbeds, and the entries of running testbeds."""
     dead: list[Path] = []
     living: list[Path] = []
     try:

@@ -261,8 +261,8 @@ def is_virtual(cpuinfo: str) -> bool:
 def keep_awake() -> list[subprocess.Popen[bytes]]:
     """Start a process on every core that keeps the core awake; the caller ends these processes.
 
-    They run only while the core is otherwise idle. No process is started on physical machines, whose cores
-    wake up quickly, or on machines of an unknown kind.
+    The processes run only while the core is otherwise idle. No process is started on physical machines, whose
+    cores wake up quickly, or on machines of an unknown kind.
     """
     try:
         virtual = is_virtual(_CPUINFO.read_text(encoding="utf-8", errors="replace"))

@@ -95,8 +95,8 @@ def gain(row: Row, baseline: Row, system: str, target: float) -> float | None:
 def hidden(row: Row, system: str, target: float) -> float | None:
     """Return the share of a policy's time to an error that an infinitely fast link would save.
 
-    This is the part of the copies that doesn't overlap computation, and so the most that any policy on this
-    link can save. Return None without cycles on an infinitely fast link.
+    The share is the part of the copies that doesn't overlap computation, and so the most that any policy on
+    this link can save. Return None without cycles on an infinitely fast link.
     """
     if UNLIMITED not in row["cycles"]:
         return None

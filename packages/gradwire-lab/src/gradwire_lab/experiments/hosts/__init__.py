@@ -42,8 +42,8 @@ def measure_cells(
     """Call ``measure`` of a module on all hosts, in one testbed per network of the cells.
 
     The arguments of ``measure`` are the ``Ranks``, the cells of one network, and ``more``, which is JSON.
-    Cells have ``hosts`` and ``rate``. They may have the ``delay`` of every frame, the links' ``mtu``, and,
-    for a ``nic`` at each host, the arguments of ``gradwire nic``. Cells of one network are consecutive.
+    Cells have ``hosts`` and ``rate``. Cells may also have the ``delay`` of every frame, the links' ``mtu``,
+    and, for a ``nic`` at each host, the arguments of ``gradwire nic``. Cells of one network are consecutive.
     ``variables`` are added to the hosts' environment.
 
     Raises ``TestbedError`` if this machine can't create such a testbed, and ``JobError`` if a host fails.

@@ -14,7 +14,7 @@ EXIT_FAILED = 2
 
 def main(module: str, work: str) -> int:
     """Call the module's ``measure`` with this process's rank, and return the exit code."""
-    # This imports torch: after the signal handler is set.
+    # This module imports torch, so it is imported after the signal handler is set.
     from gradwire_lab.experiments.hosts.ranks import met_ranks
 
     try:

@@ -118,7 +118,7 @@ NEAREST = "the nearest neighbour's accuracy on these images; a longer training r
 
 
 def claims(rows: Sequence[Row]) -> list[Claim]:
-    """Compare gains, errors, and kernels with the published ones, and AWP with available alternatives."""
+    """Compare gains, errors, and kernels with published figures, and AWP with available alternatives."""
     found = MeasuredPolicies(rows)
     on = "on digits" if found.images == DIGITS else ""
     parts: list[Claim] = []

@@ -118,7 +118,7 @@ class NetworkRows:
 
 
 def claims(rows: Sequence[Row]) -> list[Claim]:
-    """Compare ratios, errors, and accuracies with the published ones."""
+    """Compare ratios, errors, and accuracies with published figures."""
     networks = [NetworkRows(name, own) for name, own in grouped(rows, "network").items()]
     return [*_ratios(networks), *_errors(networks), *_accuracies(networks)]
 

@@ -67,7 +67,7 @@ def _hdc(layers: int) -> int:
 
 
 def claims(rows: Sequence[Row]) -> list[Claim]:
-    """Compare the sizes and the share with the published ones."""
+    """Compare the sizes and the share with published figures."""
     five_mib = _mib(_hdc(HDC_LAYERS))
     found = [
         Claim(

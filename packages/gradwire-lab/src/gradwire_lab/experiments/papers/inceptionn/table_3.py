@@ -94,7 +94,7 @@ def ratio(classes: Sequence[float]) -> float:
 
 
 def claims(rows: Sequence[Row]) -> list[Claim]:
-    """Compare the shares of 2-bit values, and the ratios of full-size networks, with the published ones."""
+    """Compare the shares of 2-bit values, and the ratios of full-size networks, with published figures."""
     networks = grouped(rows, "network")
     small = {network: own for network, own in networks.items() if network not in FULL_SIZE}
     found = [*_shares(small, "", [_trainings(network, own) for network, own in small.items()])]

@@ -54,7 +54,7 @@ def measure(_options: FirecaffeOptions, cell: Cell) -> Mapping[str, Any]:
 
 
 def claims(rows: Sequence[Row]) -> list[Claim]:
-    """Compare the modelled speed-ups with the published ones."""
+    """Compare the modelled speed-ups with the published speed-ups."""
     steps = {row["gpus"]: row["compute"] + row["communicate"] for row in rows}
     many = row_of(rows, gpus=MANY)
     return [

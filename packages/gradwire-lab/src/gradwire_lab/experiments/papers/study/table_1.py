@@ -57,7 +57,7 @@ def measure(_options: StudyTable1Options, cell: Cell) -> Mapping[str, Any]:
 
 
 def claims(rows: Sequence[Row]) -> list[Claim]:
-    """Compare the terms at 16 servers with the published ones."""
+    """Compare the terms at 16 servers with the published terms."""
     return [
         Claim(
             f"{algorithm}, 16 servers: {text} term",
