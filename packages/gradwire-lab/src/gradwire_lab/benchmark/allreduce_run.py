@@ -42,7 +42,7 @@ LEAST_ITERATIONS = 3
 LEAST_COPIES = 5
 """The minimum number of copies of a bucket in a rank's memory.
 
-It includes the float64 copies for comparison with the exact sum.
+The number includes the float64 copies for comparison with the exact sum.
 """
 
 

@@ -35,14 +35,14 @@ The network takes most of a step's time.
 LENGTH = ["--epochs", "3", "--max-steps", "120", "--evaluate-every", "12"]
 """The length of a short run.
 
-Its loss still falls at the end, so that the time to equal loss is well defined. ``attach`` chooses its plan
-in the first third, however busy the machine is.
+The loss still falls at the end of the run, so that the time to equal loss is well defined. ``attach`` chooses
+its plan in the first third, however busy the machine is.
 """
 ON_DDP = ["--compare", "ddp"]
 SLOW = "100mbit"
 """The second network, on which only steps are timed.
 
-A step of DDP takes seconds there.
+On this network, a step of DDP takes seconds.
 """
 SLOW_PARTS = {
     "baselines": ["--runs", "ddp,bf16-hook", "--max-steps", "5", "--evaluate-every", "1"],
@@ -61,7 +61,7 @@ PICTURE = "demo.png"
 
 
 def run(arguments: Sequence[str]) -> int:
-    """Train on testbeds, or over throttled links if there are none. Raises ``GradwireError``."""
+    """Train on testbeds, or over throttled links on machines without testbeds. Raises ``GradwireError``."""
     words = _parser().parse_args(arguments)
     out = words.out or Path("runs") / f"digits-{datetime.now():%Y%m%d-%H%M%S}"
     loudness = [*["--quiet"] * words.quiet, *["--verbose"] * words.verbose]
@@ -119,7 +119,7 @@ def _announcement(rate: str, has_slow: bool) -> str:
 
 
 def _train(bed: Testbed, networks: Sequence[tuple[Topology, list[list[str]]]], quiet: bool) -> int:
-    """Perform the jobs of all networks, the first one in ``bed``, and return the first nonzero exit code."""
+    """Perform the jobs of all networks, the first in ``bed``, and return the first nonzero exit code."""
     with make_display(quiet) as display, ExitStack() as stack:
         for topology, jobs in networks:
             if topology is not bed.topology:

@@ -1,4 +1,4 @@
-"""``gradwire testbed``: a network with real rate limits, and a command that runs on every host of it."""
+"""``gradwire testbed``: a network with real rate limits, and a command that runs on every host."""
 
 from __future__ import annotations
 

@@ -21,7 +21,7 @@ if TYPE_CHECKING:  # the module imports NumPy, which would delay commands' --hel
     from gradwire.timing.simulate import Simulation, Wires
 
 PerRank = float | tuple[float, ...]
-"""One number for all ranks (or groups), or one for each."""
+"""One number for all ranks (or groups), or one number for each rank (or group)."""
 _SOURCE = Source("a network", "see gradwire_lab.closed_forms.Network")
 T = TypeVar("T")
 

@@ -168,7 +168,7 @@ def padded_nbytes(width: int, nodes: int) -> int:
 
 
 def smart_step(mlp: Mlp, node: Node, nic: Nic, nodes: int) -> Trace:
-    """Return the step of a worker whose NIC exchanges a layer while the worker computes the next one.
+    """Return the step of a worker whose NIC exchanges a layer while the worker computes the next layer.
 
     ``T_total = sum T_F + T_B[L] + max(T_B[L-1], T_AR[L]) + sum over l = 2..L-1 of
     max(T_U[l+1] + T_B[l-1], T_AR[l]) + max(T_U[2], T_AR[1]) + T_U[1]``: a layer's all-reduce runs while the

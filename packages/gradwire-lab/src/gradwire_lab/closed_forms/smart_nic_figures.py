@@ -132,13 +132,13 @@ def _solve(rising: Callable[[float], float], wanted: float) -> float:
 
 
 class How(TextEnum):
-    """The relation between the model's figure and the published one."""
+    """The relation between the model's figure and the published figure."""
 
     PREDICTED = "predicted"
     CALIBRATED = "calibrated"
     """A constant was fitted to this figure, or to figures of the same measurement."""
     ARITHMETIC = "arithmetic"
-    """The figure follows from another published one."""
+    """The figure follows from another published figure."""
 
 
 @dataclass(frozen=True, slots=True)

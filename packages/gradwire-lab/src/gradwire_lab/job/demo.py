@@ -43,7 +43,7 @@ def settled_step_s(result: RunResult) -> float:
 
 
 def in_words(fast: NetworkRuns, slow: NetworkRuns | None) -> str:
-    """Return the demo's verdict: times to the same loss on the fast network, and steps on the slow one."""
+    """Return the demo's verdict: times to equal loss on the fast network, and steps on the slow network."""
     equal = equal_loss(fast.results)
     sentences = [
         f"At {fast.rate}, {verdict(equal)}." if equal else f"At {fast.rate}, no comparison is possible."
@@ -55,7 +55,7 @@ def in_words(fast: NetworkRuns, slow: NetworkRuns | None) -> str:
 
 
 def _steps_in_words(slow: NetworkRuns) -> str:
-    """Return a comparison of the steps of ``attach`` on the slow network with those of the baselines."""
+    """Return a comparison of the steps of ``attach`` and of the baselines on the slow network, in words."""
     first, *others = attach_first(slow.results)
     own_s = settled_step_s(first)
     compared = [in_times(settled_step_s(each) / own_s, each.run.label) for each in reversed(others)]

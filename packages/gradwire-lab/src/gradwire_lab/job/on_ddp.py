@@ -81,7 +81,7 @@ class OnDDP:
         return self.decisions[-1][1].plan if self.decisions else None
 
     def drain(self) -> StepRecord:
-        """Return the waits and bytes of the steps since the last call. No exchange is in flight."""
+        """Return the waits and bytes of the steps since the last call. No exchange is left in flight."""
         waits, self._waits = self._waits, StepRecord()
         if isinstance(self._hooked, Attached):
             total = self._counted()

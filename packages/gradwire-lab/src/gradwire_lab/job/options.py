@@ -217,7 +217,7 @@ class JobOptions:
 
     @property
     def has_server(self) -> bool:
-        """Whether a run needs a server process, whose rank follows those of the workers."""
+        """Whether a run needs a server process, whose rank follows the workers' ranks."""
         return any(run.method == "server" for run in self.runs)
 
     @property
@@ -233,7 +233,7 @@ class JobOptions:
         return self.weights is None or parse(self.weights).EXACT
 
     def plan_or_auto(self, run: Run) -> Plan | Auto:
-        """Return the run's plan, or ``Auto`` if it chooses its own. Raises ``SpecError``."""
+        """Return the run's plan, or ``Auto`` if the run chooses its plan. Raises ``SpecError``."""
         return auto_within(self.max_steps) if run.codec == AUTO else self.plan(run)
 
     def plan(self, run: Run) -> Plan:

@@ -130,7 +130,7 @@ Progress = RunStarted | StepDone | EpochDone | RunDone
 LAST = 3
 """The number of the baseline's last evaluations whose median is the target loss."""
 BASELINES = (DDP, D_SYNC)
-"""The candidate baselines, of which the first one among the runs is used."""
+"""The candidate baselines in order of preference: the first candidate among the runs is used."""
 HALVED = (Run("bf16-hook"), Run("sync", "bf16"))
 """The baselines that send half of the bytes.
 

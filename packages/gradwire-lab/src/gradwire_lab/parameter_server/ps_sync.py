@@ -171,7 +171,7 @@ def _waits(*exchanges: ExchangeCost) -> StepRecord:
 def weights_through(codec: Codec | str | None, plan: Plan, ledger: Ledger | None) -> Codec:
     """Return the codec of the weights, exact by default.
 
-    Raises ``SpecError`` for an invalid codec, or if the plan's segments are too long for it.
+    Raises ``SpecError`` for an invalid codec, or if the plan's segments are too long for the codec.
     """
     return replace(plan, codec=weight_codec_of(codec, "weight_codec", ledger) or Identity()).codec
 
@@ -231,7 +231,7 @@ def check_weights(weights: Mapping[str, torch.Tensor] | None, model: nn.Module) 
 
 @contextmanager
 def restoring(optimizer: torch.optim.Optimizer) -> Iterator[None]:
-    """Restore the optimizer's old state if loading a new one fails, and raise ``StateError``.
+    """Restore the optimizer's old state if loading a new state fails, and raise ``StateError``.
 
     If a state is damaged, torch may raise any exception after it has adopted parts of the state.
     """

@@ -126,9 +126,9 @@ class Session:
     """The server's side of one worker.
 
     Between ``start`` and the event ``ENDED``, a thread receives requests, reports them, and replies with the
-    arguments of ``answer`` or ``give_up``. While the worker waits, the thread sends it keepalive messages, so
-    that it doesn't time out. ``gradient``, 1-D float32, belongs to the thread while it receives, and to the
-    server from the event until the answer. The session only reads ``clocks``.
+    arguments of ``answer`` or ``give_up``. While the worker waits, the thread sends keepalive messages, so
+    that the worker doesn't time out. ``gradient``, 1-D float32, belongs to the thread while it receives, and
+    to the server from the event until the answer. The session only reads ``clocks``.
     """
 
     def __init__(

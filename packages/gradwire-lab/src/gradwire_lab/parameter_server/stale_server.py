@@ -52,7 +52,7 @@ from gradwire_lab.parameter_server.session import (
 # Updates of the server's weights: one per gradient, or one per step of all workers.
 
 Schedule = Callable[[int], None]
-"""A function that sets learning rates for a step number, from 0, right before its gradient is applied."""
+"""A function that sets the learning rates of a step, from 0, right before its gradient is applied."""
 
 
 class Updates(ABC):
@@ -249,7 +249,7 @@ class StaleServer(Method):
         self._snapshot = None
 
     def _serve(self, goal: int, schedule: Schedule) -> float:
-        """Handle the sessions' reports until all have ended, and return the idle seconds."""
+        """Handle the sessions' reports until all sessions have ended, and return the idle seconds."""
         events: SimpleQueue[Event] = SimpleQueue()
         for session in self._sessions:
             session.start(goal, events)

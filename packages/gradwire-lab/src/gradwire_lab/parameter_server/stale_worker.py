@@ -70,7 +70,7 @@ class StaleWorker(WorkerMethod):
     def drain(self) -> StepRecord:
         """Wait until all workers drain, and adopt the final weights, which are the same on all workers.
 
-        Without a step since the last drain, this does nothing. Raises ``ExchangeError``.
+        Without a step since the last drain, do nothing. Raises ``ExchangeError``.
         """
         if self._drained:
             return StepRecord()
@@ -104,7 +104,7 @@ class StaleWorker(WorkerMethod):
         return waits.within(perf_counter() - started, loss=loss)
 
     def _ask(self, kind: Kind, clock: int) -> StepRecord:
-        """Send a request, wait for the answer, and adopt its weights once they are complete."""
+        """Send a request, wait for the answer, and adopt the answer's weights once they are complete."""
         started = perf_counter()
         meter, is_push = self.sync.meter, kind is Kind.PUSH
         layout = self._buckets.layouts[0] if is_push and meter.measures(clock) else None

@@ -22,7 +22,7 @@ class Kernels(TorchDispatchMode):  # type: ignore[no-untyped-call]
     An operation takes effect when the stream reaches it. Until then, the host and other streams see poison in
     its results, and copies to its operands count as copies to memory in use. Results belong to the device.
     The host waits for operations that return a number or a copy in host memory. As with a real device,
-    operations that mix tensors in host memory with the device's raise ``RuntimeError``.
+    operations that mix host tensors and device tensors raise ``RuntimeError``.
     """
 
     def __init__(self, device: Simulated) -> None:

@@ -1,11 +1,11 @@
 """A simulated device on the CPU that delays all operations, for tests and experiments with paced copies.
 
 The tensors of the device are CPU tensors that it owns. A copy or a kernel takes effect only when a caller
-waits for its stream. Until then, the memory that it writes holds poison: bytes of ones, a NaN in every float.
-So a missing wait gives a wrong result in every run, not in one of a thousand runs.
+waits for its stream. Until then, the memory that the copy or kernel writes holds poison: bytes of ones, a NaN
+in every float. So a missing wait gives a wrong result in every run, not in one of a thousand runs.
 
 Within ``Kernels``, torch's operations become kernels. Outside of ``Kernels``, torch's operations read and
-write the memory directly. A *prompt* device only paces copies. Its copies take effect at once, and torch's
+write the memory directly. A *prompt* device only paces copies. Copies take effect immediately, and torch's
 operations run unchanged.
 """
 
@@ -143,7 +143,7 @@ class SimulatedStream(Stream):
     def before(self, last: Operation | None = None) -> set[Operation]:
         """Return the operations of all streams that run before the next queued operation.
 
-        With ``last``, return those that run up to ``last``.
+        With ``last``, return the operations that run up to ``last``.
         """
         found = set[Operation]()
         for each in self._queue if last is None or not last.done else ():
@@ -164,7 +164,7 @@ class SimulatedStream(Stream):
     @property
     @contextmanager
     def current(self) -> Iterator[None]:
-        """A context manager that makes this the current stream of this thread."""
+        """A context manager that makes this stream the current stream of this thread."""
         before, self.device.current = self.device.current, self
         try:
             yield

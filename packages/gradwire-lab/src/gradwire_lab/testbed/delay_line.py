@@ -59,7 +59,7 @@ class Errors:
         self._counts[round(abs(error_s) * 1e6)] += 1
 
     def quantile_s(self, share: float) -> float | None:
-        """Return the error in seconds that this share of errors doesn't exceed, or None without errors."""
+        """Return the error in seconds that a ``share`` of errors doesn't exceed, or None without errors."""
         rank = share * self._counts.total()
         for error_us in sorted(self._counts):
             rank -= self._counts[error_us]
@@ -93,7 +93,7 @@ class RelayReport:
         return self.processor_s / self.nbytes * 1e9 if self.nbytes else None
 
     def to_dict(self) -> dict[str, Any]:
-        """Return a JSON dictionary that ``from_dict`` reads."""
+        """Return a JSON dictionary that ``of`` reads."""
         return asdict(self)
 
     @classmethod

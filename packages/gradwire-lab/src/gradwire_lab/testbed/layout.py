@@ -117,8 +117,8 @@ def host_links(topology: Topology, host: int, *, has_nic: bool = False) -> list[
     The hosts' neighbour tables are static. Otherwise, an ARP request would wait in the queue of a busy link,
     and after three seconds the kernel would report the host as unreachable.
 
-    If packets are lost on purpose, the hosts' TCP sends them one by one. Otherwise, several packets that are
-    one frame for the kernel would be lost together.
+    If packets are lost on purpose, the hosts' TCP sends packets one by one. Otherwise, the kernel would
+    handle several packets as one frame, and all of them would be lost together.
     """
     rate = topology.rates_nbytes_per_s[host]
     gso = "" if rate is None or has_nic else f" gso_max_size {gso_nbytes(rate, topology.mtu_nbytes)}"
@@ -136,7 +136,7 @@ def host_links(topology: Topology, host: int, *, has_nic: bool = False) -> list[
 
 
 def host_limits(topology: Topology, host: int) -> list[str]:
-    """Return the lines for ``tc`` inside a host, which limit its sending rate."""
+    """Return the lines for ``tc`` that limit a host's sending rate."""
     return _limit(INTERFACE, topology.rates_nbytes_per_s[host], topology)
 
 
@@ -154,7 +154,7 @@ def nic_links(topology: Topology, host: int, namespace: str) -> list[str]:
 
 
 def nic_limits(topology: Topology, host: int) -> list[str]:
-    """Return the lines for ``tc`` inside a NIC, which limit its sending rate to the link."""
+    """Return the lines for ``tc`` that limit the rate at which a NIC sends to the link."""
     return _limit(NIC_LINK, topology.rates_nbytes_per_s[host], topology)
 
 

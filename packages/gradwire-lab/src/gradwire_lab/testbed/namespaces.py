@@ -152,8 +152,8 @@ With a smaller burst, a full frame would have to wait for a full bucket.
 GSO_SHARE = 0.9
 """The share of the burst for TCP's packets.
 
-The kernel would split larger packets into frames in software, in the middle of the path: 83,000 per second at
-1 Gbit. Four hosts in a ring on two cores would then reach 0.45 of their rate instead of 0.95.
+The kernel would split larger packets into frames in software, in the middle of the path: 83,000 frames per
+second at 1 Gbit. Four hosts in a ring on two cores would then reach 0.45 of their rate instead of 0.95.
 """
 MOST_GSO_NBYTES = 65536
 SEND_BUFFER_NBYTES = 4 << 20

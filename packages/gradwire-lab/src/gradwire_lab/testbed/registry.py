@@ -1,7 +1,7 @@
-"""The registry of this user's testbeds: one small file each, locked by the process that owns it.
+"""The registry of this user's testbeds: one small file per testbed, locked by the testbed's owner, a process.
 
 The kernel releases the lock when the owner ends, for whatever reason, so a file that can be locked has no
-owner. Process IDs can be reused, for example after a restart, but locks can't.
+owner. Unlike a lock, a process ID can be reused, for example after a restart.
 """
 
 from __future__ import annotations
@@ -205,8 +205,8 @@ The port is always free, because the testbed has its own network.
 KEPT_MEMORY = {"MALLOC_MMAP_THRESHOLD_": str(1 << 32), "MALLOC_TRIM_THRESHOLD_": str(1 << 34)}
 """The variables that make glibc keep large blocks.
 
-Otherwise, each step gets its gradients' memory from the kernel again, page by page, which takes half of the
-computation time, with every method.
+With glibc's defaults, each step requests its gradients' memory from the kernel again, page by page, which
+takes half of the computation time with every method.
 """
 INTERFACE_VARIABLES = ("GLOO_SOCKET_IFNAME", "NCCL_SOCKET_IFNAME", "TP_SOCKET_IFNAME")
 
@@ -214,7 +214,7 @@ INTERFACE_VARIABLES = ("GLOO_SOCKET_IFNAME", "NCCL_SOCKET_IFNAME", "TP_SOCKET_IF
 def variables(
     topology: Topology, host: int, mark: str, inherited: Mapping[str, str], impairment: str | None = None
 ) -> dict[str, str]:
-    """Return the environment of a host's command: the inherited one, and the variables of a rank.
+    """Return the environment of a host's command: the inherited environment, and the variables of a rank.
 
     Unless ``OMP_NUM_THREADS`` is inherited, OpenMP's threads are limited to the host's share of the machine's
     cores, because each host would otherwise start a thread on every core. PyTorch's warning about addresses

@@ -32,7 +32,7 @@ saves a fifth of the relay's processor time, and a tick of 1 ms saves another si
 LEAST_POLL_S = 1e-3
 """The shortest wait in which an arriving frame wakes the relay up; ``poll`` counts whole milliseconds."""
 SAMPLED = 16
-"""The number of frames per frame that is read with the kernel's time stamp, to measure errors of delays."""
+"""The interval, in frames, between reads with the kernel's time stamp, which measure errors of delays."""
 FRAME_NBYTES = 1 << 17
 BUFFER_NBYTES = 64 << 20
 """The buffer of an interface, for the frames that arrive while other processes keep the relay waiting."""
@@ -95,7 +95,7 @@ class Port:
         return self._line.lost
 
     def due(self) -> float:
-        """Return the time at which the next frame is due; infinity if none waits."""
+        """Return the time at which the next frame is due; infinity if no frame waits."""
         return self._line.frames[0].due if self._line.frames else float("inf")
 
     def receive(self, buffer: bytearray, now: float) -> None:

@@ -30,7 +30,7 @@ class RelayProgram:
         return None if self._process is None else self._process.pid
 
     def start(self) -> None:
-        """Start the relay, and wait until it forwards frames. Raises ``TestbedError`` if it doesn't."""
+        """Start the relay, and wait until it forwards frames. Raises ``TestbedError`` if the start fails."""
         if self._topology is None:
             return
         words = json.dumps(self._topology.to_dict())

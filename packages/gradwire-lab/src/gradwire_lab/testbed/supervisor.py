@@ -141,7 +141,7 @@ class Supervisor:
 
 
 def sweep() -> None:
-    """Kill every other process in the namespaces, and wait until all have ended."""
+    """Kill all other processes in the namespaces, and wait until they have ended."""
     with suppress(ProcessLookupError):
         os.kill(-1, signal.SIGKILL)
     with suppress(ChildProcessError):

@@ -19,7 +19,7 @@ LEAST_NBYTES_PER_S = 12_500.0
 MOST_NBYTES_PER_S = 50e9
 LONGEST_DELAY_S = 10.0
 USUAL_MTU_NBYTES, LEAST_MTU_NBYTES, MOST_MTU_NBYTES = 1500, 1280, 9000
-"""The usual, smallest, and largest MTU: Ethernet's, IPv6's, and that of jumbo frames."""
+"""The usual, smallest, and largest MTU: Ethernet's, IPv6's minimum, and the MTU of jumbo frames."""
 INTERFACE = "eth0"
 """The name of every host's link.
 
