@@ -37,7 +37,7 @@ _ONE_BUCKET_MB = 1 << 20
 
 
 class ComparedMethod(ABC):
-    """A training method that is compared with others on one task, from the task's initial weights."""
+    """A training method that is compared with other methods on one task, from the task's initial weights."""
 
     model: torch.nn.Module
     local_s: float = 0.0
@@ -210,7 +210,7 @@ def measure(
 
 
 def methods(plans: dict[str, Plan]) -> dict[str, Callable[[TrainingTask], ComparedMethod]]:
-    """Return every method by name, where ``plans`` are the planner's."""
+    """Return every method by name, where ``plans`` come from the planner."""
     found: dict[str, Callable[[TrainingTask], ComparedMethod]] = {
         ALONE: partial(ComparedOnDDP, exchanging=False)
     }

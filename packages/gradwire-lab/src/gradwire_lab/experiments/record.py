@@ -191,7 +191,7 @@ def perform(
     Parameters
     ----------
     experiment
-        One of ``EXPERIMENTS``, or a custom one.
+        One of ``EXPERIMENTS``, or a custom experiment.
     options
         The experiment's options.
     out

@@ -41,7 +41,7 @@ if TYPE_CHECKING:  # torch's import takes seconds: only the hosts need it
 
 LIBRARY, MERGED, SINGLE = "library", "NICs", "NICs, single segments"
 WAYS = {LIBRARY: "", MERGED: "{}", SINGLE: "{} --no-merge"}
-"""The place of the codec, and the arguments of ``gradwire nic`` for it."""
+"""The place of the codec, and the arguments of ``gradwire nic`` for this place."""
 SEGMENT_NBYTES = 1 << 18
 WARM_STEPS = 150
 SAMPLES = 3
@@ -142,9 +142,9 @@ def measure(ranks: Ranks, cells: Sequence[Cell], data_dir: str | None = None) ->
 
 
 def behind_nics(line: Line, ratio: float, mtu_nbytes: int, *, merge: bool = True) -> Line:
-    """Return the link as seen by hosts whose NICs encode with a codec of this ratio.
+    """Return the link as it appears to hosts whose NICs encode with a codec of this ratio.
 
-    Headers are included (``packet_ratio``); the NICs' processing time is not.
+    Headers are included (``packet_ratio``); the NICs' processing time is not included.
     """
     from gradwire.planner.encodings import MOST_AT_ONCE_NBYTES, packet_ratio
 

@@ -29,7 +29,7 @@ ATTACHED, PIPELINED = "attach(model)", "PipeSGD(model)"
 These methods measure and choose a plan within the timed steps.
 """
 HOOK, POWER_SGD = "bf16 hook", "PowerSGD 1"
-"""The PyTorch hooks that ``attach(model)`` is compared with."""
+"""The PyTorch hooks for comparison with ``attach(model)``."""
 FIXED = ("fp8 on DDP", "ecsq:0.5 on DDP", "quantize:4 on DDP", "planned, on DDP")
 """The methods whose plans don't change during training."""
 EQUAL = 1.01

@@ -81,7 +81,7 @@ def last_error(row: Row) -> float:
 
 
 def seconds_to(row: Row, system: str, target: float) -> float | None:
-    """Return the seconds until a training run reaches an error, or None if it doesn't."""
+    """Return the seconds until a training run reaches an error, or None if the run never does."""
     found = reach(curve_of(row, system), target)
     return None if found is None else found[1]
 
@@ -179,7 +179,7 @@ class MeasuredPolicies:
         return self.last_error(model, FP32) + EQUAL
 
     def batches_to(self, model: str, policy: str) -> float | None:
-        """Return the number of batches until a policy reaches the target error, or None if it doesn't."""
+        """Return the number of batches until a policy reaches the target error, or None if it never does."""
         points = [(batch, float(batch), error) for batch, error in self.curve(model, policy)]
         found = reach(points, self.target(model)) if points else None
         return None if found is None else found[1]
@@ -215,7 +215,7 @@ class MeasuredPolicies:
         return fmean(known) if known else None
 
     def seconds_to(self, model: str, policy: str, system: str) -> float | None:
-        """Return the seconds until a policy reaches the target error, or None if it doesn't."""
+        """Return the seconds until a policy reaches the target error, or None if it never does."""
         batches = self.batches_to(model, policy)
         return None if batches is None else self.seconds(model, policy, system, batches)
 

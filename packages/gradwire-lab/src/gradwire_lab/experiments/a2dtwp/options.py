@@ -61,7 +61,7 @@ class System:
 UNLIMITED = "unlimited"
 """An infinitely fast link.
 
-Its savings are an upper bound for any policy on any other link.
+The savings on this link are an upper bound for any policy on any other link.
 """
 SYSTEMS = MappingProxyType(
     {

@@ -27,7 +27,7 @@ from gradwire_lab.experiments.a2dtwp.options import AWP, AWP_FORMATS, BF16, FP32
 from gradwire_lab.simulated_device.simulated import Simulated
 
 WAITS = ("exposed_s", "unpack_s", "gradient_wait_s")
-"""The waits of the training thread in a cycle, during which it doesn't compute."""
+"""The waits of the training thread in a cycle, during which the thread doesn't compute."""
 
 Batch = tuple[torch.Tensor, torch.Tensor]
 Model = Callable[[torch.Tensor], torch.Tensor]

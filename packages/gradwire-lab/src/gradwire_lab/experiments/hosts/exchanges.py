@@ -60,7 +60,7 @@ def exchanging(
     line_nbytes: int | None = None,
     also: Callable[[Row], Mapping[str, Any]] = lambda _row: {},
 ) -> Callable[[Any, Sequence[Cell], Sequence[Row], Reporter], None]:
-    """Return the ``run`` of an exhibit. Its option ``repeats`` limits the exchanges of a cell.
+    """Return the ``run`` of an exhibit, whose option ``repeats`` limits the exchanges of a cell.
 
     ``also`` returns additional figures of a row.
     """

@@ -123,7 +123,7 @@ class Ranks:
     def first(self, count: int) -> Iterator[Link | None]:
         """Yield a link between the first ``count`` ranks, or None on other ranks.
 
-        All ranks must call it.
+        All ranks must call this method.
         """
         if count == self.world:
             yield self.link
@@ -139,7 +139,8 @@ class Ranks:
     def linked(self, group: dist.ProcessGroup | None = None, tos: int = 0) -> Iterator[Link]:
         """Yield a new link between the members of a group, by default all ranks.
 
-        All members must call it. With ``tos``, the link also has connections with this IP type of service.
+        All members must call this method. With ``tos``, the link also has connections with this IP type of
+        service.
         """
         members: Any = dist.group.WORLD if group is None else group
         link = ProcessGroupLink(members, timeout_s=self.link.timeout_s, tos=tos)

@@ -40,7 +40,7 @@ EXHIBITS: Collection[Exhibit[Any]] = BY_NAME.values()
 
 
 def chosen(name: str | None) -> list[Exhibit[Any]]:
-    """Return a paper's exhibits, the exhibit of this name, or all for None. Raises ``SpecError``."""
+    """Return a paper's exhibits, the exhibit of this name, or all exhibits for None. Raises ``SpecError``."""
     names = [each for paper, places in _PLACES.items() for each in places if name in (None, paper, each)]
     if not names:
         raise SpecError(

@@ -139,8 +139,8 @@ class Exhibit(Generic[Options]):
         """Return the claims for all rows.
 
         A figure fitted to a published figure isn't compared with this published figure. A measured claim
-        becomes calibrated if a number of the exhibit was set from its figure or table. If all images were
-        scikit-learn's small digits, each claim's system names the digits.
+        becomes calibrated if a number of the exhibit was set from the claim's figure or table. If all images
+        were scikit-learn's small digits, each claim's system names the digits.
         """
         fitted = [each.where for each in self.origins.values() if each.source is OriginKind.CALIBRATED]
         claims = [_unless_fitted(claim, fitted) for claim in self.claims(rows)]

@@ -246,8 +246,8 @@ def in_words(judged: Sequence[Judged]) -> str:
 def by_basis(judged: Sequence[Judged]) -> list[tuple[str, int, str]]:
     """Return the origins of figures, their numbers, and their verdicts.
 
-    Measured figures with a published counterpart are first, then measured figures without one. Figures that
-    weren't run are last.
+    Measured figures with a published counterpart are first, then measured figures without a counterpart.
+    Figures that weren't run are last.
     """
     claims = [claim for each in judged for claim in each.claims]
     groups: dict[str, Counter[str]] = {name: Counter() for name in (MEASURED, UNPUBLISHED, *BASES, NOT_RUN)}

@@ -1,7 +1,7 @@
 """The model's step time on a testbed, with parameters from one configuration alone.
 
-The equations are those of the paper's section IV.C, with ``T_AR = max(T_ring, T_add, T_mem)``. Hosts share
-one core for computing and one core for the ring, each host with an equal share.
+The equations are from the paper's section IV.C, with ``T_AR = max(T_ring, T_add, T_mem)``. Hosts share one
+core for computing and one core for the ring, each host with an equal share.
 """
 
 from __future__ import annotations

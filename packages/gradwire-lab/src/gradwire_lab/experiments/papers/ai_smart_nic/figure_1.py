@@ -24,7 +24,7 @@ from gradwire_lab.experiments.papers.exhibit import (
 PLACE = "figure 1"
 WORKERS = 4
 STEPS, ADDING = 2 * (WORKERS - 1), WORKERS - 1
-"""The published number of steps, and of the first steps, in which workers add the received chunk."""
+"""The published number of steps, and the number of first steps in which workers add the received chunk."""
 WITHIN, EXACT = 0.15, 1e-6
 """The allowed deviation of a time from its formula, and the floating-point tolerance.
 

@@ -23,7 +23,7 @@ WITHIN = 0.1
 
 @dataclass(frozen=True)
 class SmartNicFigure3Options:
-    """The options: layers, batches (the last one is large enough to hide an exchange), steps, and seeds."""
+    """The options: layers, batches (the last batch is large enough to hide an exchange), steps, and seeds."""
 
     layers: int
     batches: tuple[int, ...]
@@ -32,7 +32,7 @@ class SmartNicFigure3Options:
 
 
 def cells(options: SmartNicFigure3Options) -> list[Cell]:
-    """Return a cell for each batch and schedule: the smart NIC's schedule, and the naive one."""
+    """Return a cell for each batch and schedule: the smart NIC's schedule, and the naive schedule."""
     place = {"part": STEP, "hosts": HOSTS, "rate": RATE, "width": WIDTH, "codec": IDENTITY}
     more = {"layers": options.layers, "data": at_hand(), "steps": options.steps, "seeds": options.seeds}
     return cells_of({**place, **more}, batch=options.batches, method=(LAYERWISE, NAIVE))

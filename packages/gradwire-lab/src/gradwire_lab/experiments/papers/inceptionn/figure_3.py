@@ -61,7 +61,7 @@ def _mib(floats: int) -> float:
 
 
 def _hdc(layers: int) -> int:
-    """Return the weights and biases of fully connected layers with 500 outputs, except the last one."""
+    """Return the weights and biases of fully connected layers with 500 outputs, except the last layer."""
     widths = (784, *[500] * (layers - 1), 10)
     return sum(inputs * outputs + outputs for inputs, outputs in pairwise(widths))
 

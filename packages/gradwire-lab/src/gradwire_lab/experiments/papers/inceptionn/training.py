@@ -167,7 +167,7 @@ def train(
 def updating(
     network: str, parameters: Sequence[torch.nn.Parameter], steps: int
 ) -> Callable[[torch.Tensor], None]:
-    """Return a function that applies a flat gradient to a network's weights in each of ``steps``."""
+    """Return a function that applies a flat gradient to a network's weights in each of ``steps`` steps."""
     optimizer = torch.optim.SGD(
         parameters, NETWORKS[network].rate, momentum=MOMENTUM, weight_decay=WEIGHT_DECAY, fused=True
     )

@@ -54,7 +54,7 @@ Training learns too slowly with much smaller constants.
 
 
 def measure(_options: LengthsOptions, cell: Cell) -> Mapping[str, Any]:
-    """Train the last layer at the bound's rate, sqrt(1 / (K T)) and return the mean loss and the accuracy."""
+    """Train the last layer at the bound's rate, sqrt(1 / (K T)). Return the mean loss and the accuracy."""
     from torch import nn
 
     images, losses = dataset("digits"), list[float]()
@@ -64,7 +64,7 @@ def measure(_options: LengthsOptions, cell: Cell) -> Mapping[str, Any]:
 
 
 def _worker(images: Dataset, cell: Cell, rank: int, losses: list[float]) -> WorkerTraining:
-    """Return a worker that draws images from a random stream of its own, and appends losses to ``losses``."""
+    """Return a worker that draws images from its own random stream, and appends losses to ``losses``."""
     import torch
     from torch import nn
 

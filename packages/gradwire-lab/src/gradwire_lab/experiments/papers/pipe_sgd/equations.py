@@ -57,7 +57,8 @@ WITHIN, NO_BETTER = 0.2, 0.1
 EQUAL = 0.005
 """The largest difference at which accuracies count as equal: half a point, as in figure 4.
 
-With K = 2, the loss of accuracy must be smaller; with a larger K, it must be larger.
+With K = 2, the loss of accuracy must be smaller than this difference; with a larger K, the loss must be
+larger.
 """
 UNLIMITED_RESOURCES = (
     "equation 3 is for resources without a limit: K computations and K exchanges at once, where a host here "

@@ -136,7 +136,7 @@ def _accuracies(measured: MeasuredWays, momentum: float) -> Iterator[Claim]:
 
 
 def _pipelines(measured: MeasuredWays, momentum: float) -> Iterator[Claim]:
-    """Compare each pipeline with D-Sync with the same codec.
+    """Compare each pipeline with D-Sync, both with the same codec.
 
     The batch size was set after seeing these results.
     """
@@ -182,7 +182,7 @@ def _pipelines(measured: MeasuredWays, momentum: float) -> Iterator[Claim]:
 def _allowed(ratio: float) -> Explanation:
     """Return the speed-up that equations 2 and 4 allow on a link, for its measured ratio.
 
-    The measured ratio may differ from the configured one, which a separate claim checks.
+    The measured ratio may differ from the configured ratio, which a separate claim checks.
     """
     least, most = OVER_D
     return Explanation(
@@ -193,7 +193,7 @@ def _allowed(ratio: float) -> Explanation:
 
 
 def _published(measured: MeasuredWays, momentum: float) -> Iterator[Claim]:
-    """Compare the better of Pipe-SGD with T and with Q to both baselines, at the published speed-ups."""
+    """Compare Pipe-SGD with its better codec, T or Q, with both baselines, at published speed-ups."""
     system = f"at momentum {momentum:g}"
     for ratio in measured.ratios:
         times = {run: measured.step_s(run, ratio, momentum=momentum) for run in RUNS}

@@ -51,7 +51,7 @@ WIRE_SHARE = {"T": 0.5, "Q": 0.25}
 RESNET_NBYTES, OF_RESNET_50, TIMES_BATCH = 46.8e6, 1.82 / 4.09, 64 / 16
 """The bytes of ResNet-18's 11.7 million floats, and two ratios of its costs.
 
-The ratios are of its operations to those of ResNet-50, and of its batch size to that of table II.
+The ratios compare ResNet-18's operations with ResNet-50's, and its batch size with table II's.
 """
 WITHIN = 0.1
 """The allowed deviation of a modelled speed-up from the published range."""

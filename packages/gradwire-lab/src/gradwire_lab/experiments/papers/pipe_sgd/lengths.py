@@ -53,7 +53,7 @@ class WorkerTraining:
 
 
 def train(pipeline: int, steps: int, worker: Callable[[int], WorkerTraining]) -> list[WorkerTraining]:
-    """Train with the paper's Pipe-SGD on ``WORKERS`` ranks, which are threads and return the workers by rank.
+    """Train with the paper's Pipe-SGD on ``WORKERS`` ranks, in threads, and return the workers by rank.
 
     ``worker`` is called with a rank. All ranks start from rank 0's weights. The first error of a rank closes
     all links and is raised.
@@ -138,7 +138,7 @@ def rates(
     widest: float,
     rests_on: Sequence[Trainings] = (),
 ) -> Iterator[Claim]:
-    """Yield, for each K, the claim that the slope is the published one within its 95 % interval.
+    """Yield, for each K, the claim that the slope equals the published slope within a 95 % interval.
 
     The interval is over the seeds. More variance doesn't make the claim easier: if half of an interval
     exceeds ``widest``, the slope has no tolerance. A slope steeper than published violates the claim, too,

@@ -43,7 +43,7 @@ MOST_PIXELS = 8
 
 
 def networks_build(name: str, pixels: int, classes: int, seed: int) -> nn.Module:
-    """Return ``AlexNet`` or ``ResNet-18`` for square images. Its weights depend on ``seed`` alone."""
+    """Return ``AlexNet`` or ``ResNet-18`` for square images. The weights depend on ``seed`` alone."""
     averaged = -(-pixels // MOST_PIXELS)
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(seed)
@@ -247,7 +247,7 @@ class RankWork:
 
     @property
     def steps(self) -> int:
-        """The number of steps of a complete training run: the cell's if it has one, else the options'."""
+        """The number of steps of a complete training run, from the cell or else from the options."""
         return int(self.cell["steps"] if "steps" in self.cell else self.options["steps"])
 
     def part(self, step: int, count: int) -> torch.Tensor:

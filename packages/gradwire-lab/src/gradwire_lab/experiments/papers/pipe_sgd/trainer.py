@@ -46,7 +46,7 @@ REPEATS = 21
 
 
 def measure(ranks: Ranks, cells: Sequence[Cell], task: str, options: OptionValues) -> None:
-    """Measure the cells of one network, and report a row for each."""
+    """Measure the cells of one network, and report a row for each cell."""
     for cell in cells:
         ranks.report(cell, KINDS[cell["kind"]](_Host(ranks, cell, task, options)))
 

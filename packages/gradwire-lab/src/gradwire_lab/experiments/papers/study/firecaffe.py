@@ -1,4 +1,4 @@
-"""FireCaffe's row: speed-ups of 47 on 128 GPUs and 60 on 256, by a model of the all-reduce."""
+"""FireCaffe's row: speed-ups of 47 on 128 GPUs and 60 on 256 GPUs, by a model of the all-reduce."""
 
 from __future__ import annotations
 
