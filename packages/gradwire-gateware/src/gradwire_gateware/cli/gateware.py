@@ -48,7 +48,7 @@ def _export(arguments: Sequence[str]) -> None:
     parser = Parser(
         prog="gradwire gateware export",
         usage="gradwire gateware export --block NAME --verilog FILE [options]",
-        description="Write a block as one file of Verilog. Its streams are AXI streams.",
+        description="Write a block as one Verilog file. The streams of the block are AXI streams.",
         epilog=f"blocks:\n{lines}\n\nparameters:\n{numbers}\n\n"
         "example:\n  gradwire gateware export --block inceptionn-compressor "
         "--codec inceptionn:2^-10 \\\n      --verilog x.v",
@@ -93,8 +93,8 @@ def _report(arguments: Sequence[str]) -> None:
     parser = Parser(
         prog="gradwire gateware report",
         usage="gradwire gateware report [options]",
-        description="Synthesise blocks with open tools, place and route them for ECP5, and show cells and\n"
-        "clock rates. A block takes minutes for each target, or seconds if it is unchanged.",
+        description="Synthesise blocks with open tools, place and route them for ECP5, and show cells\n"
+        "and clock rates. A block takes minutes for each target, or seconds if unchanged.",
         epilog=f"targets:\n{lines}\n\n"
         "example:\n  gradwire gateware report --blocks float-adder --json x.json",
     )

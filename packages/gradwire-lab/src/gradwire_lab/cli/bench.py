@@ -42,7 +42,7 @@ def _run_allreduce(arguments: Sequence[str]) -> None:
     parser = Parser(
         prog="gradwire bench allreduce",
         usage="gradwire bench allreduce [options]",
-        description="Time all-reduces, check every sum, and compare with torch's all-reduce and theory.",
+        description="Time all-reduces, check every sum, and compare with torch and with theory.",
         epilog="example:\n  gradwire bench allreduce --workers 2,4 --codecs identity,quantize:8",
     )
     group = parser.add_argument_group("what")
@@ -84,7 +84,7 @@ def _run_allreduce(arguments: Sequence[str]) -> None:
         type=int,
         default=3,
         metavar="N",
-        help="steps before the measured ones (default: 3)",
+        help="steps before the measured steps (default: 3)",
     )
     group.add_argument(
         "--max-time",

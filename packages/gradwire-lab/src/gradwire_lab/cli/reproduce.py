@@ -75,8 +75,8 @@ def _parser() -> Parser:
         prog="gradwire reproduce",
         usage="gradwire reproduce [PAPER] [options]",
         description="Measure the counterparts of the papers' tables and figures, and print them\n"
-        f"with the published ones and a verdict on each ({len(EXHIBITS)} exhibits). To resume after an\n"
-        "interruption, repeat the command.",
+        f"with the published figures and a verdict on each ({len(EXHIBITS)} exhibits). To resume\n"
+        "after an interruption, repeat the command.",
         epilog=f"papers:\n{listed}\nexample:\n  gradwire reproduce study --quick",
     )
     parser.add_argument(

@@ -141,7 +141,7 @@ def _add_training(group: argparse._ArgumentGroup) -> None:
         "--schedule",
         default=JobOptions.schedule,
         metavar="S",
-        help="rate after the peak: cosine (default) or constant",
+        help="learning rate after its peak: cosine (default), constant",
     )
     group.add_argument("--pipeline", type=int, metavar="K", help="steps in flight, with pipe (default: 2)")
     group.add_argument(
