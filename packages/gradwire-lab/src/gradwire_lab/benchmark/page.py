@@ -48,7 +48,7 @@ REDUCE_NOTE = (
     "Times are those of the slowest rank. Bandwidths count bytes of float32: algbw = size / p50, busbw = "
     "algbw 2 (p - 1) / p. Best: the theoretical minimum time as a share of p50. Wire: bytes sent by the "
     "busiest rank, with headers. Ratio: bytes of floats per byte on the wire. Every sum was compared with "
-    "the exact one, and every rank's bits with the others'."
+    "the exact sum, and every rank's bits with the other ranks' bits."
 )
 
 

@@ -48,9 +48,9 @@ COLUMNS = (
 COMPARISONS = (Column.of_text("compared"), Column.of_text("time to loss"), Column.of_text("step"))
 NOTE = (
     "Steps and time are counted until DDP's final loss, including the choice of plans; a method that "
-    "misses this loss with any seed has neither. Accuracy is the final one on held-out data. ± and "
-    "parentheses are 95 % intervals over the seeds. A ratio is the second method's time divided by the "
-    "first method's; it is a tie if its interval includes 1."
+    "misses this loss with any seed has no steps and no time. Accuracy is the final accuracy on held-out "
+    "data. ± and parentheses are 95 % intervals over the seeds. A ratio is the second method's time "
+    "divided by the first method's; it is a tie if its interval includes 1."
 )
 
 

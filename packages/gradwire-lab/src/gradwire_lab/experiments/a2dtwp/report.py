@@ -51,9 +51,9 @@ PROFILED = (FP32, BF16, AWP, *DELTAS)
 SHOWN = "vgg"
 """The network of tables II and III."""
 NOTE = (
-    "Errors, batches, and bits are means over the seeds, for narrow networks. Milliseconds are for a "
-    "batch of the full-size network on the system's link. The target error is fp32's final error plus one "
-    "point; '-' means that a policy doesn't reach it. Saved: the share of fp32's time to the target error "
+    "Errors, batches, and bits are means over the seeds, for narrow networks. Milliseconds are for a batch "
+    "of the full-size network on the system's link. The target error is fp32's final error plus one point; "
+    "'-' means that a policy doesn't reach this error. Saved: the share of fp32's time to the target error "
     "(batches times milliseconds). delta trains exactly as bf16, and delta:fp32 exactly as fp32. The "
     "oracle is the static format that reaches the target first."
 )

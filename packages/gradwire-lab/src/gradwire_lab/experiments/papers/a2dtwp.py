@@ -380,16 +380,17 @@ EXHIBIT = Exhibit(
     a2dtwp.A2dtwpOptions(),
     claims,
     "errors are from networks with an eighth of the paper's channels, on 6,400 CIFAR-10 images of 32 x 32 "
-    "pixels (scikit-learn's digits if GRADWIRE_DATA is unset), in batches of 32 (AlexNet 64). Networks with "
-    "batch normalization start from the published weights. The others start from He's, because the "
-    "published deviation of 0.1 makes AlexNet diverge. Milliseconds are from batches of two 224 x 224 "
-    "images through the full-size networks, on one core and a simulated device. The links' rates are set so "
-    "that VGG's copies in float32 take the published share of its computation. Each policy has nine batches "
-    "per link, in three passes in which policies take turns. Norms, packing, and updates take the host's "
-    "own time, so their shares of a batch depend on those two images. The time to the error is the number "
-    "of the narrow network's batches times the full-size network's milliseconds; in full size, only ResNet "
-    "has batch normalization. AWP's kernels are means over its batches after those in 32 bits, in which it "
-    "measures its threshold. Its times to an error include those batches.",
+    "pixels (scikit-learn's digits if GRADWIRE_DATA is unset), in batches of 32 (AlexNet 64). Networks "
+    "with batch normalization start from the published weights. The other networks start from He's "
+    "initialization, because the published deviation of 0.1 makes AlexNet diverge. Milliseconds are from "
+    "batches of two 224 x 224 images through the full-size networks, on one core and a simulated device. "
+    "The links' rates are set so that VGG's copies in float32 take the published share of its computation. "
+    "Each policy has nine batches per link, in three passes in which policies take turns. Norms, packing, "
+    "and updates take the host's own time, so their shares of a batch depend on those two images. The time "
+    "to the error is the number of the narrow network's batches times the full-size network's "
+    "milliseconds; in full size, only ResNet has batch normalization. AWP first measures its threshold in "
+    "batches with 32 bits. AWP's kernels are means over the later batches; AWP's times to an error include "
+    "the first batches.",
     (80, 5600),
     ORIGINS,
 )

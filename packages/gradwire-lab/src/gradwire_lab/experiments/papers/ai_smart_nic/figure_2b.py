@@ -101,8 +101,8 @@ EXHIBIT = exhibit(
     quick=SmartNicFigure2bOptions((4, 8), 300_000, 3),
     full=SmartNicFigure2bOptions((2, 4, 8, 16), 2_000_000, 9),
     scaling="hosts of a testbed at 40 Mbit/s, a rate with which two cores keep up, exchange gradients of "
-    "0.3 MB (2 MB with --full) over TCP. The paper runs training steps over MPI on up to 32 nodes. "
-    "It plots the figure without numbers, so the rules express its words.",
+    "0.3 MB (2 MB with --full) over TCP. The paper runs training steps over MPI on up to 32 nodes. The "
+    "paper plots the figure without numbers, so the rules express its words.",
     origins=ORIGINS,
     seconds=(22, 320),
     version=2,

@@ -112,11 +112,11 @@ EXHIBIT = exhibit(
     quick=SmartNicFigure3Options(3, (1792,), 20, 1),
     full=SmartNicFigure3Options(6, (448, 1792), 40, 3),
     scaling="six layers of 256 x 256 weights (three without --full) replace 20 of 2048 x 2048, on three "
-    "hosts of a testbed at 200 Mbit/s. Workers run on one core and software rings on another, as in "
-    "section V.B. Hosts that share a core wait for each other; the paper's nodes have their own "
-    "cores. An exchange waits for the last worker to start it, and for each ring to get the core. "
-    "These waits count as exposed communication here. The paper draws the trace without numbers: if "
-    "computation takes longer, only the first layer's exchange is exposed. Figure 3a is a drawing.",
+    "hosts of a testbed at 200 Mbit/s. Workers run on one core, and software rings on another core, as in "
+    "section V.B. Hosts that share a core wait for each other; the paper's nodes have their own cores. An "
+    "exchange waits for the last worker to start it, and for each ring to get the core. These waits count "
+    "as exposed communication here. The paper draws the trace without numbers: if computation takes "
+    "longer, only the first layer's exchange is exposed. Figure 3a is a drawing.",
     origins=ORIGINS,
     seconds=(14, 120),
     version=2,

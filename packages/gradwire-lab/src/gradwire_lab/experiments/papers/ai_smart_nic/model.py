@@ -30,9 +30,9 @@ FIGURES = Exhibit(
     smart_nic.SmartNicOptions(parts=(PAPER,)),
     figure_claims,
     "modelled, with the paper's equations. Four results for six nodes set the constants that the paper "
-    "omits. Results that follow from these and from other published results hold by construction, as their "
-    "errata explain. Only the others are predicted. For 32 nodes, the paper doesn't say what a software "
-    "ring costs beyond its bytes, so the model has no such cost.",
+    "omits. Results that follow from these four and from other published results hold by construction, as "
+    "their errata explain. Only the remaining results are predicted. For 32 nodes, the paper doesn't say "
+    "what a software ring costs beyond its bytes, so the model has no such cost.",
     (2, 2),
     ORIGINS,
 )

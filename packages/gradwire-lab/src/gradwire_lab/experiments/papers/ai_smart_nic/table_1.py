@@ -218,10 +218,10 @@ EXHIBIT = exhibit(
     quick=SmartNicTable1Options(),
     full=SmartNicTable1Options(synthesises=True),
     scaling="modelled: Yosys has no Arria 10, so a Cyclone V replaces it. Two ALUTs count as one ALM, and "
-    "two M10Ks as one M20K. The memories for chunks have 512 words of 256 bits; the paper doesn't "
-    "state their size. Without --full, the figures are from gradwire gateware report with Yosys "
-    "0.70. The interfaces to the host and the network (OPAE and IKL) have no counterpart here. "
-    "Neither have the shares at 400 Gbit/s, because the paper doesn't name the chip.",
+    "two M10Ks as one M20K. The memories for chunks have 512 words of 256 bits; the paper doesn't state "
+    "their size. Without --full, the figures are from gradwire gateware report with Yosys 0.70. The "
+    "interfaces to the host and the network (OPAE and IKL) have no counterpart here, nor do the shares at "
+    "400 Gbit/s, because the paper doesn't name the chip.",
     origins=ORIGINS,
     seconds=(1, 240),
 )

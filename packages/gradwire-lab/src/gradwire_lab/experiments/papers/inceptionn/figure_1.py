@@ -172,9 +172,9 @@ EXHIBIT = exhibit(
     quick=InceptionnFigure1Options(8, 1600, 1_000_000, 3),
     full=InceptionnFigure1Options(8, 1600, 4_000_000, 9),
     scaling="eight workers in groups of two are hosts of a testbed that exchange over TCP, at 200 Mbit/s "
-    "each, because all share two cores. The first worker of a group is its aggregator, and "
-    "gradients are sent in both directions. Gradients have 1 MB (4 MB with --full). The paper draws "
-    "the figure without numbers, so the rules express its words. They also compare with formulas of "
+    "each, because all share two cores. The first worker of a group is its aggregator, and gradients are "
+    "sent in both directions. Gradients have 1 MB (4 MB with --full). The paper draws the figure without "
+    "numbers, so the rules express its words. The rules also compare the times with formulas of "
     "aggregators and rings, with the rate and latency measured between two of the hosts.",
     origins=ORIGINS,
     seconds=(20, 90),

@@ -215,8 +215,9 @@ def most_saved(run: str, other: str) -> float:
 
 
 BYTES = (
-    "communication here is bytes over the links' rate, while the paper's has parts that neither the ring nor "
-    "the codec shortens: drivers, and the unchanged number of packets (section VIII-C)."
+    "communication here is bytes over the links' rate, while the paper's communication has parts that "
+    "neither the ring nor the codec shortens: drivers, and the unchanged number of packets (section "
+    "VIII-C)."
 )
 
 
@@ -325,16 +326,16 @@ EXHIBIT = exhibit(
     claims=claims,
     quick=InceptionnFigure12Options("HDC, 3 layers, He", 350, (1,), 80, 6),
     full=InceptionnFigure12Options("HDC, 3 layers, He", 350, (1, 2, 3), 240, 20),
-    scaling="of the four networks, only HDC with three layers is trained, on MNIST if GRADWIRE_DATA has it, "
-    "else on scikit-learn's digits. Four hosts of a testbed, and a fifth for the aggregator, share "
-    "two cores, so a worker computes on more images than in table I. The links' rate is set so that "
-    "WA communicates for the middle of table II's shares; the other results are judged at that "
-    "rate. WA's weights go down a binomial tree. Communication is everything in a step except "
-    "forward, backward, and update. So it includes additions, the codec, and waits for a core. "
-    "Codecs run on the hosts' cores. In one run, they are in software NICs, which share these cores "
-    "and send as many packets as the paper's NICs. The bounded codec is gradwire's variant, which "
-    "keeps the bound that the printed codec breaks. Training runs are shorter than the paper's. "
-    "Gradients of larger batches are smaller, so the codec loses more of them.",
+    scaling="of the four networks, only HDC with three layers is trained, on MNIST if GRADWIRE_DATA has "
+    "it, else on scikit-learn's digits. Four hosts of a testbed, and a fifth for the aggregator, share two "
+    "cores, so a worker computes on more images than in table I. The links' rate is set so that WA "
+    "communicates for the middle of table II's shares; the other results are judged at that rate. WA's "
+    "weights go down a binomial tree. Communication is everything in a step except forward, backward, and "
+    "update. So it includes additions, the codec, and waits for a core. Codecs run on the hosts' cores. In "
+    "one run, the codec runs in software NICs, which share these cores and send as many packets as the "
+    "paper's NICs. The bounded codec is gradwire's variant, which keeps the bound that the printed codec "
+    "breaks. Training runs are shorter than the paper's. Gradients of larger batches are smaller, so the "
+    "codec loses more of them.",
     origins=ORIGINS,
     seconds=(95, 800),
     version=2,

@@ -109,10 +109,10 @@ EXHIBIT = exhibit(
         (("digits", 30), ("mnist", 2)),
         (1, 2, 3),
     ),
-    scaling="HDC and a small CNN on MNIST if GRADWIRE_DATA has it, else on scikit-learn's digits, for fewer "
-    "epochs than in the paper, so two more are a larger share of a run. As there, every hop of a "
-    "ring of four workers encodes. Learning rates fall after each fifth of a run's own length: "
-    "after as many epochs as the exact run has, the codec's run has two epochs left.",
+    scaling="HDC and a small CNN on MNIST if GRADWIRE_DATA has it, else on scikit-learn's digits, for "
+    "fewer epochs than in the paper, so two more are a larger share of a run. As in the paper, every hop "
+    "of a ring of four workers encodes. Learning rates fall after each fifth of a run's own length: after "
+    "as many epochs as the exact run has, the codec's run has two epochs left.",
     origins=ORIGINS,
     seconds=(60, 1200),
     version=2,

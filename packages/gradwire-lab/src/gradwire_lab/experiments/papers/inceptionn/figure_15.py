@@ -123,12 +123,11 @@ EXHIBIT = exhibit(
     quick=ExchangeOptions((4, 6, 8), 1800, 1_000_000, 2),
     full=ExchangeOptions((4, 5, 6, 7, 8), 1800, 4_000_000, 9),
     scaling="workers and the aggregator are the first hosts of a testbed of nine, at 200 Mbit/s each, "
-    "because all share two cores. They exchange gradients of 1 MB (4 MB with --full) over TCP. The "
+    "because all share two cores. These hosts exchange gradients of 1 MB (4 MB with --full) over TCP. The "
     "paper plots the figure without numbers, so the rules express its words: one time grows almost "
-    "linearly, and the other stays almost constant. They also use its formulas, with the rate and "
-    "latency measured between two of the hosts. The aggregator is a rank of its own, so its tree "
-    "may have one level more than the formula's. gradwire experiment scaling exchanges AlexNet's "
-    "233 MB.",
+    "linearly, and the other stays almost constant. The rules also use the paper's formulas, with the rate "
+    "and latency measured between two of the hosts. The aggregator is a separate rank, so its tree may "
+    "have one level more than the formula's. gradwire experiment scaling exchanges AlexNet's 233 MB.",
     origins=ORIGINS,
     seconds=(20, 200),
     version=2,

@@ -298,13 +298,13 @@ EXHIBIT = exhibit(
     claims=claims,
     quick=InceptionnFigure7Options(CODECS, (1,), 168, 7),
     full=InceptionnFigure7Options(CODECS, (1, 2, 3), 600, 15, 20),
-    scaling="codecs are timed on one core, on two gradients. One is HDC's from the middle of a training "
-    "run, on MNIST if GRADWIRE_DATA has it, else on scikit-learn's digits; its rate per byte and "
-    "its ratio are applied to AlexNet's 233 MB. Snappy compresses this gradient better than one of "
-    "photographs, because it has zeros for all pixels that are dark in a batch. The other is the "
-    "gradient of full-size AlexNet at its tenth step, on photographs, so a rule that it meets is "
-    "'too short'. The rest of the step is from table II, so times are modelled. SZ is SZ3 with a "
-    "bound of 2^-10. Snappy and SZ come from the extra papers.",
+    scaling="codecs are timed on one core, on two gradients. The first gradient is HDC's, from the middle "
+    "of a training run, on MNIST if GRADWIRE_DATA has it, else on scikit-learn's digits; its rate per byte "
+    "and its ratio are applied to AlexNet's 233 MB. Snappy compresses this gradient better than a gradient "
+    "of photographs, because HDC's gradient has zeros for all pixels that are dark in a batch. The second "
+    "gradient is full-size AlexNet's, at the tenth step, on photographs, so a rule that it meets is 'too "
+    "short'. The rest of the step is from table II, so times are modelled. SZ is SZ3 with a bound of "
+    "2^-10. Snappy and SZ come from the extra papers.",
     origins=ORIGINS,
     seconds=(8, 150),
     version=5,

@@ -257,14 +257,14 @@ EXHIBIT = exhibit(
         (0, 1, 2), (0.3, 1.0, 3.0), (0.0, 0.9), (0.1, 0.1), steps=165, windows=5, window=6
     ),
     scaling="the MLP of the paper's first row (2.6 MB on MNIST in GRADWIRE_DATA; else scikit-learn's "
-    "digits) trains on two hosts of a testbed with a core each, and one more host for the server, "
-    "with a global batch of 5,120 for 15 epochs. The paper has four hosts with GPUs. Steps are "
-    "timed on links whose rates are computed from a plain step and the bytes. Complete training "
-    "runs have unlimited links, because a link changes no bit of them. Pipe-SGD is the paper's, "
-    "without correction; eager is gradwire's default. The batch was raised tenfold after a complete "
-    "run with 512. There, a step took 9 ms, Pipe-SGD was 0.93, 1.28, and 1.21 times as fast as "
-    "D-Sync on the three links, and it hid 46 % of the shorter of communication and computation. "
-    "With short steps, a core that also sends can hide little.",
+    "digits) trains on two hosts of a testbed with a core each, and one more host for the server, with a "
+    "global batch of 5,120 for 15 epochs. The paper has four hosts with GPUs. Steps are timed on links "
+    "whose rates are computed from a plain step and the bytes. Complete training runs have unlimited "
+    "links, because a link changes no bit of the weights. Pipe-SGD is the paper's, without correction; "
+    "eager is gradwire's default. The batch was raised tenfold after a complete run with 512. There, a "
+    "step took 9 ms, Pipe-SGD was 0.93, 1.28, and 1.21 times as fast as D-Sync on the three links, and "
+    "Pipe-SGD hid 46 % of the shorter of communication and computation. With short steps, a core that also "
+    "sends can hide little.",
     origins=ORIGINS,
     seconds=(70, 1400),
     version=3,

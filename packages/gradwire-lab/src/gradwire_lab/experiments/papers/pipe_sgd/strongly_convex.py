@@ -119,8 +119,8 @@ EXHIBIT = exhibit(
     quick=LengthsOptions((1, 2), (50, 100, 200, 400), (1, 2, 3)),
     full=LengthsOptions((1, 2, 3, 4), (100, 200, 400, 800, 1600), tuple(range(1, 9))),
     scaling="a quadratic in 20 dimensions whose least loss is known, with noisy gradients, on four workers "
-    "that are threads. The paper states the rate, O(log T / T), without an experiment. The "
-    "published slope is that of log T / T over the same lengths.",
+    "that are threads. The paper states the rate, O(log T / T), without an experiment. The published slope "
+    "is the slope of log T / T over the same lengths.",
     origins=ORIGINS,
     seconds=(20, 300),
     version=2,

@@ -212,9 +212,9 @@ EXHIBIT = exhibit(
     claims=claims,
     quick=StudyFigure7Options((0, 10, 14, 18, 20, 22, 23), 0.1),
     full=StudyFigure7Options(tuple(range(25)), 0.1),
-    scaling="hosts are two network namespaces of one machine that exchange over TCP, with a rate limit of 1 "
-    "Gbit/s and without one, instead of InfiniBand with 56 Gbit/s. To measure a cluster's own "
-    "links, run gradwire line-rate there.",
+    scaling="hosts are two network namespaces of one machine that exchange over TCP, with a rate limit of "
+    "1 Gbit/s and without a limit, instead of InfiniBand with 56 Gbit/s. To measure a cluster's own links, "
+    "run gradwire line-rate on the cluster.",
     origins=ORIGINS,
     seconds=(14, 35),
     version=2,
