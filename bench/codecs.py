@@ -281,7 +281,7 @@ def print_header(machine: dict[str, object], args: argparse.Namespace) -> None:
         f"{machine['processor']}, {machine['cores']} cores; {args.threads} thread(s), "
         f"{args.elements} x {args.data}"
     )
-    print("Speeds in GB/s of floats, and as a share of memcpy of the same array measured beside each.")
+    print("Speeds in GB/s of floats, and as a share of memcpy of the same array before each call.")
     print(f"{'codec':30}{'target':8}{'ratio':>8}{'max error':>11}", end="")
     print("".join(f"{name:>15}" for name in ("encode", "decode", "decode_add")), f"{'memcpy':>8}")
 

@@ -80,7 +80,7 @@ def measure(rank: int, folder: str, repeats: int) -> None:
         show(f"\n| exchange of {4 * count >> 10} KiB | ms |\n|---|---:|")
         for name, each in take_turns(exchanges, count, 4 * repeats).items():
             show(f"| {name} | {in_ms([wall_s for _, wall_s in each])} |")
-    show(f"\n| exchange of {4 * BUSY >> 10} KiB beside a busy thread | ms |\n|---|---:|")
+    show(f"\n| exchange of {4 * BUSY >> 10} KiB next to a busy thread | ms |\n|---|---:|")
     with busy_thread():
         for name, each in take_turns(exchanges, BUSY, 4 * repeats).items():
             show(f"| {name} | {in_ms([wall_s for _, wall_s in each])} |")

@@ -218,7 +218,7 @@ def cells(blocks: Sequence[str], targets: Sequence[str], width: int) -> list[Cel
 
 
 def measure(wanted: Sequence[Cell]) -> Iterator[Row]:
-    """Yield the row of each cell, in order. Raises ``MissingPackageError`` before the first one."""
+    """Yield the row of each cell, in order. Raises ``MissingPackageError`` before the first row."""
     versions = {
         name: {tool.package: tool.version() for tool in TARGETS[name].tools}
         for name in dict.fromkeys(cell.target for cell in wanted)

@@ -129,7 +129,7 @@ def summed(m: Module, word: Value, is_last: Value, begins: Value) -> tuple[Value
     """Return the signals of a consumed next word and of a valid sum of squares, and the sum.
 
     The first word must be valid in the cycle of ``begins``. Each following word must be valid ``LANE_BITS`` /
-    4 cycles after the previous one was consumed. The block ends with the word marked ``is_last``.
+    4 cycles after the previous word was consumed. The block ends with the word marked ``is_last``.
 
     A pass has one cycle per partial sum. After the passes over values, four passes add partial sums pairwise,
     with an idle pass between two such passes, in which additions complete.

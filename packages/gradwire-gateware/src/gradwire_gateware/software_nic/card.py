@@ -150,7 +150,7 @@ class Settings:
         if not (0 <= self.tos <= 0xFF and self.tos & _DSCP):
             raise SpecError(
                 f"expected a type of service from 0x04 to 0xff to mark streams, got {self.tos:#x}; pass "
-                "another one, such as 0x28"
+                "e.g. 0x28"
             )
         for name, share in (("drop", self.drop), ("reorder", self.reorder)):
             if not 0 <= share < 1:

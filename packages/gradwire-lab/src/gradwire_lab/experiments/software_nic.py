@@ -1,8 +1,8 @@
 """Step times of training over software NICs, compared with predictions that include packet headers.
 
 Hosts train an MLP with the codec in the library, with NICs that merge segments, and with NICs that send one
-packet per segment. The prediction is the computation time, measured on all hosts at once, plus the replay of
-the exchange over the link as it appears to hosts behind NICs.
+packet per segment. The prediction is the computation time, measured on all hosts at the same time, plus the
+replay of the exchange over the link as it appears to hosts behind NICs.
 """
 
 from __future__ import annotations
@@ -49,7 +49,7 @@ SAMPLES = 3
 BUDGET_S = 8.0
 """The time in seconds for all steps of a cell; 7 to 40 of them run."""
 PACING_S = 1.2 / 1024
-"""The longest transmission that Linux passes to a NIC at once: 1/1024 s at 1.2 times the rate."""
+"""The longest transmission that Linux passes to a NIC in one piece: 1/1024 s at 1.2 times the rate."""
 GOOD = 0.05
 """The largest error of a good prediction."""
 COLUMNS: Columns[Row] = (

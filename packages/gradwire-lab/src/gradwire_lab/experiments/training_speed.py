@@ -2,7 +2,7 @@
 
 With the same seed, all methods have the same initial weights and batches. Methods train until they reach
 plain DDP's final held-out loss. Evaluations aren't timed. ``alone`` exchanges nothing and shows the
-computation time of a step if all hosts compute at once.
+computation time of a step if all hosts compute at the same time.
 """
 
 from __future__ import annotations
@@ -76,7 +76,7 @@ def _methods(text: str) -> tuple[str, ...]:
 
 
 def mnist(named: str | None) -> Path | None:
-    """Return MNIST's folder: ``named``, else the one in ``$GRADWIRE_DATA``, else None, which means digits."""
+    """Return MNIST's folder: ``named``, else the folder in ``$GRADWIRE_DATA``, else None for digits."""
     folder = Path(named).absolute() if named else data_folder()
     return None if folder is None else find("mnist", folder)
 

@@ -80,7 +80,7 @@ class WeightDeltaOptions(CheckedOptions):
         (3e-6, 3e-5, 1e-4, 1e-3), "learning rates", name="--lrs", read=read_rates
     )
     training: int = option(300, "pretraining steps", least=1)
-    warm: int = option(40, "steps before the measured ones, per learning rate", name="--warm-up", least=1)
+    warm: int = option(40, "steps before the measured steps, per learning rate", name="--warm-up", least=1)
     measured: int = option(20, "measured steps, per learning rate", name="--steps", least=1)
 
     def __post_init__(self) -> None:

@@ -171,7 +171,7 @@ _MOST = 1e30
 """The upper limit of the learning rate, which is far above any useful rate and within float32."""
 
 FILES = (RECORD, "training.png")
-"""The files that a job writes to its folder, besides the page of its record."""
+"""The files that a job writes to its folder, in addition to the page of its record."""
 
 PIPELINE, LONGEST_PIPELINE = 2, 16
 """The default and the largest pipeline depth of Pipe-SGD, in steps in flight."""

@@ -211,7 +211,7 @@ def draw_curves(axes: Any, results: tuple[RunResult, ...]) -> None:
         axes.xaxis.set_minor_formatter("")
     if equal is not None:
         axes.axhline(equal.target, color=GREY, linewidth=0.8, linestyle=":")
-        place = (1.0, equal.target)  # beside the plot, where no curve is
+        place = (1.0, equal.target)  # next to the plot, where no curve is
         axes.annotate(
             f"{equal.baseline.run.label} ends",
             place,

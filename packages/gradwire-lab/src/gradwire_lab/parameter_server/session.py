@@ -28,7 +28,7 @@ from gradwire_lab.parameter_server.conversation import EXACT, Conversation, Kind
 # The condition of Ho et al., "More Effective Distributed ML via a Stale Synchronous Parallel Parameter
 # Server" (NIPS 2013), section 2: with staleness S, the fastest worker waits if it is more than S clocks ahead
 # of the slowest. A worker that begins step c (from 0) thus reads weights that include the first c - S
-# gradients of every worker, and all of its own.
+# gradients of every worker, and all of the worker's own gradients.
 
 LARGEST_STALENESS = 1 << 20
 """The largest staleness.

@@ -140,9 +140,9 @@ def _refusal(words: list[str]) -> str:
 BURST_S = 250e-6
 """The burst of a rate limit's token bucket, as time at the link's rate.
 
-After a pause, a burst passes at once. With the usual burst of 64 KiB, a message of 64 KB over an idle 100
-Mbit link takes 8 % of its nominal time, so small messages would not be limited. With a burst of 250 us, the
-message takes 99 %. Timers are late by only a fraction of 250 us.
+After a pause, a burst passes without a limit. With the usual burst of 64 KiB, a message of 64 KB over an idle
+100 Mbit link takes 8 % of its nominal time, so small messages would not be limited. With a burst of 250 us,
+the message takes 99 %. Timers are late by only a fraction of 250 us.
 """
 LEAST_BURST_FRAMES, FRAME_OVERHEAD_NBYTES = 2, 50
 """The smallest burst in whole frames, and the overhead of a frame.
@@ -168,7 +168,7 @@ NETEM_QUEUE_PACKETS = 1_000_000
 
 
 def burst_nbytes(rate_nbytes_per_s: float, mtu_nbytes: int) -> int:
-    """Return the burst of a rate limit: the bytes that may pass at once after a pause."""
+    """Return the burst of a rate limit: the bytes that may pass without a limit after a pause."""
     least = LEAST_BURST_FRAMES * (mtu_nbytes + FRAME_OVERHEAD_NBYTES)
     return max(least, round(rate_nbytes_per_s * BURST_S))
 

@@ -104,7 +104,7 @@ class Watch:
     """The state of a run: the running hosts, the first failure, and the next signal to send.
 
     After a host fails, the other hosts have ``grace_s`` to end. Then they get SIGTERM, and two seconds later
-    SIGKILL. The run's timeout sends the same signals. An interrupt sends SIGINT at once, and a second
+    SIGKILL. The run's timeout sends the same signals. An interrupt sends SIGINT immediately, and a second
     interrupt SIGKILL.
     """
 

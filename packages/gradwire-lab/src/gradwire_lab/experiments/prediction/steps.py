@@ -87,7 +87,7 @@ def measure(ranks: Ranks, cells: Sequence[Cell], environment: Environment | None
 
 
 def _passes_s(ranks: Ranks, model: Weights) -> tuple[float, float]:
-    """Return the median seconds of a forward and of a backward pass on all ranks at once, without DDP."""
+    """Return the median seconds of simultaneous forward and backward passes on all ranks, without DDP."""
 
     def time_s(run: Callable[[], object]) -> float:
         return statistics.median(ranks.repeat_s(run, budget_s=0.2, least=3, most=5))

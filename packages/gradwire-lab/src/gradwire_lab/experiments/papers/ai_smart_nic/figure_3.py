@@ -18,7 +18,7 @@ from gradwire_lab.job.data import at_hand
 PLACE = "figure 3b"
 HOSTS, RATE, WIDTH = 3, "200mbit", 256
 WITHIN = 0.1
-"""The allowed exposed time besides one layer's exchange, as a share of the naive step's exposed time."""
+"""The allowed exposed time beyond one layer's exchange, as a share of the naive step's exposed time."""
 
 
 @dataclass(frozen=True)

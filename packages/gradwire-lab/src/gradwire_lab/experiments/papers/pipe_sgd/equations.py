@@ -109,7 +109,7 @@ def claims(rows: Sequence[Row]) -> list[Claim]:
 
 
 def _steps(measured: MeasuredWays) -> Iterator[tuple[Claim, Unpack[tuple[str, ...]]]]:
-    # Claims about pipelines are calibrated: the batch was raised after a run in which one hid 46 %.
+    # Claims about pipelines are calibrated: the batch was raised after a run in which a pipeline hid 46 %.
     step_s = {
         pipeline: {ratio: measured.step_s(f"K = {pipeline}", ratio) for ratio in measured.ratios}
         for pipeline in PIPELINES

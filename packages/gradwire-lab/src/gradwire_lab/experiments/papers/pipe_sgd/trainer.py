@@ -37,7 +37,7 @@ SEGMENT_NBYTES = 1 << 24
 With one segment, as in equation 5, an exchange isn't pipelined internally.
 """
 SETTLED = 3
-"""The number of steps before the first window, besides the steps that fill a pipeline."""
+"""The number of steps before the first window, in addition to the steps that fill a pipeline."""
 LEAST_WINDOWS = 3
 EXCHANGES, EXCHANGES_S = (5, 15), 1.5
 """The least and largest number of separate exchanges, and the seconds for them."""
@@ -148,7 +148,7 @@ def _time(host: _Host) -> Mapping[str, Any]:
 
 
 def _plain(host: _Host) -> Mapping[str, Any]:
-    """Time steps without an exchange, on all hosts at once."""
+    """Time steps without an exchange, on all hosts at the same time."""
     task = host.task()
 
     def step(number: int) -> None:
