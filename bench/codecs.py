@@ -84,7 +84,7 @@ class Speed:
 
     @property
     def of_memcpy(self) -> float:
-        """The speed as a share of memcpy's."""
+        """The speed as a share of memcpy's speed."""
         return self.gbps / self.memcpy_gbps
 
 

@@ -55,7 +55,7 @@ class Shares:
 
     @property
     def of_memcpy(self) -> float:
-        """The speed as a share of memcpy's."""
+        """The speed as a share of memcpy's speed."""
         return statistics.median(self.copies) / statistics.median(self.calls)
 
 

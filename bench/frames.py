@@ -3,7 +3,7 @@
     python bench/frames.py            # half a minute
 
 Both ends send and receive simultaneously over the loopback interface, as neighbours in a ring do. The table
-shows processor time and wall time for one frame sent and one received, as medians over repetitions.
+shows processor time and wall time for one frame sent and one frame received, as medians over repetitions.
 """
 
 from __future__ import annotations
@@ -79,7 +79,7 @@ def measure(rank: int, folder: str) -> None:
 
 
 def cost(exchange: Callable[[], None], frames: int) -> tuple[float, float]:
-    """Return the processor and wall time, in microseconds, for one frame sent and one received."""
+    """Return the processor and wall time, in microseconds, for one frame sent and one frame received."""
     spent = []
     for _ in range(ROUNDS):
         dist.barrier()

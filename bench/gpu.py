@@ -59,7 +59,7 @@ SPECS = (
 )
 REPEATS = 20
 AHEAD = 20
-"""Copies queued before a call, which take longer than the host needs to queue the call."""
+"""The number of copies before a call; the copies take longer than the host needs to queue the call."""
 SYNCHRONISES = {"cudaStreamSynchronize"}  # the profiler itself synchronizes the device at its end
 PAGEABLE = "Pageable"
 """The word in the profiler's name for a copy through memory that is not pinned."""

@@ -23,7 +23,7 @@ BUCKETS = 16
 COUNT = 1 << 18
 """The number of floats of each bucket, 1 MiB."""
 SKIPPED = 3
-"""The steps at the start of a block that aren't counted."""
+"""The number of uncounted steps at the start of a block."""
 
 
 class Quadratic(nn.Module):

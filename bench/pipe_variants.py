@@ -104,7 +104,7 @@ class Task:
     steps: int
     max_norm: float = float("inf")
     expecting: Iterator[Batch] | None = None
-    """Large batches from all ranks' training data, for tasks that ``Expected`` is tried on."""
+    """Large batches from all ranks' training data, for tasks with the variant ``Expected``."""
 
     def gradient(self, weights: torch.Tensor, batch: Batch) -> torch.Tensor:
         """Return the gradient of the mean cross entropy, flat."""

@@ -24,7 +24,7 @@ from gradwire.local import DSync
 from gradwire.plan import bucket_members
 
 SKIPPED = 4
-"""The steps at the start of a block that aren't counted, in which a pipeline fills."""
+"""The number of uncounted steps at the start of a block, in which a pipeline fills."""
 
 
 def main() -> None:

@@ -42,7 +42,7 @@ WORLD = 4
 EVERY = 5
 """Steps between two evaluations."""
 LONGER = 1.3
-"""The length of exact training relative to a method's, so that faster methods can be compared."""
+"""The length of exact training relative to a method's length, so that faster methods can be compared."""
 MOMENTS = (0.25, 0.5, 0.75)
 """The moments at which the gradients of exact training are recorded, as shares of a run."""
 METHODS = (

@@ -1,4 +1,4 @@
-"""The direction from the host to the link, which compresses a marked payload if this makes it smaller."""
+"""The direction from the host to the link, which compresses marked payloads that become smaller."""
 
 from __future__ import annotations
 

@@ -185,7 +185,7 @@ class Nic:
     """A bump-in-the-wire NIC between a host and its link, which forwards frames until it is closed.
 
     The interfaces belong to the caller's network namespace and need no addresses. Closing the NIC restores
-    them.
+    the interfaces.
 
     Parameters
     ----------
