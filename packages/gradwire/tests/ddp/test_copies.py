@@ -16,7 +16,7 @@ from gradwire.ddp.checks import Copied, CopiedCheck, TakenHooks, forget_original
 from gradwire.errors import AttachError, ExchangeError
 
 REASON = (
-    "expected a model with gradwire attached, got a copy of one, whose gradients would be averaged "
+    "expected a model with gradwire attached, got an unattached copy, whose gradients would be averaged "
     "uncompressed; attach the copy, or evaluate the copy under torch.no_grad()"
 )
 

@@ -324,7 +324,7 @@ def test_a_copy_is_refused_to_train_until_it_is_attached_itself(how: str) -> Non
         if attempt != "none":
             with pytest.raises(SpecError):
                 gradwire.attach(copied, "fp17")
-        with pytest.raises(ExchangeError, match=r"got a copy of one, whose gradients.*; attach the c"):
+        with pytest.raises(ExchangeError, match=r"got an unattached copy, whose gradients.*; attach the c"):
             copied(torch.ones(3, 4))
     again = gradwire.attach(copied, "identity")
     backward(copied)

@@ -20,7 +20,7 @@ from support.sharded import Case, loss_of, make_model, shard
 RunProcesses = Callable[..., list[Any]]
 WORLD = 3
 DEAD = 1
-REMEDY = "save model.state_dict(), which has the shards, and restart all ranks"
+REMEDY = "save model.state_dict(), which contains the shards, and restart all ranks"
 CASES = {  # each has its collective first after the death
     "all-gather of the weights": Case(),
     "reduce-scatter of the gradients": Case(reshard_after_forward=False),

@@ -66,7 +66,7 @@ def test_an_error_on_one_link_ends_all_with_its_reason(monkeypatch: pytest.Monke
     gathering = every.using(Purpose.GATHER, group, "0.weights")
     with pytest.raises(ExchangeError, match=r"(?m)^gone$") as caught, gathering:
         raise ExchangeError("gone")
-    remedy = "save model.state_dict(), which has the shards, and restart all ranks"
+    remedy = "save model.state_dict(), which contains the shards, and restart all ranks"
     assert caught.value.__notes__ == [f"in the all-gather of the weights (0.weights); {remedy}"]
     reason = rf"^rank 0: this model's exchange failed earlier \(gone\), .*; {re.escape(remedy)}$"
     with pytest.raises(ExchangeError, match=reason), every.using(Purpose.SCATTER, group, "0.gradients"):

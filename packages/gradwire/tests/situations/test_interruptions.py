@@ -275,7 +275,7 @@ def a_copy_is_evaluated(job: Job) -> None:
                 job.lost(loss_of(copy.deepcopy(model), 77))
 
 
-@situation(doors=ATTACHED, refused={"attach": "got a copy of one, whose gradients"})
+@situation(doors=ATTACHED, refused={"attach": "got an unattached copy, whose gradients"})
 def a_copy_is_trained(job: Job) -> None:
     model = job.ddp(make_model())
     loss_of(model, 0).backward()

@@ -1,7 +1,7 @@
 """The communication hook that exchanges DDP's buckets while backward computes the other gradients.
 
-It is registered with ``DistributedDataParallel.register_comm_hook``. Li et al., "PyTorch Distributed", VLDB
-2020, section 3.2.3, describe how DDP forms and orders buckets.
+``attach`` registers the hook with ``DistributedDataParallel.register_comm_hook``. Li et al., "PyTorch
+Distributed", VLDB 2020, section 3.2.3, describe how DDP forms and orders buckets.
 """
 
 from __future__ import annotations
@@ -62,15 +62,16 @@ def attach(
     """Average a DDP model's gradients with gradwire, compressed on every hop. The training loop is unchanged.
 
     All ranks of the model's group call this at the same point with the same plan. A communication thread
-    exchanges each bucket while backward computes the others; with the algorithm ``backend``, the transport
-    does. ``backward`` returns when all buckets are averaged, with identical bits on all ranks. Gradients in
+    exchanges each bucket while backward computes the next ones; with the algorithm ``backend``, Gloo's
+    all-reduce does. ``backward`` returns when all buckets are averaged, with identical bits on all ranks.
+    Gradients in
     float16 and bfloat16 are exchanged as float32 and rounded at the end. Gradients of other dtypes are
     averaged by torch's own all-reduce, which the ledger counts.
 
     Parameters
     ----------
     model
-        A ``DistributedDataParallel`` without another hook, on the CPU or on GPUs, before or after
+        A ``DistributedDataParallel`` without a communication hook, on the CPU or on GPUs, before or after
         ``torch.compile``. DDP forms the buckets, so its ``bucket_cap_mb`` applies, not the plan's
         ``bucket_nbytes``.
     plan
@@ -80,24 +81,25 @@ def attach(
     timeout_s
         The timeout of any single wait for a peer, here and within a step; above 0 and at most 1e6 seconds.
     begin_timeout_s
-        The timeout of the wait for other ranks to begin a step, before which they may compile, evaluate, or
-        save. By default the timeout of the model's process group, as in DDP (30 minutes for Gloo, unless it
-        was set), or ``timeout_s`` if that is longer. A dead process is detected at once, without a timeout.
+        The timeout of the wait for other ranks to begin a step, because they may compile, evaluate, or save
+        between two steps. By default, the timeout of the model's process group, as in DDP (30 minutes for
+        Gloo, unless it was set), or ``timeout_s``, whichever is longer. A dead process is detected at once,
+        without a timeout.
     ledger
         The ledger that counts buckets and bypasses; the caller closes it. By default, a new ledger.
     strict
-        Whether ``backward`` raises ``LossyError`` on all ranks, in the same step, if the encoding error of a
-        parameter on any rank has exceeded half of its gradient in several steps, without a residual. By
-        default, that rank issues a ``LossyWarning``, once for the parameters of a bucket;
-        ``docs/accounting.md`` has the details.
+        Whether ``backward`` raises ``LossyError`` on all ranks, in the same step, if on any rank a parameter
+        without a residual has lost more than half of its gradient's norm to encoding in several steps. By
+        default, that rank issues a ``LossyWarning``, once for all parameters of a bucket; see
+        ``docs/accounting.md``.
     optimizer
         The model's optimizer, for ``check_replicas`` and ``check_replicas_every``, which then also compare
         its state.
     check_replicas_every
         The number of steps between comparisons of all ranks' weights, bit for bit, by a CRC32C; the first
-        backward pass begins with one. If they differ, ``backward`` raises ``StateError`` on all ranks. By
-        default, replicas aren't compared. A comparison takes about 10 ms per 100 MB of weights and state on a
-        CPU.
+        backward pass begins with a comparison. If weights differ, ``backward`` raises ``StateError`` on all
+        ranks. By default, replicas aren't compared. A comparison takes about 10 ms per 100 MB of weights and
+        state on a CPU.
 
     Returns
     -------
@@ -108,8 +110,8 @@ def attach(
     ------
     AttachError
         For a model that is not a DDP, is already attached, has another hook, or has gradients or parameters
-        that hooks do not support, on all ranks if it occurs on one; or if plans or versions differ, or a rank
-        is late.
+        that hooks do not support; or if plans or versions differ, or a rank is late. An error on one rank is
+        raised on all ranks.
     SpecError
         For an invalid plan or one with a pipeline, and for an invalid timeout, optimizer or number of steps.
     StateError
@@ -150,7 +152,7 @@ def attach(
         if ledger is None and book is not None:
             undo.callback(book.close)
         undo.callback(sync.close)
-        import_all_of_torch()  # takes seconds, for which no rank's timeout_s runs, after the first line
+        import_all_of_torch()  # takes seconds; no timeout_s runs now, and the first log line is out already
         chooser.prepare(sync)
         _register(model, HookState(model, sync, names))
         warn_about_broadcast_buffers(model)
@@ -194,7 +196,7 @@ class HookState:
 
 
 def gradwire_hook(state: HookState, bucket: DDPBucket) -> torch.futures.Future[torch.Tensor]:
-    """Start the exchange of a bucket: the hook that DDP calls, and names in its logs."""
+    """Start the exchange of a bucket. DDP calls this hook, and shows its name in logs."""
     model = state.model()
     by_active = model is not None and divides_by_active(model)
     if state.stand_in is not None and not by_active:
@@ -221,7 +223,7 @@ def _register(model: DistributedDataParallel, state: HookState) -> None:
     try:
         model.register_comm_hook(state, gradwire_hook)
     except RuntimeError as error:
-        model._comm_hooks.pop()  # torch has appended it before refusing it
+        model._comm_hooks.pop()  # torch appends the hook before it refuses the hook
         raise AttachError(
             f"attach: expected a model without a communication hook, got one with a builtin hook; {_REMEDY}"
         ) from error

@@ -1,7 +1,7 @@
 """Checks of attached models: unsupported models, and gradients that DDP doesn't average.
 
-DDP averages one backward pass after each forward pass. It ignores a second one, whose gradients then differ
-between ranks. It also averages too late for an optimizer that steps in a hook of a parameter.
+DDP averages one backward pass after each forward pass. DDP ignores a second backward pass, whose gradients
+then differ between ranks. DDP also averages too late for an optimizer that steps in a hook of a parameter.
 """
 
 from __future__ import annotations
@@ -42,7 +42,7 @@ def not_ddp(model: object) -> str:
     if any(each.__name__ == "FSDPModule" for each in type(model).__mro__):
         return f"{got}, whose gradients FSDP reduces; use gradwire.attach_fsdp"
     if isinstance(getattr(model, "_orig_mod", None), DistributedDataParallel):
-        return f"{got} that wraps one; attach model._orig_mod instead"
+        return f"{got} that wraps a DistributedDataParallel; attach model._orig_mod instead"
     return f"{got}; wrap the model first"
 
 
@@ -83,7 +83,7 @@ def check_model(model: DistributedDataParallel) -> None:
 
 
 def check_plan(plan: Plan, model: DistributedDataParallel) -> None:
-    """Raise ``SpecError`` for a sharded or pipelined plan, or one whose rules match no parameter."""
+    """Raise ``SpecError`` for a sharded or pipelined plan, or if a rule of the plan matches no parameter."""
     if plan.for_whole_gradients("attach").pipeline > 1:
         raise SpecError(
             f"attach: expected a plan with pipeline=1, got pipeline={plan.pipeline}; use pipeline=1, or "
@@ -95,11 +95,11 @@ def check_plan(plan: Plan, model: DistributedDataParallel) -> None:
 # The parameters that DDP averages, compared with the module's current parameters.
 #
 # DDP's constructor reads the module's parameters. If ``load_state_dict(assign=True)``, a new layer or
-# ``requires_grad_`` changes them later, DDP does not average the new ones, without an error.
+# ``requires_grad_`` changes them later, DDP silently leaves the new parameters unaveraged.
 
 
 class AveragedParameters:
-    """The parameters whose gradients DDP averages: those that required one when DDP was created."""
+    """The parameters whose gradients DDP averages: those that required a gradient when DDP was created."""
 
     def __init__(self, model: DistributedDataParallel) -> None:
         self._module, self._ignored = model.module, frozenset(model.parameters_to_ignore)
@@ -149,11 +149,11 @@ def _in_buckets(model: DistributedDataParallel) -> set[torch.Tensor]:
     return {each for bucket in model.reducer._get_zeros_like_grad_buckets() for each in bucket.parameters()}
 
 
-# Placeholders in a copy of an attached model, which has no thread and no connections.
+# Placeholders for hooks in a copy of an attached model. The copy has no thread and no connections.
 #
 # ``copy.deepcopy`` of a ``DistributedDataParallel`` (also in ``torch.optim.swa_utils.AveragedModel``) creates
-# a new reducer for the copy, which does not call the original's hook. It would average the copy's gradients
-# uncompressed, without an error.
+# a new reducer for the copy. The new reducer does not call the original's hook, and would silently average
+# the copy's gradients uncompressed.
 
 
 class Copied:
@@ -163,14 +163,14 @@ class Copied:
 class CopiedCheck:
     """A check that rejects forward passes of a copied model until gradwire is attached to the copy.
 
-    It raises an error only if gradients would be averaged.
+    Forward passes after which no gradients would be averaged are allowed.
     """
 
     def __call__(self, model: nn.Module, _inputs: object) -> None:
         """Raise ``ExchangeError`` if gradients would be averaged."""
         if torch.is_grad_enabled() and getattr(model, "require_backward_grad_sync", True):
             raise ExchangeError(
-                "expected a model with gradwire attached, got a copy of one, whose gradients would be "
+                "expected a model with gradwire attached, got an unattached copy, whose gradients would be "
                 "averaged uncompressed; attach the copy, or evaluate the copy under torch.no_grad()"
             )
 
@@ -199,7 +199,7 @@ class TakenHooks(list[tuple[Any, object]]):
 
 
 def own_hooks(model: DistributedDataParallel) -> list[str]:
-    """Return the names of the hooks that average a model's gradients, without hooks of a copy's original."""
+    """Return the names of a model's communication hooks, without the placeholders in a copy."""
     return [hook.__qualname__ for hook, state in model._comm_hooks if not isinstance(state, Copied)]
 
 
@@ -226,7 +226,7 @@ class BackwardCheck:
 
     def __init__(self, sync: GradientSync, parameters: Iterable[torch.Tensor]) -> None:
         self._sync, self._parameters = sync, list(parameters)
-        self._awaited: int | None = None  # the completed steps at the last recorded forward pass
+        self._awaited: int | None = None  # the number of completed steps at the last recorded forward pass
         self._model: Callable[[], nn.Module | None] = lambda: None  # the model of that pass
         self.versions: dict[torch.Tensor, int] = {}
 
@@ -264,16 +264,16 @@ class BackwardCheck:
     def _pass(self, _gradient: torch.Tensor) -> None:
         """Check a backward pass that reaches an output of a recorded forward pass.
 
-        Gradients that it adds within ``no_sync`` are averaged with the next pass.
+        Within ``no_sync``, the pass is allowed, because its gradients are averaged with the next pass.
         """
         sync = self._sync
         if self._awaited == sync.steps_done or sync.context.is_over or not _synchronises(self._model()):
             return
         if any(map(_will_accumulate, self._parameters)):
             raise AttachError(
-                f"rank {sync.context.rank}: expected one backward pass after each forward pass, got a "
-                "second one, which DDP does not average; add the losses and call backward once, or run a "
-                "forward pass for each (all but the last within no_sync())"
+                f"rank {sync.context.rank}: expected one backward pass after each forward pass, got two, and "
+                "DDP does not average the second; add the losses and call backward once, or run a forward "
+                "pass before each backward pass (all but the last pair within no_sync())"
             )
 
     def __reduce__(self) -> tuple[type[CopiedNotes], tuple[()]]:
@@ -281,7 +281,10 @@ class BackwardCheck:
 
 
 def _tensors_of(output: object) -> Iterator[torch.Tensor]:
-    """Yield the tensors of an output from which DDP finds unused parameters. Containers may be cyclic."""
+    """Yield the tensors in a model's output, as DDP's search for unused parameters finds them.
+
+    Containers may be cyclic.
+    """
     seen, found = set[int](), [output]
     while found:
         each = found.pop()
@@ -316,7 +319,7 @@ def _will_accumulate(parameter: torch.Tensor) -> bool:
         return False
 
 
-# Checks before each forward pass of an attached model, so that errors have the right reason.
+# Checks before each forward pass of an attached model, so that errors state the right reason.
 
 
 class ForwardCheck:
@@ -344,15 +347,15 @@ class ForwardCheck:
 def _will_cut_buckets(model: nn.Module) -> bool:
     """Return whether DDP broadcasts its rebuilt buckets in this forward pass, once after its first step.
 
-    That broadcast has the process group's timeout and torch's errors, so a named barrier precedes it. Under
-    ``join``, there is none, because ranks without batches would not take part in it.
+    That broadcast has the process group's timeout and torch's errors, so a named barrier precedes the
+    broadcast. Under ``join``, there is no barrier, because ranks without batches would not take part.
     """
     cuts = getattr(model, "static_graph", False) or not getattr(model, "find_unused_parameters", False)
     return cuts and not joins(model) and not getattr(model, "_has_rebuilt_buckets", True)
 
 
 def named_barrier(sync: GradientSync) -> None:
-    """Exchange one number with all ranks, so that an error names a rank that is gone or stopped."""
+    """Exchange one number with all ranks, so that an error names a rank that has ended or stopped."""
     number = torch.zeros(1, dtype=torch.float32, device="cpu")
 
     def exchange_it(exchange: Exchange) -> None:
@@ -361,7 +364,7 @@ def named_barrier(sync: GradientSync) -> None:
     sync.exchange_now("a number in the named barrier", exchange_it)
 
 
-# The buffers that DDP broadcasts in each step, besides the gradients.
+# The model's buffers, which DDP broadcasts in each step in addition to averaging gradients.
 
 MUCH = 0.02
 """The ratio of buffers to gradients above which rank 0 warns.

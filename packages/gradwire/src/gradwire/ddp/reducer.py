@@ -1,8 +1,8 @@
-"""The reducer of DDP's buckets, which passes each to ``GradientSync`` during a backward pass.
+"""The reducer of DDP's buckets, which passes each bucket to ``GradientSync`` during a backward pass.
 
-DDP calls a hook with its buckets in the order of their numbers, on all ranks, even if backward fills them in
-a different order (``Reducer::mark_bucket_ready`` holds a bucket back until its turn), and after it has
-rebuilt the buckets (all ranks follow rank 0's bucket assignment).
+On all ranks, DDP calls a hook with its buckets in the order of their numbers, even if backward fills them in
+a different order (``Reducer::mark_bucket_ready`` holds a bucket back until its turn). The order is also the
+same after DDP has rebuilt the buckets, because all ranks follow rank 0's bucket assignment.
 """
 
 from __future__ import annotations
@@ -28,12 +28,12 @@ from gradwire.sync.layout import Layout
 
 # The number of ranks that still have batches under DDP's ``join``.
 #
-# A rank that has joined contributes zeros to the others' collectives, and
-# ``join(divide_by_initial_world_size=False)`` divides by the number of the other ranks. DDP does not pass
-# that number to hooks, so the ranks count it.
+# A rank that has joined contributes zeros to the other ranks' collectives, and
+# ``join(divide_by_initial_world_size=False)`` divides by the number of ranks that have not joined. DDP does
+# not pass that number to hooks, so the ranks count themselves.
 
 _SHADOWS = getattr(DistributedDataParallel, "_match_all_reduce_for_bwd_pass", None)
-"""DDP's function that calls the hook on a rank that has joined, or None."""
+"""DDP's function that calls the hook on a rank that has joined, or None if this torch lacks it."""
 
 
 def joins(model: nn.Module) -> bool:
@@ -44,14 +44,14 @@ def joins(model: nn.Module) -> bool:
 def divides_by_active(model: nn.Module) -> bool:
     """Return whether a model divides its gradients by the number of ranks that still have batches.
 
-    The result is the same on all ranks. DDP does so only for the first model of a ``Join``.
+    The result is the same on all ranks. DDP uses this number only for the first model of a ``Join``.
     """
     is_first = getattr(getattr(model, "_join_config", None), "is_first_joinable", False)
     return joins(model) and is_first and not getattr(model, "_divide_by_initial_world_size", True)
 
 
 def has_joined() -> bool:
-    """Return whether DDP calls the hook for a rank that has joined. Raises ``AttachError`` if unknown."""
+    """Return whether DDP is calling the hook for a joined rank. Raises ``AttachError`` if unknown."""
     if _SHADOWS is None:
         raise AttachError(
             f"gradwire cannot detect joined ranks with torch {torch.__version__}; omit "
@@ -66,7 +66,7 @@ def has_joined() -> bool:
 def count_active(sync: GradientSync) -> int:
     """Wait until all ranks have begun the step, and return the number of ranks that have not joined.
 
-    All ranks call this at the same place. The ledger counts the exchange. Raises ``ExchangeError``.
+    All ranks call this at the same point. The ledger counts the exchange. Raises ``ExchangeError``.
     """
     began = perf_counter()
     active = torch.tensor([float(not has_joined())], dtype=torch.float32, device="cpu")
@@ -121,8 +121,8 @@ class BucketReducer:
         """Start the exchange of one bucket, and return the future of its average.
 
         After the last bucket, backward waits for all averages: in a callback of the autograd engine or, with
-        ``last_waits``, in this call. With ``by_active``, the same on all ranks, averages are over the ranks
-        that have not joined.
+        ``last_waits``, in this call. With ``by_active``, averages are over the ranks that have not joined;
+        the flag must be the same on all ranks.
         """
         sync, index, last = self._sync, bucket.index(), bucket.is_last()
         sync.check()
@@ -147,7 +147,7 @@ class BucketReducer:
         names = tuple(self._names.get(each, other) for each in parameters)
         counts = tuple(float_count(each) for each in parameters)
         layout = Layout.of_bucket(names, counts)
-        if other not in names:  # otherwise another parameter may reuse its id
+        if other not in names:  # otherwise, a later parameter may reuse the id of the unknown one
             self._layouts[key] = layout
         elif self._sync.plan.keeps_residual:
             shape = tuple(parameters[names.index(other)].shape)
@@ -183,13 +183,13 @@ class BucketReducer:
     def _finish(self) -> None:
         """Wait for the step's buckets. Backward raises the errors."""
         self._sync.collect()
-        # After DDP's own callback: an earlier error would leave DDP unusable, in the middle of a pass.
+        # An error before DDP's own callback would leave DDP in the middle of a pass, and unusable.
         if not _queued_in_engine(self._sync.end_step):
             self._sync.end_step()
 
 
 def _queued_in_engine(callback: Callable[[], None]) -> bool:
-    """Queue a callback for the end of the backward pass, and return whether one is running.
+    """Queue a callback for the end of the backward pass, and return whether a backward pass is running.
 
     DDP queues its own callback later, after the last bucket's hook has returned. That callback waits for the
     futures without a timeout, and would turn their exceptions into a ``RuntimeError`` about types.

@@ -51,8 +51,8 @@ def attach_fsdp(
 ) -> Attached:
     """Encode FSDP2's reduce-scatter of gradients and all-gather of weights with codecs.
 
-    All ranks call this together, with equal arguments, after ``fully_shard`` and before a forward pass. It
-    changes every FSDP module within ``module`` through ``set_custom_reduce_scatter`` and
+    All ranks call this together, with equal arguments, after ``fully_shard`` and before a forward pass. The
+    call changes every FSDP module within ``module`` through ``set_custom_reduce_scatter`` and
     ``set_custom_all_gather``. On a two-dimensional mesh, the all-reduce between replicas is encoded, too.
 
     Gradients and weights in bfloat16 and float16 are exchanged as float32 of equal value. Other dtypes use
@@ -61,13 +61,13 @@ def attach_fsdp(
     Parameters
     ----------
     module
-        A module that is or contains an ``FSDPModule``, on CPU or accelerator.
+        A module that is or contains an ``FSDPModule``, on the CPU or an accelerator.
     gradients
         A plan; a codec, or its spec; or a file written by ``Plan.save`` or the planner: any path, or a string
         that ends with ``.json`` or contains ``/``. Gradients are scattered around a ring; the plan's
         algorithm is used between replicas, and its buckets are not used, because FSDP exchanges one module's
         gradients at a time. By default, or with ``"auto"`` or an ``Auto``, the run measures and chooses one
-        codec for all parameters. This requires all modules to be sharded over all ranks; if they are not, the
+        codec for all parameters. The choice requires all modules to be sharded over all ranks; otherwise, the
         default is ``fp8``.
     weights
         A codec or its spec. All ranks, including the owner of a shard, compute with the decoded weights; the
@@ -80,9 +80,9 @@ def attach_fsdp(
     ledger
         The ledger that counts exchanges and bypasses; the caller closes it. By default, a new ledger.
     strict
-        Whether ``backward`` raises ``LossyError`` on all ranks, in the same step, if on one of them encoding
+        Whether ``backward`` raises ``LossyError`` on all ranks, in the same step, if on any rank encoding
         errors exceed half of a parameter's gradient; see ``gradwire.attach``. By default, that rank warns.
-        This requires all modules to be on one mesh of all ranks.
+        ``strict`` requires all modules to be on one mesh of all ranks.
 
     Returns
     -------
@@ -151,12 +151,12 @@ def attach_fsdp(
         residuals = Residuals(plan, rank, dist.get_world_size(), usual=dict(chain(*usual)))
         sync = GradientSync(members[-1].context, names, residuals, [chooser])
         undo.callback(sync.close)
-        # Without this, a thread would keep the links of a deleted model open.
+        # Without this finalizer, a thread would keep the links of a deleted model open.
         end = weakref.finalize(module, sync.end)
         end.atexit = False
         undo.callback(end.detach)
         steps = ShardedSteps(sync, contexts, book)
-        # Ranks may compile differently, and a compiled forward pass would call this only while tracing.
+        # Ranks may compile differently, and a compiled forward pass would call the hook only while tracing.
         forward = torch.compiler.disable(steps.forward)  # type: ignore[no-untyped-call]
         undo.callback(module.register_forward_pre_hook(forward, prepend=True).remove)
         for unit, layout in zip(units, layouts, strict=True):
@@ -166,7 +166,7 @@ def attach_fsdp(
 
 
 def steps_of(module: nn.Module) -> ShardedSteps | None:
-    """Return the steps of an attached module, or None if gradwire is not attached to one within it."""
+    """Return the steps of an attached module, or None if gradwire is not attached to any of its units."""
     comms = (unit.reduce_scatter for unit in units_of(module))
     return next((each.steps for each in comms if isinstance(each, ScatterGradients)), None)
 
@@ -223,7 +223,7 @@ def _groups(
     if reductions:
         return [*gathers, *reductions]
     alone = units[0].shard_group
-    assert alone is not None, "a unit without a group of shards has one of replicas"
+    assert alone is not None, "a unit without a shard group has a replica group"
     return [(Purpose.AGREE, alone)]
 
 

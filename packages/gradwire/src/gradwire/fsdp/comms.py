@@ -34,7 +34,7 @@ _EXACT_HALVES: dict[torch.dtype, Codec] = {torch.bfloat16: Bf16(), torch.float16
 def residual_key(bucket: str, count: int) -> str:
     """Return the key of a bucket's residual.
 
-    It contains the length, which varies because FSDP omits parameters without a gradient.
+    The key contains the length, which varies because FSDP omits parameters without a gradient.
     """
     return f"{bucket}/{count}"
 
@@ -59,7 +59,7 @@ class ShardedSteps:
         self._buckets = 0
 
     def forward(self, *_: object) -> None:
-        """Set the training step of a forward pass: the next if a backward pass may follow, else the last."""
+        """Set the training step of a forward pass: the next step if backward may follow, else the last."""
         self.contexts.step = self.sync.step + torch.is_grad_enabled()
 
     def stands_aside(self) -> bool:
@@ -133,7 +133,7 @@ class ShardedSteps:
 
 
 class _Comm:
-    """FSDP's interface ``Comm`` for one unit. The replaced object allocates its memory."""
+    """FSDP's interface ``Comm`` for one unit. ``before``, the replaced object, allocates the memory."""
 
     def __init__(self, bucket: str, steps: ShardedSteps, before: Any) -> None:
         self.before = before
@@ -146,7 +146,7 @@ class _Comm:
 
 
 class GatherWeights(_Comm):
-    """The all-gather of one unit's weights: each member sends its shard, and all use the decoded values.
+    """The all-gather of one unit's weights: each member sends its shard, and all members decode it.
 
     The owner of a shard uses the decoded values, too, so all ranks compute with identical weights, while the
     shards that the optimizer updates stay exact.
@@ -231,7 +231,7 @@ class ScatterGradients(_Comm):
 class ReplicaGroup(dist.ProcessGroup):
     """A process group between replicas, whose all-reduce encodes every hop.
 
-    It has no other collective, because FSDP calls only the all-reduce.
+    The class implements no other collective, because FSDP calls only the all-reduce.
     """
 
     def __init__(
@@ -241,8 +241,8 @@ class ReplicaGroup(dist.ProcessGroup):
         self.before = group
         self._bucket, self._steps, self._layouts = bucket, steps, layouts
 
-    # torch looks up the group of a failed collective to log it, and raises a different error for an unknown
-    # group. So it finds the group that this one replaces.
+    # To log a failed collective, torch looks up its group, and raises a different error for an unknown group.
+    # Equality with the replaced group makes the look-up succeed.
 
     def __eq__(self, other: object) -> bool:
         return other is self or other is self.before

@@ -1,8 +1,8 @@
 """The sync contexts of sharded training, one with its own link for each process group and purpose.
 
 In FSDP, member ``r`` of a group owns shard ``r``. After a ring's reduce half, chunk ``c`` belongs to the rank
-``collectives.ring.owner``, which is not ``c``. So the members of a sharding group are ordered in the ring
-such that the owner of chunk ``c`` is member ``c``, so that no shard has to be moved afterwards.
+``collectives.ring.owner``, which is not ``c``. Therefore, the members of a sharding group are ordered in the
+ring such that the owner of chunk ``c`` is member ``c``. No shard then has to be moved.
 """
 
 from __future__ import annotations
@@ -26,12 +26,12 @@ from gradwire.sync.group import AFTER_AGREEING, connect
 from gradwire.sync.ledger.ledger import Ledger
 from gradwire.sync.ledger.sinks import profiled
 
-_REMEDY = "save model.state_dict(), which has the shards, and restart all ranks"
+_REMEDY = "save model.state_dict(), which contains the shards, and restart all ranks"
 _LATE_ADVICE = "call attach_fsdp with a longer timeout_s"
 
 
 class Purpose(Enum):
-    """The purpose of a link: all-gathers and reduce-scatters have separate links, so that they don't mix."""
+    """The purpose of a link. Each purpose has its own link, so that messages of collectives don't mix."""
 
     GATHER = "all-gather of the weights"
     SCATTER = "reduce-scatter of the gradients"
@@ -41,7 +41,7 @@ class Purpose(Enum):
 
 @dataclass(frozen=True)
 class GroupMember:
-    """One rank's membership in a group, for one purpose. It exchanges one tensor at a time.
+    """One rank's membership in a group, for one purpose. A member exchanges one tensor at a time.
 
     ``place`` is the rank's index among the members, and ``staging`` is host memory for the current tensor.
     """
@@ -119,7 +119,7 @@ class SyncContexts:
             member.context.exchange.follow(self._plans[purpose])
 
     def close(self) -> None:
-        """Close all links. Later calls raise an error, except another ``close``."""
+        """Close all links. Later calls of any other method raise an error."""
         for context in self._contexts:
             context.is_closed = context.is_closed or not context.is_over
             context.exchange.close("the attachment of attach_fsdp is closed")

@@ -29,9 +29,10 @@ _AMONG_REPLICAS = " among replicas"
 class UnitLayouts:
     """The layouts of one unit's buckets, whose parameters share one warning.
 
-    FSDP scatters, for every rank, that rank's shard of every parameter, padded to the same length. Between
-    replicas, it reduces the shards of one rank. ``shapes`` are the shapes of one rank's shards, with padding.
-    FSDP omits parameters without a gradient and does not name them; the bucket is then measured as a whole.
+    A scattered bucket consists of every rank's shards of all parameters, padded to the same length. Between
+    replicas, FSDP reduces the shards of one rank. ``shapes`` are the shapes of one rank's shards, with
+    padding. FSDP omits parameters without a gradient and does not name them, so such a bucket is measured as
+    a whole.
     """
 
     unit: str
@@ -71,7 +72,7 @@ def _layout_of(layouts: UnitLayouts, count: int, copies: int, ending: str) -> La
 
 @dataclass(frozen=True)
 class Unit:
-    """The parameters that one call of ``fully_shard`` grouped, and which FSDP communicates together.
+    """The parameters that one call of ``fully_shard`` grouped. FSDP communicates them together.
 
     ``module`` is an ``FSDPModule``, whose annotations don't include custom collectives, and ``parameters`` is
     FSDP's object for the group.

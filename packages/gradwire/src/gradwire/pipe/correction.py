@@ -20,11 +20,11 @@ from gradwire.sync.flat.gradients import Bucket, FlatGradients
 from gradwire.sync.flat.update import clip, in_force
 
 CORRECTIONS = ("eager", "none")
-"""The values of ``correction``; the default is first."""
+"""The accepted values of ``correction``, of which the first is the default."""
 
 
 class Correction:
-    """The correction ``none``, as in Pipe-SGD's algorithm 1, and the base class of the others.
+    """The correction ``none``, as in Pipe-SGD's algorithm 1, and the base class of other corrections.
 
     Ranks compute gradients at the master weights.
     """
@@ -48,7 +48,7 @@ class Correction:
     def keep(self, count: int) -> None:
         """Drop all but the newest ``count`` local gradients.
 
-        The averages of older ones were already applied.
+        The averages of older gradients were already applied.
         """
 
     def own(self) -> list[torch.Tensor]:
@@ -101,7 +101,7 @@ _APART = ("state", "param_groups", "defaults")
 class VirtualWeights:
     """A second set of a model's trainable weights and of its optimizer's state.
 
-    It allocates the memory of the weights immediately, and of the optimizer's state once the state exists.
+    The constructor allocates memory for the weights. Memory for the optimizer's state follows on first use.
     Virtual updates don't change the optimizer's ``state``, ``param_groups``, and attributes that are numbers,
     tensors, or containers of them. The user's step hooks don't run for virtual updates.
 
@@ -178,7 +178,7 @@ class VirtualWeights:
         ]
         try:
             for parameter, _ in strangers:
-                parameter.grad = None  # a step would update them, which nothing undoes
+                parameter.grad = None  # the step would update them, and nothing would undo the update
             vars(optimizer).update(self._copies(attributes))
             optimizer._optimizer_step_pre_hooks = OrderedDict()
             optimizer._optimizer_step_post_hooks = OrderedDict()
@@ -242,12 +242,12 @@ def _copy(value: Any) -> Any:
 # the optimizer with the local gradients of the steps in flight, at the learning rates of those steps. When an
 # average arrives, the masters are updated with it. The weights' remaining error is the difference between the
 # local gradient and the average: sampling noise with mean zero. In the paper's pipeline, the whole update is
-# missing. docs/pipe_corrections.md compares it with other corrections.
+# missing. docs/pipe_corrections.md compares eager updates with other corrections.
 
 
 @dataclass(slots=True)
 class _Own:
-    """A local gradient of this rank. ``usable`` says whether it is finite, or is None if not checked yet."""
+    """A local gradient of this rank. ``usable`` is whether the gradient is finite, or None if unchecked."""
 
     gradients: FlatGradients
     scheduled: list[dict[str, Any]]
@@ -261,7 +261,7 @@ class Eager(Correction):
     The correction stores ``pipeline - 1`` copies of the gradient, and ``VirtualWeights``. A gradient that
     isn't finite makes no virtual update, and a parameter without a gradient isn't updated.
 
-    ``pipeline`` is K, from 2 up. Each local gradient is clipped to the 2-norm ``max_norm``.
+    ``pipeline`` is K, at least 2. Each local gradient is clipped to the 2-norm ``max_norm``.
     """
 
     CORRECTS = True
@@ -293,7 +293,7 @@ class Eager(Correction):
         """Copy a bucket, because its exchange averages it in place."""
         if self._copied is None:
             if not self._free:
-                self.keep(len(self._own) - 1)  # its average is applied before the next gradient is computed
+                self.keep(len(self._own) - 1)  # the oldest: its average is applied before the next backward
             self._copied = self._free.pop()
         bucket.view(self._copied.flat).copy_(bucket.view(gradients.flat))
 

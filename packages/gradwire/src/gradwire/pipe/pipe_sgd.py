@@ -35,8 +35,8 @@ _PIPELINE = 2  # enough to hide the network; more steps only add staleness
 class PipeSGD(WorkerMethod):
     """Pipelined SGD: each step applies the average of K steps ago, while newer gradients are in flight.
 
-    It makes its own connections to the group's other ranks, so that its traffic never mixes with the script's
-    collectives. Between two calls, all ranks' weights have the same bits.
+    A ``PipeSGD`` opens its own connections to the group's other ranks, so that its traffic never mixes with
+    the script's collectives. Between two calls, all ranks' weights have the same bits.
 
     Step t waits for the averaged gradient of step t-K, updates ``w[t] = w[t-1] - lr * mean(g[t-K])``,
     computes ``g[t]``, and passes it to the communication thread: after backward, or with the plan's
@@ -49,7 +49,7 @@ class PipeSGD(WorkerMethod):
     With ``correction="eager"``, a rank computes ``g[t]`` at virtual weights: updated with its own gradients
     of the steps in flight, instead of the averages. The pipeline then learns about as fast as D-Sync
     (``correction.Eager``). Virtual weights exist only while ``compute_loss`` runs: at any other time the
-    model has the masters. With ``"none"``, it computes at ``w[t]``, as the paper does.
+    model has the masters. With ``"none"``, a rank computes ``g[t]`` at ``w[t]``, as in the paper.
 
     Buffers of the model (a BatchNorm's running statistics) start with rank 0's values and then differ between
     ranks during training. An eager pipeline copies rank 0's buffers to all ranks in every ``drain``.
@@ -75,12 +75,12 @@ class PipeSGD(WorkerMethod):
     max_norm
         The largest 2-norm of the averaged gradient over all parameters, to which longer gradients are scaled
         down; above 0. Because the average is clipped, all ranks clip equally. An eager pipeline also clips
-        each local gradient to it.
+        each local gradient to this norm.
     on_average
-        Called with the trained parameters when the averaged gradient is in their ``.grad`` (None if no rank
-        has used the parameter), before the clipping and the update. It may change or replace any ``.grad``
-        (a new None means 0), in the same way on all ranks. It isn't called with local gradients of an eager
-        pipeline.
+        A function that is called with the trained parameters when the averaged gradient is in their ``.grad``
+        (None if no rank has used the parameter), before the clipping and the update. The function may change
+        or replace any ``.grad`` (a new None means 0), in the same way on all ranks. An eager pipeline doesn't
+        call the function with local gradients.
     correction
         ``"eager"`` or ``"none"``, which saves the time and memory of the local update; the same on all ranks.
     strict, group, timeout_s, ledger
@@ -205,10 +205,10 @@ class PipeSGD(WorkerMethod):
     def check_replicas(self) -> None:
         """Compare all ranks' weights, buffers, and optimizer states, bit for bit, at any time.
 
-        All ranks call it together. It compares the buffers in ``state_dict`` except the running statistics of
-        normalisation layers, which differ between ranks during training. It waits for gradients in flight,
-        but doesn't apply them. On every rank, raises ``StateError``, which names the ranks that differ, or
-        ``ExchangeError`` if the comparison fails.
+        All ranks call this together. The compared buffers are those in ``state_dict``, except the running
+        statistics of normalisation layers, which differ between ranks during training. The call waits for
+        gradients in flight, but doesn't apply them. On every rank, raises ``StateError``, which names the
+        ranks that differ, or ``ExchangeError`` if the comparison fails.
         """
         self.check_open()
         self._under_way.settle()
@@ -217,15 +217,15 @@ class PipeSGD(WorkerMethod):
     def in_flight(self) -> list[InFlight]:
         """Return copies of the averaged gradients that are still to be applied, oldest first.
 
-        It waits until their exchanges are done. Raises the error of the exchange, or ``LinkTimeoutError``.
+        The call waits for their exchanges. Raises the error of an exchange, or ``LinkTimeoutError``.
         """
         return self._under_way.in_flight()
 
     def agree_on_buffers(self) -> StepRecord:
         """Copy rank 0's buffers exactly to all ranks if updates are eager, and return the cost.
 
-        It copies the buffers in the model's ``state_dict``. All ranks call it together; it waits for
-        gradients in flight. Raises ``ExchangeError``.
+        The copied buffers are those in the model's ``state_dict``. All ranks call this together. The call
+        waits for gradients in flight. Raises ``ExchangeError``.
         """
         if not self._under_way.corrects:
             return StepRecord()

@@ -53,9 +53,9 @@ class Pipeline:
     K buffers are used in turn: backward writes into one, the exchange averages it in place, and the optimizer
     reads it K steps later, just before backward reuses it. Eager updates copy K - 1 local gradients, the
     weights, and the optimizer's state; the paper's pipeline copies nothing. Between steps every ``.grad`` is
-    None, because its buffer is in flight. If the plan divides the gradient into buckets, each is sent as soon
-    as backward has computed it (equation 6), behind the buckets of earlier steps; otherwise the gradient is
-    sent after backward (equation 5).
+    None, because its buffer is in flight. If the plan divides the gradient into buckets, each bucket is sent
+    as soon as backward has computed it (equation 6), after the buckets of earlier steps. Otherwise, the
+    gradient is sent after backward (equation 5).
 
     ``buckets_of`` returns the buckets of a gradient in the layout that all K buffers share.
     """
