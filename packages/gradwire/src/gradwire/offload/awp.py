@@ -44,14 +44,14 @@ class AWP(Policy):
     threshold
         T: -5e-2 for AlexNet, -2e-3 for VGG and -2e-5 for ResNet in the paper. ``calibrate_threshold``
         computes it from recorded norms. With ``"auto"``, all layers are sent in 32 bits at first, and T
-        becomes their mean change in this time (section V-A).
+        becomes the mean change of their norms in these batches (section V-A).
     interval
         INTERVAL, in batches: 4000, 4000 and 2000 in the paper.
     step_bits, start_bits, max_bits
         N, and the first and the largest number of bits: multiples of 8 up to 32.
     watched
         The number of batches in which ``"auto"`` measures T; two intervals by default. The validation error
-        must drop within them.
+        must drop within these batches.
 
     Warns
     -----
@@ -106,7 +106,7 @@ class AWP(Policy):
         self._norms: list[float] = []
 
     def observe(self, norms: Sequence[float]) -> list[int]:
-        """Return the bits of each layer after a batch. The first call's norms are the initial ones."""
+        """Return the bits of each layer after a batch. The first call takes the norms before training."""
         if not self._norms:
             first = self.start_bits if self.threshold is not None else _WATCHED_BITS
             self.bits, self.counts = [first] * len(norms), [0] * len(norms)
@@ -126,7 +126,7 @@ class AWP(Policy):
     def bits_for(self, layer: int, norm: float) -> int | None:
         """Return the bits of a layer after a batch, or None if they also depend on other layers' norms.
 
-        That is the case in the first call, and in the batch after which the threshold is computed.
+        The result is None in the first call, and in the batch after which the threshold is computed.
         """
         if layer >= len(self._norms):
             return None
@@ -143,7 +143,7 @@ class AWP(Policy):
         return (min(bits + self.step_bits, self.max_bits), 0) if count == self.interval else (bits, count)
 
     def _measure(self, changes: Sequence[float]) -> None:
-        """Add a batch to the measurement. After the last one, set the threshold and the start bits."""
+        """Add a batch to the measurement. After the last batch, set the threshold and the start bits."""
         if self._watch is None:
             return
         finite = [each for each in changes if math.isfinite(each)]
@@ -213,7 +213,7 @@ class _Measurement:
 
 
 def change(before: float, now: float) -> float:
-    """Return the relative change of a norm: infinite from 0, and NaN if both are 0."""
+    """Return the relative change of a norm: infinite if ``before`` is 0, and NaN if both norms are 0."""
     if before == 0:
         return math.nan if now == 0 else math.inf
     return (now - before) / before

@@ -26,8 +26,8 @@ def bitunpack(payload: torch.Tensor, weights: torch.Tensor, kept_bytes: int) -> 
     """Decode a payload of ``bitpack`` into ``weights`` (contiguous float32, on the same device).
 
     The result has the same bits as the codec's ``decode``: the lower bytes are 0, and with one byte kept, a
-    chunk with a non-finite value becomes all NaN. It uses torch operations on little-endian integers and
-    views, so it runs on every device.
+    chunk with a non-finite value becomes all NaN. The function uses torch operations on little-endian
+    integers and views, so it runs on every device.
     """
     flat, count = weights.view(-1), weights.numel()
     if not count:
@@ -107,12 +107,12 @@ class Carrier(ABC):
     def sum_squares(self, bits: Bits | None) -> SquareSums:  # noqa: ARG002 - for BitpackCarrier
         """Return the sums of all weights' squares.
 
-        With ``bits``, a carrier may also pack ``host``.
+        With ``bits``, a carrier may also pack these masters into ``host`` in the same pass.
         """
         weights = {number: each for number, each in enumerate(self._masters) if each.dim() > 1}
         return SquareSums({number: _squares(each) for number, each in weights.items()}, None)
 
-    def receive(self, end: int) -> None:  # noqa: B027 - most leave everything to the device
+    def receive(self, end: int) -> None:  # noqa: B027 - most carriers decode on the device only
         """Do the host's part of decoding once an end has the bytes, on another thread than ``unpack``."""
 
     def unpack(self, end: int) -> None:
@@ -125,7 +125,7 @@ class Carrier(ABC):
                 replica.copy_(self._whole(end, number, span[0], replica))
 
     def _whole(self, end: int, number: int, begin: int, replica: torch.Tensor) -> torch.Tensor:
-        """Return a float32 view of an unencoded master's bytes, cached while their place stays the same."""
+        """Return a float32 view of an unencoded master's bytes, cached until their position changes."""
         known, view = self._views.get((end, number), (-1, replica))
         if known != begin:
             view = self.on_device[end][begin : begin + replica.nbytes].view(torch.float32).view(replica.shape)
@@ -201,7 +201,7 @@ class DeltaCarrier(Carrier):
     def pack(self, bits: Bits, *, full: bool) -> int:
         """Pack the changes since the last message, or all words, into ``host`` and return the message's size.
 
-        The dtype determines the bits. Unencoded masters are first, so that their places don't change.
+        The dtype determines the bits. Unencoded masters come first, so that their positions don't change.
         """
         self._version += 1
         order = sorted(bits, key=lambda number: number in self._encoders)
@@ -219,11 +219,11 @@ class DeltaCarrier(Carrier):
         return _end_of(self.spans)
 
     def on_host(self, end: int) -> bool:
-        """Return whether this end's weights are decoded on the host, because its memory is the host's."""
+        """Return whether the host decodes this end's weights, because they are in host memory."""
         return bool(self._receivers[end].decoders)
 
     def receive(self, end: int) -> None:
-        """Decode the message if the end's memory is the host's."""
+        """Decode the message if the end's weights are in host memory."""
         receiver = self._receivers[end]
         numbers = [number for number in self.spans if number in receiver.decoders]
         if numbers:
@@ -236,7 +236,7 @@ class DeltaCarrier(Carrier):
         receiver.is_decoded = True
 
     def unpack(self, end: int) -> None:
-        """Write the end's replicas, after decoding if ``receive`` hasn't decoded."""
+        """Write the end's replicas. Decode first, unless ``receive`` has decoded the message."""
         receiver = self._receivers[end]
         if not receiver.is_decoded:
             self.receive(end)
@@ -255,8 +255,8 @@ class DeltaCarrier(Carrier):
 class _Receiver:
     """One end's words of each master with weights, and their decoders.
 
-    ``decoders`` run on the host if the end's memory is the host's, else ``device_decoders`` run on the
-    device. ``is_decoded`` says whether the host has already decoded the message to unpack next.
+    ``decoders`` run on the host if the end's weights are in host memory. Otherwise, ``device_decoders`` run
+    on the device. ``is_decoded`` is whether the host has already decoded the message to unpack next.
     """
 
     def __init__(self, end: DeviceEnd, weights: Sequence[int], dtype: WordName) -> None:
@@ -272,8 +272,8 @@ class _Receiver:
 class DeviceDeltaDecoder:
     """A decoder of weight deltas on an accelerator, which updates weights in place and tracks their version.
 
-    The host reads headers, and kernels decode bodies. The host waits for the device only to compare a hash. A
-    malformed payload leaves the weights unchanged, and therefore only the next call raises its error. Raises
+    The host reads headers, and kernels decode bodies. The host waits for the device only to compare a hash,
+    so the error of a malformed payload is raised by the next call; the weights stay unchanged. Raises
     ``MissingPackageError`` if Triton isn't installed.
 
     Parameters
@@ -335,8 +335,8 @@ class DeviceDeltaDecoder:
         if int(fault):
             self._decoder.version = None
             raise PayloadError(
-                f"expected a delta of these weights in the last payload, got {self._faults[int(fault) - 1]}; "
-                "send a full copy"
+                "expected a delta of these weights in the last payload, got an invalid one: "
+                f"{self._faults[int(fault) - 1]}; send a full copy"
             )
 
 

@@ -31,7 +31,7 @@ class Delivery:
         self._unpacked: tuple[threading.Thread, Event] | None = None
 
     def expect(self, packed: Future[list[Event]], decoded: Future[None] | None) -> None:
-        """Replace the last message, and order the current stream after its unpacking.
+        """Replace the last message, and order the current stream after the last message's unpacking.
 
         The host must have decoded the last message (``settle``). ``packed`` provides the event at which the
         bytes have arrived at each end; ``decoded`` is None if the host doesn't decode for this end.
@@ -46,7 +46,7 @@ class Delivery:
             self._decoded.exception()
 
     def arrive(self) -> None:
-        """Make the current stream wait for the weights, and unpack them if no thread has.
+        """Make the current stream wait for the weights, and unpack them if no thread has done so.
 
         Raises the errors of packing, decoding, and unpacking.
         """
@@ -62,7 +62,7 @@ class Delivery:
         self._order()
 
     def at_work(self) -> AbstractContextManager[None]:
-        """Return a context manager that raises ``DeviceError`` if the end's device fails in its block."""
+        """Return a context manager that raises ``DeviceError`` if the end's device fails in the block."""
         return self._end.at_work("a copy of weights")
 
     def _unpack(self, packed: Future[list[Event]], decoded: Future[None] | None) -> None:
@@ -136,7 +136,7 @@ class Message:
     def decode(self, ledger: OffloadLedger) -> None:
         """Decode on this thread, while the training thread may compute the previous layer.
 
-        The training thread gets the errors.
+        Errors are raised in the training thread.
         """
         for number, decoded in self.decoded.items():
             try:

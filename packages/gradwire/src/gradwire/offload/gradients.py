@@ -119,7 +119,7 @@ class GradientReturn:
 
     @contextmanager
     def hold(self) -> Iterator[None]:
-        """Accumulate gradients on the device within the block. The next pass after it returns their sum.
+        """Accumulate gradients on the device within the block. The next pass returns their sum to the host.
 
         A block affects the replicas that its thread runs. If the thread that made this object runs no replica
         itself, its blocks affect all replicas, because another thread may still be about to run its first
@@ -230,8 +230,8 @@ class GradientReturn:
         """Step a layer if all of its gradients have been copied."""
         if layer in backward.stepped:
             raise SpecError(
-                "step_in_backward=True: expected each gradient once in a backward pass, got a second one "
-                f"in layer {layer!r}; use checkpoint(..., use_reentrant=False)"
+                "step_in_backward=True: expected each gradient once in a backward pass, got a gradient of "
+                f"layer {layer!r} twice; use checkpoint(..., use_reentrant=False)"
             )
         whole = [each for each in backward.copies if each.origin.layer == layer]
         if len(whole) == self._sizes[layer]:
@@ -284,8 +284,8 @@ class GradientReturn:
 def _check_thread(backward: _BackwardPass) -> None:
     if backward.thread != threading.get_ident():
         raise SpecError(
-            "step_in_backward=True: expected backward passes from one thread at a time, got two at once; "
-            "call backward() in one thread, or omit step_in_backward"
+            "step_in_backward=True: expected backward passes from one thread at a time, got passes from two "
+            "threads; call backward() in one thread, or omit step_in_backward"
         )
 
 

@@ -42,8 +42,8 @@ class HostOffload:
     Weights are sent to the device in reduced precision. ``offload(x)`` is a forward pass of the replica. When
     ``backward`` returns, the gradients are in ``model.parameters()``, so that clipping, accumulation,
     schedulers, and ``optimizer.step()`` work as without an offload. The optimizer's step sends the weights.
-    ``model.state_dict()`` has the masters and the replica's buffers; after ``model.load_state_dict()``, the
-    next forward pass sends everything.
+    ``model.state_dict()`` contains the masters and the replica's buffers; after ``model.load_state_dict()``,
+    the next forward pass sends everything.
 
     Parameters
     ----------
@@ -67,9 +67,9 @@ class HostOffload:
     timed
         Whether to measure the seconds of the copies for the ledger.
     fraction
-        The share of the model's weights, in bytes, whose masters and optimizer state are on the host. All
-        other layers have both on the device, and none of their bytes are sent. From the first layer on, each
-        layer that fits into the remaining share stays on the device.
+        The share of the model's weights, in bytes, whose masters and optimizer state are on the host. From
+        the first layer on, each layer that fits into the remaining share stays on the device, with its
+        masters and optimizer state, and none of its bytes are sent.
     pin_memory
         Whether copies use pinned host memory; by default, if the device is an accelerator.
     threads
@@ -91,7 +91,7 @@ class HostOffload:
     model, optimizer, policy
         The arguments.
     replicas, replica
-        The model on each device, and the first of them, which ``DistributedDataParallel`` can wrap.
+        The model on each device, and the first replica. ``DistributedDataParallel`` can wrap a replica.
     ledger
         The bytes of each layer that were moved, and the seconds of each phase.
     """
@@ -255,7 +255,7 @@ class HostOffload:
         self._begin()
 
     def _begin(self) -> None:
-        """Send the masters and buffers that were written since the last send, or all after an error."""
+        """Send the masters and buffers written since the last send, or everything after an error."""
         if not (self._stale or self._find_written() or self._buffers_written.find()):
             return
         with self._lock:  # another thread may have detected and sent the same changes

@@ -42,7 +42,7 @@ def layers_of(model: nn.Module, replica: nn.Module, blocks: Sequence[str] = ()) 
     """Return the layers in the order of the model's modules, one for each module that owns parameters.
 
     The parameters within each of ``blocks``, names of modules, are one layer. A parameter that several
-    modules share belongs to the first. Raises ``SpecError`` if a block is unknown.
+    modules share belongs to the first of these modules. Raises ``SpecError`` if a block is unknown.
     """
     modules = dict(model.named_modules(remove_duplicate=False))
     readers = dict(replica.named_modules(remove_duplicate=False))
@@ -68,7 +68,7 @@ def layers_of(model: nn.Module, replica: nn.Module, blocks: Sequence[str] = ()) 
 
 
 def check_masters(model: nn.Module) -> None:
-    """Raise ``TensorError`` unless a model has float32 parameters on the CPU, as masters need."""
+    """Raise ``TensorError`` unless a model's parameters are float32 on the CPU, as masters must be."""
     parameters = dict(model.named_parameters())
     if not parameters:
         raise TensorError(
@@ -113,7 +113,7 @@ class LayerCounts:
     A message has up to 15 additional bytes between two parameters, for alignment.
     """
 
-    sends: int = 0  # the number of times that its weights were sent to a device
+    sends: int = 0  # the number of times that the layer was sent to a device
     sent_nbytes: int = 0  # bytes of payload
     float32_nbytes: int = 0  # bytes of the same values in float32
     gradient_nbytes: int = 0  # bytes of gradients returned from a device
@@ -195,7 +195,7 @@ class OffloadLedger:
             setattr(self, name, getattr(self, name) + seconds)
 
 
-# The detection of writes to tensors on the host since they were sent.
+# The detection of writes to host tensors after their last send.
 
 _SAMPLES = 4
 """The approximate number of values to compare per tensor: enough to detect writes that torch misses."""

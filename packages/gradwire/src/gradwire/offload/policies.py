@@ -45,7 +45,7 @@ class Policy(ABC):
     def allowed(self, bits: Sequence[int]) -> list[int]:
         """Return the bits with which a run resumes, given the ``bits`` that this or another policy saved.
 
-        It keeps saved bits that this policy could have chosen.
+        Saved bits that this policy could have chosen stay the same.
         """
         return [*bits]
 
@@ -58,7 +58,7 @@ class Policy(ABC):
         return {}
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
-        """Restore the state of a ``state_dict``. Raises ``StateError`` if it is a different policy's."""
+        """Restore a ``state_dict``. Raises ``StateError`` if a different policy has saved it."""
         what = f"the state of the policy {type(self).__name__}"
         Source(what, "resume with the policy that was saved", StateError).read(state, named(()))
 
@@ -94,7 +94,7 @@ class Static(Policy):
 
 
 class Oracle(Static):
-    """The static policy whose run reached an accuracy first. It is known only once all formats have been run.
+    """The static policy whose run reached an accuracy first, chosen after a run with each format.
 
     Parameters
     ----------
@@ -182,4 +182,4 @@ def policy_of(policy: Policy | str) -> Policy:
 def check_norms(norms: Sequence[float], layers: int) -> None:
     """Raise ``SpecError`` unless there is one norm for each layer."""
     if len(norms) != layers or not all(is_number(norm) for norm in norms):
-        raise SpecError(f"expected {layers} norms, got {shown([*norms])}; pass one for each layer")
+        raise SpecError(f"expected {layers} norms, got {shown([*norms])}; pass one norm for each layer")

@@ -116,7 +116,7 @@ class Replica:
             )
 
     def _enter(self, begin: Callable[[], None], arrive: Callable[[Sequence[Layer]], None]) -> None:
-        """Begin a forward pass. The first one waits for all weights, and records the called modules."""
+        """Begin a forward pass. The first pass waits for all weights, and records the called modules."""
         begin()
         self._pass.called = None if self._is_known else []
         arrive(self._read_late if self._is_known else self.layers)
@@ -130,7 +130,7 @@ class Replica:
             arrive(read)
 
     def _leave(self) -> None:
-        """End a forward pass. The first one determines the order in which layers are sent.
+        """End a forward pass. The first pass determines the order in which layers are sent.
 
         A layer whose module isn't called is needed at the start, because another module reads it.
         """
@@ -185,8 +185,8 @@ def _accelerator() -> torch.device:
     return found or torch.device("cpu")
 
 
-# Layers that stay on the device. Their masters share the replica's memory, and their optimizer state is
-# there, too.
+# Layers that stay on the device. Their masters share the replica's memory, and their optimizer state is on
+# the device, too.
 
 
 def split_layers(layers: Sequence[Layer], fraction: float) -> tuple[list[Layer], list[Layer]]:

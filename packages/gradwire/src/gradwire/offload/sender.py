@@ -330,8 +330,8 @@ def _cpus_of(node: int) -> set[int]:
     cpus = _listed((found[node] / "cpulist").read_text()) & os.sched_getaffinity(0)
     if not cpus:
         raise SpecError(
-            f"expected a NUMA node with CPUs that this process may use, got numa={node}; choose another, "
-            f"or start the process on that node (numactl --cpunodebind={node})"
+            f"expected a NUMA node with CPUs that this process may use, got numa={node}; choose another "
+            f"node, or start the process on this node (numactl --cpunodebind={node})"
         )
     return cpus
 

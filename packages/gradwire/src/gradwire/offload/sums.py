@@ -14,7 +14,7 @@ from torch import nn
 from gradwire.errors import SpecError
 
 Arrival = tuple[int, nn.Parameter, torch.Tensor]
-"""The number of a device, the number of a master, and this device's gradient of the master."""
+"""The number of a device, a master, and the gradient of that master from this device."""
 
 
 @dataclass
@@ -30,9 +30,9 @@ class _OpenSum:
 class GradientSums:
     """Sums of gradients in the masters' ``grad``. Any thread may add to them.
 
-    A sum is open for at most one backward pass of each device, and until ``optimizer.step()``. An open sum
-    adds gradients in the order of the devices, even if a later device's gradients arrive first. Thus its bits
-    don't depend on the timing of threads.
+    A sum is open for at most one backward pass of each device, and at most until ``optimizer.step()``. An
+    open sum adds gradients in the order of the devices, even if a later device's gradients arrive first. Its
+    bits therefore don't depend on the timing of threads.
     """
 
     def __init__(self, devices: int) -> None:
@@ -69,7 +69,7 @@ class GradientSums:
         if before is not None and (
             master.grad is not before.total or before.total._version != before.version
         ):
-            before = None  # the caller has zeroed or clipped it
+            before = None  # the caller has zeroed or clipped the gradient
         if before is None and self._added.issuperset(range(device)):
             _accumulate(master, gradient)
             return
@@ -128,7 +128,7 @@ class LayerSteps:
         return self._stepping == threading.get_ident()
 
     def begin(self) -> None:
-        """Begin a backward pass. Raises ``SpecError`` if ``optimizer.step()`` didn't follow the last one."""
+        """Begin a backward pass. Raises ``SpecError`` without ``optimizer.step()`` since the last pass."""
         if self.awaits_step:
             raise SpecError(
                 "step_in_backward=True: expected optimizer.step() after each backward pass, got another "
