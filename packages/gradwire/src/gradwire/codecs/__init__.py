@@ -1,6 +1,7 @@
-"""Codecs encode a chunk of float32 as a payload and decode it. Each has a row in TABLE, a module, and a card.
+"""Codecs, which encode chunks of float32 as payloads, and decode payloads.
 
-A class is loaded on first use. Other packages provide codecs as entry points (``gradwire.plugins``).
+Each codec has a row in TABLE, a module, and a card in docs/codecs. A class is loaded on first use. Other
+packages provide codecs as entry points (``gradwire.plugins``).
 
 >>> from gradwire.codecs import parse
 >>> parse("quantize:8")
@@ -87,11 +88,11 @@ TABLE = (
 )
 """The codecs of this package. Wire ids are part of the protocol: they never change and are never reused."""
 DEFAULT_CODEC = "fp8"
-"""The default codec: it works at any gradient scale. docs/which_codec.md has the measurements behind it."""
+"""The default codec, which works at any gradient scale. docs/which_codec.md shows the measurements."""
 FREE_OF_SCALE = ("identity", "bf16", "fp8", "quantize:8", "bfp:7x16", "errbound:rel=0.05")
-"""The codecs that the planner tries by default. Among equally fast ones, it chooses the first.
+"""The codecs that the planner tries by default. Among equally fast codecs, the planner chooses the first.
 
-Their error is relative to the values, so they don't depend on the gradients' scale. The others are
+Their error is relative to the values, so they don't depend on the gradients' scale. The other codecs are
 
 - ``errbound`` with an absolute bound, which is best if the bound matches the gradients' scale;
 - ``fp16``, whose range is 6e-8 to 65520; ``truncate:16``, which is bf16 without its rounding;
@@ -144,7 +145,7 @@ def class_of(name: str) -> type[Codec]:
 
 
 LEAST_WIRE_ID = 128
-"""The smallest wire id of other packages' codecs; smaller ones are reserved for ``TABLE``."""
+"""The smallest wire id of other packages' codecs. Smaller ids are reserved for ``TABLE``."""
 
 
 def _checked(name: str, found: object) -> type[Codec]:

@@ -1,7 +1,7 @@
 """The base class of codecs, and the contract of every codec.
 
 A codec encodes a *chunk* (a 1-D contiguous float32 CPU tensor of any length, including 0) as a *payload* (a
-1-D uint8 tensor on the CPU) and decodes it. A codec with GPU kernels also accepts chunks on a GPU
+1-D uint8 tensor on the CPU), and decodes payloads. A codec with GPU kernels also accepts chunks on a GPU
 (``gradwire.gpu.transfers``).
 
 - **A codec is a value.** It is a frozen dataclass without state. Equal parameters mean equal codecs, one
@@ -13,7 +13,7 @@ A codec encodes a *chunk* (a 1-D contiguous float32 CPU tensor of any length, in
   ``decode_add`` write only to ``out`` and ``acc``.
 - **``decode_add(payload, acc)``** gives the same bits as ``decode`` followed by ``acc += decoded``.
 - **``bound(x)``** is the guaranteed error bound: encoding and decoding change no finite element of ``x`` by
-  more. It may be ``inf`` only if the codec can't guarantee a bound, and the card says so.
+  more than ``bound(x)``. It may be ``inf`` only if the codec can't guarantee a bound, and the card says so.
 - **Non-finite values stay non-finite.** A codec carries them exactly, or marks a block or the chunk so that
   it decodes to NaN. No NaN or infinity becomes a finite number. Finite values stay finite unless the card
   says otherwise.
@@ -167,12 +167,11 @@ class Codec(ABC):
     def _decode_add(self, payload: torch.Tensor, acc: torch.Tensor) -> None:
         """Validate the payload, then add the decoded chunk to ``acc``. Arguments are as for ``_decode``.
 
-        This is the reference; compiled kernels do the same without the intermediate chunk.
+        This is the reference implementation. Compiled kernels need no intermediate chunk.
         """
         decoded = torch.empty(4 * acc.numel(), dtype=torch.uint8, device="cpu")
         self._decode(payload, decoded.view(torch.float32))
-        # acc += decoded, by ``pack`` with 32 bits: it keeps subnormals, even if the calling thread flushes
-        # them.
+        # Add with ``pack`` and 32 bits, which keeps subnormals, even if the calling thread flushes them to 0.
         _native.decode_add("pack", decoded, acc, (32,))
 
     def _decode_finished(self, payload: torch.Tensor, out: torch.Tensor, divisor: int) -> bool:

@@ -20,7 +20,7 @@ _EXAMPLE = "ecsq:0.5,block=1024"
 
 @dataclass(frozen=True)
 class Ecsq(NativeCodec):
-    """Entropy-coded scalar quantisation: values become multiples of a step size; frequent ones take few bits.
+    """Entropy-coded scalar quantisation: multiples of a step size, of which frequent ones take few bits.
 
     Formula: scale = step (1 - 2^-8) RMS of the block, truncated to a float of 8 significant bits and at most
     2^127; q = round_half_even(x / scale); y = q scale, within the range of floats. q is not clipped:
@@ -31,13 +31,14 @@ class Ecsq(NativeCodec):
     symbols. Each block of values has one scale of two bytes, the upper half of a float32. The first block of
     symbols has the high bytes of the scales; the second has q from -7 to 7 as two signed nibbles per byte,
     low nibble first, unused nibble 0, and -8 for an escape; the others have the low and the high bytes of
-    the escapes, 2 (|q| - 8), plus 1 if q is negative. Each is coded by ``gradwire.entropy`` with its own
-    table; the second block's may have the frequencies of nibbles instead of bytes.
+    the escapes, 2 (|q| - 8), plus 1 if q is negative. Each block of symbols is coded by ``gradwire.entropy``
+    with its own table; the second block's table may contain the frequencies of nibbles instead of bytes.
 
     With a foot, values whose q is 0 keep a sign, an exponent, and one mantissa bit, down to 2^-16 of the
     scale: the largest relative error is a fifth, however small a value is relative to its block. One more
-    block of symbols has a byte for each: 0 for 0, and 1 + 2d, plus 1 if it is negative, for the float that is
-    d places below 1/2 among 1/2, 3/8, 1/4, 3/16 .... Blocks with a scale below 2^-110 have no foot.
+    block of symbols contains a byte for each of these values: 0 for 0, and 1 + 2d, plus 1 for a negative
+    value, for the float that is d places below 1/2 among 1/2, 3/8, 1/4, 3/16 .... Blocks with a scale below
+    2^-110 have no foot.
 
     With ``sum``, finished sums are encoded with that step size, and partial sums and gradients, whose errors
     average out, with ``step``. The payload holds scales, so the decoder needs no step size.

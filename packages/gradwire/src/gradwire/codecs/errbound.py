@@ -54,10 +54,10 @@ class ErrBound(NativeCodec):
     absolute
         The bound, a power of two from 2^-126 to 2^126.
     relative
-        The bound relative to each chunk's root mean square, from 2^-24 to 1. Pass this or ``absolute``.
+        The bound relative to each chunk's root mean square, from 2^-24 to 1, instead of ``absolute``.
     block
         The number of values that share a relative bound, a power of two from 64 to 65536; by default, the
-        whole chunk. With blocks, layers with small gradients keep their precision in a chunk with large ones.
+        whole chunk. With blocks, a layer's small gradients keep their precision next to large gradients.
 
     Examples
     --------
@@ -148,6 +148,6 @@ class ErrBound(NativeCodec):
         if rms == 0.0:
             return 0.0
         share: float = struct.unpack("<f", struct.pack("<f", self.relative))[0]
-        # The kernels sum in a different order: this sum may be just below a power of two, and theirs not.
+        # The kernels sum in a different order. Their sum may reach a power of two that this sum just misses.
         target = share * rms * (1.0 + 2.0**-40)
         return math.ldexp(1.0, min(max(floor_log2(target), _LOW), _HIGH))

@@ -17,7 +17,7 @@ class Lossless(Codec):
     """Zstandard over the four byte planes of the floats.
 
     Formula: y = x. Payload: one Zstandard frame of 4n bytes, first the lowest byte of every float, last the
-    highest (sign and exponent, which have the redundancy); nothing for n = 0. Versions of the Zstandard
+    highest (sign and exponent, which contain the redundancy); nothing for n = 0. Versions of the Zstandard
     library may encode the same chunk differently, but all payloads decode to the same values.
 
     Bound: 0. Non-finite values: carried exactly, with all bits. Ratio: 1.1 to 1.2 on gradients, more if

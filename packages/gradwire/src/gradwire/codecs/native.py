@@ -55,7 +55,7 @@ class NativeCodec(Codec):
     @property
     @abstractmethod
     def _params(self) -> tuple[int, ...]:
-        """The format's parameters: up to three signed 32-bit numbers, defined in its source file."""
+        """The format's parameters: up to three signed 32-bit numbers, defined in the format's C++ file."""
 
     @property
     def compiled(self) -> tuple[str, tuple[int, ...]]:

@@ -84,7 +84,7 @@ class Reader:
         return argument
 
     def option(self, key: str) -> str | None:
-        """Return the value of ``key=value``, or None if the spec doesn't have it."""
+        """Return the value of ``key=value``, or None if the spec doesn't contain the key."""
         value = self._options.pop(key, None)
         if value == "":
             raise SpecError(
@@ -118,7 +118,7 @@ class Reader:
             raise error(self._name, expected, text, self.example) from None
 
     def finish(self) -> None:
-        """Raise ``SpecError`` for an unread argument or option, which the codec doesn't have."""
+        """Raise ``SpecError`` for an unread argument or option, which the codec doesn't support."""
         left = [self._argument] if self._argument else []
         left += [f"{key}={value}" if value else key for key, value in self._options.items()]
         if left:
@@ -161,7 +161,7 @@ def write_real(value: float) -> str:
 
 
 def check_count(name: str, value: int, unit: int, most: int) -> None:
-    """Raise ``SpecError`` with the name of the value unless it is a multiple of ``unit`` up to ``most``."""
+    """Raise ``SpecError`` unless the value called ``name`` is a multiple of ``unit`` up to ``most``."""
     is_whole_number = isinstance(value, int) and not isinstance(value, bool)
     if is_whole_number and unit <= value <= most and value % unit == 0:
         return

@@ -30,7 +30,7 @@ class TopK(Codec):
     More than k non-finite values turn the chunk into NaN: every index is 0xFFFFFFFF and every value the quiet
     NaN 0x7FC00000.
 
-    Bound: the largest dropped magnitude. Non-finite values: exact, in the place of finite ones; more than k
+    Bound: the largest dropped magnitude. Non-finite values: sent exactly, before finite values; more than k
     turn the whole chunk into NaN. Ratio: 1 / (2 f). Source: Aji and Heafield, "Sparse Communication for
     Distributed Gradient Descent" (EMNLP 2017), section 3. Training needs error feedback for the dropped
     values.
@@ -136,7 +136,7 @@ class TopK(Codec):
 
 
 def _magnitudes(x: torch.Tensor) -> Words:
-    """Return bit patterns without the sign, which sort like magnitudes. All non-finite ones are equal."""
+    """Return bits without the sign, which sort like magnitudes. Those of non-finite values are all equal."""
     words: Words = x.numpy().view(np.uint32) & np.uint32(0x7FFF_FFFF)
     np.minimum(words, np.uint32(_INFINITY_BITS), out=words)
     return words

@@ -1,4 +1,4 @@
-"""Codecs that wrap another codec. A plan makes them, and they have no spec."""
+"""Codecs that wrap another codec. A plan creates them; they have no spec."""
 
 from __future__ import annotations
 

@@ -1,12 +1,12 @@
 """The interface of a device whose tensors can be exchanged: host memory, and a stream of copies.
 
-An exchange operates on float32 in host memory. A stream copies tensors to it and back, in order, without
-blocking the device or the host. Four waits keep this correct: ``follow`` before a tensor is copied,
-``Event.wait`` before the host reads the copy, ``Event.order`` before the device reads the result, and
+An exchange operates on float32 in host memory. A stream copies tensors to host memory and back, in order,
+without blocking the device or the host. Four waits keep these copies correct: ``follow`` before a tensor is
+copied, ``Event.wait`` before the host reads the copy, ``Event.order`` before the device reads the result, and
 ``complete`` for a caller that waits for a future instead. The CPU needs no waits.
 
-An exchange that encodes on the device operates on float32 there (``ResidentStream``): its kernels run while
-the owner's stream is the current one, and the host waits for events with payloads in pinned memory.
+An exchange that encodes on the device operates on float32 in device memory (``ResidentStream``). Its kernels
+run while the owner's stream is the current one. Payloads are in pinned memory, and the host waits for events.
 
 The *current stream* is the one on which this thread's operations on the device run.
 """
@@ -64,8 +64,8 @@ class Stream(ABC):
 class Device(ABC):
     """A device that holds tensors.
 
-    If it ``is_named_by_itself``, users pass the object, because torch has no name for it. It then implements
-    ``adopt`` and ``own``.
+    If a device ``is_named_by_itself``, users pass the object, because torch has no name for the device. Such
+    a device implements ``adopt`` and ``own``.
     """
 
     is_named_by_itself = False
@@ -86,7 +86,7 @@ class Device(ABC):
     def pinned(self, count: int) -> torch.Tensor:
         """Return uninitialized host memory for ``count`` float32 values, copied by the device at full rate.
 
-        It belongs to a pool, and is reused after its last reference and its last copy have ended.
+        The memory belongs to a pool, and is reused after its last reference and its last copy have ended.
         """
 
     @abstractmethod
@@ -99,7 +99,8 @@ class Device(ABC):
     ) -> T:
         """Call ``kernels``, which launches kernels on the current stream, and return its result.
 
-        They use only these tensors, on the device or in ``pinned`` memory, and memory that they allocate.
+        The kernels use only the tensors in ``reads`` and ``writes``, on the device or in ``pinned`` memory,
+        and memory that they allocate.
         """
 
     @abstractmethod
@@ -210,13 +211,13 @@ CPU = Cpu()
 
 def fetch(host: torch.Tensor, tensor: torch.Tensor) -> None:
     """Copy the values of ``tensor`` to ``host`` (1-D), in index order."""
-    # Resolved, because a copy of float16 to float32 ignores torch's lazy negation.
+    # resolve_neg, because a copy of float16 to float32 ignores torch's lazy negation.
     host.view(tensor.shape).copy_(tensor.detach().resolve_neg())
 
 
 def bring_back(tensor: torch.Tensor, host: torch.Tensor) -> None:
     """Copy the values of ``host`` (1-D) to ``tensor``, rounded to its dtype."""
-    with torch.inference_mode():  # a tensor created in inference mode can only be written in it
+    with torch.inference_mode():  # required to write a tensor that was created in inference mode
         target, values = tensor.detach(), host.view(tensor.shape)
         target.copy_(values.to(target.dtype) if target.is_neg() else values)  # negated lazily, see fetch
 

@@ -2,8 +2,8 @@
 
 An exchange needs contiguous float32. A tensor with a different layout is gathered in index order and
 scattered back. A 16-bit tensor is converted to float32, which is exact, and rounded when it is copied back. A
-tensor on another device is copied to pinned memory and back, by the owner's stream, unless it is encoded
-there.
+tensor on another device is copied to pinned memory and back, by the owner's stream, unless it is encoded on
+that device.
 """
 
 from __future__ import annotations
@@ -23,13 +23,13 @@ if TYPE_CHECKING:
 
 # Accelerators whose torch module has the streams and events of ``torch.cuda``.
 #
-# This relies on torch's guarantees:
+# This section relies on torch's guarantees:
 #
 # - A copy with ``non_blocking=True`` between pinned memory and a device returns immediately and runs in
-#   stream order. A copy that also converts or gathers would use memory that is not pinned, so these run on
-#   the device.
+#   stream order. A copy that also converts or gathers would use memory that is not pinned, so conversions and
+#   gathers run on the device.
 # - The allocator of pinned memory is a pool. It records which streams copy from and to a block, and reuses a
-#   block only after these copies. The allocator of device memory does so for one stream, and for those
+#   block only after these copies. The allocator of device memory does so for one stream, and for streams
 #   passed to ``record_stream``.
 # - The current stream and the current device are per thread; ``stream`` sets both for a block.
 
@@ -147,7 +147,7 @@ def cuda(device: torch.device) -> Device:
 # Tensors that stay on their device while they are exchanged, because they are encoded there.
 #
 # An exchange uses float32 on the device: the tensor's own memory if it is contiguous float32, else a copy on
-# the same device. Kernels use it within the stream's ``current``, and an exchange returns when they are done.
+# the same device. Kernels run within the stream's ``current``, and an exchange returns when they are done.
 
 
 class ResidentStream(Stream):
@@ -189,7 +189,7 @@ class ResidentStream(Stream):
 
 
 def device_of(tensor: torch.Tensor) -> Device:
-    """Return the device of ``tensor``, which may be a simulated one that owns its CPU memory."""
+    """Return the device of ``tensor``, which may be a simulated device that owns CPU memory."""
     if tensor.device.type != "cpu":
         return cuda(tensor.device)
     return owner_of(tensor) or CPU
@@ -202,8 +202,8 @@ FLOATS = (torch.float32, torch.bfloat16, torch.float16)
 class Staging:
     """One owner's stream and staging memory, large enough for its largest tensor on one device.
 
-    It serves one tensor at a time. Call ``load`` before anything is written to the memory: the stream
-    executes in order, so a copy from the memory has ended when the next copy to it has.
+    A staging serves one tensor at a time. Call ``load`` before anything is written to the memory: the stream
+    executes in order, so the last copy from the memory has ended when the next copy to the memory has.
 
     Parameters
     ----------
@@ -224,10 +224,10 @@ class Staging:
         self._stored: Event | None = None
 
     def stand_in(self, tensor: torch.Tensor) -> torch.Tensor:
-        """Return memory to exchange ``tensor`` in: its own if possible, else staging memory, uninitialized.
+        """Return memory for the exchange of ``tensor``: its own, or uninitialized staging memory.
 
-        It is 1-D float32 with the same number of elements, on the CPU unless tensors stay on their device,
-        and valid until the next call.
+        The memory is 1-D float32 with the same number of elements, on the CPU unless tensors stay on their
+        device, and valid until the next call.
         """
         device = device_of(tensor)
         if device is not self._device:
@@ -239,7 +239,7 @@ class Staging:
         count = tensor.numel()
         if self._memory is None or self._memory.numel() < count:
             allocate = device.zeros if stays and device is not CPU else device.pinned
-            with torch.inference_mode(mode=False), self.stream.current:  # reused outside of it
+            with torch.inference_mode(mode=False), self.stream.current:  # reused outside inference mode
                 self._memory = allocate(count)
         return self._memory[:count]
 
@@ -249,7 +249,7 @@ class Staging:
         return self.stream.load(floats, tensor)
 
     def store(self, tensor: torch.Tensor, floats: torch.Tensor) -> None:
-        """Queue the copy of ``floats`` to ``tensor``. Call ``order`` before the current stream uses it."""
+        """Queue the copy of ``floats`` to ``tensor``. Call ``order`` before the current stream reads it."""
         self._stored = self.stream.store(tensor, floats)
 
     def order(self) -> None:
@@ -293,7 +293,7 @@ class Staged:
     crossing_nbytes
         The bytes that cross the device's bus: ``nbytes`` in each direction, or 0.
     stream
-        The owner's stream, which copies back; a future that it completes is done after that copy.
+        The owner's stream, which copies back. A future that the stream completes is done after that copy.
     """
 
     def __init__(

@@ -1,9 +1,10 @@
 """An entropy coder for bytes: interleaved rANS with a table for each block of 2^18 symbols.
 
-Payload (numbers are little-endian): one byte 1, the version of the format; seven bytes, the number of
-symbols; four bytes for the size of each block; the blocks. ``docs/weight_delta.md`` describes a block byte by
-byte. Every target and every number of threads gives the same bytes. A block that coding wouldn't shrink
-contains its symbols unencoded, so a payload is at most ``8 + 5 * blocks`` bytes larger than the symbols.
+Payload (numbers are little-endian): one byte with the version of the format, 1; seven bytes with the number
+of symbols; four bytes for the size of each block; the blocks. ``docs/weight_delta.md`` describes a block byte
+by byte. Every instruction set and every number of threads gives the same bytes. A block that coding wouldn't
+shrink contains its symbols unencoded, so a payload is at most ``8 + 5 * blocks`` bytes larger than the
+symbols.
 
 Sources: J. Duda, "Asymmetric numeral systems" (arXiv 1311.2540, 2013); F. Giesen, "Interleaved entropy
 coders" (arXiv 1402.3392, 2014).
@@ -25,7 +26,9 @@ def filled_part(out: torch.Tensor | None, nbytes: int, write: Callable[[torch.Te
         out = torch.empty(nbytes, dtype=torch.uint8)
     check_tensor(out, "out", torch.uint8)
     if out.numel() < nbytes:
-        raise TensorError(f"expected at least {nbytes} bytes in out, got {out.numel()}; allocate max_nbytes")
+        raise TensorError(
+            f"expected at least {nbytes} bytes in out, got {out.numel()}; allocate max_nbytes bytes"
+        )
     return out[: write(out)]
 
 

@@ -199,7 +199,7 @@ class DeltaEncoder:
         version
             The masters' version, such as the step number; larger than the last one unless ``full``.
         full
-            Whether to send a full copy, which any receiver can apply. The first payload always is one.
+            Whether to send a full copy, which any receiver can apply. The first payload is always full.
         checked
             Whether to add a hash of the weights, which the receiver compares with its own.
         bounded
@@ -287,8 +287,8 @@ class DeltaDecoder:
         PayloadError
             The payload is malformed or belongs to a different tensor. ``weights`` are unchanged.
         VersionError
-            The payload's base is a different version, and ``weights`` are unchanged; or its hash differs from
-            the new weights' hash. In both cases, request a full copy.
+            The payload's base is a different version, and ``weights`` are unchanged; or the payload's hash
+            differs from the new weights' hash. In both cases, request a full copy.
         """
         check_tensor(payload, "payload", torch.uint8)
         check_tensor(weights, "weights", self._kind.dtype)
@@ -340,7 +340,7 @@ def encode_message(
     checked: bool,
     align: int,
 ) -> list[tuple[int, int]]:
-    """Write the payloads of several encoders to ``out``, and return the start and end of each.
+    """Write the payloads of several encoders to ``out``, and return the start and end of each payload.
 
     Masters without an encoder are written uncoded. ``out`` has room for the largest payloads, each at a
     multiple of ``align`` bytes.
