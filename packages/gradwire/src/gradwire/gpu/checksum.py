@@ -5,8 +5,8 @@ grid or a tree is padded with zeros at the front.
 
 A chunk is a grid of words whose row length is a power of two. Moving a word by one row multiplies it by
 z = x^(2^k); squaring is linear over bits, so P(z) = P(x)^(2^k) = 0. A column is a polynomial in z with words
-as coefficients, and its remainder modulo P(z) is 32 words. It is computed by XORs of whole words, without
-operations on single bits. Dividing by a multiple of P with few terms needs the fewest XORs; its remainder is
+as coefficients, and its remainder modulo P(z) is 32 words. XORs of whole words compute the remainder, without
+operations on single bits. Dividing by a multiple of P with few terms needs the fewest XORs; that remainder is
 then divided by P. The remainders are the last 32 rows of a grid with the same checksum.
 
 The tree combines the remainders: the remainder of a part is shifted past the following part, and added. The
@@ -75,7 +75,7 @@ def _first_rows(words, at, COLUMNS, MANY):
 
 @triton.jit
 def _raised(both, rows, MANY):
-    """Return the largest signed and unsigned words so far; one of the two has the largest magnitude."""
+    """Return the largest signed and unsigned words so far, of which one word has the largest magnitude."""
     positive, negative = both
     for row in tl.static_range(MANY):
         positive = tl.maximum(positive, rows[row].to(tl.int32, bitcast=True))
@@ -161,7 +161,7 @@ def fold_kernel(
     """Fold 1024 remainders per program into one.
 
     POWER is x to the power of the number of bits that each remainder represents. With LAST, which is x^32,
-    the last remainder becomes the checksum, and the largest of PEAKS is stored.
+    the last remainder becomes the checksum, and the largest of PEAKS peaks is stored.
     """
     filled = tl.num_programs(0).to(tl.int64) * 1024 - n
     at = tl.program_id(0).to(tl.int64) * 1024 + tl.arange(0, 1024) - filled

@@ -18,7 +18,7 @@ _ALIGNMENT = 16
 class Named(Protocol):
     """The part of a codec's interface that kernels need.
 
-    Its property ``compiled``, if it has one, is the compiled format's name and parameters.
+    A codec's property ``compiled``, if present, is the compiled format's name and parameters.
     """
 
     name: ClassVar[str]
@@ -35,7 +35,7 @@ class Encoded:
     """The payload's size: a number if the format has one size, otherwise an int64 on the device."""
 
     def payload(self) -> torch.Tensor:
-        """Return the payload. Wait for its size if that is a tensor."""
+        """Return the payload. Wait for its size if ``size`` is a tensor."""
         return self.buffer[: int(self.size)]
 
 

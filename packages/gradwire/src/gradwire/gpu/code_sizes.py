@@ -21,8 +21,8 @@ from gradwire.gpu.words import (
 
 # Bounds relative to a root mean square, which is summed in the host's order: 16 lanes, then a tree.
 #
-# Floating-point sums depend on their order. The host adds element i of a block to lane i mod 16. So these
-# kernels also add the values of a block in 16 lanes in order, and blocks in parallel.
+# Floating-point sums depend on their order. The host adds element i of a block to lane i mod 16. Therefore,
+# these kernels also add the values of a block to 16 lanes in order, and process blocks in parallel.
 
 _LONGEST = 65536
 """The largest number of values in one sum (``kSquaresBlock`` of the native kernels)."""
@@ -147,7 +147,7 @@ _COUNTED_AT_ONCE = (64, 128, 256, 512, 1024)
 
 @triton.jit
 def exponents_at(head, start, at, inside, EXPONENT, BLOCK, SIZE):
-    """Return the biased exponents of the bounds of SIZE values, or a single one if all values share it."""
+    """Return the biased exponents of the bounds of SIZE values, or one exponent if all values share it."""
     if EXPONENT != 0:
         return tl.full([1], EXPONENT, tl.int32)
     elif BLOCK == 0:
@@ -160,7 +160,7 @@ def exponents_at(head, start, at, inside, EXPONENT, BLOCK, SIZE):
 
 @triton.jit
 def _first_above(code):
-    """Return the bits of the smallest magnitude that rounds to more than ``code``, which is 0 or odd."""
+    """Return the bits of the smallest magnitude that rounds to more than ``code``. ``code`` is 0 or odd."""
     return bits_of(code.to(tl.float32) + 0.5).to(tl.int32, bitcast=True) + (code == 0).to(tl.int32)
 
 
@@ -188,7 +188,7 @@ def nbytes_of(some, wide, whole):
 
 @triton.jit
 def _counted(some, wide, whole):
-    """Return the size of each code in bytes, plus 2^16 if it is 2 or more."""
+    """Return the size of each code in bytes, plus 2^16 if the size is 2 or more."""
     return some.to(tl.int32) + tl.where(wide, 0x10001, 0) + tl.where(whole, 2, 0)
 
 

@@ -70,7 +70,7 @@ def encode_kernel(
 ):
     """Encode SIZE values per program. ``ends`` are the ends of the programs' data.
 
-    Few programs have values of 2 or more bytes (``wides``); the others store at most one byte per value.
+    Few programs have values of 2 or more bytes (``wides``). Other programs store at most one byte per value.
     """
     program = tl.program_id(0)
     before = tl.load(ends + program) - tl.load(totals + program)

@@ -1,7 +1,7 @@
-"""Encoding errors of a bucket on a device (residuals, sums of squares by range), and its final pass.
+"""Encoding errors of a bucket on a device (residuals, sums of squares by range), and the bucket's final pass.
 
-The passes and floats are those of native/kernels/norms.h. The sums have a different, but fixed order: each
-program sums its part of each range, and a second kernel sums the programs' parts.
+The passes and their floats equal those of native/kernels/norms.h. Sums have a different, but fixed order:
+each program sums its part of each range, and a second kernel sums the programs' parts.
 """
 
 from __future__ import annotations
@@ -47,7 +47,7 @@ def _range_of(borders, ranges, element):
 
 @triton.jit
 def _sum_ranges(words, begin, count, borders, ranges, parts, SIZE):
-    """Write the sums of squares of a program's parts of ranges. ``parts`` starts at its first range."""
+    """Write the sums of squares of a program's parts of ranges. ``parts`` starts at the first range."""
     number = float_of(words).to(tl.float64)
     square = number * number
     element = begin + tl.arange(0, SIZE)
@@ -136,7 +136,7 @@ def _keep_part(residual, lost, left, is_bad, SIZE, FULL):
 
 @triton.jit
 def keep_kernel(residual, lost, n, nonfinite, SIZE: tl.constexpr):
-    """Replace SIZE residuals per program with the encoding error, or keep finite ones if ``nonfinite``."""
+    """Replace SIZE residuals per program with the encoding error. If ``nonfinite``, keep finite residuals."""
     start = tl.program_id(0).to(tl.int64) * SIZE
     is_bad = tl.load(nonfinite) != 0
     if n - start >= SIZE:
@@ -175,7 +175,7 @@ def queue_pass(
 
 
 def queue_keep(residual: torch.Tensor, lost: torch.Tensor, nonfinite: torch.Tensor) -> None:
-    """Queue the update of a residual to ``lost``, or its non-finite values to 0 if ``nonfinite`` isn't 0."""
+    """Queue the update of a residual to ``lost``. If ``nonfinite`` isn't 0, only clear non-finite values."""
     n = residual.numel()
     launch(keep_kernel, ceil_div(n, _SIZE), *(words_of(residual), words_of(lost), n, nonfinite), SIZE=_SIZE)
 

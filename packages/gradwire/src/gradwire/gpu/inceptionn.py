@@ -311,7 +311,7 @@ def _classes(params: Params) -> tuple[int, int]:
 
 
 def _find_bursts(payload: torch.Tensor, bursts: int, status: torch.Tensor) -> torch.Tensor:
-    """Queue the kernels that locate a payload's bursts and set ``status`` on errors and return the starts."""
+    """Queue the kernels that locate a payload's bursts or set ``status``, and return the bursts' starts."""
     nbytes, device = payload.numel(), payload.device
     segments = ceil_div(nbytes, _SEGMENT)
     groups = ceil_div(segments, _GROUP)

@@ -48,7 +48,7 @@ class Format(ABC):
 
     @abstractmethod
     def encode(self, x: torch.Tensor, out: torch.Tensor, params: Params, size: torch.Tensor) -> None:
-        """Queue the encoding of ``x`` to ``out``, which has room for it, and write ``size`` unless fixed."""
+        """Queue the encoding of ``x`` to ``out``, which is large enough, and write ``size`` unless fixed."""
 
     def check(self, payload: torch.Tensor, n: int, params: Params, status: torch.Tensor) -> None:  # noqa: B027
         """Queue the validation of a payload of valid size, which sets ``status`` if it is malformed."""
@@ -72,7 +72,7 @@ PLACES = {
     "terngrad": ("terngrad", "TERNGRAD"),
     "topk": ("topk", "TOPK"),
 }
-"""The module in this folder, and the name in it, of each format's kernels."""
+"""The module of each format's kernels in this folder, and the name of the kernels in that module."""
 
 
 @cache

@@ -57,9 +57,10 @@ def _least(scale):
 def _is_chosen(magnitude, unit, least, drawn):
     """Return whether 2^-24 drawn is below magnitude / scale, rounded to a float. ``unit`` is 2^-24 scale.
 
-    It is below if drawn plus half a unit in its last place is below the exact quotient, because a quotient of
-    floats is never the midpoint of two floats. Near the midpoint, the difference ``left`` is exact, so no
-    division is needed. Half the unit of 0 is ``least``; if drawn isn't 0, it is too small to change the sum.
+    The test is whether drawn plus half a unit in its last place is below the exact quotient, because a
+    quotient of floats is never the midpoint of two floats. Near the midpoint, the difference ``left`` is
+    exact, so no division is needed. Half the unit of 0 is ``least``; if drawn isn't 0, ``least`` is too small
+    to change the sum.
     """
     number = drawn.to(tl.int32).to(tl.float32)
     left = tl.fma(number, -unit, magnitude)

@@ -26,15 +26,15 @@ _RUN = 8192
 _LOOKED_AT = 512
 """The number of gathered values, of one or several runs, that a program compares in parallel."""
 _MOST_COUNTING = 1024
-"""The largest number of programs that count digits, limited because all add to the same counts at the end."""
+"""The largest number of programs that count digits. At the end, all of them add to the same counts."""
 _DIGITS = tl.constexpr(4)
 _BITS = tl.constexpr(8)
 _BASE = tl.constexpr(256)
 _STATE = tl.constexpr(16)
 """The size of the state that kernels pass on.
 
-The state has the threshold, the number of values that reach it, and the results of ``_narrow`` for each
-digit. The digits' counts follow the state in memory.
+The state contains the threshold, the number of values that reach the threshold, and the results of
+``_narrow`` for each digit. The digits' counts follow the state in memory.
 """
 _LARGEST = tl.constexpr(0xFF000000)
 _NAN_INDEX = tl.constexpr(0xFFFFFFFF)
@@ -50,8 +50,9 @@ def _magnitudes(words):
 def sample_kernel(x, n, rank, state, SAMPLE: tl.constexpr):
     """Store the threshold that ``rank`` of SAMPLE values, or of a short chunk, reach, and clear the counts.
 
-    The threshold is 0 if ``rank`` is above SAMPLE. Its low 16 bits are always 0, which makes it only slightly
-    smaller. The sampled positions drift along the chunk, so that they are not all in one column of a matrix.
+    The threshold is 0 if ``rank`` is above SAMPLE. Its low 16 bits are always 0, which makes the threshold
+    only slightly smaller. The sampled positions drift along the chunk, so that they are not all in one column
+    of a matrix.
     """
     each = tl.arange(0, SAMPLE)
     drift = ((each * 40503) & 0xFFFF).to(tl.int64)  # multiples of the golden ratio, in units of 2^-16
@@ -71,7 +72,7 @@ def sample_kernel(x, n, rank, state, SAMPLE: tl.constexpr):
 
 @triton.jit
 def _reaching(x, left, state, RUN, FULL):
-    """Return a bit for each of RUN values, set if the value reaches the threshold, and that threshold."""
+    """Return a bit for each of RUN values, set if the value reaches the threshold, and the threshold."""
     lane = tl.arange(0, 32)[None, :]
     at = tl.arange(0, RUN // 32)[:, None] * 32 + lane
     words = take(x, at, at < left, FULL)
@@ -185,7 +186,7 @@ def _places(x, n, entries, runs, is_gathered, RUN, RUNS):
 
 @triton.jit
 def _compared(source, there, least):
-    """Return words, and a number for each.
+    """Return words, and a number for each word.
 
     The number is 1 for words above the smallest kept magnitude, 2^16 for words equal to it, and else 0.
     """
@@ -274,7 +275,7 @@ def write_kernel(
 
 @triton.jit
 def check_kernel(payload, k, n, status, SIZE: tl.constexpr):
-    """Check indices. If the first is the NaN marker, check values, too."""
+    """Check indices. If the first index is the NaN marker, check values, too."""
     at = tl.program_id(0).to(tl.int64) * SIZE + tl.arange(0, SIZE)
     index = tl.load(payload + at, mask=at < k, other=0).to(tl.int64)
     after = tl.load(payload + at + 1, mask=at + 1 < k, other=_NAN_INDEX).to(tl.int64)
@@ -287,7 +288,7 @@ def check_kernel(payload, k, n, status, SIZE: tl.constexpr):
 
 @triton.jit
 def fill_kernel(payload, out, n, status, SIZE: tl.constexpr):
-    """Write SIZE zeros per program, or NaN if the payload has the NaN marker."""
+    """Write SIZE zeros per program, or NaN if the payload contains the NaN marker."""
     at = tl.program_id(0).to(tl.int64) * SIZE + tl.arange(0, SIZE)
     if tl.load(status) == 0:
         word = tl.where(tl.load(payload) == _NAN_INDEX, QUIET_NAN, 0).to(tl.uint32)

@@ -62,7 +62,7 @@ def begin_decode(
 ) -> Decoding:
     """Queue the decoding of a host payload to ``out``, or its addition, on the current stream.
 
-    ``payload`` may change at once. The caller checks the result after an event of the stream. Raises
+    ``payload`` may change after this call. The caller checks the result after an event of the stream. Raises
     ``PayloadError`` for a wrong length.
     """
     found, device = format_of(name), device_of(out)

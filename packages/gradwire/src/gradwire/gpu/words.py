@@ -71,9 +71,9 @@ def is_nan(words):
 
 @triton.jit
 def add(left, right):
-    """Return the bits of a float sum, with an operand's NaN, as on x86. GPUs would return their own.
+    """Return the bits of a float sum, with an operand's NaN, as on x86. GPUs would return their own NaN.
 
-    Of two NaN operands, the left one is returned. On the host, that depends on the compiler's operand order.
+    Of two NaN operands, the left one is returned. On the host, the compiler's operand order decides.
     """
     total = bits_of(float_of(left) + float_of(right))
     total = tl.where(is_nan(total), HOST_NAN, total)
@@ -124,7 +124,7 @@ def signed(word: int) -> int:
     return (word & 0xFFFFFFFF) - ((word & 0x80000000) << 1)
 
 
-# Tiles of blocks that share a scale: ROWS blocks of BLOCK values per program, WIDTH of each at a time.
+# Tiles of blocks that share a scale: ROWS blocks of BLOCK values per program, WIDTH values of each at a time.
 
 SMALLEST_EXPONENT = tl.constexpr(32)  # blocks of smaller exponents (below 2^-95) are flushed to zero
 NAN_EXPONENT = tl.constexpr(255)
