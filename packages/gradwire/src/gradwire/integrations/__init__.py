@@ -1,5 +1,5 @@
-"""Integrations into other frameworks' training loops. Each module imports the package with its name.
+"""Integrations into other frameworks' training loops. Each module imports the framework of the same name.
 
 The modules are ``lightning``, ``pytorch_lightning``, ``accelerate``, and ``transformers``. This package
-imports none of them, because gradwire itself doesn't need these frameworks.
+imports none of these modules, because gradwire itself doesn't need the frameworks.
 """

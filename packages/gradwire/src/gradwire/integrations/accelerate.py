@@ -30,9 +30,9 @@ def attach_prepared(
 ) -> Attached:
     """Attach gradwire to a model that ``accelerator.prepare`` has returned, to average its gradients.
 
-    All ranks call it together after ``prepare``. If the plan keeps residuals, ``accelerator.save_state`` also
-    writes each rank's residuals to the checkpoint's folder, and ``load_state`` reads them; if the number of
-    ranks has changed, the sum of the residuals is redistributed.
+    All ranks call this together after ``prepare``. If the plan keeps residuals, ``accelerator.save_state``
+    also writes each rank's residuals to the checkpoint's folder, and ``load_state`` reads them. If the number
+    of ranks has changed, the sum of the residuals is redistributed.
 
     Parameters
     ----------

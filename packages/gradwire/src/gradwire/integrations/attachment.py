@@ -51,7 +51,7 @@ def ddp_inside(model: object, owner: str) -> DistributedDataParallel:
     if found:
         raise AttachError(
             f"{owner}: expected one DistributedDataParallel in its model, got {len(found)}; call "
-            "gradwire.attach for each"
+            "gradwire.attach for each DistributedDataParallel"
         )
     raise AttachError(
         f"{owner}: expected a DistributedDataParallel for gradwire, got a {type(model).__name__} without "
@@ -61,7 +61,7 @@ def ddp_inside(model: object, owner: str) -> DistributedDataParallel:
 
 def _way_out() -> str:
     if not (dist.is_available() and dist.is_initialized()) or dist.get_world_size() == 1:
-        return "there is only one process: start several with torchrun, or remove gradwire"
+        return "there is only one process: start several processes with torchrun, or remove gradwire"
     return (
         "configure the framework for DDP (for FSDP2, use gradwire.attach_fsdp), and attach to the model "
         "that the framework prepared; without GPUs, pass Accelerator(cpu=True) or "
@@ -87,7 +87,7 @@ def needed(package: str, extra: str) -> Iterator[None]:
 
 # Files of each rank's residuals, next to the checkpoint that a framework writes once for all ranks.
 # Frameworks save the state of rank 0. Residuals differ from rank to rank, so each rank writes a file whose
-# name and content identify the rank, and no rank can load another's file by mistake.
+# name and content identify the rank, and no rank can load another rank's file by mistake.
 
 _NAME = re.compile(r"gradwire(?P<key>.*)-rank\d+-of-(?P<world>\d+)\.pt")
 
@@ -151,7 +151,7 @@ class ResidualFolder:
                         each.unlink(missing_ok=True)
 
     def saved_world(self, world: int) -> int:
-        """Return the number of ranks that wrote the files. Raises ``StateError`` if it is ambiguous."""
+        """Return the number of ranks that wrote the files. Raises ``StateError`` if this is ambiguous."""
         found = sorted(self._worlds())
         if world in found:
             return world
@@ -165,7 +165,7 @@ class ResidualFolder:
 
     @property
     def empty(self) -> bool:
-        """Whether the folder has no file of any rank."""
+        """Whether the folder contains no rank's file."""
         return not self._worlds()
 
     def read(self, saved_world: int) -> Callable[[int], Mapping[str, Any]]:
@@ -234,8 +234,8 @@ class Attachment:
         """
         if self._attached is None:
             raise AttachError(
-                "gradwire is not attached yet, because the model is wrapped when training begins; call this "
-                "during or after training"
+                "gradwire is not attached yet, because the model is wrapped when training begins; read "
+                "attached or ledger during or after training"
             )
         return self._attached
 
@@ -305,9 +305,9 @@ class Attachment:
             self.attached.load_state_dict(adopted(self.rank, self.world, saved_world, read, step))
 
     def resume_from(self, folder: ResidualFolder, step: int | None) -> None:
-        """Load the states in a folder. Raises ``StateError`` as ``resume`` does, and if it has no states.
+        """Load the states in a folder. Raises ``StateError`` as ``resume`` does, and if there are no states.
 
-        A run that chooses its plan doesn't need a state: without one, it measures again.
+        A run that chooses its plan doesn't need a state: without a state, the run measures again.
         """
         if self._auto is not None and folder.empty:
             return

@@ -18,8 +18,8 @@ class GradwireStrategy(StrategyParts, DDPStrategy):
     """A DDP strategy with gradients averaged by gradwire, compressed in every hop, on CPU and GPU.
 
     If the plan keeps residuals, every rank writes its residuals next to each checkpoint
-    (``<checkpoint>.gradwire-rank0-of-2.pt``), unless the checkpoint has only weights. A resumed ``fit`` reads
-    them; if the number of ranks has changed, the sum of the residuals is redistributed.
+    (``<checkpoint>.gradwire-rank0-of-2.pt``), unless the checkpoint contains only weights. A resumed ``fit``
+    reads them. If the number of ranks has changed, the sum of the residuals is redistributed.
 
     Parameters
     ----------

@@ -1,7 +1,7 @@
 """Mixins for Lightning's classes in the packages ``lightning`` and ``pytorch_lightning``.
 
-The two packages have separate copies of the same classes, and each rejects the other's. This module therefore
-imports neither.
+The two packages have separate copies of the same classes, and each package rejects the other's classes. This
+module therefore imports neither package.
 """
 
 from __future__ import annotations
@@ -79,7 +79,7 @@ class StrategyParts(Attaches, _Base):
     def save_checkpoint(
         self, checkpoint: dict[str, Any], filepath: str | os.PathLike[str], storage_options: Any = None
     ) -> None:
-        """Save a checkpoint with the number of ranks. Every rank writes its residuals next to it."""
+        """Save a checkpoint with the number of ranks, and each rank's residuals next to the checkpoint."""
         if "optimizer_states" in checkpoint and self._gradwire.keeps_state:
             checkpoint[_KEY] = {"world": self._gradwire.world}
             record = self._gradwire.state(checkpoint["global_step"])

@@ -102,7 +102,7 @@ class GradwireCallback(Attaches, TrainerCallback):
     def on_save(self, args: TrainingArguments, state: TrainerState, *_: Any, **__: Any) -> None:
         """Write this rank's residuals to the checkpoint's folder."""
         if args.save_only_model or state.is_hyper_param_search or not self._gradwire.keeps_state:
-            return  # no run can resume from it, or there is no state
+            return  # no run can resume from this checkpoint, or there is no state
         record = self._gradwire.state(state.global_step)
         ResidualFolder(_checkpoint(args, state)).write(record, self._gradwire.rank, self._gradwire.world)
 
