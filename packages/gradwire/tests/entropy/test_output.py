@@ -27,9 +27,7 @@ def test_front_of_the_callers_memory_shares_it() -> None:
 
 def test_too_little_memory_is_refused_before_anything_is_written() -> None:
     out = torch.zeros(9, dtype=torch.uint8)
-    with pytest.raises(
-        TensorError, match="expected at least 10 bytes in out, got 9; allocate max_n"
-    ):
+    with pytest.raises(TensorError, match="expected at least 10 bytes in out, got 9; allocate max_n"):
         filled_part(out, 10, write_three)
     assert out.sum() == 0
     with pytest.raises(TensorError, match=r"expected a 1-D contiguous torch\.uint8 tensor .* for out"):

@@ -8,31 +8,31 @@
 - One thread at a time calls ``isend``, ``irecv`` and ``close``. Several threads may wait concurrently, each
   for a different peer.
 - ``isend_marked(to, frame, floats_nbytes)`` is ``isend`` for a frame whose last bytes are float32 that NICs
-  may compress. A link whose ``tos`` isn't 0 sends these on connections marked with that type of service;
-  ``irecv`` receives both kinds. ``tos`` is None if no connection can pass through a NIC.
+  may compress. A link whose ``tos`` isn't 0 sends these floats on connections marked with that type of
+  service; ``irecv`` receives both kinds of frames. ``tos`` is None if no connection can pass through a NIC.
 - Frames between two ranks arrive in the order of their sends; receives match in the order of ``irecv``.
 - A link is one lane: one ordered stream of frames to each peer. K lanes to a peer are K links, each with its
   own exchange, to which buckets are assigned in a fixed order.
 - ``wait(timeout_s, keepalive)`` never hangs. It raises ``LinkTimeoutError`` after ``timeout_s`` without
   progress (the link's default for None), and ``LinkError`` if the peer is gone; both name the peer. After an
   error the link is unusable: ``close`` it. With ``keepalive``, frames between any two ranks count as
-  progress, because a rank that serves others first is not dead. An exchange waits in this way: if one of its
-  ranks stops, all of them stop.
+  progress, because a rank that serves other ranks first is not dead. An exchange waits with ``keepalive``:
+  if one of its ranks stops, all of them stop.
 - ``keep_alive(timeout_s)`` reports that a frame is moving. A wrapper around a link calls it regularly while
   it delays a frame.
 - ``all_reduce(tensor, timeout_s)`` sums a tensor by the transport's native all-reduce, if ``HAS_ALL_REDUCE``.
   All ranks call it together, with the same number of values, while no frame is in flight. A peer that sends
-  nothing for ``timeout_s`` is an error, as in ``wait``. ``begin_all_reduce`` doesn't wait for the sum. Once
-  ``begins_all_reduces`` is true, any thread may call it, in the same order on all ranks. Between calls, that
-  property is the same on all ranks, and it stays true.
+  nothing for ``timeout_s`` is an error, as in ``wait``. ``begin_all_reduce`` doesn't wait for the sum. Any
+  thread may call ``begin_all_reduce`` once ``begins_all_reduces`` is true, in the same order on all ranks.
+  Between calls, ``begins_all_reduces`` is the same on all ranks, and once true, it stays true.
 - ``step`` is the training step of the frames that this rank sends or last sent; None outside of training. The
   code that exchanges a step's gradients sets it, and frames carry it.
 - ``leave(frame)`` sends every peer a last frame if that doesn't block, and closes the link. ``HAS_PARTINGS``
   says whether the transport supports this.
 - ``name_of(rank)`` is the name of a rank in errors. A link's ``rank``, ``world``, ``timeout_s`` and names
   never change.
-- ``close`` may be called twice, and from ``finally``. It wakes the peers if the transport can. A thread may
-  call it while another thread waits; that wait ends with an error.
+- ``close`` may be called twice, from ``finally``, and while another thread waits; that wait then ends with an
+  error. ``close`` wakes the peers if the transport can.
 """
 
 from __future__ import annotations
@@ -116,7 +116,7 @@ class Link(ABC):
     def all_reduce(self, tensor: torch.Tensor, timeout_s: float | None = None) -> None:
         """Replace a float32 tensor with its sum over all ranks, with identical bits on each.
 
-        Available only if ``HAS_ALL_REDUCE``. Raises ``LinkError``, and leaves the tensor partly summed.
+        Available only if ``HAS_ALL_REDUCE``. Raises ``LinkError``, which leaves the tensor partly summed.
         """
         raise NotImplementedError(f"{type(self).__name__} has no native all-reduce; use algorithm='ring'")
 
@@ -163,7 +163,7 @@ class Wrapper(Link):
         self._inner.leave(frame)
 
     def count(self, received: Sequences) -> None:
-        """Register an exchange's sequence numbers with this link and with the wrapped one."""
+        """Register an exchange's sequence numbers with this link and with the wrapped link."""
         super().count(received)
         self._inner.count(received)
 
@@ -179,10 +179,10 @@ class Wrapper(Link):
 # Keepalives inform a waiting rank that frames move between other ranks.
 #
 # A rank that is served last, by a star's root or in a tree, may receive nothing for much longer than a
-# timeout, although no rank has failed. So a rank that moves frames regularly sends keepalives to all others,
-# and a rank that has waited for some time reads all others' keepalives. A timeout starts at the last part of
-# a frame that moved, on any rank. Ranks that only wait send no keepalives, so they can't keep each other
-# waiting forever.
+# timeout, although no rank has failed. Therefore, a rank that moves frames regularly sends keepalives to all
+# other ranks, and a rank that has waited for some time reads the keepalives of all other ranks. A timeout
+# starts at the last part of a frame that moved, on any rank. Ranks that only wait send no keepalives, so they
+# can't keep each other waiting forever.
 
 SIGNS = 4
 """The number of keepalives per timeout.

@@ -1,8 +1,8 @@
 """One connection to a peer, with its frames in flight.
 
 A frame is sent after its length. On a link with marked connections (``gradwire.links.sockets``), the floats
-at the end of a frame may be sent on the marked one, without a length. The upper half of the frame's length is
-then their size.
+at the end of a frame may be sent on the marked connection, without a length. The upper half of the frame's
+length is then the size of these floats.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ _KEEPALIVE = (1 << 64) - 1
 """A length that marks a keepalive; no frame is that long."""
 _SIGN = frame_of(_LENGTH.pack(_KEEPALIVE))
 _MOST_AT_ONCE_NBYTES = 1 << 17
-"""The largest number of bytes to sleep for. Waking earlier overlaps copies with a frame's transfer."""
+"""The largest number of bytes for which a wait sleeps. Waking early overlaps copies with the transfer."""
 
 
 class Mover(Protocol):
@@ -65,7 +65,7 @@ class Operation:
     failure: str | None = None
 
     def wait(self, timeout_s: float | None = None, keepalive: bool = False) -> torch.Tensor:
-        """Move all frames that can move until this one is complete; return it. Raises ``LinkError``."""
+        """Move all frames that can move until this frame is complete; return it. Raises ``LinkError``."""
         if self.done and self.failure is None and self.rest is None:
             return self.frame
         link, turn, began = self.link, self.channel.turn, time.monotonic()
@@ -157,7 +157,7 @@ class Channel:
         return NativeState(self.fd, bytes(self._length[: self._filled]), self._low_water)
 
     def reclaim(self) -> None:
-        """End native code's use of the socket, if any, which it has left as it was."""
+        """End native code's use of the socket, if any. Native code must have left the socket unchanged."""
         with self.turn:
             if self._is_lent:
                 self._end_use()
@@ -165,7 +165,7 @@ class Channel:
     def restore(self, link: Mover, end: End, memory: Callable[[], torch.Tensor]) -> list[Operation]:
         """End native code's use of the socket, and return the receives that it had posted, in order.
 
-        ``memory`` returns a buffer for each of them.
+        ``memory`` returns a buffer for each receive.
         """
         with self.turn:
             self._end_use()

@@ -1,8 +1,8 @@
-"""Gloo's all-reduce between the ranks of a link, on connections that are made when it is first called.
+"""Gloo's all-reduce between the ranks of a link, on connections that the first call opens.
 
 If a peer ends before it has connected, Gloo waits for the whole timeout, and this wait can't be interrupted.
-So its ranks connect through a store that watches the link's own connections, and waits here check them
-regularly.
+Therefore, Gloo's ranks connect through a store that watches the link's own connections, and waits in this
+module check the link's connections regularly.
 """
 
 from __future__ import annotations
@@ -55,8 +55,8 @@ class Reduction:
                 if ranks.closed:
                     raise LinkError(f"{self._what}: {OWN_END}")
                 now = time.monotonic()
-                # A peer may have its sum, and leave, while this rank's is still incomplete. But a peer that
-                # has failed keeps Gloo's connections until its process ends.
+                # A peer may have received its sum, and leave, while this rank's sum is still incomplete. But
+                # a peer that has failed keeps Gloo's connections until its process ends.
                 ended = min(ended, now + ranks.connect_s) if ranks.gone() else inf
                 if now > ended:
                     raise LinkError(f"{self._what}{ranks.closed_peer()}: the sum is incomplete")
@@ -218,5 +218,5 @@ class _WatchedStore(Store):
     def get(self, key: str) -> bytes:
         return bytes.fromhex(self._store.get([key], self._deadline, self._check)[0])
 
-    def wait(self, keys: Any, timeout: timedelta | None = None) -> None:  # noqa: ARG002 - it has its own
+    def wait(self, keys: Any, timeout: timedelta | None = None) -> None:  # noqa: ARG002 - has a deadline
         self._store.wait(keys, self._deadline, self._check)

@@ -74,7 +74,7 @@ class _Channel:
     def post(self, transfer: _Transfer, queue: deque[_Transfer]) -> None:
         with self.changed:
             if self.closed_by is not None:
-                return  # its wait raises the error
+                return  # the transfer's wait raises the error
             queue.append(transfer)
             if self.sends and self.receives:
                 _match(self.sends.popleft(), self.receives.popleft())
@@ -100,7 +100,7 @@ def _match(send: _Transfer, receive: _Transfer) -> None:
 
 
 class LoopbackLink(Link):
-    """One rank of a world within this process. ``loopback`` creates all of them."""
+    """The link of one rank within this process. ``loopback`` creates the links of all ranks."""
 
     HAS_PARTINGS = True
 

@@ -1,8 +1,8 @@
 """Ranks as MPI processes, with frames sent over the link's own communicator through mpi4py.
 
-MPI makes progress only within its calls, and its waits have no timeout. So a link polls: it tests whether a
-message is complete, sleeps briefly, and tests again. It also tests whether the peer has closed its link
-(``ClosedLink``), which ends a wait with an error.
+MPI makes progress only within its calls, and its waits have no timeout. Therefore, a link polls: it tests
+whether a message is complete, sleeps briefly, and tests again. A link also tests whether the peer has closed
+its link (``ClosedLink``), which ends a wait with an error.
 """
 
 from __future__ import annotations
@@ -40,8 +40,8 @@ calls = threading.Lock()
 def poll(is_done: Callable[[], bool], timeout_s: float, active_at: Callable[[], float] | None = None) -> bool:
     """Poll ``is_done`` for up to ``timeout_s`` without activity, and return whether it became true.
 
-    It is polled often at first, and every millisecond later. ``active_at`` returns the time
-    (``time.monotonic``) of the last other activity; it is called a few times per timeout.
+    ``is_done`` is called often at first, and every millisecond later. ``active_at`` returns the time
+    (``time.monotonic``) of the last other activity, and is called a few times per timeout.
     """
     last, pause_s = time.monotonic(), 0.0
     looks_at = last + timeout_s / SIGNS
@@ -85,7 +85,7 @@ def load_mpi() -> Any:
 
 
 def intracommunicator(mpi: Any, comm: Any) -> Any:
-    """Return ``comm``, or ``COMM_WORLD`` for None. Raises ``LinkError`` for an intercommunicator or none."""
+    """Return ``comm``, or ``COMM_WORLD`` for None. Raises ``LinkError`` unless it is an intracommunicator."""
     parent = mpi.COMM_WORLD if comm is None else comm
     if parent == mpi.COMM_NULL or parent.Is_inter():
         got = "MPI.COMM_NULL" if parent == mpi.COMM_NULL else "an intercommunicator"
@@ -130,14 +130,14 @@ class Keepalives:
 
 
 class ClosedLink:
-    """The communicator of a closed link, kept until its peers have closed theirs. Not thread-safe.
+    """The communicator of a closed link, kept until its peers have closed their links. Not thread-safe.
 
-    MPI does not report a closed link. So a link that closes sends every peer a FIN, with the numbers of
-    frames and keepalives that it has sent to that peer. A communicator is freed if all its FINs have arrived
-    and it holds no message. Otherwise it is kept: MPI reuses the numbers of freed communicators for new ones,
-    whose ranks would then receive the old messages.
+    MPI does not report a closed link. Therefore, a link that closes sends every peer a FIN, with the numbers
+    of frames and keepalives that it has sent to that peer. A communicator is freed if all its FINs have
+    arrived and it holds no message. Otherwise, it is kept: MPI reuses the numbers of freed communicators for
+    new communicators, whose ranks would then receive the old messages.
 
-    ``under_way`` has the unfinished requests, each with the memory that MPI reads or fills. ``sent`` and
+    ``under_way`` lists the unfinished requests, each with the memory that MPI reads or fills. ``sent`` and
     ``received``, of shape (world,), count the frames to and from every rank.
     """
 
@@ -334,7 +334,7 @@ class MpiLink(Link):
             return self._comm is not None and self._comm.Iprobe(peer, FIN)
 
     def finished(self, message: _Message) -> None:
-        """Remove a message from the pending ones, and count it if received."""
+        """Remove a message from the pending messages, and count it if received."""
         self._pending.discard(message)
         self._keepalives.activity.moved_at = time.monotonic()
         self._received[message.peer] += message.receives

@@ -1,11 +1,11 @@
 """Ranks as processes that discover each other through a group of ``torch.distributed``.
 
-A link opens its own connections. It uses a group only to find the members and their shared store. So it
-doesn't interfere with the group's other traffic, also works with NCCL, is closed independently, and needs no
-``new_group``. With ``use_local_synchronization``, ``new_group`` gives groups different names on ranks that
-belong to different numbers of groups, and then waits forever (pytorch/pytorch#189073).
+A link opens its own connections. It uses a group only to find the members and their shared store. Therefore,
+a link doesn't interfere with the group's other traffic, also works with NCCL, is closed independently, and
+needs no ``new_group``. With ``use_local_synchronization``, ``new_group`` gives groups different names on
+ranks that belong to different numbers of groups, and then waits forever (pytorch/pytorch#189073).
 
-Frames are sent over the link's own sockets, with TLS if the environment has its variables (``tls``). The
+Frames are sent over the link's own sockets, with TLS if its environment variables are set (``tls``). The
 link's all-reduce is Gloo's, on connections that the first call opens. A link with TLS has no all-reduce,
 because Gloo's connections are in plain text.
 
@@ -69,8 +69,8 @@ def timeout_s_of(group: dist.ProcessGroup) -> float:
 class ProcessGroupLink(SocketLink):
     """A link between the processes of a ``torch.distributed`` group.
 
-    All members create their links of one group together, in the same order. Raises ``LinkError`` if the
-    others do not join within the timeout.
+    All members create their links of one group together, in the same order. Raises ``LinkError`` if another
+    member does not join within the timeout.
 
     Errors name a rank by its global rank, and by its address if it is on another host. ``GRADWIRE_TLS_KEY``,
     ``GRADWIRE_TLS_CERT`` and ``GRADWIRE_TLS_CA`` in the environment encrypt the frames between ranks whose

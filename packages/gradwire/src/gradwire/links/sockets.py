@@ -2,16 +2,15 @@
 
 A send writes to the kernel's buffer immediately, as far as there is room; waits send the rest. Every wait
 moves all frames that can move, so no two ranks wait for each other with both kernels' buffers full. Frames
-need no handshake, and a wait sleeps until its missing bytes have arrived. So an exchange takes about half of
-the CPU time of Gloo's send and receive (docs/links.md).
+need no handshake, and a wait sleeps until its missing bytes have arrived. An exchange therefore takes about
+half of the CPU time of Gloo's send and receive (docs/links.md).
 
 Several threads may wait, each for a different peer. A thread that waits for a peer has exclusive use of that
-peer's connection. A second thread might otherwise read the bytes that the first one waits for, which would
-then sleep on.
+peer's connection. Otherwise, a second thread might read the bytes for which the first thread sleeps.
 
-A second connection to each peer may be marked with a type of service. It carries only the float32 at the ends
-of some frames. A NIC may compress it (docs/nic.md), while headers, lengths and checksums are sent on the
-first connection unchanged.
+A second connection to each peer may be marked with a type of service. The marked connection carries only the
+float32 at the ends of some frames. A NIC may compress these floats (docs/nic.md). Headers, lengths and
+checksums are sent unchanged on the first connection.
 """
 
 from __future__ import annotations
@@ -41,7 +40,7 @@ _open_links = weakref.WeakSet["SocketLink"]()
 
 
 class SocketLink(Link):
-    """A link over connected sockets to all other ranks, which it owns and closes.
+    """A link over connected sockets to all other ranks. The link owns and closes the sockets.
 
     Parameters
     ----------
@@ -186,7 +185,7 @@ class SocketLink(Link):
             poll.poll(1e3 * min(left_s, timeout_s / SIGNS + _MOMENT_S, _LONGEST_SLEEP_S))
 
     def lend(self) -> list[tuple[Channel, NativeState]] | None:
-        """Return the idle connections to all peers for the native engine, or None if it can't use them.
+        """Return the idle connections to all peers for the native engine, or None if the engine can't run.
 
         The caller has exclusive use of the connections until ``restore``.
         """

@@ -1,14 +1,14 @@
 """A rate-limited link, which paces each host's frames without privileges.
 
 Every host has a port with two directions, each with a given rate. A frame occupies the sender's outgoing
-direction for ``nbytes / rate`` and, after the latency, the receiver's incoming direction for as long. So
-several senders to one host share its incoming direction, which makes a server's port the bottleneck. The two
-times overlap, as in a cut-through switch, so an idle receiver adds no second delay. No thread delays frames.
-They are sent over the wrapped link immediately, with their departure times, and a wait sleeps until its frame
-is due. The clock is CLOCK_MONOTONIC, which the processes of one machine share.
+direction for ``nbytes / rate`` and, after the latency, the receiver's incoming direction for the same time.
+Several senders to one host therefore share its incoming direction, which makes a server's port the
+bottleneck. The two times overlap, as in a cut-through switch, so an idle receiver adds no second delay. No
+thread delays frames: a frame is sent over the wrapped link immediately, with its departure time, and a wait
+sleeps until its frame is due. The clock is CLOCK_MONOTONIC, which the processes of one machine share.
 
 A wait with ``keepalive`` lasts until the frame is due, however slow the port, because bytes of this frame or
-earlier ones are always moving. So a wait that sleeps here sends keepalives for the waits of other ranks.
+of earlier frames are always moving. While such a wait sleeps, it sends keepalives to the other ranks.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ class Timeline:
     """The busy times of one direction of a port, in nanoseconds, as sorted disjoint intervals.
 
     A frame that is scheduled late still gets the time slot that was free when it arrived, so the order in
-    which a receiver processes frames doesn't matter. Adjacent intervals are merged, and those older than
+    which a receiver processes frames doesn't matter. Adjacent intervals are merged, and intervals older than
     ``horizon_ns`` are dropped: a direction that is always busy is one interval.
     """
 
@@ -108,7 +108,7 @@ class Port:
 
 
 class ThrottledLink(Wrapper):
-    """A link whose frames are limited to a port's rate. All ranks must use one."""
+    """A link whose frames are limited to a port's rate. The links of all ranks must be throttled."""
 
     def __init__(self, inner: Link, port: Port) -> None:
         super().__init__(inner)
@@ -137,7 +137,7 @@ class ThrottledLink(Wrapper):
     def wait_until(self, due_ns: int, what: str, timeout_s: float | None, keepalive: bool) -> None:
         """Sleep until ``due_ns``.
 
-        Raises ``LinkTimeoutError`` immediately if that is after the timeout of a wait without ``keepalive``.
+        Without ``keepalive``, raises ``LinkTimeoutError`` immediately if ``due_ns`` is after the timeout.
         """
         limit_s = self.timeout_s if timeout_s is None else timeout_s
         if not keepalive and due_ns - time.monotonic_ns() > limit_s * 1e9:
@@ -172,7 +172,7 @@ class ThrottledLink(Wrapper):
 
 
 def throttled(link: Link, rate: str | None) -> Link:
-    """Return ``link``, limited to a rate such as ``100mbit`` unless it is None or ``unlimited``."""
+    """Return ``link``, limited to a rate such as ``100mbit`` unless ``rate`` is None or ``unlimited``."""
     nbytes_per_s = parse_rate(rate)
     return link if nbytes_per_s is None else ThrottledLink(link, Port(nbytes_per_s))
 

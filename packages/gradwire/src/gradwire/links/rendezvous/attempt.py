@@ -2,8 +2,8 @@
 
 After a restart, ``torchrun`` may give ranks the store of the previous attempt, which contains the addresses
 of dead processes. No number distinguishes the two attempts: each agent has its own
-``TORCHELASTIC_RESTART_COUNT``, and hosts may differ in it. So every rank publishes a random token, and rank 0
-answers it.
+``TORCHELASTIC_RESTART_COUNT``, which may differ between hosts. Therefore, every rank publishes a random
+token, and rank 0 answers each token.
 """
 
 from __future__ import annotations
@@ -142,9 +142,9 @@ class _Rendezvous:
 
     Every rank publishes its own token; rank 0 answers until each rank has acknowledged the answer. A rank
     publishes its version before its token, and rank 0 publishes all versions before and under the key
-    ``all``. So ranks compare versions before they read anything else, because a different version may write
-    a different format. An older rank 0 has an empty value under ``all``, and an older rank reads only
-    ``versions``.
+    ``all``. Ranks thus compare versions before they read anything else, because a different version may write
+    a different format. A rank 0 of an older version publishes an empty value under ``all``, and other ranks
+    of an older version read only ``versions``.
     """
 
     def __init__(self, store: TimedStore, attempt: GroupAttempt, rank: int, world: int) -> None:
@@ -177,7 +177,7 @@ class _Rendezvous:
         return versions
 
     def _find(self, key: str, deadline: float) -> str:
-        """Return the value of ``key``, or "" if that rank runs an older version, which doesn't set it."""
+        """Return the value of ``key``, or "" if it is missing, because its rank runs an older version."""
         return self._store.find(key, deadline) or ""
 
     def _take_leave(self, deadline: float) -> None:

@@ -37,9 +37,9 @@ from gradwire.links.rendezvous.tls import Encryption, encrypted, handshake, wrap
 
 # Any connection is accepted, and dropped unless its rank is verified.
 #
-# Without TLS, the token from the store verifies it. With TLS, the certificate after the token does, and
-# several connections may claim the same rank. Unverified connections are limited: the oldest is dropped if
-# there are too many, or if this process has no file descriptor left.
+# Without TLS, the token from the store verifies the rank. With TLS, the certificate after the token does, and
+# several connections may claim the same rank. Unverified connections are limited: the oldest connection is
+# dropped if there are too many, or if this process has no file descriptor left.
 _MOST_PENDING = 128
 _PAUSE_S = 0.05
 _EXHAUSTED = (errno.EMFILE, errno.ENFILE, errno.ENOBUFS, errno.ENOMEM)
@@ -91,7 +91,7 @@ class Acceptor:
                 for key, _ in self._selector.select(left_s):
                     if key.fileobj is self._listening:
                         self._accept()
-                    elif key.fd in self._pending:  # it may have been dropped meanwhile
+                    elif key.fd in self._pending:  # the connection may have been dropped meanwhile
                         self._serve(self._pending[key.fd], connections)
         finally:
             for pending in list(self._pending.values()):
@@ -219,7 +219,7 @@ _BACKLOG = 128
 
 
 class Connections(dict[int, socket.socket]):
-    """The connections of one rank, by peer, and the address at which it has listened ("" for one rank)."""
+    """The connections of one rank, by peer, and the address at which the rank has listened, if any."""
 
     address = ""
 
@@ -250,14 +250,14 @@ def connect_ranks(
     tos
         The type of service that marks the connections, for float32 only; 0 for ordinary connections.
     lane
-        The number of the lane, which determines the interface of several in ``GLOO_SOCKET_IFNAME``.
+        The number of the lane, which selects one of several interfaces in ``GLOO_SOCKET_IFNAME``.
 
     Raises
     ------
     LinkTimeoutError
-        If a rank does not join, or the store does not answer; the message names it.
+        If a rank does not join, or the store does not answer; the message names the rank or the store.
     LinkError
-        If this rank cannot listen or cannot reach another rank, or if only one of the two uses TLS, or if
+        If this rank cannot listen or cannot reach another rank, if only some ranks use TLS, or if
         ``GRADWIRE_TCP_CONGESTION`` is invalid.
     """
     options = SocketOptions(tos, congestion(os.environ))

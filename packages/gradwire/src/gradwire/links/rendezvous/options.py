@@ -88,7 +88,7 @@ def connected(connection: socket.socket, timeout_s: float) -> socket.socket:
 def congestion(environment: Mapping[str, str]) -> str:
     """Return the congestion control in ``GRADWIRE_TCP_CONGESTION``; "" if it is not set.
 
-    Raises ``LinkError`` if the kernel doesn't have it, or this user may not choose it.
+    Raises ``LinkError`` if the kernel doesn't support it, or this user may not choose it.
     """
     name = environment.get(CONGESTION, "")
     if name:

@@ -1,10 +1,10 @@
 """TLS for the links' sockets: the ranks' certificates and the handshake.
 
 Three variables enable TLS, and each is the path of a PEM file. ``GRADWIRE_TLS_KEY`` and ``GRADWIRE_TLS_CERT``
-are this rank's, and ``GRADWIRE_TLS_CA`` is the authority that has signed the certificates of all ranks. Both
-ends present a certificate, and both verify the other's (TLS 1.3 or later). The owner of any certificate of
-that authority can act as any rank. So use an authority that signs only for these ranks, or map ranks to names
-with ``GRADWIRE_TLS_NAMES``.
+contain this rank's key and certificate, and ``GRADWIRE_TLS_CA`` contains the certificate of the authority
+that has signed the certificates of all ranks. Each end verifies the other end's certificate (TLS 1.3 or
+later). The owner of any certificate of that authority can act as any rank. Therefore, use an authority that
+signs only for these ranks, or map ranks to names with ``GRADWIRE_TLS_NAMES``.
 
 If any of the variables is set, there is no fallback to plain text: invalid settings are errors.
 """
@@ -31,8 +31,8 @@ from gradwire.errors import LinkError, LinkTimeoutError, shown
 # ``GRADWIRE_TLS_NAMES`` maps ranks to the names in their certificates: ``0-7=host1, 8-15=host2, *=spare``.
 #
 # A name is compared with the certificate's alternative names (of hosts and addresses), or with its common
-# name if it has none. Case doesn't matter, and a ``*`` in a certificate isn't a wildcard. A rank with several
-# entries may present any of their names. Ranks are global ranks of ``torch.distributed``.
+# name if there are no alternative names. Case doesn't matter, and a ``*`` in a certificate isn't a wildcard.
+# A rank with several entries may present any of their names. Ranks are global ranks of ``torch.distributed``.
 
 NAMES = "GRADWIRE_TLS_NAMES"
 _ENTRY = re.compile(r"(?:(\d+)(?:-(\d+))?|\*)=([^\s,=]+)")
@@ -61,7 +61,7 @@ def names_in(certificate: Mapping[str, Any] | None) -> frozenset[str]:
 
 
 def check_name(rank: int, expected: frozenset[str], certificate: Mapping[str, Any] | None) -> None:
-    """Raise ``LinkError`` unless the certificate of ``rank`` has one of the expected names."""
+    """Raise ``LinkError`` unless the certificate of ``rank`` contains one of the expected names."""
     found = names_in(certificate)
     if not found & expected:
         raise LinkError(
@@ -105,8 +105,8 @@ class EncryptedSocket(ssl.SSLSocket):
     def sendmsg(self, buffers: Sequence[memoryview], *_: object) -> int:  # type: ignore[override]
         """Send the first of ``buffers``. If it is short, fill up its TLS record from the next buffer.
 
-        After ``BlockingIOError``, call it again with the same bytes, because a part of them may have been
-        sent.
+        After ``BlockingIOError``, call ``sendmsg`` again with the same bytes, because a part of them may have
+        been sent.
         """
         first: memoryview | bytes = buffers[0]
         if len(first) < _RECORD_NBYTES and len(buffers) > 1:
@@ -154,9 +154,9 @@ Done = TypeVar("Done")
 class Encryption:
     """A rank's TLS contexts and certificate names, and the names expected in its peers' certificates.
 
-    ``own`` has the names in this rank's certificate, which expires at ``expires_s`` (Unix time). A peer's
-    certificate must have one of the peer's names in ``expected``. If ``expected`` is None, any certificate of
-    the authority is valid. ``order`` has the global ranks in the order of the link's ranks.
+    ``own`` contains the names in this rank's certificate, which expires at ``expires_s`` (Unix time). A
+    peer's certificate must contain one of the peer's names in ``expected``. If ``expected`` is None, any
+    certificate of the authority is valid. ``order`` lists the global ranks in the order of the link's ranks.
     """
 
     client: ssl.SSLContext
@@ -168,9 +168,9 @@ class Encryption:
     order: Sequence[int] = ()
 
     def of_link(self, rank: int, order: Sequence[int]) -> Encryption:
-        """Return the encryption of a link's rank. ``order`` has the global ranks of the link's ranks.
+        """Return the encryption of a link's rank. ``order`` lists the global ranks of the link's ranks.
 
-        Raises ``LinkError`` if this rank's certificate has none of its expected names.
+        Raises ``LinkError`` if this rank's certificate contains none of the rank's expected names.
         """
         if self.names is None:
             return replace(self, order=order)
