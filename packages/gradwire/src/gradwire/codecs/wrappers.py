@@ -98,7 +98,7 @@ class Projected(CodecWrapper):
 
 
 def offloadable(codec: Codec) -> NativeCodec:
-    """Return the codec if NICs can apply it. Raises ``SpecError`` for others."""
+    """Return the codec if NICs can apply it. Raises ``SpecError`` for any other codec."""
     if not isinstance(codec, NativeCodec) or not codec.is_offloadable:
         raise SpecError(f"expected a codec that NICs can apply, got {codec}; use {_OFFLOADABLE}")
     return codec

@@ -62,7 +62,7 @@ def attach(
     """Average a DDP model's gradients with gradwire, compressed on every hop. The training loop is unchanged.
 
     All ranks of the model's group call this at the same point with the same plan. A communication thread
-    exchanges each bucket while backward computes the next ones; with the algorithm ``backend``, Gloo's
+    exchanges each bucket while backward computes the next buckets; with the algorithm ``backend``, Gloo's
     all-reduce does. ``backward`` returns when all buckets are averaged, with identical bits on all ranks.
     Gradients in
     float16 and bfloat16 are exchanged as float32 and rounded at the end. Gradients of other dtypes are
@@ -113,7 +113,7 @@ def attach(
         that hooks do not support; or if plans or versions differ, or a rank is late. An error on one rank is
         raised on all ranks.
     SpecError
-        For an invalid plan or one with a pipeline, and for an invalid timeout, optimizer or number of steps.
+        For an invalid or pipelined plan, and for an invalid timeout, optimizer or number of steps.
     StateError
         From ``backward``, if replicas differ. Restart from a checkpoint.
     LossyError

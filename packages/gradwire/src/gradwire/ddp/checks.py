@@ -47,7 +47,7 @@ def not_ddp(model: object) -> str:
 
 
 def check_model(model: DistributedDataParallel) -> None:
-    """Raise ``AttachError`` if the model cannot use a communication hook or already has one."""
+    """Raise ``AttachError`` if the model cannot use a communication hook or already has a hook."""
     for _, state in model._comm_hooks:
         refusal = getattr(state, "refusal", None)  # a HookState of an earlier attach
         if refusal is not None:
@@ -183,7 +183,7 @@ class CopiedNotes:
 
 
 class TakenHooks(list[tuple[Any, object]]):
-    """DDP's list of hooks, which contains gradwire's hook and rejects a second one with a clear error."""
+    """DDP's list of hooks, which contains gradwire's hook and rejects a second hook with a clear error."""
 
     def append(self, pair: tuple[Any, object]) -> None:
         """Raise ``AttachError``, because DDP supports only one hook."""
@@ -236,7 +236,7 @@ class BackwardCheck:
             return
         if not torch.is_grad_enabled():
             return
-        # DDP averages even a backward pass within no_sync() if an earlier forward pass has prepared one.
+        # DDP averages a backward pass even within no_sync() if an earlier forward pass has prepared for it.
         self.versions = {each: each._version for each in self._parameters if _has_hooks(each)}
         if not _synchronises(model):
             return

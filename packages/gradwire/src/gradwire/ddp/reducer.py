@@ -147,7 +147,7 @@ class BucketReducer:
         names = tuple(self._names.get(each, other) for each in parameters)
         counts = tuple(float_count(each) for each in parameters)
         layout = Layout.of_bucket(names, counts)
-        if other not in names:  # otherwise, a later parameter may reuse the id of the unknown one
+        if other not in names:  # otherwise, a later parameter may reuse the unknown parameter's id
             self._layouts[key] = layout
         elif self._sync.plan.keeps_residual:
             shape = tuple(parameters[names.index(other)].shape)

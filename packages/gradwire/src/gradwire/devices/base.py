@@ -8,7 +8,7 @@ copied, ``Event.wait`` before the host reads the copy, ``Event.order`` before th
 An exchange that encodes on the device operates on float32 in device memory (``ResidentStream``). Its kernels
 run while the owner's stream is the current one. Payloads are in pinned memory, and the host waits for events.
 
-The *current stream* is the one on which this thread's operations on the device run.
+The *current stream* is the stream on which this thread's operations on the device run.
 """
 
 from __future__ import annotations

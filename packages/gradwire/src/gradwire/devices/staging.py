@@ -132,8 +132,8 @@ class Cuda(Device):
     def future(self) -> torch.futures.Future[Any]:
         """Return a future that carries the events of its tensors.
 
-        Only this method needs a real accelerator: torch looks for one when the future is created, and refuses
-        tensors on devices that the future was not created for.
+        Only this method needs a real accelerator: torch looks for an accelerator when the future is created,
+        and refuses tensors on devices for which the future was not created.
         """
         return torch.futures.Future(devices=[self._device])
 

@@ -197,7 +197,7 @@ class DeltaEncoder:
         masters
             1-D, contiguous, float32, on the CPU.
         version
-            The masters' version, such as the step number; larger than the last one unless ``full``.
+            The masters' version, such as the step number; larger than the last version unless ``full``.
         full
             Whether to send a full copy, which any receiver can apply. The first payload is always full.
         checked
@@ -371,7 +371,7 @@ def apply_message(
 ) -> None:
     """Apply the payloads at ``spans`` of a message, with the errors of ``DeltaDecoder.apply``.
 
-    All decoders have the same dtype. Payloads before an invalid one may have been applied.
+    All decoders have the same dtype. Payloads before an invalid payload may have been applied.
     """
     data, address, headers = message.numpy(), message.data_ptr(), list[DeltaHeader]()
     for (begin, end), decoder, each in zip(spans, decoders, weights, strict=True):

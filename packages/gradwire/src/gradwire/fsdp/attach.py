@@ -94,7 +94,7 @@ def attach_fsdp(
     SpecError
         For an invalid plan, codec, or timeout. After this error and ``AttachError``, the module is unchanged.
     AttachError
-        For a module without FSDP or one that is already attached, for a torch without the extension points,
+        For a module without FSDP or an attached module, for a torch without FSDP's extension points,
         if ranks differ or are late, for ``strict`` if modules are not on a mesh of all ranks, and for deltas
         of weights that a module frees after forward.
     LossyError

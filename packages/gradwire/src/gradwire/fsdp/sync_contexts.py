@@ -1,4 +1,4 @@
-"""The sync contexts of sharded training, one with its own link for each process group and purpose.
+"""The sync contexts of sharded training: a context with its own link for each process group and purpose.
 
 In FSDP, member ``r`` of a group owns shard ``r``. After a ring's reduce half, chunk ``c`` belongs to the rank
 ``collectives.ring.owner``, which is not ``c``. Therefore, the members of a sharding group are ordered in the

@@ -118,7 +118,7 @@ def _decode_part(payload, out, left, BITS, ADD, BLOCK, ROWS, WIDTH, FULL):
     mantissa = (codes ^ (1 << (BITS - 1))) - (1 << (BITS - 1))
     ordinary = (exponent > 0) & (exponent < NAN_EXPONENT)
     scale = power_of_two(tl.where(ordinary, exponent - 127 - (BITS - 2), 0))
-    # No encoder writes mantissas with the exponent 0; they decode to signed zeros.
+    # No encoder writes mantissas with the exponent 0; such mantissas decode to signed zeros.
     words = bits_of(mantissa.to(tl.float32) * tl.where(exponent == 0, 0.0, scale))
     words = tl.where(exponent == NAN_EXPONENT, QUIET_NAN, words).to(tl.uint32)
     put_words(out, places(0, BLOCK, ROWS, WIDTH), words, there, whole, ADD)

@@ -27,7 +27,7 @@ _SIZE = 2048
 _UNPACKED = 1024
 _WORDS = 512
 _WHOLE = {8: torch.uint8, 16: torch.uint16, 32: torch.uint32}
-_MARKED = 8  # up to this many bits, a non-finite value would decode to a finite one without the marker
+_MARKED = 8  # up to this number of bits, non-finite values would decode to finite values without the marker
 
 
 @triton.jit

@@ -131,7 +131,7 @@ def _is_gathered(state, k, capacity):
 def _narrow(state, k, DIGIT):
     """Return the digits up to DIGIT of the k-th largest magnitude.
 
-    Store them for the next kernels, with the numbers of kept and of all magnitudes with these digits.
+    Store the digits for the next kernels, with the numbers of kept and of all magnitudes with these digits.
     """
     digit = tl.arange(0, _BASE)
     count = tl.load(state + _STATE + DIGIT * _BASE + digit)

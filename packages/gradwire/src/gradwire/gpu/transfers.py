@@ -98,6 +98,6 @@ def _pinned(beside: torch.Tensor, nbytes: int) -> torch.Tensor:
 
 @cache
 def _queue_carry() -> Callable[[torch.Tensor, torch.Tensor, torch.Tensor], None]:
-    found: Any = import_module("gradwire.gpu.feedback")  # it imports Triton
+    found: Any = import_module("gradwire.gpu.feedback")  # a module that imports Triton
     queue: Callable[[torch.Tensor, torch.Tensor, torch.Tensor], None] = found.queue_carry
     return queue

@@ -39,7 +39,7 @@ def attach_prepared(
     accelerator
         The accelerator that prepared the model.
     model
-        A ``DistributedDataParallel``, or a compiled module with one inside.
+        A ``DistributedDataParallel``, or a compiled module that contains a ``DistributedDataParallel``.
     plan, timeout_s, ledger, strict
         As for ``gradwire.attach``; ``ledger`` may also be a function of the rank.
     resume_residuals

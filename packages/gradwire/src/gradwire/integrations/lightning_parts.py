@@ -109,7 +109,7 @@ class StrategyParts(Attaches, _Base):
         super().load_optimizer_state_dict(checkpoint)
         saved = checkpoint.get(_KEY)
         if saved is None or not self._gradwire.resume_residuals:
-            return  # residuals start at 0: there were none, or the user doesn't restore them
+            return  # residuals start at 0: none were saved, or the user doesn't restore them
         world = saved["world"]
 
         def read(rank: int) -> Mapping[str, Any]:

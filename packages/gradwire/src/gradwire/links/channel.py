@@ -44,7 +44,7 @@ class Mover(Protocol):
         """Send keepalives to all ranks."""
 
     def sleep(self, operation: Operation, began: float, timeout_s: float, keepalive: bool) -> None:
-        """Move frames on other connections, then sleep until one can move. Raises ``LinkTimeoutError``."""
+        """Move other connections' frames, then sleep until a frame can move. Raises ``LinkTimeoutError``."""
 
 
 @dataclass(slots=True, eq=False, kw_only=True)

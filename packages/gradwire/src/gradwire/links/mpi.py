@@ -270,7 +270,7 @@ class MpiLink(Link):
         self.mpi = load_mpi()
         parent = intracommunicator(self.mpi, comm)
         self.rank, self.world, self.timeout_s = parent.Get_rank(), parent.Get_size(), timeout_s
-        self._pending: set[_Message] = set()  # keeps their memory alive if the caller drops them
+        self._pending: set[_Message] = set()  # keeps messages' memory alive if the caller drops them
         self._sent, self._received = np.zeros((2, self.world), dtype=np.int64)
         what = f"rank {self.rank} joining the {self.world} ranks of its communicator"
         self._comm: MPI.Comm | None = self._duplicate(parent, what)

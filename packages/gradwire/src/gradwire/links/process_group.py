@@ -57,7 +57,7 @@ def store_of(group: dist.ProcessGroup) -> Store:
 
 
 def timeout_s_of(group: dist.ProcessGroup) -> float:
-    """Return the longest timeout of a group's backends in seconds; torch's default if they have none."""
+    """Return the longest timeout of a group's backends in seconds; torch's default if none is set."""
     found = [_NO_TIMEOUT]
     for device in group._device_types:
         backend: Any = group._get_backend(device)
@@ -197,7 +197,7 @@ def check_tos(tos: int) -> None:
 def _refuse_other_transports(rank: int, world: int) -> None:
     """Raise ``LinkError`` if the environment makes Gloo encrypt.
 
-    That would have no effect on gradwire's frames.
+    Gloo's encryption would have no effect on gradwire's frames.
     """
     chosen = os.environ.get(_TRANSPORT) or "TCP"
     if chosen != "TCP":

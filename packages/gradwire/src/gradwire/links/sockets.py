@@ -112,7 +112,7 @@ class SocketLink(Link):
                 channel.end()
 
     def leave(self, frame: torch.Tensor) -> None:
-        """Send every peer ``frame``, unless other frames to it are queued, and close."""
+        """Send every peer ``frame``, unless other frames to that peer are queued, and close."""
         for channel in list(self._channels.values()):
             with channel.turn:
                 channel.send_parting(self, frame)

@@ -65,7 +65,7 @@ class SquareSums(NamedTuple):
 class Carrier(ABC):
     """Message buffers for some layers: ``pack`` fills ``host``, and ``unpack`` reads a device's copy.
 
-    Parameters with one dimension, such as biases, are sent as float32; the others are *weights*.
+    Parameters with one dimension, such as biases, are sent as float32; all others are *weights*.
 
     Parameters
     ----------

@@ -262,7 +262,7 @@ class GradientReturn:
     def _left(self, backward: _BackwardPass) -> list[torch.Tensor]:
         """Return the parameters whose gradients have not been copied yet.
 
-        These are DDP's averages, and gradients that were held on the device.
+        The result contains DDP's averages, and gradients that were held on the device.
         """
         with self._lock:
             ends = {each for each in backward.ends if not self._is_held(each)}

@@ -1,7 +1,7 @@
 """``HostOffload``: keep the master weights and the optimizer on the host, and train replicas on devices.
 
 After each step of the optimizer, the weights are sent to the devices in the bits that a policy chooses for
-each layer. A thread packs a layer while the previous one is copied, and a forward pass waits for a layer's
+each layer. A thread packs a layer while the previous layer is copied, and a forward pass waits for a layer's
 weights when it reaches the layer. Gradients return while backward continues.
 """
 

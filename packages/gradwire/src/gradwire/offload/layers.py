@@ -214,8 +214,8 @@ class WriteDetector:
     """A detector of writes to host tensors since they were last sent.
 
     In-place operations increase a tensor's version, and assigning ``tensor.data`` changes its address. Writes
-    through ``tensor.data`` or a NumPy array do neither: they are detected if they change one of a few sampled
-    values of a float32 tensor. Any thread may use a detector.
+    through ``tensor.data`` or a NumPy array do neither, and are detected only if they change one of a few
+    sampled values of a float32 tensor. Any thread may use a detector.
     """
 
     def __init__(self, tensors: Sequence[torch.Tensor]) -> None:

@@ -160,7 +160,7 @@ class Sender:
         deliveries = [Delivery(carrier, number, end, self._ledger) for number, end in enumerate(ends)]
         return LayerGroup(parts, carrier, deliveries)
 
-    # These run on the packing thread.
+    # The following methods run on the packing thread.
 
     def _pack_all(self, messages: Sequence[Message], full: bool, observes: bool) -> None:
         """Pack and send messages. After an error, pass it to all remaining messages, and raise it."""

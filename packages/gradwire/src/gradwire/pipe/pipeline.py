@@ -161,7 +161,7 @@ class Pipeline:
     def in_flight(self) -> list[InFlight]:
         """Return copies of the averaged gradients that are still to be applied, oldest first.
 
-        This waits for their exchanges, like ``settle``.
+        The call waits for their exchanges, like ``settle``.
         """
         self.settle()
         own = self._correction.own()  # the local gradients of the newest steps
@@ -201,7 +201,7 @@ class Pipeline:
             )
 
     def resume(self, in_flight: Sequence[InFlight]) -> None:
-        """Continue with saved gradients in flight, and drop the current ones.
+        """Continue with saved gradients in flight, and drop the current gradients in flight.
 
         Call ``settle`` and ``check_fits`` first.
         """

@@ -63,7 +63,7 @@ class Endpoints:
         return [self._found[rank] for rank in ranks]
 
     def find(self, rank: int) -> Endpoint | None:
-        """Return the endpoint of ``rank``; None if it has not published one yet."""
+        """Return the endpoint of ``rank``; None if ``rank`` has not published its endpoint yet."""
         if rank not in self._found and (text := self._store.find(_key(rank), self._deadline)) is not None:
             self._found[rank] = _parsed(text, rank)
         return self._found.get(rank)

@@ -84,7 +84,7 @@ def _entry(text: str) -> tuple[int, float, str]:
     return int(low), int(high or low), name.lower()
 
 
-# A TLS socket with the interface of a plain, non-blocking one, for the calls that move frames.
+# A TLS socket with the interface of a plain, non-blocking socket, for the calls that move frames.
 
 _RECORD_NBYTES = 1 << 14
 """The largest size of a TLS record in bytes."""
