@@ -31,7 +31,7 @@ def test_rules_come_back_from_their_values_and_are_equal_and_hashable() -> None:
 @pytest.mark.parametrize(
     ("wrong", "reason"),
     [
-        ("bias$", r"codecs: expected a list of .*, got 'bias\$'; pass \[rule, ...]$"),
+        ("bias$", r"codecs: expected a list of .*, got 'bias\$'; put rules into a list$"),
         (BIASES, "codecs: expected a list"),
         (None, "codecs: expected a list .* got None"),
         (["bias"], "codecs: expected items such as .* got 'bias'; pass both keys"),

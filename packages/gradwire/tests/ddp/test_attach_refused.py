@@ -46,7 +46,7 @@ def test_a_pipeline_is_refused() -> None:
 
 def test_a_model_with_sparse_gradients_is_refused() -> None:
     embedding = nn.Sequential(nn.Embedding(5, 3, sparse=True))
-    with pytest.raises(AttachError, match=r"sparse ones from 0; create the embedding with sparse=False"):
+    with pytest.raises(AttachError, match=r"sparse gradients from 0; create the embedding with sparse=False"):
         _agreed("fp16", embedding)
 
 

@@ -168,7 +168,7 @@ def test_every_way_to_name_a_plan(tmp_path: Path, monkeypatch: pytest.MonkeyPatc
 
 def test_sparse_gradients_are_refused_before_training() -> None:
     model = DistributedDataParallel(nn.Sequential(nn.Embedding(5, 3, sparse=True), nn.Linear(3, 1)))
-    with pytest.raises(AttachError, match=r"sparse ones from 0; create the embedding with sparse=False"):
+    with pytest.raises(AttachError, match=r"sparse gradients from 0; create the embedding with sparse=False"):
         gradwire.attach(model)
 
 

@@ -163,7 +163,7 @@ def test_a_threshold_above_nearly_all_changes_is_warned_of_once() -> None:
     policy = AWP(threshold="auto", interval=3, watched=4)
     for norm in [*growing, 16.0, 16.0]:
         policy.observe([norm])
-    with pytest.warns(UserWarning, match=r"AWP: expected most changes of the norms above"):
+    with pytest.warns(UserWarning, match=r"AWP: expected most changes of the norms to be above"):
         policy.observe([16.0])
     policy.observe([16.0])  # which would be an error if it warned, as in all tests
     steady = AWP(threshold="auto", interval=3, watched=4)

@@ -219,6 +219,6 @@ def test_parameters_that_were_replaced_are_refused() -> None:
     offload = HostOffload(model, torch.optim.SGD(model.parameters(), lr=0.1), "delta", device="cpu")
     state = {name: each + 1 for name, each in model.state_dict().items()}
     model.load_state_dict(state)
-    with pytest.raises(SpecError, match="got 6 replaced ones; use load_state_dict without ass"):
+    with pytest.raises(SpecError, match="got 6 new parameters; use load_state_dict without ass"):
         model.load_state_dict(state, assign=True)
     offload.close()

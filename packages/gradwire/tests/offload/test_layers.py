@@ -54,5 +54,5 @@ def test_mistakes_are_one_sentence() -> None:
         TensorError, match=r"float32 master weights, got torch.bfloat16 for weight; pass model.float\(\)"
     ):
         check_masters(nn.Linear(2, 2, dtype=torch.bfloat16))
-    with pytest.raises(SpecError, match=r"got one with another parameter, of shape \(2, 2\)"):
+    with pytest.raises(SpecError, match=r"got one with a parameter of another model, of shape \(2, 2\)"):
         check_optimizer(torch.optim.SGD(nn.Linear(2, 2).parameters(), lr=0.1), model)

@@ -175,7 +175,7 @@ def a_frozen_base_in_uint8(job: Job) -> None:
     job.train(on_a_base(torch.eye(INPUTS, dtype=torch.uint8)), loss_of)
 
 
-@situation(refused={"attach": "attach: expected dense gradients, got sparse ones from 0"})
+@situation(refused={"attach": "attach: expected dense gradients, got sparse gradients from 0"})
 def a_sparse_embedding(job: Job) -> None:
     torch.manual_seed(7)
     module = nn.Sequential(nn.Embedding(20, INPUTS, sparse=True), nn.Linear(INPUTS, OUTPUTS))

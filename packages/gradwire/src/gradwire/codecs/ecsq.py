@@ -31,7 +31,7 @@ class Ecsq(NativeCodec):
     symbols. Each block of values has one scale of two bytes, the upper half of a float32. The first block of
     symbols has the high bytes of the scales; the second has q from -7 to 7 as two signed nibbles per byte,
     low nibble first, unused nibble 0, and -8 for an escape; the third and fourth have the low and high bytes
-    of the escapes, 2 (|q| - 8), plus 1 if q is negative. Each block of symbols is coded by ``gradwire.entropy``
+    of the escapes, 2 (|q| - 8), plus 1 if q is negative. ``gradwire.entropy`` codes each block of symbols
     with its own table; the second block's table may contain the frequencies of nibbles instead of bytes.
 
     With a foot, values whose q is 0 keep a sign, an exponent, and one mantissa bit, down to 2^-16 of the

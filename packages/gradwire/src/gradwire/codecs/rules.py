@@ -39,7 +39,8 @@ def read_rules(rules: object) -> tuple[Rule, ...]:
     """
     if isinstance(rules, str | Mapping) or not isinstance(rules, Sequence):
         raise SpecError(
-            f'codecs: expected a list of {{"match": ..., "codec": ...}}, got {shown(rules)}; pass [rule, ...]'
+            f'codecs: expected a list of {{"match": ..., "codec": ...}}, got {shown(rules)}; put rules '
+            "into a list"
         )
     return tuple(each if isinstance(each, Rule) else _read(each) for each in rules)
 
@@ -48,7 +49,7 @@ def _read(values: object) -> Rule:
     if not isinstance(values, Mapping) or set(values) != _KEYS:
         raise SpecError(
             f'codecs: expected items such as {{"match": "bias$", "codec": "bf16"}}, got {shown(values)}; '
-            "pass both keys"
+            "pass both keys and no other"
         )
     match, codec = values["match"], codec_of(values["codec"], "the codec of a rule")
     if not isinstance(match, str) or codec is None:

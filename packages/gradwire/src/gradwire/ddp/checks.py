@@ -77,8 +77,8 @@ def check_model(model: DistributedDataParallel) -> None:
     for name, module in model.module.named_modules():
         if isinstance(module, nn.Embedding | nn.EmbeddingBag) and module.sparse:
             raise AttachError(
-                f"attach: expected dense gradients, got sparse ones from {name or 'the model'}; create the "
-                "embedding with sparse=False"
+                f"attach: expected dense gradients, got sparse gradients from {name or 'the model'}; create "
+                "the embedding with sparse=False"
             )
 
 
@@ -252,7 +252,7 @@ class BackwardCheck:
                 raise self._sync.fail(
                     AttachError(
                         f"rank {self._sync.context.rank}: expected parameters to change only after their "
-                        f"gradients were averaged, got one of shape {tuple(each.shape)} that a hook "
+                        f"gradients were averaged, got a parameter of shape {tuple(each.shape)} that a hook "
                         "changed in backward; call optimizer.step() after backward, and restart from a "
                         "checkpoint"
                     )

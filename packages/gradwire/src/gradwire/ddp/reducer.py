@@ -166,7 +166,7 @@ class BucketReducer:
             raise self._sync.fail(
                 TensorError(
                     f"rank {self._rank}: expected dense gradients in bucket {bucket.index()}, got sparse "
-                    "ones; create the embedding with sparse=False"
+                    "gradients; create the embedding with sparse=False"
                 )
             )
         return buffer
@@ -175,8 +175,8 @@ class BucketReducer:
         """End the exchange because of an unexpected bucket, and return the error to raise."""
         return self._sync.fail(
             ExchangeError(
-                f"rank {self._rank}: expected bucket {self._next} from DDP, got bucket {index}; check "
-                "whether an earlier backward pass raised an error"
+                f"rank {self._rank}: expected bucket {self._next} from DDP, got bucket {index}; after an "
+                "error in backward, wrap the module in a new DistributedDataParallel, and attach that"
             )
         )
 

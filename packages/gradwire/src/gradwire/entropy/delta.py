@@ -307,7 +307,7 @@ class DeltaDecoder:
         if header.check is not None and header.check != hash64():
             self.version = None
             raise VersionError(
-                f"expected the weights of version {header.version}, got different ones; send a full copy"
+                f"expected the weights of version {header.version}, got other weights; send a full copy"
             )
 
     def check(self, header: DeltaHeader, nbytes: int, weights: torch.Tensor) -> None:

@@ -199,7 +199,7 @@ def _check(units: list[Unit], plan: Plan, weights: Codec | None, strict: bool) -
         )
     if strict and not all(unit.is_on_world for unit in units):
         raise AttachError(
-            "strict=True: expected every FSDP module on a mesh of all ranks, got one on a smaller mesh; "
+            "strict=True: expected every FSDP module on a mesh of all ranks, got a smaller mesh; "
             "omit strict, or shard all modules over all ranks"
         )
 

@@ -183,7 +183,7 @@ def units_of(module: nn.Module) -> list[Unit]:
     units = list(_units(module))
     if is_replicated(module):
         raise AttachError(
-            f"attach_fsdp: expected a module sharded by fully_shard, got one changed by {REPLICATE}; "
+            f"attach_fsdp: expected a module sharded by fully_shard, got a module of {REPLICATE}; "
             "replace replicate with fully_shard, or use DistributedDataParallel and gradwire.attach"
         )
     if not units:

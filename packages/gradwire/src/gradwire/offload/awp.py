@@ -165,9 +165,9 @@ class AWP(Policy):
         share = self._watch.total / self._watch.count
         if self._watch.batches == self.interval and share >= _NEARLY_ALL:
             warnings.warn(
-                f"AWP: expected most changes of the norms above the threshold {threshold:.3g} (the mean of "
-                f"the previous {self.watched} batches), got {share:.0%} below in {self.interval} batches, "
-                "so all layers gain bits regardless of their weights; pass a larger watched=, or a "
+                f"AWP: expected most changes of the norms to be above the threshold {threshold:.3g} (the "
+                f"mean of the previous {self.watched} batches), got {share:.0%} below it in {self.interval} "
+                "batches, so all layers gain bits regardless of their weights; pass a larger watched=, or a "
                 "threshold",
                 stacklevel=2,
             )
@@ -239,7 +239,7 @@ def calibrate_threshold(norms: Sequence[Sequence[float]], errors: Sequence[float
     """
     if errors is not None and len(errors) != len(norms):
         raise SpecError(
-            f"expected {len(norms)} validation errors, got {len(errors)}; pass one for each batch of norms"
+            f"expected {len(norms)} validation errors, got {len(errors)}; pass one error for each batch"
         )
     drops = [batch for batch, (old, new) in enumerate(pairwise(errors or ()), 1) if new < old]
     watched = norms[: drops[0] + 1] if drops else norms
@@ -262,10 +262,10 @@ def _check(threshold: object, interval: int, watched: int | None) -> None:
     if not is_whole(interval, 1, sys.maxsize):
         raise SpecError(
             f"expected a whole number of at least 1 batch for interval, got {shown(interval)}; pass, for "
-            "example, half an epoch"
+            "example, the number of batches in half an epoch"
         )
     if watched is not None and threshold != AUTO:
-        raise SpecError("expected threshold='auto' with watched, got a number; omit watched")
+        raise SpecError("expected threshold='auto' with watched, got a number; omit watched, or pass 'auto'")
     if watched is not None and not is_whole(watched, 1, sys.maxsize):
         raise SpecError(
             f"expected a whole number of at least 1 batch for watched, got {shown(watched)}; omit watched "

@@ -374,7 +374,7 @@ class HostOffload:
         lost = sum(each not in there for layer in self._all[0].layers for each in layer.masters)
         if lost:
             raise SpecError(
-                f"expected the optimizer's parameters in the model, got {lost} replaced ones; use "
+                f"expected the optimizer's parameters in the model, got {lost} new parameters; use "
                 "load_state_dict without assign=True, or create the optimizer and the HostOffload "
                 "afterwards"
             )

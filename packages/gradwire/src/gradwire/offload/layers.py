@@ -95,8 +95,8 @@ def check_optimizer(optimizer: torch.optim.Optimizer, model: nn.Module) -> None:
     foreign = next((each for each in updated if each not in masters), None)
     if foreign is not None:
         raise SpecError(
-            "expected an optimizer of this model's parameters, got one with another parameter, of shape "
-            f"{tuple(foreign.shape)}; create the optimizer from model.parameters()"
+            "expected an optimizer of this model's parameters, got one with a parameter of another model, of "
+            f"shape {tuple(foreign.shape)}; create the optimizer from model.parameters()"
         )
 
 

@@ -80,7 +80,7 @@ class Static(Policy):
     def __init__(self, bits: int) -> None:
         if isinstance(bits, bool) or bits not in FORMATS:
             raise SpecError(
-                f"expected a static format of 8, 16, 24 or 32 bits, got {shown(bits)}; choose one"
+                f"expected a static format of 8, 16, 24 or 32 bits, got {shown(bits)}; choose one of these"
             )
         self.bits = bits
 
