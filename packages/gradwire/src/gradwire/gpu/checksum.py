@@ -89,7 +89,7 @@ def divide_kernel(
 ):
     """Divide SIZE columns per program. With PEAK, store the bits of the program's largest magnitude.
 
-    MANY rows of each column are loaded at once.
+    MANY rows of each column are loaded together.
     """
     column = tl.program_id(0).to(tl.int64) * SIZE + tl.arange(0, SIZE)
     turns = tl.cdiv(tl.maximum(n - _LENGTH * COLUMNS, 0), MANY * COLUMNS)

@@ -48,7 +48,7 @@ def _encode_part(x, head, tags, data, n, wide, EXPONENT, BLOCK, SIZE, FULL):
     middle = start + half
     code, size = _encode_half(x, head, n, start, EXPONENT, BLOCK, half, FULL)
     code2, size2 = _encode_half(x, head, n, middle, EXPONENT, BLOCK, half, FULL)
-    ends = tl.cumsum(size | (size2 << 16), axis=0)  # the ends in both halves at once
+    ends = tl.cumsum(size | (size2 << 16), axis=0)  # the ends in both halves together
     _put_half(tags + start // 4, data + ((ends & 0xFFFF) - size), code, size, wide, n - start, half, FULL)
     data += tl.sum(size, axis=0)
     _put_half(tags + middle // 4, data + ((ends >> 16) - size2), code2, size2, wide, n - middle, half, FULL)

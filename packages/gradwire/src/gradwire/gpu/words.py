@@ -129,7 +129,7 @@ def signed(word: int) -> int:
 SMALLEST_EXPONENT = tl.constexpr(32)  # blocks of smaller exponents (below 2^-95) are flushed to zero
 NAN_EXPONENT = tl.constexpr(255)
 _WIDEST = 4096
-"""The largest number of a block's values in registers at once."""
+"""The largest number of a block's values that are in registers at the same time."""
 
 
 class Tiles:

@@ -1,4 +1,4 @@
-"""Connections between all ranks of a link: each rank listens, and connects to all lower ranks at once.
+"""Connections between all ranks of a link: each rank listens, and connects to all lower ranks in parallel.
 
 A rank that connects sends the peer's token, read from the store, and its own rank. A connection that starts
 with anything else, or sends nothing, is dropped, so that port scans do no harm. Ranks stop listening once all
