@@ -174,7 +174,7 @@ class HasEncodings(Protocol):
 
 
 def origins(plan: HasEncodings) -> dict[str, str]:
-    """Return the package of each third-party codec in ``plan``, which must be the same on all ranks."""
+    """Return the packages of third-party codecs in ``plan``. They must be the same on all ranks."""
     used = {codec.name for each in plan.encodings for codec in _unwrapped(each)}
     return plugins.origins(plugins.CODECS, "codec", sorted(used - {row.name for row in TABLE}))
 

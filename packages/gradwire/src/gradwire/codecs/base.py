@@ -65,7 +65,7 @@ class Codec(ABC):
 
     @property
     def of_sums(self) -> Codec:
-        """The codec that encodes finished sums. This codec decodes its payloads."""
+        """The codec that encodes finished sums. ``self`` can decode the payloads of that codec."""
         return self
 
     @property

@@ -136,7 +136,7 @@ class TopK(Codec):
 
 
 def _magnitudes(x: torch.Tensor) -> Words:
-    """Return bits without the sign, which sort like magnitudes. Those of non-finite values are all equal."""
+    """Return the bits of magnitudes, which sort like magnitudes. Non-finite values all have the same bits."""
     words: Words = x.numpy().view(np.uint32) & np.uint32(0x7FFF_FFFF)
     np.minimum(words, np.uint32(_INFINITY_BITS), out=words)
     return words

@@ -6,7 +6,7 @@ copied, ``Event.wait`` before the host reads the copy, ``Event.order`` before th
 ``complete`` for a caller that waits for a future instead. The CPU needs no waits.
 
 An exchange that encodes on the device operates on float32 in device memory (``ResidentStream``). Its kernels
-run while the owner's stream is the current one. Payloads are in pinned memory, and the host waits for events.
+run while the owner's stream is the current stream. Payloads are in pinned memory; the host waits for events.
 
 The *current stream* is the stream on which this thread's operations on the device run.
 """
@@ -42,7 +42,7 @@ class Stream(ABC):
     @property
     @abstractmethod
     def current(self) -> AbstractContextManager[object]:
-        """A context manager that makes this the thread's current stream."""
+        """A context manager that makes this stream the thread's current stream."""
 
     @abstractmethod
     def follow(self) -> None:

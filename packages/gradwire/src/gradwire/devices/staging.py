@@ -58,7 +58,7 @@ class CudaStream(Stream):
 
     @property
     def current(self) -> AbstractContextManager[object]:
-        """A context manager that makes this torch's current stream."""
+        """A context manager that makes this stream the current stream of torch."""
         block: AbstractContextManager[object] = self._module.stream(self._stream)
         return block
 
@@ -83,7 +83,7 @@ class CudaStream(Stream):
         return self._used(tensor)
 
     def complete(self, future: torch.futures.Future[Any], result: object) -> None:
-        """Complete the future with this as the current stream, on which torch records the future's event."""
+        """Complete the future while this stream is current, because torch records the event on it."""
         with self.current:
             future.set_result(result)
 
@@ -120,7 +120,7 @@ class Cuda(Device):
         reads: Sequence[torch.Tensor],  # noqa: ARG002
         writes: Sequence[torch.Tensor],  # noqa: ARG002
     ) -> T:
-        """Call ``kernels`` with this as the current device, and return its result."""
+        """Call ``kernels`` while this device is current, and return the result."""
         with torch.get_device_module(self._device).device(self._device):
             return kernels()
 

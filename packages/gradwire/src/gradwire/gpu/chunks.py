@@ -164,5 +164,5 @@ def _is_interpreted() -> bool:
 
 
 def _on(x: torch.Tensor) -> AbstractContextManager[object]:
-    """Return a context manager that makes the device of ``x`` the current one."""
+    """Return a context manager that makes the device of ``x`` the current device."""
     return torch.cuda.device(x.device) if x.is_cuda else nullcontext()

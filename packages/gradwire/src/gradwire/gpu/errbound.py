@@ -181,7 +181,8 @@ def decode_kernel(
 class ErrBoundKernels(Format):
     """The kernels of ``errbound``.
 
-    The parameters are the bound's exponent or 0, relative bound, block size.
+    The parameters are the exponent of an absolute bound or 0, the bits of a relative bound, and the block
+    size.
     """
 
     is_fixed = False

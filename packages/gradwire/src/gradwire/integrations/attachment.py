@@ -298,8 +298,8 @@ class Attachment:
         """Load the states that ``saved_world`` ranks saved. ``read`` returns the state of a rank.
 
         Each rank loads its own state. If the number of ranks has changed, the sum of the residuals is
-        redistributed. Raises ``StateError``, without any change, if a state is missing, damaged, or from a
-        different step.
+        redistributed. Raises ``StateError``, and then changes nothing, if a state is missing, damaged, or
+        from a different step.
         """
         with _advice():
             self.attached.load_state_dict(adopted(self.rank, self.world, saved_world, read, step))

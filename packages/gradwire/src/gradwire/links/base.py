@@ -74,7 +74,7 @@ class Reducing(Protocol):
 
 
 class Link(ABC):
-    """One rank's end of the connections to all others; the module's docstring states the contract."""
+    """One rank's end of the connections to all other ranks. The module's docstring states the contract."""
 
     rank: int
     world: int

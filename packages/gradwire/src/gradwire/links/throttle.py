@@ -100,7 +100,7 @@ class Port:
             return self._out.occupy(time.monotonic_ns(), round(nbytes * self._ns_per_byte))
 
     def arrive(self, left_ns: tuple[int, int], nbytes: int) -> int:
-        """Return the time in ns at which a frame arrives that departs between these times."""
+        """Return the arrival time, in ns, of a frame that departs between these times."""
         begin, end = left_ns
         with self._lock:
             _, taken = self._in.occupy(begin + self._latency_ns, round(nbytes * self._ns_per_byte))
@@ -116,7 +116,7 @@ class ThrottledLink(Wrapper):
         self._free: list[torch.Tensor] = []
 
     def isend(self, to: int, frame: torch.Tensor) -> Sending:
-        """Start to send ``frame``. Its wait lasts until the frame would have left the port."""
+        """Start to send ``frame``. A wait for the send lasts until the frame would have left the port."""
         left_ns = self._port.leave(frame.numel())
         label = bytearray(_LABEL.pack(*left_ns, frame.numel()))
         labelled = torch.cat((torch.frombuffer(label, dtype=torch.uint8), frame))
@@ -124,7 +124,7 @@ class ThrottledLink(Wrapper):
         return _PacedSend(self, self._inner.isend(to, labelled), left_ns[1], what)
 
     def irecv(self, source: int, buffer: torch.Tensor) -> Receiving:
-        """Start to receive a frame. Its wait lasts until the frame would have passed the port."""
+        """Start to receive a frame. A wait for it lasts until the frame would have passed the port."""
         labelled = self._take(_LABEL.size + buffer.numel())
         what = f"{self.name_of(self.rank)} receiving from {self.name_of(source)}"
         return _PacedReceive(self, self._inner.irecv(source, labelled), labelled, buffer, what)

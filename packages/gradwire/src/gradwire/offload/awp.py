@@ -185,7 +185,7 @@ class AWP(Policy):
         return {"version": _VERSION, **rows, **auto}
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
-        """Restore the state of a ``state_dict``. Raises ``StateError``, without any change."""
+        """Restore a ``state_dict``. Raises ``StateError``, and then changes nothing."""
         auto = ["auto"] if self._watch is not None else []
         given = _SOURCE.fields(state, "version", "bits", "counts", "norms", *auto)
         given.get("version", one_of(_VERSION))

@@ -113,7 +113,7 @@ class Carrier(ABC):
         return SquareSums({number: _squares(each) for number, each in weights.items()}, None)
 
     def receive(self, end: int) -> None:  # noqa: B027 - most carriers decode on the device only
-        """Do the host's part of decoding once an end has the bytes, on another thread than ``unpack``."""
+        """Do the host's part of decoding once the bytes have arrived. Another thread calls ``unpack``."""
 
     def unpack(self, end: int) -> None:
         """Write an end's replicas with operations on its device."""

@@ -168,7 +168,7 @@ class GradientReturn:
         return Counter(origin.layer for origin in self._origins.values() if origin.is_trained)
 
     def _take(self, replica: torch.Tensor) -> None:
-        """Copy a gradient that backward has accumulated to the host, unless it is held or averaged by DDP."""
+        """Copy an accumulated gradient to the host, unless it is held on the device or DDP averages it."""
         origin = self._origins[replica]
         # The inner pass of a reentrant checkpoint has its own id, and steps layers of the outer pass.
         task = torch._C._current_graph_task_id() if self._steps is None else 0

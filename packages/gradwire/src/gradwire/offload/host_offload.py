@@ -149,7 +149,7 @@ class HostOffload:
         self._hooks = [*self._register_hooks()]
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
-        """Return the first replica's output for these arguments, which must be on its device."""
+        """Return the first replica's output for these arguments, which must be on the replica's device."""
         return self.replica(*args, **kwargs)
 
     @property
@@ -217,7 +217,7 @@ class HostOffload:
 
     @outside_inference
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
-        """Restore the bits of a ``state_dict``. Raises ``StateError``, without any change."""
+        """Restore a ``state_dict``. Raises ``StateError``, and then changes nothing."""
         given = _SOURCE.fields(state, "version", "bits", "policy", SUM)
         given.get("version", one_of(_VERSION))
         bits = given.get("bits", optional(rows(one_of(*FORMATS), len(self.layer_names))))
@@ -231,7 +231,7 @@ class HostOffload:
 
     @outside_inference
     def close(self) -> None:
-        """Remove all hooks. The model keeps the masters and gets the first replica's buffers."""
+        """Remove all hooks. The model keeps the masters and receives the first replica's buffers."""
         for each in self._hooks:
             each.remove()
         self._gradients.close()

@@ -324,7 +324,7 @@ def _connect_all(
 def _described(endpoint: Endpoint, name: str, encryption: Encryption | None) -> Iterator[None]:
     """Convert errors of a connection to the rank ``name`` to ``LinkError``.
 
-    A different encryption is a better reason, also if the peer no longer listens.
+    If the ranks differ in encryption, the error states this reason, even if the peer no longer listens.
     """
     address, port = endpoint.address, endpoint.port
     try:
