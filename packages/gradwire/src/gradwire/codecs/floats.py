@@ -70,7 +70,7 @@ class Fp16(PlainCodec):
     _params: ClassVar[tuple[int, ...]] = ()
 
     def bound(self, x: torch.Tensor) -> float:
-        """Return half a unit in the last place of the largest element, or ``inf`` if it overflows."""
+        """Return half a unit in the last place of the largest element, or ``inf`` if that overflows."""
         largest = largest_finite(x)
         return math.inf if largest >= 65520.0 else half_ulp(largest, mantissa_bits=10, min_exponent=-14)
 
@@ -99,7 +99,7 @@ class Bf16(PlainCodec):
     _params: ClassVar[tuple[int, ...]] = ()
 
     def bound(self, x: torch.Tensor) -> float:
-        """Return half a unit in the last place of the largest element, or ``inf`` if it overflows."""
+        """Return half a unit in the last place of the largest element, or ``inf`` if that overflows."""
         largest = largest_finite(x)
         overflow = math.ldexp(2.0 - 2.0**-8, 127)
         return math.inf if largest >= overflow else half_ulp(largest, mantissa_bits=7, min_exponent=-126)

@@ -166,7 +166,7 @@ class ResidentStream(Stream):
         self._stream.follow()
 
     def load(self, host: torch.Tensor, tensor: torch.Tensor) -> Event:
-        """Queue the conversion of ``tensor`` to ``host``, on the device, unless they share memory."""
+        """Queue the conversion of ``tensor`` to ``host``, on the device, unless the two share memory."""
         if host.data_ptr() != tensor.data_ptr():
             with self.current:
                 self._device.launch(lambda: fetch(host, tensor), [host, tensor], [host])

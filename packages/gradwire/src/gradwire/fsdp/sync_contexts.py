@@ -31,7 +31,7 @@ _LATE_ADVICE = "call attach_fsdp with a longer timeout_s"
 
 
 class Purpose(Enum):
-    """The purpose of a link. Each purpose has its own link, so that messages of collectives don't mix."""
+    """The purpose of a link. Each purpose has its own link, so that collectives' messages don't mix."""
 
     GATHER = "all-gather of the weights"
     SCATTER = "reduce-scatter of the gradients"

@@ -124,7 +124,7 @@ def queue_decode(
 
 
 def _kernels(codec: Named) -> tuple[Format, str, Params]:
-    """Return a codec's kernels, format name, and parameters. Raises ``TensorError`` if it has no kernels."""
+    """Return a codec's kernels, format name, and parameters. Raises ``TensorError`` if the codec has none."""
     name, params = getattr(codec, "compiled", (codec.name, ()))
     if name not in PLACES:
         raise TensorError(

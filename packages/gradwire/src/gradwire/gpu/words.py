@@ -145,7 +145,7 @@ class Tiles:
 
 
 def split(payload: torch.Tensor, at: int) -> tuple[torch.Tensor, torch.Tensor]:
-    """Return the two parts of a payload, split at ``at``: the blocks' scales, and the codes."""
+    """Split a payload at ``at``, and return the blocks' scales and the codes."""
     return payload[:at], payload[at:]
 
 

@@ -97,7 +97,7 @@ class StrategyParts(Attaches, _Base):
     def load_checkpoint(
         self, checkpoint_path: str | os.PathLike[str], *args: Any, **kwargs: Any
     ) -> dict[str, Any]:
-        """Load a checkpoint; store the path of its residuals, which are next to the target of a symlink."""
+        """Load a checkpoint, and store its path, next to which the residuals are. A symlink is resolved."""
         self._gradwire.loads()
         linked = os.path.islink(checkpoint_path)
         self._restored_from = os.path.realpath(checkpoint_path) if linked else os.fspath(checkpoint_path)

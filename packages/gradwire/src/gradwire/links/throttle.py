@@ -130,7 +130,7 @@ class ThrottledLink(Wrapper):
         return _PacedReceive(self, self._inner.irecv(source, labelled), labelled, buffer, what)
 
     def leave(self, frame: torch.Tensor) -> None:
-        """Send a last frame over the wrapped link, which takes no simulated time, and close it."""
+        """Send a last frame without simulated delay, and close the wrapped link."""
         label = bytearray(_LABEL.pack(0, 0, frame.numel()))
         self._inner.leave(torch.cat((torch.frombuffer(label, dtype=torch.uint8), frame)))
 

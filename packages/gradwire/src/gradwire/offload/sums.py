@@ -164,7 +164,7 @@ class LayerSteps:
 
     @contextmanager
     def _restricted_to(self, parameters: Set[nn.Parameter]) -> Iterator[None]:
-        """Restrict the optimizer to these parameters within the block, in its own group objects."""
+        """Restrict the optimizer to these parameters within the block. Its group objects stay the same."""
         groups = self._optimizer.param_groups
         every = [group["params"] for group in groups]
         for group, own in zip(groups, every, strict=True):
