@@ -60,6 +60,11 @@ class LinkTimeoutError(LinkError, TimeoutError):
     """An error for a peer that didn't send or receive a frame within the link's timeout."""
 
 
+def no_progress(timeout_s: float) -> str:
+    """Return the reason of a ``LinkTimeoutError``, with its remedy."""
+    return f"no progress within {timeout_s:g} s; check that all ranks run, or use a longer timeout_s"
+
+
 class VersionError(GradwireError, ValueError):
     """An error for a weight delta from a version other than the receiver's; the remedy is a full copy."""
 

@@ -114,10 +114,14 @@ def test_a_peer_that_stands_still_is_a_timeout() -> None:
         (
             "[/gloo/pair.cc:144] Timed out waiting 200ms. More.",
             LinkTimeoutError,
-            "no progress within 2 s",
+            "no progress within 2 s; check that all ranks run, or use a longer timeout_s",
         ),
         ("[/gloo/pair.cc:9] Connection closed by peer. Hint", LinkError, "Connection closed by peer"),
-        ("Socket Timeout", LinkTimeoutError, "no progress within 2 s"),
+        (
+            "Socket Timeout",
+            LinkTimeoutError,
+            "no progress within 2 s; check that all ranks run, or use a longer timeout_s",
+        ),
         ("something else", LinkError, "something else"),
     ],
 )

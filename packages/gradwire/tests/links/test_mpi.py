@@ -61,8 +61,8 @@ class TestUnderMpiexec:
 
     def test_a_peer_that_does_nothing_is_a_timeout_that_names_both_ranks(self, results: Results) -> None:
         (receiving, for_s), _, (sending, and_for_s), _ = results("late")
-        assert receiving == "rank 0 receiving from rank 1: no progress within 0.5 s"
-        assert sending == "rank 2 sending to rank 3: no progress within 0.5 s"
+        assert receiving.startswith("rank 0 receiving from rank 1: no progress within 0.5 s; check")
+        assert sending.startswith("rank 2 sending to rank 3: no progress within 0.5 s; check")
         assert 0.5 <= for_s < 5.0
         assert 0.5 <= and_for_s < 5.0
 
@@ -71,7 +71,7 @@ class TestUnderMpiexec:
     ) -> None:
         for rank, said in enumerate(results("served_last")):
             peer = (rank + 1) % WORLD
-            assert said == f"rank {rank} receiving from rank {peer}: no progress within 0.8 s"
+            assert said.startswith(f"rank {rank} receiving from rank {peer}: no progress within 0.8 s; check")
 
     def test_a_closed_link_wakes_who_waits_for_it_and_is_of_no_more_use(self, results: Results) -> None:
         said = results("closed")
@@ -129,7 +129,7 @@ class TestUnderMpiexec:
             assert said["none"].startswith("MpiLink: expected an intracommunicator")
             if rank < 2:
                 what = "rank 0 joining the 2 ranks of its communicator"
-                assert said["alone"] == f"{what}: no progress within 0.3 s"
+                assert said["alone"].startswith(f"{what}: no progress within 0.3 s; check")
 
     def test_ranks_with_different_versions_are_told_so_and_may_try_again(self, results: Results) -> None:
         for rank, (said, total) in enumerate(results("another_version")):

@@ -28,7 +28,7 @@ from gradwire.codecs import Codec
 from gradwire.codecs.native import NativeCodec
 from gradwire.collectives.frame_order import Action, Do, Segment
 from gradwire.costs import ExchangeCost
-from gradwire.errors import ExchangeError, LinkError, LinkTimeoutError, SpecError
+from gradwire.errors import ExchangeError, LinkError, LinkTimeoutError, SpecError, no_progress
 from gradwire.exchange.device_payloads import DevicePayloads
 from gradwire.exchange.walk import RunPart, StreamResources, raw_nbytes
 from gradwire.links.base import Link, Receiving
@@ -256,7 +256,7 @@ class EngineRun:
         (channel,) = (channel for channel, _ in self._connections if channel.peer == action.peer)
         what = channel.receiving if action.receives else channel.sending
         if result.status == Status.TIMED_OUT:
-            raise LinkTimeoutError(f"{what}: no progress within {resources.timeout_s:g} s")
+            raise LinkTimeoutError(f"{what}: {no_progress(resources.timeout_s)}")
         if result.status == Status.LINK_FAILED:
             raise LinkError(f"{what}: {channel.reason_of(result.error, result.announced)}")
         frame, count = frame_of(result.refused), action.segment.stop - action.segment.start

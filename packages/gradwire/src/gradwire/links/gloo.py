@@ -20,7 +20,7 @@ import torch
 import torch.distributed as dist
 from torch.distributed.distributed_c10d import PrefixStore, Store
 
-from gradwire.errors import LinkError, LinkTimeoutError
+from gradwire.errors import LinkError, LinkTimeoutError, no_progress
 from gradwire.launch.addresses import gloo_interfaces
 from gradwire.launch.store import TimedStore
 from gradwire.links.base import OWN_END
@@ -193,7 +193,7 @@ def _translated(error: Exception, what: str, timeout_s: float) -> LinkError:
     """Return the ``LinkError`` that corresponds to the text of an error of Gloo."""
     text = str(error).partition("] ")[2] or str(error)  # the text after Gloo's source line
     if "timed out" in text.lower() or "timeout" in text.lower():
-        return LinkTimeoutError(f"{what}: no progress within {timeout_s:g} s")
+        return LinkTimeoutError(f"{what}: {no_progress(timeout_s)}")
     return LinkError(f"{what}: {text.partition('. ')[0]}")
 
 

@@ -15,7 +15,7 @@ from threading import TIMEOUT_MAX
 
 import torch
 
-from gradwire.errors import LinkError, LinkTimeoutError
+from gradwire.errors import LinkError, LinkTimeoutError, no_progress
 from gradwire.links.base import Activity, Link
 
 
@@ -54,7 +54,7 @@ class _Transfer:
                 return self.tensor
             if channel.closed_by is not None:
                 raise LinkError(f"{self.what}: rank {channel.closed_by} has closed its link")
-        raise LinkTimeoutError(f"{self.what}: no progress within {limit_s:g} s")
+        raise LinkTimeoutError(f"{self.what}: {no_progress(limit_s)}")
 
     def _settled(self) -> bool:
         return self.done or self.failure is not None or self.channel.closed_by is not None

@@ -18,7 +18,7 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
-from gradwire.errors import LinkError, LinkTimeoutError
+from gradwire.errors import LinkError, LinkTimeoutError, no_progress
 from gradwire.links.base import OWN_END, SIGNS, Activity, Link
 from gradwire.links.rendezvous.attempt import check_same_version, joined
 from gradwire.version import how_to_install, version
@@ -210,7 +210,7 @@ class _Message:
         except RuntimeError as error:  # mpi4py's exceptions are RuntimeErrors
             raise LinkError(f"{self.what}: {reason(error)}") from error
         if self.nbytes is None:
-            raise LinkTimeoutError(f"{self.what}: no progress within {limit_s:g} s")
+            raise LinkTimeoutError(f"{self.what}: {no_progress(limit_s)}")
         return self.memory[: self.nbytes]
 
     def give_up(self) -> tuple[MPI.Request, torch.Tensor]:
@@ -386,4 +386,4 @@ class MpiLink(Link):
 
         if not poll(is_done, self.timeout_s):
             _unfinished.append((comm, request))
-            raise LinkTimeoutError(f"{what}: no progress within {self.timeout_s:g} s")
+            raise LinkTimeoutError(f"{what}: {no_progress(self.timeout_s)}")

@@ -26,7 +26,7 @@ from contextlib import ExitStack, suppress
 import torch
 
 from gradwire._native.engine import NativeState
-from gradwire.errors import LinkError, LinkTimeoutError
+from gradwire.errors import LinkError, LinkTimeoutError, no_progress
 from gradwire.links.base import OWN_END, SIGNS, Activity, Link
 from gradwire.links.channel import Channel, Operation
 from gradwire.wire import HEADER_NBYTES, PARTING_NBYTES, check_not_before, frame_of, memory_of
@@ -180,7 +180,7 @@ class SocketLink(Link):
         last = max(began, self.activity.moved_at, self.activity.heard_at) if keepalive else began
         left_s = last + timeout_s - now
         if left_s <= 0:
-            raise LinkTimeoutError(f"{operation.what}: no progress within {timeout_s:g} s")
+            raise LinkTimeoutError(f"{operation.what}: {no_progress(timeout_s)}")
         if not operation.done:
             poll.poll(1e3 * min(left_s, timeout_s / SIGNS + _MOMENT_S, _LONGEST_SLEEP_S))
 

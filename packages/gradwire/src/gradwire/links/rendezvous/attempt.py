@@ -18,7 +18,7 @@ from dataclasses import dataclass, field
 import torch.distributed as dist
 from torch.distributed.distributed_c10d import PrefixStore, Store
 
-from gradwire.errors import LinkError, LinkTimeoutError, shown
+from gradwire.errors import LinkError, LinkTimeoutError, no_progress, shown
 from gradwire.launch.store import TimedStore, polls
 from gradwire.links.rendezvous.endpoints import Endpoint
 from gradwire.links.rendezvous.tls import Encryption
@@ -124,7 +124,7 @@ def shared_token(
         except TimeoutError as error:
             absent = found.absent()
             text = absent_text([names[each] for each in absent])
-            raise AbsentError(f"{doing}{text}: no progress within {timeout_s:g} s", absent) from error
+            raise AbsentError(f"{doing}{text}: {no_progress(timeout_s)}", absent) from error
         check_same_version(versions, names, attempt.version, doing)
         attempt.shared = found.shared
     attempt.shared = attempt.shared or attempt.own

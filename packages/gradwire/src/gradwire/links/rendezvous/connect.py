@@ -26,7 +26,7 @@ from dataclasses import replace
 
 from torch.distributed.distributed_c10d import Store
 
-from gradwire.errors import LinkError, LinkTimeoutError
+from gradwire.errors import LinkError, LinkTimeoutError, no_progress
 from gradwire.launch.addresses import remedy, with_port
 from gradwire.launch.store import StoreError
 from gradwire.links.rendezvous import endpoints as rendezvous_hello
@@ -357,5 +357,5 @@ def _explained(error: Exception, what: str, absent: str, timeout_s: float) -> Li
         advice = f"; {error.advice}" if isinstance(error, NotInTimeError) else ""
         return LinkTimeoutError(f"{what}: {error} within {timeout_s:g} s{advice}")
     if isinstance(error, TimeoutError):
-        return LinkTimeoutError(f"{what}{absent}: no progress within {timeout_s:g} s")
+        return LinkTimeoutError(f"{what}{absent}: {no_progress(timeout_s)}")
     return LinkError(f"{what}{absent}: {str(error).partition(chr(10))[0]}")
