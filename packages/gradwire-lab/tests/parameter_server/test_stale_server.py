@@ -339,8 +339,8 @@ def test_a_stopped_process_ends_the_others(run_processes: Callable[..., list[Any
     server, first, second, _ = run_processes(4, _train_over_gloo, 2, True, absent=[3])
     assert time.monotonic() - started < 30
     assert server == (
-        "serving rank 3 after step 5: rank 0 receiving from rank 3: no progress within 3 s; check that all ranks "
-        "run, or use a longer timeout_s"
+        "serving rank 3 after step 5: rank 0 receiving from rank 3: no progress within 3 s; check that all "
+        "ranks run, or use a longer timeout_s"
     )
     assert "rank 1, step 8: the server stopped because rank 3 failed" in first
     assert "rank 2, step 8: the server stopped because rank 3 failed" in second
