@@ -256,3 +256,12 @@ def test_a_request_without_views_is_the_call_of_its_half(half: Half, run_ranks: 
 
     for first, second in run_ranks(3, run):
         assert torch.equal(bits(first), bits(second))
+
+
+def test_views_without_parameters_exchange_nothing(run_ranks: RunRanks) -> None:
+    def run(link: Link) -> tuple[float, int]:
+        exchange = Exchange(link, Plan(parse("fp8"), "ring"))
+        cost = exchange.run(torch.empty(0), BucketRequest(views=ParameterViews((), ())))
+        return cost.wire_nbytes, cost.frames
+
+    assert run_ranks(2, run) == [(0, 0)] * 2

@@ -158,12 +158,10 @@ class Exchange:
             return self._run([CodecValues(codec, tensor, request.residual, request.norms)], request)
         if isinstance(request.residual, Residual):
             request.residual.replaced = request.residual.finite = True
-        parts = request.views.parts
-        if self._reducer is None:
-            return self._run_parts(tensor, request, parts)
-        total = ExchangeCost()
-        for part in parts:  # the transport sums one tensor at a time
-            total += self._run_parts(tensor, request, [part])
+        parts, total = request.views.parts, ExchangeCost()
+        is_together = parts and self._reducer is None  # the transport sums one tensor at a time
+        for group in [parts] if is_together else [[part] for part in parts]:
+            total += self._run_parts(tensor, request, group)
         total.nonfinite = min(total.nonfinite, 1)
         return total
 
