@@ -46,8 +46,8 @@ def test_an_unfinished_record_is_not_judged(tmp_path: Path) -> None:
 def test_folders_without_records_are_refused(tmp_path: Path) -> None:
     (tmp_path / "file").touch()
     for name, reason in {
-        "none": "none, which doesn't exist; pass one",
-        "file": "file, which isn't a folder; pass one",
+        "none": "none, which doesn't exist; pass an existing folder",
+        "file": "file, which isn't a folder; pass an existing folder",
         "": "expected records of gradwire reproduce in .* such as study-table-i, got none; pass",
     }.items():
         with pytest.raises(JobError, match=reason):

@@ -78,7 +78,7 @@ class ExchangeError(GradwireError):
 
 
 class LossyError(GradwireError):
-    """An error for a repeatedly large encoding error of one parameter, with the rank in the message."""
+    """An error for a parameter whose encoding error was repeatedly too large; the message names the rank."""
 
 
 class LossyWarning(UserWarning):

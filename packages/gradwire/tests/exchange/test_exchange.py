@@ -255,7 +255,7 @@ def test_ranks_that_disagree_on_the_average_all_learn_it(run_ranks: RunRanks, al
 
     errors = run_ranks(3, rank, timeout_s=2.0, errors="return")
     assert all(isinstance(error, ExchangeError) for error in errors)
-    assert any("with the same average=" in str(error) for error in errors)
+    assert any("pass the same average" in str(error) for error in errors)
 
 
 def test_after_a_failure_an_exchange_says_so() -> None:

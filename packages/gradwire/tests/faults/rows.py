@@ -85,7 +85,7 @@ ROWS = [
     ),
     Row("slow, within the timeout", Moment.FRAME, "delay", end=End.RIGHT),
     Row("payload altered", Moment.FRAME, "corrupt payload", "the payload's checksum is wrong"),
-    Row("header altered", Moment.FRAME, "corrupt header", "header's checksum|not a gradwire|has version"),
+    Row("header altered", Moment.FRAME, "corrupt header", "header's checksum|not a gradwire|one of version"),
     Row("frame truncated", Moment.FRAME, "truncate", "checksum is wrong|truncated"),
     Row("frame lost", Moment.FRAME, "drop", f"out of order|{_LOST}"),
     Row("frame repeated", Moment.FRAME, "duplicate", f"out of order|{_LOST}"),  # nobody waits for a last one

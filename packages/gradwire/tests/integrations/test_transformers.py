@@ -24,10 +24,10 @@ def test_a_resumed_trainer_goes_on_bit_for_bit(run_processes: RunProcesses, tmp_
         assert rank["named"] == rank["whole"]
         assert rank["without"] != rank["whole"], "residuals matter here, or the test shows nothing"
         assert (
-            "elsewhere/checkpoint-4 (a folder below output_dir) with the residuals does not exist"
+            "elsewhere/checkpoint-4 (a folder below output_dir), but this folder does not exist"
             in rank["lost"]
         )
-        assert "pass GradwireCallback the same resume_from as train's resume_from_checkpoint" in rank["lost"]
+        assert "pass train's resume_from_checkpoint to GradwireCallback(resume_from=)" in rank["lost"]
 
 
 def test_residuals_follow_the_scale_of_the_loss(run_processes: RunProcesses, tmp_path: Path) -> None:

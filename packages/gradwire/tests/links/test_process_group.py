@@ -124,7 +124,7 @@ def late_frame() -> str:
 
 def test_a_late_frame_is_a_timeout_that_names_both_ranks(run_processes: RunProcesses) -> None:
     message = run_processes(2, late_frame)[0]
-    assert message == "rank 0 receiving from rank 1: no progress within 0.5 s"
+    assert message.startswith("rank 0 receiving from rank 1: no progress within 0.5 s; check")
 
 
 def closed_while_others_wait() -> str:
@@ -182,7 +182,7 @@ def absent_rank() -> str:
 def test_ranks_that_do_not_all_come_are_a_timeout(run_processes: RunProcesses) -> None:
     message = run_processes(2, absent_rank)[0]
     assert message.startswith("rank 0 connecting with the 2 ranks of its group (rank 1 did not join): ")
-    assert message.endswith("no progress within 0.5 s")
+    assert "no progress within 0.5 s; check that all ranks run" in message
 
 
 def two_links_and_the_group_itself() -> tuple[float, float, float]:

@@ -24,7 +24,8 @@ def test_what_is_asked_for_is_offered() -> None:
 
 def test_what_cannot_be_is_refused() -> None:
     with pytest.raises(
-        SpecError, match=r"scale: expected a codec with an absolute bound, got bf16, quantize:8; add one"
+        SpecError,
+        match=r"scale: expected a codec with an absolute bound, got bf16, quantize:8; add such a codec",
     ):
         offered(["bf16", "quantize:8"], "auto")
     with pytest.raises(SpecError, match="expected None or 'auto' for scale, got 2"):

@@ -110,7 +110,7 @@ def test_groups_are_of_neighbours_and_the_last_may_be_smaller() -> None:
 
 
 def test_gradients_are_read_before_anything_is_measured() -> None:
-    with pytest.raises(SpecError, match=r"got the file g\.pt; call resolve first"):
+    with pytest.raises(SpecError, match=r"got the file g\.pt; pass the request to"):
         measure(ask(rate="1gbit", gradients=Path("g.pt")))
 
 

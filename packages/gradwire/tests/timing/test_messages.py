@@ -29,8 +29,11 @@ def test_a_message_is_that_of_the_peer(run_ranks: RunRanks, message: bytes) -> N
 @pytest.mark.parametrize(
     ("places", "reason"),
     [
-        ([(0, 5)], "rank 1 receiving from rank 0: rank 0 has closed its link$"),
-        ([(0, 5), (2, 4)], r"rank 0 has closed its link \(ranks are at steps 5 and 4\)$"),
+        ([(0, 5)], "rank 1 receiving from rank 0: rank 0 has closed its link; see that rank's error$"),
+        (
+            [(0, 5), (2, 4)],
+            r"rank 0 has closed its link \(ranks are at steps 5 and 4\); see that rank's error$",
+        ),
         (None, "rank 1 receiving from rank 0: expected a message of 8 bytes, got one of 5; use the same"),
     ],
 )

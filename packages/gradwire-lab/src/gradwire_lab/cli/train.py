@@ -103,7 +103,7 @@ def _add_runs(group: argparse._ArgumentGroup) -> None:
         const=COMPARISONS[0],
         choices=COMPARISONS,
         metavar="WHAT",
-        help="compare with others: PS-Sync and D-Sync (paper), or DDP (ddp)",
+        help="compare with other methods: PS-Sync and D-Sync (paper), or DDP (ddp)",
     )
     group.add_argument("--runs", metavar="LIST", help="compare any METHOD:CODEC, e.g. sync,pipe:quantize:8")
     group.add_argument(

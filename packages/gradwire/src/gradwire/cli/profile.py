@@ -99,7 +99,7 @@ def _parser() -> Parser:
     group.add_argument("--rates", metavar="LIST", help="link rates to compare: 100mbit,1gbit,10gbit")
     group.add_argument("--latency", metavar="TIME", help="latency of each link (default: 50us)")
     group.add_argument(
-        "--hosts", metavar="N", help="numbers of hosts, such as 2,4,8 (default: number of ranks)"
+        "--hosts", metavar="N", help="number of hosts, or several numbers: 2,4,8 (default: the ranks)"
     )
     group.add_argument("--shared-machine", action="store_true", help="all hosts share this machine (testbed)")
     group = parser.add_argument_group("results")

@@ -71,7 +71,7 @@ def _parser() -> Parser:
         const=WHAT,
         choices=[WHAT],
         metavar="WHAT",
-        help=f"compare with plain DDP or FSDP2, and with the bf16 hook (default: {WHAT})",
+        help=f"compare with other methods: plain DDP or FSDP2, and the bf16 hook (default: {WHAT})",
     )
     group.add_argument("--steps", type=int, metavar="N", help="measured steps, of each method (default: 20)")
     group = parser.add_argument_group("results")

@@ -207,7 +207,7 @@ def scalable(codec: Codec) -> Codec:
     """Return the codec if a scale can be used with its absolute bound. Raises ``SpecError`` otherwise."""
     if not codec.is_scalable:
         raise SpecError(
-            "scale: expected a codec with an absolute bound (inceptionn, or errbound with 2^-24 to 2^-1), "
+            "scale: expected a codec with an absolute bound (inceptionn, or errbound:2^-24 to 2^-1), "
             f"got {codec}; omit scale, or choose such a codec"
         )
     return codec

@@ -38,7 +38,7 @@ class Hierarchical:
     - steps: the sum of the levels' steps; for rings ``2 (g - 1) + 2 (p / g - 1)`` in groups of ``g``
     - bytes sent by the busiest rank: the sum over the levels; if a level cuts its part into ``c`` chunks, the
       level above exchanges ``1 / c`` of it; for rings ``2 (p - 1) / p n`` on any number of levels. A smaller
-      last group increases steps and bytes, and ``steps`` and ``nbytes`` include that
+      last group increases both, which the methods ``steps`` and ``nbytes`` include
     - extra memory: a rank keeps the encoded sums from the level above until its group has them; for rings
       below rings, ``n / g`` encoded bytes
     - exactness: a group's sums are added in the order of its algorithm, and the groups' sums in the order of

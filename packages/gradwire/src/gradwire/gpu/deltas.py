@@ -214,7 +214,7 @@ def move_kernel(
 def queue_delta(body: torch.Tensor, words: torch.Tensor, *, full: bool) -> torch.Tensor:
     """Queue the update of bfloat16 or float32 ``words`` with a delta's body, and return the status.
 
-    The status is an int32: 0, or the number of one of ``FAULTS``, with which the words are unchanged.
+    The status is an int32: 0, or the number of a fault in ``FAULTS``. After a fault, the words are unchanged.
     """
     n, word_nbytes, device = words.numel(), words.element_size(), words.device
     sections = ceil_div(n, _SECTION)

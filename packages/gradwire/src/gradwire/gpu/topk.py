@@ -310,7 +310,7 @@ class TopKKernels(Format):
 
     faults = (
         "a chunk marked as NaN must contain only quiet NaNs",
-        "its indices must ascend strictly and be less than the count",
+        "its indices must increase strictly, up to the last element",
     )
 
     def max_nbytes(self, name: str, n: int, params: Params) -> int:

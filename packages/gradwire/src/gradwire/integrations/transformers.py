@@ -93,8 +93,8 @@ class GradwireCallback(Attaches, TrainerCallback):
         if not folder.is_dir() and self._gradwire.plan.keeps_residual:
             given = "resume_from" if self._resume_from else "a folder below output_dir"
             raise StateError(
-                f"the checkpoint {folder} ({given}) with the residuals does not exist; pass "
-                "GradwireCallback the same resume_from as train's resume_from_checkpoint, or "
+                f"expected residuals in the checkpoint {folder} ({given}), but this folder does not exist; "
+                "pass train's resume_from_checkpoint to GradwireCallback(resume_from=), or pass "
                 "resume_residuals=False"
             )
         return ResidualFolder(folder)

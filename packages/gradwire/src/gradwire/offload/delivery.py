@@ -17,9 +17,9 @@ from gradwire.offload.replicas import DeviceEnd
 
 
 class Delivery:
-    """The last message of a group at one end. A lock protects its unpacking.
+    """The last message of a group of layers to one device, with a lock for its unpacking.
 
-    A thread that needs the weights while another thread unpacks them waits. If unpacking fails, each thread
+    While one thread unpacks the weights, other threads that need them wait. If unpacking fails, each thread
     gets the error, until ``expect`` replaces the message.
     """
 

@@ -196,8 +196,8 @@ class Pipeline:
         if len(counts) > self._size or {*counts, *own} - {self.count}:
             raise StateError(
                 f"a pipeline of {self._size}: expected at most {self._size} gradients in flight with "
-                f"{self.count} floats each, got {counts}; resume with the same model and plan, or drain "
-                "before saving"
+                f"{self.count} floats each, got {counts}, and {own} floats in local gradients; resume with "
+                "the same model and plan, or drain before saving"
             )
 
     def resume(self, in_flight: Sequence[InFlight]) -> None:

@@ -126,7 +126,10 @@ def _noise(request: PlanRequest) -> float | None:
 def _tensors(request: PlanRequest) -> Gradients | None:
     """Return the gradients of a resolved request. Raises ``SpecError`` if they aren't loaded yet."""
     if isinstance(request.gradients, Path):
-        raise SpecError(f"expected gradients, got the file {request.gradients}; call resolve first")
+        raise SpecError(
+            f"expected gradients, got the file {request.gradients}; pass the request to "
+            "gradwire.planner.environment.resolve first"
+        )
     return request.gradients
 
 

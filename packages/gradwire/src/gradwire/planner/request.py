@@ -143,7 +143,7 @@ class PlanRequest:
         "minimize the time of a 'step', or to a 'loss' (default with --gradients)",
         choices=tuple(each.value for each in Objective),
     )
-    scale: Literal["auto"] | None = _option("--scale auto", "also scale gradients to absolute bounds")
+    scale: Literal["auto"] | None = _option("--scale auto", "scale gradients to absolute bounds, too")
     nic: Codec | None = _option("--nic SPEC", "NICs with this codec, as further candidates")
     sharded_lr: float | None = _option(
         "--sharded LR", "also consider Sharded, at this learning rate", type=float
@@ -255,7 +255,8 @@ class PlanRequest:
         """The training step of one host. Raises ``SpecError`` if the model is still a factory."""
         if isinstance(self.model, str):
             raise SpecError(
-                f"expected the sizes of a model, got the factory {self.model}; call resolve first"
+                f"expected the sizes of a model, got the factory {self.model}; pass the request to "
+                "gradwire.planner.environment.resolve first"
             )
         if isinstance(self.model, int):
             return Workload.of_count(self.model, *self._seconds)

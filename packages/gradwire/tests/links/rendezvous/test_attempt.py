@@ -74,7 +74,10 @@ def test_who_does_not_come_is_named(present: tuple[int, ...], absent: list[int])
         tokens_of(HashStore(), fresh(*present), 3, timeout_s=0.3)
     assert caught.value.ranks == absent
     names = " and ".join(f"rank {rank}" for rank in absent)
-    assert str(caught.value) == (f"rank {present[0]} trying ({names} did not join): no progress within 0.3 s")
+    assert str(caught.value) == (
+        f"rank {present[0]} trying ({names} did not join): no progress within 0.3 s; check that all ranks "
+        "run, or use a longer timeout_s"
+    )
 
 
 def failures_of(attempts: dict[int, GroupAttempt], store: HashStore | None = None) -> list[str]:

@@ -142,7 +142,7 @@ def test_who_does_not_come_is_named(rank: int) -> None:
         connect_ranks(HashStore(), rank, names(2), 0.3)
     assert str(caught.value) == (
         f"rank {rank} connecting with the 2 ranks of its group (rank {1 - rank} did not join): "
-        "no progress within 0.3 s"
+        "no progress within 0.3 s; check that all ranks run, or use a longer timeout_s"
     )
     assert time.monotonic() - started < 5
 

@@ -143,9 +143,10 @@ class Trainee:
 def train_side_by_side(
     trainees: Sequence[Trainee], batches: Iterable[Batch], compute_s: float, every: int
 ) -> Iterator[int]:
-    """Compute gradients on the first batch, and train on the other batches, over the links in turn.
+    """Train all trainees on the same batches, over the simulated links in turn.
 
-    Yields the number of batches at each evaluation: every ``every`` batches, and at the end.
+    On the first batch, trainees only compute gradients. Yields the number of batches at each evaluation:
+    every ``every`` batches, and at the end.
     """
     last = 0
     for number, batch in enumerate(batches):

@@ -31,7 +31,7 @@ if TYPE_CHECKING:
 
 PLACE = "section 3.3"
 SLOPE = -0.5
-"""The slope of the logarithm of the mean excess loss over log T.
+"""The slope of the logarithm of the mean excess loss as a function of log T.
 
 The bound falls as sqrt(1 / T).
 """

@@ -24,7 +24,7 @@ BEYOND = 0.1
 The published ends of the range have two and three digits.
 """
 BUDGET_S = 10.0
-"""The time in seconds for all exchanges of a cell; at least one runs."""
+"""The time budget of a cell's exchanges in seconds; at least one exchange runs."""
 
 
 @dataclass(frozen=True)
@@ -47,7 +47,10 @@ def cells(options: TerngradOptions) -> list[Cell]:
 
 
 def claims(rows: Sequence[Row]) -> list[Claim]:
-    """Compare a codec's overhead with uncompressed exchanges of the codec's bytes, and of all bytes."""
+    """Compare a codec's overhead with the time of uncompressed exchanges.
+
+    They have as many bytes as the codec sends, and for TernGrad also as many as without a codec.
+    """
     nbytes = row_of(rows, codec=TERNARY)["nbytes"]
 
     def exchange_s(codec: str, smaller: int = 1) -> float:
