@@ -378,8 +378,7 @@ def test_mistakes_are_one_sentence_and_leave_the_model_alone() -> None:
     with pytest.raises(SpecError, match="expected a policy such as 'static:8'"):
         HostOffload(model, sgd(model), "static:9")
     with pytest.raises(
-        SpecError,
-        match=r"a parameter of another model, of shape \(3, 2\); create the optimizer from model\.parameters",
+        SpecError, match=r"of another model, of shape \(3, 2\); create the optimizer from model"
     ):
         HostOffload(model, sgd(other), "delta")
     with pytest.raises(TensorError, match="expected master weights on the host, got weight on meta"):

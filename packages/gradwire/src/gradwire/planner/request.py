@@ -254,10 +254,8 @@ class PlanRequest:
     def workload(self) -> Workload:
         """The training step of one host. Raises ``SpecError`` if the model is still a factory."""
         if isinstance(self.model, str):
-            raise SpecError(
-                f"expected the sizes of a model, got the factory {self.model}; pass the request to "
-                "gradwire.planner.environment.resolve first"
-            )
+            expected = f"expected the sizes of a model, got the factory {self.model}"
+            raise SpecError(f"{expected}; pass the request to planner.environment.resolve first")
         if isinstance(self.model, int):
             return Workload.of_count(self.model, *self._seconds)
         return Workload(self.model, *self._seconds)
