@@ -39,5 +39,5 @@ def test_batches_are_timed_on_both_links_at_the_rate_of_the_paced_network(policy
     found = timing.time_batches(OPTIONS, "vgg", policy, compute_s=0.004, nbytes=2 * 39200)
     assert {name: len(each["batch_s"]) for name, each in found["cycles"].items()} == {"x86": 3, "power": 3}
     if policy == "fp32":  # half the bytes of the paced network take half of the published share
-        transfer_s = max(found["cycles"]["x86"]["transfer_s"])  # a late sender's time counts for the next batch
+        transfer_s = max(found["cycles"]["x86"]["transfer_s"])  # a late sender's time is the next batch's
         assert transfer_s >= 0.95 * 0.5 * 0.004 * 153.93 / 162.23
