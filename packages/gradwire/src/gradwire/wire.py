@@ -307,8 +307,8 @@ def open_frame(
     if (header.flags ^ expected.flags) & AVERAGE:
         got, due = ("an average" if it.flags & AVERAGE else "a sum" for it in (header, expected))
         raise FrameError(
-            f"expected a frame with {due}, got a frame with {got}; make the same calls in the same order on "
-            "all ranks, and pass the same average"
+            f"expected a frame of {due}, got one of {got}; make the same calls in the same order on all "
+            "ranks, and pass the same average"
         )
     if header.sequence != expected.sequence:
         _refuse_order(header, expected)

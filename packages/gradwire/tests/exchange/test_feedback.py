@@ -15,7 +15,7 @@ from gradwire.codecs import Identity, parse
 from gradwire.collectives.frame_order import AHEAD, Do, frame_order
 from gradwire.errors import ExchangeError, TensorError
 from gradwire.exchange import Exchange
-from gradwire.exchange.feedback import HostFeedback, Residual
+from gradwire.exchange.feedback import HostFeedback, Residual, commit_all
 from gradwire.links import Link, loopback
 from gradwire.plan import SEGMENT_UNIT_NBYTES, Plan
 from support.cases import for_each
@@ -352,5 +352,5 @@ def test_feedback_that_is_used_again_begins_anew() -> None:
         tensor = torch.tensor(values)
         feedback.begin(tensor)
         feedback.sent(codec.encode(tensor), tensor, 0)
-        feedback.commit()
+        commit_all([feedback])
         assert residual.tolist() == kept

@@ -12,7 +12,9 @@ import torch
 from gradwire import Exchange, Plan
 from gradwire.codecs import parse
 from gradwire.costs import ExchangeCost
+from gradwire.errors import ExchangeError, TensorError
 from gradwire.exchange import Norms
+from gradwire.exchange.feedback import Residual
 from gradwire.exchange.request import BucketRequest, Half
 from gradwire.exchange.views import ParameterViews
 from gradwire.links import Link
@@ -265,3 +267,47 @@ def test_views_without_parameters_exchange_nothing(run_ranks: RunRanks) -> None:
         return cost.wire_nbytes, cost.frames
 
     assert run_ranks(2, run) == [(0, 0)] * 2
+
+
+@pytest.mark.parametrize("waits", [False, True])
+def test_nan_with_one_codec_keeps_the_residuals_of_all(waits: bool, run_ranks: RunRanks) -> None:
+    views = ParameterViews((8, 8, 8), (parse("quantize:8"), parse("bf16"), parse("quantize:8")))
+
+    def run(link: Link) -> tuple[list[float], bool]:
+        bucket = torch.linspace(-1.0, 1.0, 24)
+        bucket[10] = float("nan")
+        values = [torch.full((8,), 0.25) for _ in range(3)]
+        residual = Residual(values, torch.empty(24), waits)
+        exchange = Exchange(link, Plan(parse("fp8"), "ring", residual=True))
+        cost = exchange.run(bucket, BucketRequest(views=views, residual=residual))
+        assert cost.nonfinite == 1
+        return torch.cat(values).tolist(), residual.replaced
+
+    assert run_ranks(2, run) == [([0.25] * 24, False)] * 2
+
+
+def test_what_does_not_match_the_views_is_refused_before_anything_is_sent(run_ranks: RunRanks) -> None:
+    views = ParameterViews((8, 8), (parse("fp8"), parse("bf16")))
+
+    def run(link: Link) -> int:
+        exchange = Exchange(link, Plan(parse("fp8"), "ring"))
+        with pytest.raises(TensorError, match=r"expected views of 15 elements, .* got views of 16"):
+            exchange.run(torch.zeros(15), BucketRequest(views=views))
+        with pytest.raises(TensorError, match="expected a residual of 16 elements"):
+            exchange.run(torch.zeros(16), BucketRequest(views=views, residual=torch.zeros(20)))
+        for borders in ([0, 16], [0, 5, 16]):
+            with pytest.raises(TensorError, match="expected norms for 2 parameters, got norms for other"):
+                exchange.run(torch.zeros(16), BucketRequest(views=views, norms=Norms(borders)))
+        return exchange.run(torch.zeros(16), BucketRequest(views=views)).frames
+
+    assert min(run_ranks(2, run)) > 0
+
+
+def test_a_closed_exchange_refuses_views_without_parameters(run_ranks: RunRanks) -> None:
+    def run(link: Link) -> None:
+        exchange = Exchange(link, Plan(parse("fp8"), "ring"))
+        exchange.close()
+        with pytest.raises(ExchangeError, match="can no longer be used"):
+            exchange.run(torch.empty(0), BucketRequest(views=ParameterViews((), ())))
+
+    run_ranks(2, run)

@@ -65,7 +65,8 @@ class Told(ErrorFeedback):
         assert ranks == 1
         self.told.append(("finished", start, elements.tolist()))
 
-    def commit(self) -> None:
+    def commit(self, *, keeps: bool = False) -> None:
+        assert not keeps
         self.told.append(("commit",))
 
 

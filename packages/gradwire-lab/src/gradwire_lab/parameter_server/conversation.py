@@ -36,7 +36,7 @@ import torch
 from gradwire.codecs import Codec, Identity
 from gradwire.costs import ExchangeCost
 from gradwire.errors import FrameError
-from gradwire.exchange.feedback import ErrorFeedback
+from gradwire.exchange.feedback import ErrorFeedback, commit_all
 from gradwire.exchange.frames import Framer, incoming_buffers
 from gradwire.exchange.walk import FrameStream, StreamResources
 from gradwire.links.base import Link, Receiving, Sending, Wrapper
@@ -175,7 +175,7 @@ class Conversation:
                 feedback.sent(payload, segment, start)
         self._stream.flush()
         with self._clock("decode_s"):
-            feedback.commit()
+            commit_all([feedback])
 
     def hear(self) -> Message:
         """Wait for the next message and return it. Raises ``FrameError`` and ``LinkError``."""

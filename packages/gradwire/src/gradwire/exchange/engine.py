@@ -30,6 +30,7 @@ from gradwire.collectives.frame_order import Action, Do, Segment
 from gradwire.costs import ExchangeCost
 from gradwire.errors import ExchangeError, LinkError, LinkTimeoutError, SpecError, no_progress
 from gradwire.exchange.device_payloads import DevicePayloads
+from gradwire.exchange.feedback import commit_all
 from gradwire.exchange.walk import RunPart, StreamResources, raw_nbytes
 from gradwire.links.base import Link, Receiving
 from gradwire.links.channel import Channel, Operation
@@ -173,17 +174,16 @@ class EngineRun:
     def _commit(self, cost: ExchangeCost) -> None:
         """Finish the bucket, and store the encoding error."""
         payloads = self._payloads
+        every = [part.feedback for part in self._parts]
         if payloads is None:
-            for part in self._parts:
-                part.feedback.commit()
+            commit_all(every)
             return
         start = perf_counter()
         self._finish_on_device(payloads)
         self.action = self._order.actions[-1]
-        for part in self._parts:
-            part.feedback.commit()
+        commit_all(every)
         cost.decode_s += perf_counter() - start
-        crossed_nbytes = sum(part.feedback.crossed_nbytes for part in self._parts)
+        crossed_nbytes = sum(each.crossed_nbytes for each in every)
         cost.device_nbytes = payloads.crossed_nbytes + crossed_nbytes
 
     def _finish_on_device(self, payloads: DevicePayloads) -> None:

@@ -19,12 +19,12 @@ from gradwire.devices import CPU, Staged, device_of
 from gradwire.errors import ExchangeError, FrameError, LinkError, PayloadError, SpecError
 from gradwire.exchange.backend import NativeAllReduce, NativeReducer, in_words
 from gradwire.exchange.engine import EngineRun, NativeOrder, forget_engine, lend, native_order, reclaim
-from gradwire.exchange.feedback import ErrorFeedback, FeedbackFactory, Residual
+from gradwire.exchange.feedback import ErrorFeedback, FeedbackFactory, Residual, commit_all
 from gradwire.exchange.frames import Buffers, Framer, Transport, incoming_buffers
 from gradwire.exchange.norms import Norms
 from gradwire.exchange.on_device import DeviceFeedback
 from gradwire.exchange.request import BucketRequest, Half
-from gradwire.exchange.values import CodecValues, copied, joined
+from gradwire.exchange.values import CodecValues, check_views, copied, joined
 from gradwire.exchange.views import CodecPart
 from gradwire.exchange.walk import RunPart, ScheduleRun, StreamResources
 from gradwire.links.base import Link
@@ -156,12 +156,19 @@ class Exchange:
         if request.views is None:
             codec = self.plan.encoding if request.codec is None else request.codec
             return self._run([CodecValues(codec, tensor, request.residual, request.norms)], request)
-        if isinstance(request.residual, Residual):
-            request.residual.replaced = request.residual.finite = True
-        parts, total = request.views.parts, ExchangeCost()
+        self.transport.check()
+        check_views(tensor, request, request.views)
+        parts, total, residual = request.views.parts, ExchangeCost(), request.residual
         is_together = parts and self._reducer is None  # the transport sums one tensor at a time
-        for group in [parts] if is_together else [[part] for part in parts]:
-            total += self._run_parts(tensor, request, group)
+        if isinstance(residual, Residual):
+            residual.replaced = residual.finite = True
+        try:
+            for group in [parts] if is_together else [[part] for part in parts]:
+                total += self._run_parts(tensor, request, group)
+        except BaseException:
+            if isinstance(residual, Residual):
+                residual.replaced = False
+            raise
         total.nonfinite = min(total.nonfinite, 1)
         return total
 
@@ -273,6 +280,9 @@ class Exchange:
                 self._framers[each.codec] = Framer(each.codec, self._segment_count, self._outgoing)
             tensor = each.tensor.detach()
             feedback = self._feedback_of(each, tensor, start)
+            first = parts[0].feedback if parts else None
+            if isinstance(feedback, DeviceFeedback) and isinstance(first, DeviceFeedback):
+                feedback.share_status(first)
             parts.append(RunPart(tensor, self._framers[each.codec], feedback, each.copies, each.filled))
             start += tensor.numel()
         return parts
@@ -323,7 +333,7 @@ class Exchange:
         ranks = self.link.world if resources.flags & AVERAGE else 1
         for start in range(0, tensor.numel(), self._segment_count):
             feedback.finished(tensor[start : start + self._segment_count], start, ranks)
-        feedback.commit()
+        commit_all([feedback])
         if copies is not None:
             copies.store(0, tensor.numel())
         accounting.nonfinite = int(not feedback.finite)

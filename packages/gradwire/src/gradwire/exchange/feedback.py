@@ -146,8 +146,16 @@ class ErrorFeedback:
         """
         self.finite &= finite
 
-    def commit(self) -> None:
-        """Store the encoding error after a successful run."""
+    @property
+    def is_usable(self) -> bool:
+        """Whether the encoding error can become the residual, as far as this feedback knows."""
+        return True
+
+    def finish_rest(self) -> None:
+        """Finish the values that no action of the run has finished, before ``commit``."""
+
+    def commit(self, *, keeps: bool = False) -> None:
+        """Store the encoding error after a successful run, or with ``keeps``, keep the old residual."""
 
 
 class MeasuredFeedback(ErrorFeedback):
@@ -251,12 +259,20 @@ class HostFeedback(MeasuredFeedback):
             self._noted += encoded
         self._lost_finite &= lost_finite
 
-    def commit(self) -> None:
-        """Store the encoding error as the residual, or keep the old one with non-finite values set to 0."""
+    @property
+    def is_usable(self) -> bool:
+        """Whether all sums and encoding errors are finite."""
+        return self.finite and self._lost_finite
+
+    def finish_rest(self) -> None:
+        """Finish the partial sums of a reduce half."""
         for start, stop in gaps(self._finished, self._tensor.numel()):
             self.finished(self._tensor[start:stop], start)
+
+    def commit(self, *, keeps: bool = False) -> None:
+        """Store the encoding error as the residual, or keep the old one with non-finite values set to 0."""
         self._residual.finite = self.finite
-        if self.finite and self._lost_finite:
+        if self.is_usable and not keeps:
             for start, stop in gaps(self._noted, self._lost.numel()):
                 self._lost[start:stop].zero_()
             self._residual.replace()
@@ -299,8 +315,18 @@ class FeedbackFactory:
             return residual
         stop = start + residual.numel()
         if self._memory.numel() < stop:
-            self._memory = torch.empty(stop, dtype=torch.float32, device="cpu")
+            with torch.inference_mode(mode=False):  # reused outside of inference mode
+                self._memory = torch.empty(stop, dtype=torch.float32, device="cpu")
         return Residual([residual.detach()], self._memory[start:stop])
+
+
+def commit_all(every: Sequence[ErrorFeedback]) -> None:
+    """Commit the feedback of all parts of a bucket: if one part is unusable, all keep their residuals."""
+    for each in every:
+        each.finish_rest()
+    keeps = not all(each.is_usable for each in every)
+    for each in every:
+        each.commit(keeps=keeps)
 
 
 def gaps(noted: list[tuple[int, int]], count: int) -> Iterator[tuple[int, int]]:

@@ -123,12 +123,20 @@ class DeviceFeedback(ErrorFeedback):
         self._finished.append((start, start + elements.numel()))
         self._launch(lambda: _queue_finish()(elements, ranks, self._nonfinite), [elements])
 
-    def commit(self) -> None:
-        """Store the encoding error as the residual, and wait until the whole bucket is complete."""
-        residual, lost = self._residual, self._lost
-        if residual is not None and lost is not None:
+    def share_status(self, other: DeviceFeedback) -> None:
+        """Use the status word of another part of the same bucket, so that both keep or replace residuals."""
+        self._words = other._words
+
+    def finish_rest(self) -> None:
+        """Queue the checks of the partial sums of a reduce half."""
+        if self._residual is not None:
             for start, stop in gaps(self._finished, self._tensor.numel()):
                 self.finished(self._tensor[start:stop], start)
+
+    def commit(self, *, keeps: bool = False) -> None:
+        """Store the encoding error as the residual, and wait until the whole bucket is complete."""
+        residual, lost = self._residual, self._lost
+        if residual is not None and lost is not None and not keeps:
             self._launch(lambda: _kernels().queue_keep(residual, lost, self._nonfinite), [residual])
         with torch.inference_mode(mode=False):
             word = self._device.pinned(1).view(torch.int32)

@@ -3,15 +3,17 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from itertools import accumulate
 
 import torch
 
-from gradwire.codecs import Codec
+from gradwire.codecs import Codec, Identity
 from gradwire.devices import CPU, device_of, on_host
+from gradwire.errors import TensorError
 from gradwire.exchange.feedback import Residual, check_residual
 from gradwire.exchange.norms import Norms, check_norms
 from gradwire.exchange.request import BucketRequest
-from gradwire.exchange.views import CodecPart, SegmentCopies
+from gradwire.exchange.views import CodecPart, ParameterViews, SegmentCopies
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -62,6 +64,22 @@ class CodecValues:
     @property
     def _lost(self) -> torch.Tensor | None:
         return self.residual.lost if isinstance(self.residual, Residual) else self.residual
+
+
+def check_views(tensor: torch.Tensor, request: BucketRequest, views: ParameterViews) -> None:
+    """Raise ``TensorError`` unless views, residual, and norms match the bucket."""
+    if sum(views.counts) != tensor.numel():
+        raise TensorError(
+            f"expected views of {tensor.numel()} elements, the tensor's length, got views of "
+            f"{sum(views.counts)}; make the views from this bucket's parameters"
+        )
+    CodecValues(Identity(), tensor, request.residual, request.norms).check()
+    borders = [0, *accumulate(views.counts)]
+    if request.norms is not None and request.norms.borders.tolist() != borders:
+        raise TensorError(
+            f"expected norms for {len(views.counts)} parameters, got norms for other ranges; make Norms from "
+            "the borders of the views' parameters"
+        )
 
 
 def copied(tensor: torch.Tensor, part: CodecPart, memory: torch.Tensor) -> CodecValues:

@@ -14,7 +14,7 @@ import torch
 from gradwire.codecs.wrappers import Scaled
 from gradwire.collectives.frame_order import AHEAD, Action, Do, Segment
 from gradwire.costs import ExchangeCost, Scales
-from gradwire.exchange.feedback import ErrorFeedback
+from gradwire.exchange.feedback import ErrorFeedback, commit_all
 from gradwire.exchange.frames import Buffers, Framer, Outgoing, renumber
 from gradwire.exchange.views import SegmentCopies
 from gradwire.gpu.table import STATUS_NBYTES
@@ -261,8 +261,8 @@ class ScheduleRun:
         start = perf_counter()
         if self._resources.link.world == 1:
             self._finish_alone()
+        commit_all([part.feedback for part in self._parts])
         for part in self._parts:
-            part.feedback.commit()
             self._accounting.device_nbytes += part.feedback.crossed_nbytes
         self._accounting.raw_nbytes = raw_nbytes(self._parts, self._sent_nbytes)
         self._accounting.decode_s += perf_counter() - start
