@@ -14,6 +14,7 @@ from gradwire.errors import ExchangeError
 from gradwire.exchange import Exchange, Norms
 from gradwire.exchange.engine import EngineRun
 from gradwire.exchange.request import BucketRequest, Half
+from gradwire.exchange.views import ParameterViews
 from gradwire.links import Link
 from gradwire.plan import SEGMENT_UNIT_NBYTES, Plan
 from gradwire.wire import HEADER_NBYTES, frame_memory, seal_frame
@@ -131,6 +132,55 @@ def test_so_are_those_of_one_half(interpreted: Callable[..., Any], half: Half) -
 
 def test_so_are_measured_errors(interpreted: Callable[..., Any]) -> None:
     interpreted(check_same, 2, "ring", "quantize:8", 150, Half.ALL_REDUCE, True)
+
+
+VIEWS = ParameterViews((100, 1, 70, 29), tuple(map(parse, ("fp8", "bf16", "fp8", "identity"))))
+
+
+def with_views(link: Link, devices: Sequence[Simulated] | None, plan: Plan, poisons: bool) -> Found:
+    """Exchange two buckets with three codecs, on this rank's device or on the host."""
+
+    def own(values: torch.Tensor) -> torch.Tensor:
+        return values if devices is None else devices[link.rank].own(values)
+
+    exchange, n = Exchange(link, plan), sum(VIEWS.counts)
+    residual = own(gpu_cases.gradient(n, 7 + link.rank).clamp(-1, 1)) if plan.keeps_residual else None
+    buckets, sizes = [], []
+    for step in range(2):
+        values = gpu_cases.gradient(n, link.rank + step).clamp(-1, 1)
+        if poisons:
+            values[100] = float("nan")  # of bf16
+        bucket = own(values)
+        cost = exchange.run(bucket, BucketRequest(views=VIEWS, residual=residual))
+        buckets.append(on_host(bucket).numpy().tobytes())
+        sizes.append((cost.raw_nbytes, cost.wire_nbytes, cost.frames, cost.nonfinite, 0.0))
+    return Found(buckets, b"" if residual is None else on_host(residual).numpy().tobytes(), b"", sizes)
+
+
+def check_several_codecs(keeps: bool, poisons: bool) -> None:
+    """Compare walk and engine with devices, and the host."""
+    world, plan = 3, Plan(parse("fp8"), "ring", SEGMENT_UNIT_NBYTES, residual=keeps)
+
+    def found(links: Sequence[Link], devices: Sequence[Simulated] | None) -> list[Found]:
+        return run_ranks(world, with_views, devices, plan, poisons, links=links)
+
+    on_the_host = found(sockets(world, TIMEOUT_S), None)
+    walked = [InPython(each) for each in sockets(world, TIMEOUT_S)]
+    assert found(walked, [Simulated() for _ in range(world)]) == on_the_host
+    with Engines() as engines:
+        assert found(sockets(world, TIMEOUT_S), [Simulated() for _ in range(world)]) == on_the_host
+        assert sorted(engines.ranks) == sorted(2 * [*range(world)])
+    if keeps and poisons:
+        old = [gpu_cases.gradient(sum(VIEWS.counts), 7 + rank).clamp(-1, 1) for rank in range(world)]
+        assert [each.residual for each in on_the_host] == [each.numpy().tobytes() for each in old]
+
+
+@pytest.mark.parametrize("keeps", [False, True])
+@pytest.mark.parametrize("poisons", [False, True])
+def test_several_codecs_give_the_bits_of_the_host(
+    interpreted: Callable[..., Any], keeps: bool, poisons: bool
+) -> None:
+    interpreted(check_several_codecs, keeps, poisons)
 
 
 def check_few_waits() -> None:

@@ -232,7 +232,8 @@ class Exchange:
         """Exchange the values of each codec, together."""
         for each in parts:
             each.check()
-        if any(each.needs_host or (not each.is_here and self._reducer is not None) for each in parts):
+        away = [each for each in parts if not each.is_here]
+        if away and (self._reducer or len(away) < len(parts) or any(each.needs_host for each in away)):
             return self._run_on_host(parts, request)
         if not self._at_work.acquire(blocking=False):
             own = self.link.name_of(self.link.rank)
@@ -304,7 +305,8 @@ class Exchange:
         for copy in staged:
             copy.store().order()
             accounting.device_nbytes += copy.crossing_nbytes
-        device_of(parts[0].tensor).event().wait()
+        for device in {device_of(each.tensor) for each in parts}:
+            device.event().wait()
         accounting.took(time.perf_counter() - start)
         return accounting
 

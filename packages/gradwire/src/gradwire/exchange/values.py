@@ -49,10 +49,10 @@ class CodecValues:
 
     @property
     def needs_host(self) -> bool:
-        """Whether the values are on a device that can't encode them, or without their residual."""
+        """Whether values on a device can't be encoded there, or their residual is elsewhere."""
         lost = self._lost
         is_beside = lost is None or device_of(lost) is device_of(self.tensor)
-        return not (self.is_here or (self.codec.ON_CUDA and is_beside))
+        return not (self.codec.ON_CUDA and is_beside)
 
     def check(self) -> None:
         """Raise ``TensorError`` if residual or norms don't match the values."""

@@ -20,6 +20,7 @@ import torch
 
 from gradwire import collectives
 from gradwire.codecs import Codec
+from gradwire.devices import CPU, device_of
 from gradwire.exchange.feedback import Residual
 from gradwire.plan import Plan
 
@@ -93,7 +94,8 @@ class CodecPart:
         """Return the values to exchange, as a view of the bucket if possible, else as a copy."""
         if self.is_in_place:
             return bucket[self.ranges[0][0] : self.ranges[-1][1]]
-        values = bucket.new_empty(self.borders[-1])
+        device = device_of(bucket)
+        values = bucket.new_empty(self.borders[-1]) if device is CPU else device.zeros(self.borders[-1])
         SegmentCopies(bucket, values, self).load(0, values.numel())
         return values
 
