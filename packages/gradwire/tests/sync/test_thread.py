@@ -269,3 +269,22 @@ def test_a_switch_interval_that_someone_sets_meanwhile_stays() -> None:
         assert sys.getswitchinterval() == pytest.approx(0.02)
     finally:
         sys.setswitchinterval(before)
+
+
+def test_a_lane_may_fail_while_another_lane_starts_its_thread(monkeypatch: pytest.MonkeyPatch) -> None:
+    contexts = [SyncContext(Exchange(loopback(1)[0], Plan())) for _ in range(2)]
+    for each in contexts:
+        each.siblings = contexts
+
+    def start_late(*args: Any) -> threading.Thread:
+        thread = start(*args)
+        contexts[0].fail(ExchangeError("the other lane has failed"))
+        return thread
+
+    monkeypatch.setattr("gradwire.sync.thread.start", start_late)
+    communication = CommunicationThread(contexts[1])
+    work = CallWork(contexts[1], "it", lambda exchange: exchange.all_reduce(torch.zeros(3)), None)
+    communication.put(work)
+    with pytest.raises(ExchangeError, match="the other lane has failed"):
+        work.wait()
+    communication.close()

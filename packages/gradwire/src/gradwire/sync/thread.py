@@ -182,10 +182,11 @@ class CommunicationThread:
     """
 
     def __init__(self, context: SyncContext, lane: int = 0) -> None:
-        self._context, context.thread = context, self
+        self._context = context
         self._inbox: SimpleQueue[Work | None] = SimpleQueue()
         name = f"gradwire communication, rank {context.rank}" + (f", lane {lane}" if lane else "")
         self._thread = start(self._run, name, self.end, context.exchange.close)
+        context.thread = self  # last, because another lane's thread may fail meanwhile and look at this one
 
     @property
     def is_current(self) -> bool:
