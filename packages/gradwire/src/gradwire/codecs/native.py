@@ -94,6 +94,14 @@ class PlainCodec(NativeCodec):
         return self.name
 
 
+def is_compiled(codec: Codec) -> bool:
+    """Return whether gradwire's compiled kernels do all of a codec's work.
+
+    A subclass of ``NativeCodec`` in another package may encode in Python.
+    """
+    return isinstance(codec, NativeCodec) and type(codec).__module__.startswith("gradwire.codecs.")
+
+
 def as_int32(bits: int) -> int:
     """Return the low 32 bits of ``bits`` as a signed number, the type of kernel parameters."""
     low = bits & 0xFFFF_FFFF

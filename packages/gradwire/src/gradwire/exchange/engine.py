@@ -25,7 +25,7 @@ from gradwire._native.engine import (
     run,
 )
 from gradwire.codecs import Codec
-from gradwire.codecs.native import NativeCodec
+from gradwire.codecs.native import NativeCodec, is_compiled
 from gradwire.collectives.frame_order import Action, Do, Segment
 from gradwire.costs import ExchangeCost
 from gradwire.errors import ExchangeError, LinkError, LinkTimeoutError, SpecError, no_progress
@@ -42,8 +42,6 @@ VARIABLE = "GRADWIRE_ENGINE"
 
 _engines = weakref.WeakKeyDictionary["Link", Engine]()
 _CODES = {do: code for code, do in enumerate(Do)}
-_CODECS = "gradwire.codecs."
-"""The module prefix of gradwire's own codecs. A subclass in another package may encode in Python."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -104,10 +102,11 @@ def lend(link: Link, codecs: Iterable[Codec]) -> list[tuple[Channel, NativeState
     It needs plain TCP connections and compiled codecs. Raises ``SpecError`` for an invalid
     ``GRADWIRE_ENGINE``.
     """
-    is_served = all(
-        isinstance(each, NativeCodec) and type(each).__module__.startswith(_CODECS) for each in codecs
-    )
-    if not (isinstance(link, SocketLink) and is_served and _is_native(os.environ.get(VARIABLE, "native"))):
+    if not (
+        isinstance(link, SocketLink)
+        and all(map(is_compiled, codecs))
+        and _is_native(os.environ.get(VARIABLE, "native"))
+    ):
         return None
     return link.lend()
 

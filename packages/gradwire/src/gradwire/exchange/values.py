@@ -3,11 +3,10 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from itertools import accumulate
 
 import torch
 
-from gradwire.codecs import Codec, Identity
+from gradwire.codecs import Codec
 from gradwire.devices import CPU, device_of, on_host
 from gradwire.errors import TensorError
 from gradwire.exchange.feedback import Residual, check_residual
@@ -50,32 +49,24 @@ class CodecValues:
     @property
     def needs_host(self) -> bool:
         """Whether values on a device can't be encoded there, or their residual is elsewhere."""
-        lost = self._lost
+        lost = _lost_of(self.residual)
         is_beside = lost is None or device_of(lost) is device_of(self.tensor)
         return not (self.codec.ON_CUDA and is_beside)
 
     def check(self) -> None:
         """Raise ``TensorError`` if residual or norms don't match the values."""
-        if self._lost is not None:
-            check_residual(self._lost, self.tensor)
-        if self.norms is not None:
-            check_norms(self.norms, self.tensor)
-
-    @property
-    def _lost(self) -> torch.Tensor | None:
-        return self.residual.lost if isinstance(self.residual, Residual) else self.residual
+        _check(self.tensor, self.residual, self.norms)
 
 
 def check_views(tensor: torch.Tensor, request: BucketRequest, views: ParameterViews) -> None:
     """Raise ``TensorError`` unless views, residual, and norms match the bucket."""
-    if sum(views.counts) != tensor.numel():
+    if views.borders[-1] != tensor.numel():
         raise TensorError(
             f"expected views of {tensor.numel()} elements, the tensor's length, got views of "
-            f"{sum(views.counts)}; make the views from this bucket's parameters"
+            f"{views.borders[-1]}; make the views from this bucket's parameters"
         )
-    CodecValues(Identity(), tensor, request.residual, request.norms).check()
-    borders = [0, *accumulate(views.counts)]
-    if request.norms is not None and request.norms.borders.tolist() != borders:
+    _check(tensor, request.residual, request.norms)
+    if request.norms is not None and request.norms.borders.tolist() != [*views.borders]:
         raise TensorError(
             f"expected norms for {len(views.counts)} parameters, got norms for other ranges; make Norms from "
             "the borders of the views' parameters"
@@ -97,3 +88,15 @@ def joined(tensor: torch.Tensor, request: BucketRequest, part: CodecPart) -> Cod
         ranges.add_own(on_host(values))
     norms = None if part.codec.EXACT else ranges
     return CodecValues(part.codec, values, residual, norms, ranges=ranges, filled=part.filled)
+
+
+def _lost_of(residual: torch.Tensor | Residual | None) -> torch.Tensor | None:
+    return residual.lost if isinstance(residual, Residual) else residual
+
+
+def _check(tensor: torch.Tensor, residual: torch.Tensor | Residual | None, norms: Norms | None) -> None:
+    lost = _lost_of(residual)
+    if lost is not None:
+        check_residual(lost, tensor)
+    if norms is not None:
+        check_norms(norms, tensor)

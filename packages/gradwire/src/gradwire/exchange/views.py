@@ -221,9 +221,14 @@ class ParameterViews:
         return cls(tuple(counts), tuple(codecs), tuple(bucket), ranks, chunks)
 
     @cached_property
+    def borders(self) -> tuple[int, ...]:
+        """The start of each parameter in the bucket, and the end of the last one."""
+        return (*accumulate(self.counts, initial=0),)
+
+    @cached_property
     def parts(self) -> tuple[CodecPart, ...]:
         """The parameters, grouped by codec, in the order of the codecs' first parameters."""
-        ranges, numbers = [*pairwise(accumulate(self.counts, initial=0))], dict[Codec, list[int]]()
+        ranges, numbers = [*pairwise(self.borders)], dict[Codec, list[int]]()
         for number, codec in enumerate(self.codecs):
             numbers.setdefault(codec, []).append(number)
         return tuple(

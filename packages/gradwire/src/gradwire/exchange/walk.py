@@ -158,7 +158,7 @@ class FrameStream(Generic[P]):
             self.accounting.scales += Scales.of(exponent)
         return outgoing
 
-    def send(self, place: P, outgoing: Outgoing, raw_nbytes: float = 0) -> None:
+    def send(self, place: P, outgoing: Outgoing, raw_nbytes: int = 0) -> None:
         """Start to send a frame, which encodes ``raw_nbytes`` of floats."""
         while len(self._in_flight) >= AHEAD and self._in_flight[0][0].order <= self._posted_up_to:
             self._retire()

@@ -19,7 +19,7 @@ import torch
 
 from gradwire import _native
 from gradwire.codecs import Codec, Identity
-from gradwire.codecs.native import NativeCodec
+from gradwire.codecs.native import is_compiled
 from gradwire.errors import TensorError
 from gradwire.exchange import Exchange
 from gradwire.links.base import Link, Receiving, Sending, Wrapper
@@ -280,7 +280,7 @@ def _clock_of(codec: Codec) -> Callable[[], float]:
     CPU time excludes the time in which other ranks and programs use the core. A prediction adds the ranks
     that share the cores by itself (``HostCost``).
     """
-    is_alone = isinstance(codec, NativeCodec) and _native.threads() == 1
+    is_alone = is_compiled(codec) and _native.threads() == 1
     return time.thread_time if is_alone else time.perf_counter
 
 
