@@ -7,13 +7,23 @@
 
 namespace gradwire::engine {
 
-// The copies between a bucket and the exchanged values, in which each parameter is padded with zeros.
+// The copies between a bucket and the exchanged values, in which each parameter is padded with zeros. A range within one
+// parameter isn't copied.
 struct Copies {
   float* bucket = nullptr;  // null without copies
   const std::int64_t* starts = nullptr;   // positions in the bucket
   const std::int64_t* counts = nullptr;   // numbers of values
   const std::int64_t* borders = nullptr;  // positions in the exchanged values, and their end
   std::size_t parameters = 0;
+
+  // Returns the place of the exchanged values [start, stop) in the bucket, or null if they need a copy.
+  float* place_of(std::int64_t start, std::int64_t stop) const {
+    if (bucket == nullptr) return nullptr;
+    const std::ptrdiff_t number = parameter_of(start);
+    const auto all = static_cast<std::ptrdiff_t>(parameters);
+    if (number < 0 || number >= all || stop > borders[number] + counts[number]) return nullptr;
+    return bucket + starts[number] + (start - borders[number]);
+  }
 
   // Copies the exchanged values [start, stop) from the bucket.
   void bring(float* values, std::int64_t start, std::int64_t stop) const {
@@ -31,13 +41,17 @@ struct Copies {
   }
 
  private:
+  // Returns the parameter that contains a position, or whose padding does.
+  std::ptrdiff_t parameter_of(std::int64_t position) const {
+    return std::upper_bound(borders, borders + parameters, position) - borders - 1;
+  }
+
   // Calls work(position in the bucket, position in the exchanged values, number of values, number of zeros) for each
   // parameter's part of the range.
   template <typename Work>
   void for_each_part(std::int64_t start, std::int64_t stop, const Work& work) const {
     const auto all = static_cast<std::ptrdiff_t>(parameters);
-    auto number = std::upper_bound(borders, borders + all, start) - borders - 1;
-    for (; number < all && borders[number] < stop; ++number) {
+    for (std::ptrdiff_t number = parameter_of(start); number < all && borders[number] < stop; ++number) {
       const std::int64_t border = borders[number];
       const std::int64_t first = std::max<std::int64_t>(start - border, 0);
       const std::int64_t last = std::min(stop, borders[number + 1]) - border;

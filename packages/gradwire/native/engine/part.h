@@ -35,7 +35,11 @@ struct Part {
   Errors errors;
   Copies copies;
 
-  float* values_of(const Action& action) const { return values + action.start; }
+  // Returns a segment's values: in the bucket if they lie there as a whole, else in their copy.
+  float* values_of(const Action& action) const {
+    float* const place = copies.place_of(action.start, action.stop);
+    return place != nullptr ? place : values + action.start;
+  }
   std::size_t most_nbytes(std::size_t count) const { return codec.format->max_nbytes(count, codec.params); }
 
   const Params& params_of(const Action& action) const {
@@ -55,14 +59,18 @@ struct Part {
     return {*codec.format, codec.params, frame + kHeaderNbytes, nbytes};
   }
 
-  // Copies a segment from the bucket.
+  // Copies a segment from the bucket, if its values have a copy.
   void bring(const Action& action) const {
-    if (copies.bucket != nullptr) copies.bring(values, action.start, action.stop);
+    if (is_copied(action)) copies.bring(values, action.start, action.stop);
   }
 
-  // Copies the final values of a segment to the bucket.
+  // Copies the final values of a segment to the bucket, if they have a copy.
   void take_back(const Action& action) const {
-    if (copies.bucket != nullptr) copies.take_back(values, action.start, action.stop);
+    if (is_copied(action)) copies.take_back(values, action.start, action.stop);
+  }
+
+  bool is_copied(const Action& action) const {
+    return copies.bucket != nullptr && copies.place_of(action.start, action.stop) == nullptr;
   }
 };
 
