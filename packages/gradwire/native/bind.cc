@@ -1,4 +1,4 @@
-// The Python bindings of the kernels. Only this file and bind_engine.cc know Python. The arguments are addresses and
+// The Python bindings of the kernels. Only the bind*.cc files know Python. The arguments are addresses and
 // lengths, and the GIL is released during every kernel.
 #include <nanobind/nanobind.h>
 #include <nanobind/stl/optional.h>
@@ -13,6 +13,7 @@
 #include <vector>
 
 #include "bind_engine.h"
+#include "bind_replay.h"
 #include "gradwire/delta.h"
 #include "gradwire/entropy.h"
 #include "gradwire/float_environment.h"
@@ -354,4 +355,5 @@ NB_MODULE(_core, m) {
   m.def("crc32c_of_bytes", &crc32c_of_bytes);
   bind_nic(m);
   gradwire::bind_engine(m);
+  gradwire::bind_replay(m);
 }

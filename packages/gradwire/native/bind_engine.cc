@@ -193,12 +193,13 @@ engine::Part part_of(const PartTuple& part) {
   return made;
 }
 
-Result run(engine::Engine& self, const std::vector<PeerTuple>& ends, std::uintptr_t actions, std::size_t count,
+Result run(engine::Engine& self, const std::vector<PeerTuple>& ends, std::uintptr_t actions, std::size_t numbers,
            std::size_t segments, std::size_t segment_count, const std::vector<PartTuple>& parts, std::uint16_t flags,
            float ranks, const std::optional<nb::object>& device, double timeout_s, const Times& times, int threads,
            bool heeds_interrupts) {
-  engine::Request request{pointer<const engine::Action>(actions), count, {}, segment_count, segments, flags, ranks,
-                          timeout_s, threads};
+  const auto* const rows = pointer<const engine::Action>(actions);
+  engine::Request request{rows, numbers / engine::kRowLength, {}, segment_count, segments, flags, ranks, timeout_s,
+                          threads};
   for (const PartTuple& part : parts) request.parts.push_back(part_of(part));
   std::vector<engine::Peer> peers;
   for (const auto& [rank, descriptor, length, low_water, next_sent, next_received] : ends) {

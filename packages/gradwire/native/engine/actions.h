@@ -28,7 +28,8 @@ struct Action {
   bool encodes() const { return what == Do::send_partial || what == Do::publish; }
   std::size_t count() const { return static_cast<std::size_t>(stop - start); }
 };
-static_assert(sizeof(Action) == 9 * sizeof(std::int64_t));
+constexpr std::size_t kRowLength = 9;
+static_assert(sizeof(Action) == kRowLength * sizeof(std::int64_t));
 
 using Order = std::pair<std::int64_t, std::int64_t>;
 constexpr Order kLast{std::numeric_limits<std::int64_t>::max(), 0};

@@ -1,5 +1,5 @@
 // Fuzzes every format, the entropy coder, the weight deltas, the NIC's frames, the engine, and scales on every target
-// of this machine; build it with sanitizers. A failure prints the seed and the round that reproduce it.
+// of this machine, and the streams of replays; build it with sanitizers. A failure prints the seed and the round that reproduce it.
 //
 //   fuzz_formats [--seconds S] [--rounds N] [--seed K] [--first-round R]
 #include <chrono>
@@ -16,6 +16,7 @@
 #include "check_lossless.h"
 #include "check_nic.h"
 #include "check_scale.h"
+#include "check_streams.h"
 #include "gradwire/float_environment.h"
 #include "gradwire/target.h"
 #include "inputs.h"
@@ -98,6 +99,7 @@ void run(const Options& options) {
   std::map<std::string, Count> counts;
   const auto end = Clock::now() + std::chrono::duration<double>(options.seconds);
   current_seed = options.seed;
+  check_timelines();
   for (std::uint64_t i = 0; i < options.rounds && Clock::now() < end; ++i) {
     current_round = options.first_round + i;
     Random random(Random(options.seed ^ current_round * 0xD1342543DE82EF95U).next());
@@ -120,6 +122,11 @@ void run(const Options& options) {
     if (random.one_in(12)) {
       check_scale(random);
       counts["(scale)"].rounds += 1;
+      continue;
+    }
+    if (random.one_in(12)) {
+      check_streams(random);
+      counts["(streams)"].rounds += 1;
       continue;
     }
     const std::uint64_t format = random.below(1 << 16);  // in this order, whatever the compiler's order of evaluation

@@ -8,7 +8,7 @@ from itertools import pairwise
 import pytest
 
 from gradwire.collectives import TABLE, Step, get
-from gradwire.collectives.frame_order import Action, Do, Segment, frame_order, segments
+from gradwire.collectives.frame_order import Action, Do, Segment, action_rows, frame_order, segments
 from support.cases import for_each
 from support.sums import COMPOSED
 
@@ -267,3 +267,20 @@ def test_segments_cover_the_bucket_in_order(n: int, chunks: int, segment_count: 
     assert max(lengths) - min(lengths) <= 1
     for chunk in cut:
         assert len(chunk) == 1 or all(segment.start < segment.stop for segment in chunk)
+
+
+@pytest.mark.parametrize("name", TABLE)
+def test_rows_hold_the_actions(name: str) -> None:
+    for actions in actions_of(name, 5, [1000, 70], 64, 4):
+        rows, segment_count = action_rows(actions)
+        found = [tuple(rows[at : at + 9]) for at in range(0, len(rows), 9)]
+        assert len(found) == len(actions)
+        numbers = dict[Segment, int]()
+        for each, (do, peer, start, stop, keep, step, place, number, part) in zip(
+            actions, found, strict=True
+        ):
+            assert (list(Do)[do], peer, bool(keep)) == (each.do, each.peer, each.keep)
+            assert (step, place) == each.order
+            assert (start, stop, part) == (each.segment.start, each.segment.stop, each.segment.part)
+            assert numbers.setdefault(each.segment, number) == number
+        assert sorted(numbers.values()) == list(range(segment_count))

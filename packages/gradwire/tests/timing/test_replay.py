@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 import math
+from array import array
 
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from gradwire.collectives import TABLE
+from gradwire.errors import SpecError
+from gradwire.timing import replay as replay_module
 from gradwire.timing.environment import FREE, CodecCost, CodecPoint, Environment
 from gradwire.timing.line import HostCost, Line
 from gradwire.timing.replay import replay
@@ -223,3 +226,29 @@ def test_the_halves_are_replayed_alone() -> None:
         for half in ("reduce", "broadcast")
     ]
     assert sum(both) == pytest.approx(replay("ring", 4, COUNT, BIG_SEGMENT, "free", environment()).total_s)
+
+
+SEND, ADD = (0, 1, 0, 8, 0, 0, 0, 0, 0), (3, 1, 0, 8, 0, 0, 0, 0, 0)
+"""Rows of a rank that sends eight values to rank 1, and of a rank that adds eight values of rank 1."""
+
+
+@pytest.mark.parametrize(
+    ("orders", "words"),
+    [
+        ([ADD, SEND], "rank 0 doesn't match"),
+        ([(0, 2, *SEND[2:]), (3, 0, *ADD[2:])], "rank 0 doesn't match"),
+        ([SEND, (3, -1, *ADD[2:])], "rank 1 doesn't match"),
+        ([SEND, 2 * (3, 0, *ADD[2:])], "rank 1 doesn't match"),
+        (
+            [2 * SEND + (4, 1, *ADD[2:]), 2 * (3, 0, *ADD[2:]) + (1, 0, *SEND[2:])],
+            "a sum of 3 gradients, of 2",
+        ),
+    ],
+)
+def test_a_schedule_whose_ranks_do_not_match_is_refused(
+    orders: list[tuple[int, ...]], words: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    rows = [(array("q", each), 1) for each in orders]
+    monkeypatch.setattr(replay_module, "_rows", lambda _algorithm, _half, rank, *_rest: rows[rank])
+    with pytest.raises(SpecError, match=words):
+        replay("ring", 2, 8, BIG_SEGMENT, "free", environment())

@@ -49,6 +49,7 @@ __all__ = [
     "lose",
     "max_nbytes",
     "pack_message",
+    "replay",
     "scale",
     "sum_norms",
     "target",
@@ -61,6 +62,7 @@ _INFINITE = 0x7F80_0000
 """The bit pattern of infinity in float32; the patterns of NaNs are larger."""
 
 Pass = _core.Pass
+replay = _core.replay
 Words = _core.Words
 
 

@@ -141,7 +141,7 @@ class Engine:
         self,
         peers: Sequence[tuple[int, int, bytes, int, int, int]],
         actions: int,
-        count: int,
+        numbers: int,
         segments: int,
         segment_count: int,
         parts: Sequence[
@@ -160,3 +160,23 @@ class Engine:
         threads: int,
         heeds_interrupts: bool,
     ) -> Result: ...
+
+# The replay of exchanges: each rank's rows of actions (address, length, distinct segments) and link, the
+# codec's costs by the number of summed gradients, and a host's costs. The result has every rank's costs,
+# lane by lane, and the seconds that the busiest link needs for its bytes.
+def replay(
+    orders: Sequence[tuple[int, int, int]],
+    lines: Sequence[tuple[float, float, float, float]],
+    points: Sequence[tuple[float, float, float, float, float]],
+    call_s: float,
+    exact: bool,
+    host: tuple[float, float, float, float, float],
+    header_nbytes: float,
+    group_sizes: Sequence[int],
+    core_nbytes_per_s: float,
+    first_terms: int,
+    lanes: int,
+    ahead: int,
+    cores: int,
+    ranks_per_machine: int,
+) -> tuple[list[tuple[float, float, float, float, float, float, int]], float]: ...

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import atexit
 import threading
+from array import array
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import NamedTuple, Protocol
@@ -57,15 +58,14 @@ class NativeActions:
     Attributes
     ----------
     rows
-        One row per action, int64: operation, peer, start, stop, keep, step, place, and the indices of segment
-        and part.
+        The rows of ``gradwire.collectives.frame_order.action_rows``, one after the other.
     segments
         The number of distinct segments.
     segment_count
         The largest number of values of a segment.
     """
 
-    rows: torch.Tensor
+    rows: array[int]
     segments: int
     segment_count: int
 
@@ -140,11 +140,9 @@ def run(
     connections. On the main thread, a wait ends soon after a signal whose handler raises an exception.
     """
     _obey_environment()
-    rows = actions.rows
     return engine.run(
         peers,
-        rows.data_ptr(),
-        rows.shape[0],
+        *actions.rows.buffer_info(),
         actions.segments,
         actions.segment_count,
         [_part_of(each) for each in parts],

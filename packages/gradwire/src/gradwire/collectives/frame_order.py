@@ -19,6 +19,7 @@ contradicts the assumption.
 
 from __future__ import annotations
 
+from array import array
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from enum import Enum
@@ -77,6 +78,26 @@ class Action:
     def receives(self) -> bool:
         """Whether the rank receives the frame."""
         return self.do in (Do.ADD, Do.STORE)
+
+
+_CODES = {do: code for code, do in enumerate(Do)}
+
+
+def action_rows(actions: Sequence[Action]) -> tuple[array[int], int]:
+    """Return the rows of ``actions`` for compiled code, and the number of distinct segments.
+
+    A row has nine int64 values: operation, peer, start, stop, keep, step, place, and the indices of
+    segment and part.
+    """
+    rows, indices = array("q"), dict[Segment, int]()
+    for each in actions:
+        segment = each.segment
+        index = indices.setdefault(segment, len(indices))
+        extent = segment.start, segment.stop
+        rows.extend(
+            (_CODES[each.do], each.peer, *extent, each.keep, each.step, each.place, index, segment.part)
+        )
+    return rows, len(indices)
 
 
 def segments(n: int, chunks: int, chunk: int, segment_count: int) -> list[Segment]:

@@ -26,7 +26,7 @@ from gradwire._native.engine import (
 )
 from gradwire.codecs import Codec
 from gradwire.codecs.native import NativeCodec, is_compiled
-from gradwire.collectives.frame_order import Action, Do, Segment
+from gradwire.collectives.frame_order import Action, Do, action_rows
 from gradwire.costs import ExchangeCost
 from gradwire.errors import ExchangeError, LinkError, LinkTimeoutError, SpecError, no_progress
 from gradwire.exchange.device_payloads import DevicePayloads
@@ -41,7 +41,6 @@ VARIABLE = "GRADWIRE_ENGINE"
 """The environment variable that selects the engine: ``native``, or ``python`` for comparison."""
 
 _engines = weakref.WeakKeyDictionary["Link", Engine]()
-_CODES = {do: code for code, do in enumerate(Do)}
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -60,21 +59,16 @@ class NativeOrder:
 
 def native_order(actions: list[Action], parts: int, segment_count: int) -> NativeOrder:
     """Return a frame order of ``parts`` parts as data for the engine."""
-    numbers = dict[Segment, int]()
     finished = [list[tuple[int, int]]() for _ in range(parts)]
     encoded = [list[tuple[int, int]]() for _ in range(parts)]
-    rows = []
     for each in actions:
         segment, do = each.segment, each.do
-        number = numbers.setdefault(segment, len(numbers))
         extent = segment.start, segment.stop
-        rows.append((_CODES[do], each.peer, *extent, each.keep, each.step, each.place, number, segment.part))
         if do in (Do.PUBLISH, Do.STORE):
             finished[segment.part].append(extent)
         if do in (Do.PUBLISH, Do.SEND_PARTIAL):
             encoded[segment.part].append(extent)
-    table = torch.tensor(rows, dtype=torch.int64, device="cpu")
-    return NativeOrder(actions, NativeActions(table, len(numbers), segment_count), finished, encoded)
+    return NativeOrder(actions, NativeActions(*action_rows(actions), segment_count), finished, encoded)
 
 
 @lru_cache(maxsize=64)
