@@ -6,8 +6,11 @@ import hashlib
 import json
 import os
 import platform
+import threading
+from contextlib import suppress
 from pathlib import Path
-from typing import Any
+from time import thread_time
+from typing import Any, NamedTuple
 
 from gradwire.errors import JobError, SpecError
 from gradwire.units import format_duration, format_rate, parse_duration, parse_rate
@@ -23,6 +26,43 @@ def stolen_s(proc: Path = Path("/proc")) -> float:
     """Return the seconds since boot that the hypervisor took from this machine's cores (steal time)."""
     cpu = (proc / "stat").read_text(encoding="utf-8").split(maxsplit=9)
     return int(cpu[8]) / os.sysconf("SC_CLK_TCK")
+
+
+class ThreadSeconds(NamedTuple):
+    """A thread's seconds since it started: on a core, and ready to run but without a core."""
+
+    busy_s: float
+    delayed_s: float
+
+
+class _SchedulerStatistics:
+    """The calling thread's scheduler statistics; raises ``OSError`` if the system has none."""
+
+    def __init__(self) -> None:
+        self.process = os.getpid()
+        self._descriptor = os.open("/proc/thread-self/schedstat", os.O_RDONLY | os.O_CLOEXEC)
+
+    def __del__(self) -> None:
+        with suppress(AttributeError, OSError):
+            os.close(self._descriptor)
+
+    def read(self) -> ThreadSeconds:
+        busy_ns, delayed_ns, _ = os.pread(self._descriptor, 64, 0).split()
+        return ThreadSeconds(int(busy_ns) / 1e9, int(delayed_ns) / 1e9)
+
+
+_of_thread = threading.local()
+
+
+def thread_seconds() -> ThreadSeconds:
+    """Return the calling thread's seconds; without scheduler statistics, ``delayed_s`` is 0."""
+    own: _SchedulerStatistics | None = getattr(_of_thread, "statistics", None)
+    try:
+        if own is None or own.process != os.getpid():  # a child process inherits its parent's descriptor
+            own = _of_thread.statistics = _SchedulerStatistics()
+        return own.read()
+    except OSError:
+        return ThreadSeconds(thread_time(), 0.0)
 
 
 def describe_machine(**more: object) -> dict[str, object]:

@@ -43,24 +43,41 @@ def measured(monkeypatch: pytest.MonkeyPatch) -> list[str]:
 
 def test_codecs_and_host_are_measured_once(measured: list[str]) -> None:
     own = Costs(2)
-    environment = at_once(own.environment(LINE, CODECS[:1], VALUES))
+    environment = at_once(own.environment(LINE, CODECS[:1], {1: VALUES}))
     assert measured == ["bf16", "host"]
     assert environment.line == LINE
     assert environment.cost("bf16").at(1).nbytes == pytest.approx(2.0, rel=0.01)
-    again = at_once(own.environment(LINE, CODECS, VALUES))
+    again = at_once(own.environment(LINE, CODECS, {1: VALUES}))
     assert measured == ["bf16", "host", "quantize:8"]
     assert [*again.codecs] == ["bf16", "quantize:8"]
     assert again.cost("bf16") == environment.cost("bf16")
+
+
+def test_the_sum_of_all_ranks_has_its_own_sizes_and_the_same_times(measured: list[str]) -> None:
+    own, codec, sums = Costs(2), parse("ecsq:0.5,sum=0.35"), VALUES.clone()
+    sparse = torch.where(VALUES > 1.0, VALUES, 0.0)
+    before = at_once(own.environment(LINE, [codec], {1: sparse})).cost(str(codec))
+    found = at_once(own.environment(LINE, [codec], {1: sparse, 4: sums})).cost(str(codec))
+    assert measured == [str(codec), "host"]
+    assert [each.terms for each in found.points] == [1, 4]
+    assert found.at(1).nbytes == pytest.approx(codec.encode(sparse).numel() / len(sparse))
+    assert found.at(4).nbytes == codec.encode(sums).numel() / len(sums)
+    assert found.of(4, 4).nbytes == codec.of_sums.encode(sums).numel() / len(sums)
+    assert found.at(1).nbytes < found.at(2).nbytes < found.at(4).nbytes
+    assert found.at(4).encode_s == found.at(1).encode_s == before.at(1).encode_s
+    again = at_once(own.environment(LINE, [codec], {1: sparse}))
+    assert again.cost(str(codec)).at(1).nbytes == before.at(1).nbytes, "a sum that is gone is not used"
+    assert len(again.cost(str(codec)).points) == 1
 
 
 def test_of_other_gradients_the_sizes_are_measured_anew(measured: list[str]) -> None:
     own, codecs = Costs(2), [parse("ecsq:0.5,sum=0.35"), parse("errbound:2^-10")]
     others = VALUES.clone()
     others[100:] = 0.0
-    before = at_once(own.environment(LINE, codecs, VALUES))
-    assert at_once(own.environment(LINE, codecs, others)).codecs == before.codecs, "nobody has said so"
+    before = at_once(own.environment(LINE, codecs, {1: VALUES}))
+    assert at_once(own.environment(LINE, codecs, {1: others})).codecs == before.codecs, "nobody has said so"
     own.forget_sizes()
-    after = at_once(own.environment(LINE, codecs, others))
+    after = at_once(own.environment(LINE, codecs, {1: others}))
     assert measured == ["ecsq:0.5,sum=0.35", "errbound:2^-10", "host"]
     for codec in codecs:
         (was,), (now,) = (each.cost(str(codec)).points for each in (before, after))
@@ -75,8 +92,10 @@ def test_of_other_gradients_the_sizes_are_measured_anew(measured: list[str]) -> 
     assert finished is not None
     assert finished.nbytes == parse("ecsq:0.35").encode(others).numel() / len(others)
     assert finished.encode_s > 0
-    assert at_once(own.environment(LINE, codecs, VALUES)).codecs == after.codecs, "they are known once more"
-    at_once(own.environment(LINE, codecs[:1], VALUES[:100]))
+    assert at_once(own.environment(LINE, codecs, {1: VALUES})).codecs == after.codecs, (
+        "they are known once more"
+    )
+    at_once(own.environment(LINE, codecs[:1], {1: VALUES[:100]}))
     assert measured[3:] == ["ecsq:0.5,sum=0.35"], "a call for so few values takes longer for each"
 
 
@@ -85,7 +104,7 @@ def test_a_host_without_a_local_network_has_cores_alone(monkeypatch: pytest.Monk
         raise LinkError("no network")
 
     monkeypatch.setattr(costs, "measure_host", host)
-    found = at_once(Costs(2).environment(LINE, CODECS[:1], VALUES)).host
+    found = at_once(Costs(2).environment(LINE, CODECS[:1], {1: VALUES})).host
     assert (found.send_s, found.cores) == (0.0, cores())
 
 
@@ -98,12 +117,12 @@ def test_the_slowest_kind_of_host_counts(measured: list[str]) -> None:
     codecs = [parse("identity"), parse("ecsq:0.5,sum=0.35")]
     own, other = Costs(2), Costs(8)
     assert own.row(codecs) == [0.0] * len(own.row(codecs)), "nothing is timed"
-    before = at_once(own.environment(LINE, codecs, VALUES))
-    at_once(other.environment(LINE, codecs, VALUES))
+    before = at_once(own.environment(LINE, codecs, {1: VALUES}))
+    at_once(other.environment(LINE, codecs, {1: VALUES}))
     slow = [3 * each for each in other.row(codecs)[:-2]]
     crowded = [*slow, 4.0, 8.0]
     own.take_slowest(codecs, [own.row(codecs), [0.0] * len(crowded), crowded])
-    after = at_once(own.environment(LINE, codecs, VALUES))
+    after = at_once(own.environment(LINE, codecs, {1: VALUES}))
     for codec in codecs:
         (was,), (now,) = (each.cost(str(codec)).points for each in (before, after))
         assert now.nbytes == was.nbytes

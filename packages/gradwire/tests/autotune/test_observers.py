@@ -12,7 +12,8 @@ from torch import nn
 from gradwire import Auto, Link, Plan
 from gradwire.autotune.autotuner import Autotuner
 from gradwire.autotune.recorder import Recorder
-from gradwire.autotune.samples import BucketSampler, Samples
+from gradwire.autotune.sampler import BucketSampler
+from gradwire.autotune.samples import Samples
 from gradwire.autotune.settings import BUCKETS
 from gradwire.costs import ExchangeCost
 from gradwire.errors import ExchangeError

@@ -12,7 +12,8 @@ import pytest
 import torch
 
 from gradwire import Exchange, Link, Plan
-from gradwire.autotune.samples import BucketSampler, Samples
+from gradwire.autotune.sampler import BucketSampler
+from gradwire.autotune.samples import Samples
 from gradwire.autotune.settings import DEFAULT
 from gradwire.costs import ExchangeCost
 from gradwire.exchange.request import BucketRequest, Half
@@ -216,3 +217,56 @@ def test_a_parameter_of_which_the_model_says_nothing_is_one_row() -> None:
     work: Any = SimpleNamespace(layout=layout, request=BucketRequest())
     BucketSampler(samples, work, {"rows": (100, 4)}).before(torch.ones(14))
     assert samples._shapes == [[(6,), (2, 4)]]
+
+
+@pytest.mark.parametrize("average", [True, False])
+def test_the_sums_of_sampled_values_are_kept_after_the_exchange(average: bool) -> None:
+    shapes = [(600,), (40,)]
+
+    def body(link: Link) -> tuple[Samples, torch.Tensor]:
+        exchange, samples, tensor = Exchange(link, Plan()), Samples(), gradient(link.rank)
+        request = request_of(exchange, NAMES, COUNTS, average=average)
+        observer = sampler(samples, NAMES, shapes, request, drawn=False)
+        observer.before(tensor)
+        assert not samples.has_sums
+        exchange.run(tensor, request)
+        observer.after(tensor, exchange)
+        return samples, tensor
+
+    wanted = sum(gradient(rank) for rank in range(3))
+    for samples, tensor in run_ranks(3, body):
+        assert samples.has_sums
+        torch.testing.assert_close(samples.flat_sums, wanted)
+        tensor.fill_(math.nan)
+        torch.testing.assert_close(samples.flat_sums, wanted)
+
+
+def test_of_a_large_bucket_the_same_values_are_kept_of_gradient_and_sum() -> None:
+    samples = Samples(config=replace(DEFAULT, sample_count=1000, least_sample_count=10))
+    values = torch.arange(20_100.0)
+    samples.add([(200, 100), (100,)], ["weight", "bias"], values)
+    samples.add_sums([(200, 100), (100,)], values / 2, 4)
+    assert 100 < samples.flat.numel() < 20_000
+    assert torch.equal(samples.flat_sums, 2 * samples.flat)
+
+
+def test_without_all_finite_sums_none_are_used() -> None:
+    samples = Samples()
+    for values in (torch.ones(8), torch.ones(8)):
+        samples.add([(8,)], ["a"], values)
+    samples.add_sums([(8,)], torch.ones(8), 2)
+    assert not samples.has_sums, "those of the second bucket are missing"
+    samples.add_sums([(8,)], torch.full((8,), math.inf), 2)
+    assert not samples.has_sums
+
+
+def test_a_shards_exchange_has_no_sums() -> None:
+    def body(link: Link) -> bool:
+        samples, tensor = Samples(), gradient(link.rank)
+        request = replace(WHOLE, half=Half.REDUCE)
+        observer = sampler(samples, NAMES, [(600,), (40,)], request, drawn=False, copies=2)
+        observer.before(tensor)
+        observer.after(tensor, Exchange(link, Plan()))
+        return samples.has_sums
+
+    assert run_ranks(2, body) == [False, False]

@@ -42,6 +42,8 @@ NOTHING = Together("nothing", lambda _exchange: None)
 class Told:
     """A survey in which all ranks observe what a test says."""
 
+    sharing = None
+
     def __init__(self) -> None:
         self.earlier: State | Decision | None = None
         self.decisions: Sequence[Decision] = (BEST,)

@@ -3,6 +3,7 @@ from __future__ import annotations
 import pytest
 
 from gradwire.autotune.steps import StepTimes
+from gradwire.machine import ThreadSeconds
 from support.told_line import WINDOW
 
 
@@ -113,3 +114,49 @@ def test_buckets_of_a_method_that_tells_its_waits_are_not_kept() -> None:
         times.handed_over(10)
         times.end(0.0)
     assert times._buckets == []
+
+
+@pytest.mark.parametrize(
+    ("sharing", "busy_s", "delayed_s", "compute_s"),
+    [
+        (None, 2.0, 2.5, 5.0),
+        (1.0, 2.0, 2.5, 2.5),  # half a second of other waits
+        (0.5, 2.0, 2.5, 2.5),
+        (1.5, 2.0, 2.5, 3.5),  # while all ranks compute, each waits for half of its time
+        (2.0, 3.0, 2.0, 5.0),  # never more than was measured
+        (1.0, 4.9, 4.9, 4.9),  # never less than the CPU time
+    ],
+)
+def test_time_in_which_an_exchange_takes_the_cores_is_exposed(
+    sharing: float | None, busy_s: float, delayed_s: float, compute_s: float
+) -> None:
+    clock, spent = Clock(), [ThreadSeconds(100.0, 50.0)]
+    times = StepTimes(clock, spent=lambda: spent[0])
+    times.sharing = sharing
+    clock.now += 1.0
+    times.end()
+    clock.now += 1.0
+    paused = times.read()
+    clock.now += 9.0
+    spent[0] = ThreadSeconds(107.0, 52.0)  # of other work, which is left out
+    times.leave_out_since(paused)
+    clock.now += 1.0
+    times.handed_over(100)
+    clock.now += 3.0
+    spent[0] = ThreadSeconds(107.0 + busy_s, 52.0 + delayed_s)
+    times.handed_over(300)
+    clock.now += 0.5
+    times.end()
+    found = times.median
+    assert found.compute_s == pytest.approx(compute_s)
+    assert found.backward_s == pytest.approx(4.0 * compute_s / 5.0)
+    assert found.step_s == pytest.approx(5.5), "the step takes as long as it took"
+
+
+def test_a_step_that_began_before_the_sharing_was_known_is_timed_by_the_clock() -> None:
+    clock = Clock()
+    times = StepTimes(clock, spent=lambda: ThreadSeconds(100.0, 50.0))
+    take(times, clock)
+    times.sharing = 1.0
+    take(times, clock)
+    assert times.median.compute_s == pytest.approx(5.0)

@@ -13,6 +13,7 @@ from gradwire import Auto, Exchange, Link, Plan
 from gradwire.autotune.autotuner import Autotuner
 from gradwire.autotune.decision import State
 from gradwire.autotune.settings import BUCKETS
+from gradwire.machine import ThreadSeconds
 from gradwire.sync.bucket.observe import StepCost
 from gradwire.sync.context import SyncContext, SyncOptions
 from gradwire.sync.layout import Layout
@@ -41,7 +42,9 @@ class Run:
             for name, shape in zip(names, shapes, strict=True)
         ]
         self.tick_s = 0.0  # of each look at the clock
-        self.tuner = Autotuner(settings, BUCKETS, parameters, self._clock)
+        self.tuner = Autotuner(
+            settings, BUCKETS, parameters, self._clock, spent=lambda: ThreadSeconds(0.0, 0.0)
+        )
         self.tuner.connected(self.context)
         self.plans: list[Plan] = []
         self.generator = torch.Generator().manual_seed(link.rank)

@@ -13,13 +13,15 @@ import torch
 from gradwire.autotune.contract import Contract, draw
 from gradwire.autotune.costs import PacedWork, Work
 from gradwire.autotune.decision import STAYS, Decision, Saved, State, fingerprint
-from gradwire.autotune.samples import BucketSampler, Samples
+from gradwire.autotune.sampler import BucketSampler
+from gradwire.autotune.samples import Samples
 from gradwire.autotune.settings import Auto, CandidateRules, terms_of
 from gradwire.autotune.states import TRANSITIONS, Trial, TunerEvent, TunerState, Watch
 from gradwire.autotune.steps import StepTime, StepTimes
 from gradwire.autotune.survey import Findings, Survey
 from gradwire.codecs import parse
 from gradwire.log import LOG
+from gradwire.machine import ThreadSeconds, thread_seconds
 from gradwire.plan import Plan
 from gradwire.sync.bucket.observe import NULL_BUCKET, BetweenSteps, BucketObserver, PlanChooser, StepCost
 from gradwire.sync.bucket.residual import AUTO
@@ -55,6 +57,7 @@ class Autotuner(PlanChooser):
         parameters: Iterable[tuple[str, torch.Tensor]],
         clock: Callable[[], float] = perf_counter,
         settles_at: int = 0,
+        spent: Callable[[], ThreadSeconds] = thread_seconds,
     ) -> None:
         self.decisions: list[tuple[int, Decision]] = []
         self.settles_at = settles_at
@@ -62,7 +65,9 @@ class Autotuner(PlanChooser):
         every = dict(parameters)
         self._names = list(every)
         self._shapes = {name: float_shape(each) for name, each in every.items() if each.requires_grad}
-        self._clock, self._times, self._watch = clock, StepTimes(clock, self._config), Watch(self._config)
+        is_on_host = all(each.device.type == "cpu" for each in every.values())
+        self._times = StepTimes(clock, self._config, spent if is_on_host else None)
+        self._clock, self._watch = clock, Watch(self._config)
         self._state = TunerState.ALONE
         self._note: Callable[[int, Decision], None] = lambda _step, _decision: None
         self._samples: Samples | None = None  # this step's samples, if any
@@ -103,11 +108,8 @@ class Autotuner(PlanChooser):
             return
         self._from_file = self._saved.load() if self._rank == 0 else None
         self._has_read = True
-        knows_plan = self._from_file is not None
-        count = sum(map(math.prod, self._shapes.values()))
-        sync.exchange_now(
-            "measurements", lambda exchange: self._survey.prepare(exchange, count, knows_plan=knows_plan)
-        )
+        knows, count = self._from_file is not None, sum(map(math.prod, self._shapes.values()))
+        sync.exchange_now("measurements", lambda each: self._survey.prepare(each, count, knows_plan=knows))
 
     def begin(self, step: int, sync: BetweenSteps) -> Plan | None:
         """Return the plan to use from ``step`` on, or None to keep the present plan.
@@ -117,7 +119,7 @@ class Autotuner(PlanChooser):
         """
         if self._state is TunerState.ALONE:
             return None
-        began = self._clock()
+        began = self._times.read()
         self._step = step + self._before
         if self._is_loaded:
             self._make(TunerEvent.LOADED)
@@ -132,7 +134,8 @@ class Autotuner(PlanChooser):
         self._steps = self._step
         self._connect_lanes(sync)
         self._sample_for_look()
-        self._times.leave_out(self._clock() - began)
+        self._times.leave_out_since(began)
+        self._times.sharing = self._survey.sharing
         return self._chosen
 
     def bucket(self, work: BucketWork) -> BucketObserver:

@@ -8,7 +8,7 @@ steps until the work is done.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Generator, Iterable, Sequence
+from collections.abc import Callable, Generator, Iterable, Mapping, Sequence
 from dataclasses import astuple, dataclass, fields, replace
 from functools import partial
 from math import ceil, inf
@@ -195,19 +195,23 @@ class Costs:
         """Mark payload sizes as outdated, because gradients may have changed; codec times stay valid."""
         self._outdated |= self._codecs.keys()
 
-    def environment(self, line: Line, codecs: Iterable[Codec], values: torch.Tensor) -> Work[Environment]:
-        """Return the environment of plans with these codecs: link, host, and the codecs' costs on ``values``.
+    def environment(
+        self, line: Line, codecs: Iterable[Codec], summed: Mapping[int, torch.Tensor]
+    ) -> Work[Environment]:
+        """Return the environment of plans with these codecs: link, host, and the codecs' costs.
 
-        Each codec is one piece of work, and so are frames. Codecs that were already timed on about as many
-        values aren't timed again; only their outdated payload sizes are measured. Raises ``GradwireError`` if
-        a measurement fails.
+        ``summed`` has a gradient, as the sum of one term, and possibly the sum of all ranks' gradients, which
+        may need larger payloads. Each codec is one piece of work, and so are frames. Codecs that were already
+        timed on about as many values aren't timed again; only their outdated payload sizes are measured.
+        Raises ``GradwireError`` if a measurement fails.
         """
         every = [*codecs]
-        yield from self.time(line, every, values)
+        yield from self.time(line, every, summed[1])
         for codec in every:
             name = str(codec)
-            if name in self._outdated:
-                self._codecs[name] = cost_on_other_gradients(self._codecs[name], codec, {1: values})
+            terms = [point.terms for point in self._codecs[name].points]
+            if name in self._outdated or terms != sorted(summed):
+                self._codecs[name] = cost_on_other_gradients(self._codecs[name], codec, summed)
                 self._outdated.discard(name)
                 yield None
         found = {name: self._codecs[name] for name in map(str, every)}

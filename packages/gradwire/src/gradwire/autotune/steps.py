@@ -9,7 +9,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import asdict, astuple, dataclass, replace
 from pathlib import Path
 from time import perf_counter
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
 
@@ -20,7 +20,7 @@ from gradwire.errors import DataError
 from gradwire.exchange import Exchange
 from gradwire.fields import Source, of, one_of, optional, real, rows, tensor_of, to_values
 from gradwire.files import Content, write_files
-from gradwire.machine import machine_id
+from gradwire.machine import ThreadSeconds, machine_id, thread_seconds
 from gradwire.sync.messages import gather
 from gradwire.timing.calibrate import disagreement
 from gradwire.timing.line import Line
@@ -41,22 +41,53 @@ class StepTime:
         return self.compute_s + self.exposed_s
 
 
-class StepTimes:
-    """The times of the latest steps. Each step begins when the previous step ends."""
+class _Reading(NamedTuple):
+    """The time, and the training thread's seconds."""
 
-    def __init__(self, clock: Callable[[], float] = perf_counter, config: AutoConfig = DEFAULT) -> None:
-        self._clock = clock
+    now_s: float
+    busy_s: float = 0.0
+    delayed_s: float = 0.0
+
+
+class StepTimes:
+    """The times of the latest steps. Each step begins when the previous step ends.
+
+    Where threads share cores, an exchange also delays computation that runs at the same time. With
+    ``sharing``, this delay counts as exposed, and ``compute_s`` is the time that computation takes without an
+    exchange: the training thread's CPU time and its waits for anything but a core, and the wait for a core
+    while all ranks compute. ``spent`` returns the training thread's seconds; it is None if a device computes.
+
+    Attributes
+    ----------
+    sharing
+        The number of computing threads per core of this machine; None if unknown.
+    """
+
+    def __init__(
+        self,
+        clock: Callable[[], float] = perf_counter,
+        config: AutoConfig = DEFAULT,
+        spent: Callable[[], ThreadSeconds] | None = thread_seconds,
+    ) -> None:
+        self._clock, self._spent = clock, spent
         self._latest = deque[StepTime](maxlen=config.window_steps)
-        self._buckets: list[tuple[float, int]] = []
-        self._ended: float | None = None
+        self._buckets: list[tuple[_Reading, int]] = []
+        self._ended: _Reading | None = None
         self._uncounted = 0
+        self.sharing: float | None = None
 
     def __len__(self) -> int:
         return len(self._latest)
 
+    def read(self) -> _Reading:
+        """Return the current time, and the training thread's seconds so far if they are needed."""
+        if self.sharing is None or self._spent is None:
+            return _Reading(self._clock())
+        return _Reading(self._clock(), *self._spent())
+
     def handed_over(self, count: int) -> None:
         """Record the time at which backward has filled a bucket of ``count`` floats."""
-        self._buckets.append((self._clock(), count))
+        self._buckets.append((self.read(), count))
 
     def end(self, wait_s: float | None = None) -> None:
         """Record the end of a step. The first step is not timed, because its beginning is unknown.
@@ -64,19 +95,29 @@ class StepTimes:
         ``wait_s`` is the time for which the step waited for averages; by default, the time after the last
         bucket.
         """
-        now, began = self._clock(), self._ended
+        now, began = self.read(), self._ended
         self._ended = now
         buckets, self._buckets = self._buckets, []
         if began is None:
             return
         if wait_s is not None:
-            self._add(StepTime(max(now - began - wait_s, 0.0), 0.0, wait_s))
+            self._add(StepTime(max(now.now_s - began.now_s - wait_s, 0.0), 0.0, wait_s))
         elif buckets:
             (first, count), (last, _) = buckets[0], buckets[-1]
             total = sum(each for _, each in buckets)
+            compute_s = last.now_s - began.now_s
             # The first bucket's backward time is unknown: assume times in proportion to bucket sizes.
-            backward_s = (last - first) * total / (total - count) if total > count else 0.0
-            self._add(StepTime(last - began, min(backward_s, last - began), now - last))
+            backward_s = (last.now_s - first.now_s) * total / (total - count) if total > count else 0.0
+            alone_s = self._alone_s(began, last)
+            backward_s = min(backward_s, compute_s) * (alone_s / compute_s if compute_s else 1.0)
+            self._add(StepTime(alone_s, backward_s, now.now_s - began.now_s - alone_s))
+
+    def _alone_s(self, began: _Reading, last: _Reading) -> float:
+        """Return the seconds that the computation between two readings takes without an exchange."""
+        compute_s, busy_s, delayed_s = (later - sooner for sooner, later in zip(began, last, strict=True))
+        if self.sharing is None or busy_s > compute_s:  # the beginning was read before ``sharing`` was known
+            return compute_s
+        return min(compute_s, max(busy_s, compute_s - delayed_s) + busy_s * max(self.sharing - 1, 0.0))
 
     def forget(self, uncounted: int = 1) -> None:
         """Discard all times, and don't time the next ``uncounted`` steps.
@@ -93,7 +134,14 @@ class StepTimes:
 
     def leave_out(self, seconds: float) -> None:
         """Subtract ``seconds`` in which training paused from the current step."""
-        self._ended = None if self._ended is None else self._ended + seconds
+        if self._ended is not None:
+            self._ended = self._ended._replace(now_s=self._ended.now_s + seconds)
+
+    def leave_out_since(self, paused: _Reading) -> None:
+        """Subtract the time since training paused from the current step."""
+        if self._ended is not None:
+            pairs = zip(self._ended, paused, self.read(), strict=True)
+            self._ended = _Reading(*(ended + now - then for ended, then, now in pairs))
 
     @property
     def median(self) -> StepTime:

@@ -6,7 +6,10 @@ from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, replace
 from math import inf
+from statistics import fmean
 from time import perf_counter
+
+import torch
 
 from gradwire.autotune import costs as network
 from gradwire.autotune.contract import (
@@ -30,6 +33,7 @@ from gradwire.errors import GradwireError, SpecError
 from gradwire.exchange import Exchange
 from gradwire.fields import flag, optional, pair
 from gradwire.fields import rows as rows_of
+from gradwire.machine import cores
 from gradwire.plan import MAX_LANES, Plan
 from gradwire.planner.candidates import Workload, lanes_in
 from gradwire.sync.bucket.observe import BetweenSteps
@@ -142,6 +146,13 @@ class Survey:
         self._costs = Costs(hosts.ranks_per_machine(self._rank), self._config)
 
     @property
+    def sharing(self) -> float | None:
+        """The number of computing threads per core of this rank's machine; None if unknown."""
+        if self._hosts is None:
+            return None
+        return self._hosts.ranks_per_machine(self._rank) * torch.get_num_threads() / cores()
+
+    @property
     def _is_first(self) -> bool:
         """Whether this rank is the first on its kind of host, and measures codecs and frames."""
         return self._hosts is not None and self._rank in self._hosts.firsts()
@@ -211,12 +222,25 @@ class Survey:
         self._costs.take_slowest(self._settings.candidates, [each[ends[0] : ends[1]] for each in rows])
         codecs, may = self._settings.candidates, self._rules.algorithms
         lost = yield from self._contract.errors(shares, samples, codecs, may, present)
-        now = slowest(rows)
+        now = self._slowest(rows)
         try:
             return (yield from self._search(samples, line, now, lost, present))
         except GradwireError as error:
             reason = f"{present.codec} over {present.algorithm} {STAYS}: {error}"
             return (Decision(present, now.step_s, now.step_s, now.compute_s, reason),)
+
+    def _slowest(self, rows: Sequence[Sequence[float]]) -> StepTime:
+        """Return the times of the slowest rank, or of the slowest machine if ranks share its cores.
+
+        These ranks take turns, so the mean of their times shows how much work the machine has.
+        """
+        times, sharing = [row[:3] for row in rows], self.sharing
+        if self._hosts is None or sharing is None or sharing <= 1:
+            return slowest(times)
+        of_machine: dict[bytes, list[Sequence[float]]] = {}
+        for machine, row in zip(self._hosts.machines, times, strict=True):
+            of_machine.setdefault(machine, []).append(row)
+        return slowest([[*map(fmean, zip(*own, strict=True))] for own in of_machine.values()])
 
     def _search(
         self, samples: Samples, line: Line, now: StepTime, lost: Mapping[str, RelativeErrors], present: Plan
@@ -228,8 +252,10 @@ class Survey:
             backward_s=now.backward_s,
         )
         involved = dict.fromkeys(codec for each in lost.values() for codec in each.involved(present))
-        values = typical(samples.flat, self._config)
-        environment = yield from self._costs.environment(line, involved, values)
+        summed = {1: typical(samples.flat, self._config)}
+        if samples.has_sums:
+            summed[self._world] = typical(samples.flat_sums, self._config)
+        environment = yield from self._costs.environment(line, involved, summed)
         lanes = lanes_in(environment, self.most_lanes)
         how = environment, workload, self._world, lost, present, self._rules.half, lanes
         return (yield from decide(*how))
@@ -256,7 +282,7 @@ class Survey:
         """
         timeout_s, row = self._timeout_s, [now.compute_s, now.backward_s, now.exposed_s]
         rows = yield Together(_LOOK, lambda exchange: gather(exchange, row, timeout_s))
-        times = slowest(rows)
+        times = self._slowest(rows)
         if samples is None:
             return Findings(times)
         yield from self._average_norms(samples)

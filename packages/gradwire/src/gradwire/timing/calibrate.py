@@ -128,13 +128,15 @@ def cost_on_other_gradients(known: CodecCost, codec: Codec, summed: Mapping[int,
     """Return the costs of ``codec`` on other gradients, with the seconds taken from ``known``.
 
     A codec is equally fast on all gradients, so only payload sizes and encoding errors are measured, with
-    each sum as one chunk. ``summed`` has the same numbers of terms as ``known``.
+    each sum in ``summed``, by its number of terms, as one chunk.
     """
-    points = [_untimed(codec, summed[point.terms], point.terms) for point in known.points]
+    terms_and_sums = sorted(summed.items())
+    points = [_as_fast(_untimed(codec, x, terms), known.at(terms)) for terms, x in terms_and_sums]
     finished = known.finished
     if finished is not None:
-        finished = _as_fast(_untimed(codec.of_sums, summed[finished.terms], finished.terms), finished)
-    return replace(known, points=tuple(map(_as_fast, points, known.points)), finished=finished)
+        world, x = terms_and_sums[-1]
+        finished = _as_fast(_untimed(codec.of_sums, x, world), finished)
+    return replace(known, points=tuple(points), finished=finished)
 
 
 def _as_fast(point: CodecPoint, known: CodecPoint) -> CodecPoint:
