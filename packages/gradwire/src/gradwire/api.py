@@ -20,17 +20,18 @@ from gradwire.exchange import Exchange
 from gradwire.plan import Plan, PlanLike
 from gradwire.sync.group import check_timeout, connect, member_group
 
-# The tensors that an exchange can change in place, directly or through a float32 copy.
+# The checks of whether an exchange can change a tensor in place, directly or through a float32 copy.
 
 _EIGHT_BITS = (torch.float8_e4m3fn, torch.float8_e5m2, torch.float8_e4m3fnuz, torch.float8_e5m2fnuz)
 _TAKEN = (*FLOATS, *_EIGHT_BITS, torch.float64)
-"""The dtypes that are exchanged as float32, which represents all of these dtypes except float64 exactly."""
+"""The accepted dtypes. Values are exchanged as float32, which is exact for all of these except float64."""
 
 
 def check_in_place(tensor: torch.Tensor, caller: str) -> None:
     """Raise ``TensorError`` if ``caller`` could not change ``tensor`` in place.
 
-    The message states the remedy. After a copy, only the return value of ``caller`` holds the result.
+    The message states the remedy. If the remedy is to pass a copy, only the tensor that ``caller`` returns
+    has the result.
     """
     fault = _fault(tensor, caller)
     if fault is not None:
@@ -75,18 +76,18 @@ def _fault(tensor: object, caller: str) -> str | None:
 
 def _has_memory(tensor: torch.Tensor) -> bool:
     if type(tensor).__torch_dispatch__ is not torch.Tensor.__torch_dispatch__:
-        return False  # DTensor, FakeTensor, and similar classes
+        return False  # a DTensor, a FakeTensor, or a tensor of a similar class
     try:
         return tensor.numel() == 0 or tensor.untyped_storage().data_ptr() != 0
-    except RuntimeError:  # fails within vmap and grad
+    except RuntimeError:  # data_ptr raises it within vmap and grad
         return False
 
 
 def _may_share_memory(tensor: torch.Tensor) -> bool:
     """Return whether elements of a tensor may share memory.
 
-    Elements may share memory if a stride is at most the largest offset within the dimensions of smaller
-    strides.
+    They may if the stride of a dimension is at most the largest offset that the dimensions with smaller
+    strides reach together.
     """
     reached = 0
     for stride, size in sorted(zip(tensor.stride(), tensor.shape, strict=True)):
@@ -96,11 +97,11 @@ def _may_share_memory(tensor: torch.Tensor) -> bool:
     return False
 
 
-_KEPT_EXCHANGES = 8  # per group, because the buffers of exchanges must not accumulate
+_KEPT_EXCHANGES = 8  # for each group; a limit, because every exchange keeps its buffers
 
 
 class _Member:
-    """The link of this process for one of the user's groups, with exchanges for the latest plans.
+    """The link of one process for one of the user's groups, with the exchanges of the plans used last.
 
     All ranks call ``all_reduce`` with the same plans in the same order, so all ranks evict the same exchange.
     """
@@ -160,8 +161,8 @@ def all_reduce(
         See ``Plan``.
     plan
         A plan in any form that ``Plan.of`` accepts, instead of ``codec``, ``algorithm``, and
-        ``segment_nbytes``. A file written by ``Plan.save`` or the planner is read in every call. The plan's
-        pipeline and buckets are for training; here, ``tensor`` is one bucket.
+        ``segment_nbytes``. If it is a file, every call reads the file. The plan's pipeline and bucket size
+        have no effect here: ``tensor`` is one bucket.
     timeout_s
         The timeout of a wait for a peer; above 0, at most 1e6.
 
@@ -179,9 +180,9 @@ def all_reduce(
         For a tensor that can't be exchanged; nothing was sent or changed.
     ExchangeError
         If ``torch.distributed`` isn't initialised, this rank isn't in the group, or another thread is using
-        the group; and if a peer fails or disagrees. If a peer failed or disagreed, the tensor is partly
-        summed, or unchanged if it was copied. Before you continue, call a barrier on all ranks, so that they
-        start the next call together.
+        the group. Also if a peer fails, or passes different arguments; the tensor is then partly summed, or
+        unchanged if it had to be copied. Before you continue, call a barrier on all ranks, so that they start
+        the next call together.
     """
     check_in_place(tensor, "all_reduce")
     if not isinstance(average, bool):
@@ -207,7 +208,7 @@ def all_reduce(
 def _choose(
     plan: PlanLike, codec: str | Codec | None, algorithm: str | None, segment_nbytes: int | None
 ) -> Plan:
-    """Return ``plan``, or the plan of the other arguments if ``plan`` is None. Raises ``SpecError``."""
+    """Return ``plan``, or a plan made of the other arguments if ``plan`` is None. Raises ``SpecError``."""
     parts: dict[str, Any] = {"algorithm": algorithm, "segment_nbytes": segment_nbytes}
     given = {name: part for name, part in parts.items() if part is not None}
     if plan is None:
@@ -224,12 +225,12 @@ def _choose(
 
 @contextmanager
 def _alone_in(group: dist.ProcessGroup) -> Iterator[None]:
-    """Refuse calls from a second thread, because the order of the calls may differ between ranks."""
+    """Refuse a call while another thread uses the group, because ranks may order such calls differently."""
     with _in_use_lock:
         if group in _in_use:
             raise ExchangeError(
                 f"rank {dist.get_rank()}: another thread is in all_reduce with this group; call all_reduce "
-                "from one thread at a time, or use one group per thread"
+                "from one thread at a time, or create a group for each thread with new_group"
             )
         _in_use.add(group)
     try:

@@ -32,16 +32,16 @@ _OLDER = Source(
 
 
 class Attached:
-    """The handle of one model's exchanges, from ``attach`` or ``attach_fsdp`` to ``close``.
+    """The handle that ``attach`` and ``attach_fsdp`` return, for controlling the exchanges of one model.
 
-    As a context manager, it closes at the end of the block. ``undo`` closes the exchanges and restores the
-    model. ``watch`` is None for sharded weights.
+    As a context manager, it closes the exchanges at the end of the block. The stack ``undo`` closes the
+    exchanges and restores the model. ``watch`` is None for sharded weights.
 
     Attributes
     ----------
     ledger
-        Bytes and seconds of every bucket and step, and the bypasses. With FSDP, a step ends with a backward
-        pass that reduces gradients.
+        The bytes and seconds of every bucket and step, and the bypasses of compression. With FSDP, each
+        backward pass that reduces gradients ends a step.
     """
 
     def __init__(
@@ -56,7 +56,7 @@ class Attached:
 
     @property
     def plan(self) -> Plan:
-        """The plan in use, which all ranks agreed on or chose last."""
+        """The plan in use, the same on all ranks: the plan of ``attach``, or ``"auto"``'s last choice."""
         return self._sync.plan
 
     @property
@@ -68,9 +68,9 @@ class Attached:
     def state_dict(self) -> dict[str, Any]:
         """Return this rank's residuals, and with ``"auto"`` the decisions. Each rank saves its own state.
 
-        Call it between steps. The keys name the rank, as in ``gradwire.sync.checkpoint``, so that
-        ``torch.distributed.checkpoint`` keeps the states of all ranks. ``gradwire.redivide`` converts the
-        states of a DDP model's ranks to a different number of ranks.
+        Call it between steps. Every key contains the rank (see ``gradwire.sync.checkpoint``), so that
+        ``torch.distributed.checkpoint`` saves the states of all ranks side by side. ``gradwire.redivide``
+        converts the states of a DDP model's ranks to a different number of ranks.
         """
         self._scale.look()
         state, plan = self._sync.state_dict(), self.plan.to_json()
@@ -80,10 +80,10 @@ class Attached:
 
     @outside_inference
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
-        """Restore a state of ``state_dict`` on this rank. Raises ``StateError``, without any change.
+        """Restore this rank's state from ``state_dict``. Raises ``StateError``, and then changes nothing.
 
-        With ``"auto"``, the next step adopts the plan of rank 0's state. All ranks load between the same two
-        steps. FSDP rejects residuals of a different number of ranks, because it shards gradients differently.
+        All ranks load their states between the same two steps. With ``"auto"``, the next step uses the plan
+        in rank 0's state. FSDP rejects residuals of a different number of ranks, because their shards differ.
         """
         self._sync.load_state_dict(self._read(state))
 
@@ -101,7 +101,7 @@ class Attached:
         if is_sharded and isinstance(world, int) and world != own.world:
             raise StateError(
                 f"rank {own.rank}: expected residuals of {own.world} ranks, got residuals of {world} "
-                "ranks, which FSDP shards differently; continue without loading the residuals"
+                "ranks, which FSDP shards differently; continue without this call of load_state_dict"
             )
         return opened
 
@@ -109,9 +109,9 @@ class Attached:
     def check_replicas(self, optimizer: torch.optim.Optimizer | None = None) -> None:
         """Compare all ranks' weights, and the states of their optimizers, bit for bit.
 
-        All ranks call it together, after loading a checkpoint. The default optimizer is the optimizer passed
-        to ``attach``. Parameters that DDP ignores aren't compared. Each rank sends 64 bytes. If bits differ,
-        all ranks raise a ``StateError`` that names the ranks that differ from the majority, or from rank 0 if
+        All ranks call this together, after loading a checkpoint. The default optimizer is the one passed to
+        ``attach``. Parameters that DDP ignores aren't compared. Each rank sends 64 bytes. If bits differ, all
+        ranks raise a ``StateError``. It names the ranks that differ from the majority, or from rank 0 if
         there is no majority. Also raises ``ExchangeError``, and ``SpecError`` if the optimizer can't be
         compared or the weights are sharded.
         """
@@ -125,10 +125,9 @@ class Attached:
     def estimate(self, rate: str | float | None = None, hosts: int | None = None) -> Estimate | None:
         """Estimate the step time on this cluster, on another network, or with another number of hosts.
 
-        All ranks call it together between two steps. The first call starts to record steps and returns None,
-        as do later calls before five steps are recorded. ``rate`` is a rate such as ``"10gbit"``, or bytes
-        per second; by default the link is measured. Raises ``SpecError``, ``DataError`` and
-        ``ExchangeError``.
+        All ranks call this together between two steps. The first call starts to record steps. Calls return
+        None until five steps are recorded. ``rate`` is a rate such as ``"10gbit"``, or bytes per second; by
+        default the link is measured. Raises ``SpecError``, ``DataError`` and ``ExchangeError``.
         """
         return self._recorder.estimate(self._sync, rate, hosts)
 
@@ -136,9 +135,9 @@ class Attached:
     def follow(self, scaler: Scaler) -> None:
         """Rescale this rank's residuals whenever the scale of a scaled loss changes.
 
-        All ranks call it once, before the first step or before ``load_state_dict``. The scale is read at the
-        first bucket of a step, and saved with the residuals. Raises ``SpecError`` if ``scaler`` has no
-        ``get_scale``.
+        All ranks call this once, before the first step or before ``load_state_dict``. Every step reads the
+        scale before its first bucket, and ``state_dict`` saves it with the residuals. Raises ``SpecError`` if
+        ``scaler`` has no ``get_scale``.
         """
         if not callable(getattr(scaler, "get_scale", None)):
             raise SpecError(
@@ -151,9 +150,9 @@ class Attached:
     def scale_residuals(self, factor: float) -> None:
         """Multiply this rank's residuals, which are in units of the loss scale, by ``factor``.
 
-        All ranks call this between two steps, whenever the scale of a scaled loss changes, with the new scale
-        divided by the old scale. For a ``GradScaler``, call ``follow`` instead. Raises ``SpecError`` if
-        ``factor`` isn't above 0 and finite, or if residuals follow a scaler.
+        All ranks call this between two steps whenever the scale of a scaled loss changes. ``factor`` is the
+        new scale divided by the old one. For a ``GradScaler``, call ``follow`` instead. Raises ``SpecError``
+        if ``factor`` isn't above 0 and finite, or if residuals follow a scaler.
         """
         if self._scale.scaler is not None:
             raise SpecError(
@@ -162,7 +161,7 @@ class Attached:
         self._sync.residuals.scale(factor)
 
     def close(self) -> None:
-        """Close threads and connections. Repeated calls are allowed. Raises ``LinkTimeoutError``.
+        """Close threads and connections. Repeated calls do nothing. Raises ``LinkTimeoutError``.
 
         Afterwards a DDP model can still be evaluated, but its backward passes raise errors. An FSDP model
         uses its original collectives again.
@@ -222,7 +221,7 @@ class ScaleFollower(StepObserver):
         self.look()
 
     def look(self) -> None:
-        """Rescale residuals to the scaler's scale, or to 1 if only the saved run had a scaler."""
+        """Rescale residuals to the scaler's scale, or to 1 if only the run that saved them had a scaler."""
         if self.scaler is not None and self._residuals.kept:
             self._residuals.follow(self.scaler.get_scale())
         elif self._residuals.scale_followed is not None:
@@ -230,7 +229,7 @@ class ScaleFollower(StepObserver):
 
 
 def _is_older(state: object) -> bool:
-    """Return whether a state is from a version that nested the residuals."""
+    """Return whether a state is from an older version, which nested the residuals."""
     return isinstance(state, Mapping) and "residuals" in state
 
 

@@ -21,8 +21,8 @@ LOSSY_LOGGER = "gradwire.lossy"
 class GradwireError(Exception):
     """The base class of all errors that gradwire raises on purpose.
 
-    ``docs`` is the place in the documentation that describes the error and its remedies; a subclass in
-    another module inherits it.
+    ``docs`` links to the documentation of the error and its remedies; a subclass in another module inherits
+    it.
     """
 
     docs: ClassVar[str] = f"{PAGE}#by-error"

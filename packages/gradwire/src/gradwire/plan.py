@@ -67,31 +67,31 @@ class Plan:
         parameter has its own bucket. With None, the whole gradient is one bucket. With smaller buckets, the
         exchange begins during backward, but each bucket costs the latency of a whole exchange.
     residual
-        Whether training adds this rank's encoding error to the next step's gradient (error feedback), which
-        takes the memory of one gradient; with None, the codec decides.
+        Whether training adds this rank's encoding error to the next step's gradient (error feedback); with
+        None, the codec decides. Error feedback needs as much memory as one gradient.
     exchange
         ``"all_reduce"``: every rank gets the whole average and updates all weights. ``"sharded"``: every rank
         gets the average of its shard, updates the shard, and sends its weight deltas to the other ranks;
         ``gradwire.sharded.Sharded`` does this with a ring, one bucket, and a pipeline of 1.
     offload
         The codec, or its spec, with which NICs on the path may compress frames; None for no compression in
-        NICs. Every rank then sends the values that this codec decodes, as float32, on marked connections, so
-        that all ranks end with identical bits whether or not NICs compress (``docs/nic.md``). ``codec`` must
-        be the default.
+        NICs. With a codec, every rank sends the values that this codec decodes, as float32, on marked
+        connections. All ranks then end with identical bits, whether or not NICs compress (``docs/nic.md``).
+        ``codec`` must keep its default, ``identity``.
     scale
         ``"auto"`` multiplies each frame's values by the power of two that brings their largest magnitude just
         below 1, so that the absolute bounds of ``inceptionn`` and ``errbound`` work for gradients of any
         magnitude (``gradwire.codecs.wrappers``); None for no scale.
     encode_on
-        The place to encode and decode gradients that are on a GPU. ``"host"``: copy their values to host
-        memory and back. ``"device"``: run Triton kernels on the GPU, so that only payloads cross the bus. The
-        bits are the same. Gradients on the CPU are encoded on the CPU. ``docs/gpu.md`` lists the limits of
-        ``"device"``.
+        The processor that encodes and decodes gradients on a GPU. ``"host"``: the CPU, after a copy of their
+        values to host memory, and before a copy back. ``"device"``: the GPU, with Triton kernels, so that
+        only payloads cross the bus. The payloads have the same bits. Gradients on the CPU are always encoded
+        on the CPU. ``docs/gpu.md`` lists the limits of ``"device"``.
     lanes
         The number of buckets that training exchanges concurrently, 1 to 16, each with its own connections and
         thread. More lanes help if steps have several buckets, and latency is long or cores are idle.
     codecs
-        Codecs for some parameters of a model in place of ``codec``: a list of ``{"match": regular expression,
+        Codecs for some parameters of a model instead of ``codec``: a list of ``{"match": regular expression,
         "codec": codec or spec}``. The first rule whose expression matches part of a parameter's name is used.
         Functions that don't know parameter names reject such a plan; a bare ``Exchange`` uses ``codec``.
 
@@ -174,7 +174,7 @@ class Plan:
 
     @cached_property
     def encoding(self) -> Codec:
-        """The codec of frames, scaled: ``codec``, or a codec that sends the values of ``offload`` exactly."""
+        """The codec of frames, with ``scale``: ``codec``, or an exact codec for the values of ``offload``."""
         chosen = self.codec if self.offload is None else Projected(offloadable(parse(str(self.offload))))
         return self._scaled(chosen)
 
@@ -197,7 +197,7 @@ class Plan:
 
     @property
     def tos(self) -> int:
-        """The IP type of service of the plan's connections for values, or 0 for the default."""
+        """The IP type of service of the connections that carry values, or 0 for the default."""
         return 0 if self.offload is None else TOS
 
     def _check_place(self) -> None:
@@ -246,7 +246,7 @@ class Plan:
 
     @cached_property
     def places_parameters(self) -> bool:
-        """Whether parameters within a bucket have different codecs, or start new blocks."""
+        """Whether parameters within a bucket have different codecs, or start new blocks of the codec."""
         return bool(self.codecs) or (self.encoding.parameter_unit > 1 and not self.keeps_residual)
 
     @cached_property
@@ -256,7 +256,7 @@ class Plan:
 
     @classmethod
     def of(cls, plan: PlanLike, name: str = "plan", **parts: Any) -> Plan:
-        """Return the plan of a user's argument, which may be a plan, a codec, a spec, or a file.
+        """Return the plan for a user's argument, which may be a plan, a codec, a spec, or a file.
 
         Parameters
         ----------
@@ -314,8 +314,8 @@ class Plan:
         values = read_object(text, "a plan")
         if not is_as_sealed(values):
             raise SpecError(
-                "the plan has changed since it was saved: its checksum differs; save the plan again, or "
-                f"remove {SUM!r} after a manual change"
+                "the plan has changed since it was saved: its checksum differs; save the plan again, or, if "
+                f"you changed it by hand, remove {SUM!r} from it"
             )
         return cls.from_values({name: value for name, value in values.items() if name != SUM})
 
@@ -328,8 +328,8 @@ class Plan:
     def save(self, path: str | os.PathLike[str], overwrite: bool = False) -> None:
         """Write the plan as JSON to a file atomically.
 
-        An older plan is replaced, and any other file only if ``overwrite`` is true. Raises ``SpecError`` if
-        the file cannot be written.
+        Replaces a file that contains a plan, and any other file only if ``overwrite`` is true. Raises
+        ``SpecError`` if the file cannot be written.
         """
         try:
             place = Path(path).resolve()

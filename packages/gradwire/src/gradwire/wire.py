@@ -30,7 +30,7 @@ large.
 AVERAGE = 0x0001
 """The flag of frames whose sum will be divided by the number of ranks.
 
-The values themselves don't show that.
+Receivers compare it, because the values don't show whether the sender expects an average or a sum.
 """
 PARTING = 131
 """The codec number of a rank's last frame, which contains the steps of one or two ranks."""
@@ -46,7 +46,7 @@ _CHECKSUM = struct.Struct("<I")
 _PLACE = struct.Struct("<II")
 _STEP_SHIFT = 1
 _EARLY = 1 << 14
-"""The first value of step + 1 that doesn't fit into a header, which then has only the low 14 bits."""
+"""The first value of step + 1 that doesn't fit into a header. From it on, headers have the low 14 bits."""
 _LARGEST_STEP = (1 << 32) - 1
 _CLOSE = 1 << 10
 PARTING_NBYTES = HEADER_NBYTES + 2 * _PLACE.size
@@ -63,15 +63,15 @@ def frame_memory(nbytes: int) -> torch.Tensor:
 
 
 def frame_of(data: bytes) -> torch.Tensor:
-    """Return a copy of ``data`` as a frame; torch's ``frombuffer`` refuses an empty one."""
-    if not data:
+    """Return a copy of ``data`` as a frame."""
+    if not data:  # torch.frombuffer refuses an empty buffer
         return frame_memory(0)
     return torch.frombuffer(bytearray(data), dtype=torch.uint8)
 
 
 def memory_of(frame: torch.Tensor) -> memoryview:
     """Return the bytes of a 1-D uint8 CPU tensor, without a copy."""
-    array: Any = frame.numpy()  # a buffer, as NumPy's stubs declare from Python 3.12 on
+    array: Any = frame.numpy()  # NumPy's stubs declare it as a buffer only from Python 3.12 on
     return memoryview(array)
 
 
@@ -138,7 +138,7 @@ class OutOfStepError(FrameError):
     places
         One or two ranks of the link and their steps; None stands for the rank that sent the frame.
     has_left
-        Whether the first of these ranks has closed its link, for any reason.
+        Whether the first rank in ``places`` has closed its link, for any reason.
     flags
         The flags of a frame of a different step, for ``step_of``; 0 for a last frame.
     """
@@ -160,7 +160,7 @@ def flags_of(step: int | None) -> int:
 
 
 def step_of(flags: int, near: int) -> int | None:
-    """Return the step in a frame's flags, or None without one, or ``LATE`` for a late step far from ``near``.
+    """Return the step in a frame's flags; None if there is none, ``LATE`` for a late step far from ``near``.
 
     Flags contain the low 14 bits of a late step; the result is the step with these bits nearest to ``near``.
     """
@@ -175,7 +175,7 @@ def step_of(flags: int, near: int) -> int | None:
 def parting_frame(places: Sequence[tuple[int, int]], *, has_left: bool) -> torch.Tensor:
     """Return a rank's last frame, with the steps of one or two ranks.
 
-    ``has_left`` refers to the first of these ranks.
+    ``has_left`` is whether the first rank in ``places`` has closed its link.
     """
     payload = b"".join(_PLACE.pack(rank, min(step, _LARGEST_STEP)) for rank, step in places)
     frame = frame_memory(HEADER_NBYTES + len(payload))
@@ -216,13 +216,13 @@ class Sequences:
 def check_step(frame: torch.Tensor, step: int | None) -> None:
     """Raise ``OutOfStepError`` for a last frame, and for a frame of a step other than ``step``.
 
-    Frames without a step are accepted, and so is any frame if ``step`` is None. Raises ``FrameError``.
+    Frames without a step are accepted; if ``step`` is None, so are frames of any step. Raises ``FrameError``.
     """
     _check_step(frame, Header.unpack(_head(frame)), flags_of(step), step)
 
 
 def check_not_before(frame: torch.Tensor, step: int, peer: int) -> None:
-    """Raise ``OutOfStepError`` if ``peer`` sent a frame of a step before ``step``, or left before it."""
+    """Raise ``OutOfStepError`` if a frame shows that ``peer`` is before ``step``, or that it left early."""
     try:
         check_step(frame, step)
     except OutOfStepError as error:
@@ -257,7 +257,7 @@ class Expected:
     sequence: int
     flags: int = 0
     suspect: str = ""
-    """Advice about another possible cause of an altered payload, for errors."""
+    """The remedy in the error for an altered payload; empty for the usual remedy."""
 
 
 def sequence_of(frame: torch.Tensor) -> int | None:
@@ -321,11 +321,11 @@ def open_frame(
 
 
 def _is_out_of_order(header: Header, expected: Expected) -> bool:
-    """Return whether a frame of a different step is a repeated last frame, or follows a lost frame.
+    """Return whether a frame of a different step repeats the previous frame, or follows a lost frame.
 
-    If no frame was lost, the next frame of a peer at another step has the expected number, or the number of
-    another exchange over the same link. A repeated last frame of an earlier step has the previous number.
-    After a lost last frame of this step, the next frame has the following number.
+    If no frame was lost or repeated, a frame of a peer at a different step has the expected sequence number,
+    or a number of another exchange over the same link. If the frame before this step was repeated, the number
+    is one below the expected number. If this step's final frame was lost, the number is one above it.
     """
     theirs, ours = header.flags >> _STEP_SHIFT, expected.flags >> _STEP_SHIFT
     if 0 in (theirs, ours):
