@@ -79,8 +79,8 @@ def test_a_name_under_which_no_pipeline_was_saved_is_refused(run_exchanges: Rank
         with pytest.raises(StateError) as caught:
             read_ranks(tmp_path, name)
         assert str(caught.value) == (
-            f"expected a state of gradwire under {name!r} in {tmp_path}, got none; pass the name that "
-            "dcp.save was called with"
+            f"expected a state of gradwire under {name!r} in {tmp_path}, got none; pass the state's key in "
+            "the dictionary that dcp.save saved"
         )
 
 

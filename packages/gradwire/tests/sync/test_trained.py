@@ -111,7 +111,7 @@ def test_ranks_that_unfreeze_other_parameters_are_told(run_exchanges: Ranks) -> 
         method = DSync(model, torch.optim.SGD(model.parameters(), lr=0.1), exchange.plan, group=exchange.link)
         method.step(lambda: gradually(0, rank, model))
         (model.right if rank == 0 else model.trunk).requires_grad_(True)
-        with pytest.raises(ExchangeError, match="unfreeze the same ones on all ranks") as caught:
+        with pytest.raises(ExchangeError, match="unfreeze the same parameters on all ranks") as caught:
             method.step(lambda: gradually(1, rank, model))
         method.close()
         return str(caught.value)

@@ -1,12 +1,12 @@
 """One rank's state of a training method in a checkpoint, and its conversion to a different number of ranks.
 
-A state is a flat dictionary. Its keys contain the rank. So a checkpoint that all ranks share, such as that of
+A state is a flat dictionary whose keys contain the rank. So a checkpoint that all ranks share, such as one of
 ``torch.distributed.checkpoint``, has separate entries for each rank, and no rank loads another rank's state:
 
 - ``gradwire/rank3/pipe``: a JSON string with version, method, plan, rank, world, steps, and the decisions of
-  ``"auto"``. For a pipeline, it also has the hyperparameters of the gradients in flight. The key is the same
-  for all methods, but ``attach`` writes to ``gradwire/rank3/attached`` instead, and ``attach_fsdp`` to
-  ``gradwire/rank3/attached_shards``, because neither loads a method's state;
+  ``"auto"``. For a pipeline, it also has the hyperparameters of the gradients in flight. All methods use this
+  key. ``attach`` uses ``gradwire/rank3/attached`` instead, and ``attach_fsdp`` uses
+  ``gradwire/rank3/attached_shards``, because neither can load a method's state;
 - ``gradwire/rank3/residual/<key>``: the encoding errors of this rank, if the plan keeps residuals;
 - ``gradwire/rank3/own``: float32 ``(pipeline - 1, count)``, if updates are eager: this rank's own
   gradients of the newest steps in flight, oldest first, then rows of zeros;
@@ -63,14 +63,14 @@ _VERSION = 3
 _READABLE = (1, 2, 3)
 """The readable versions of states.
 
-Version 1 has no own gradients, and averages replace them. Before version 3, unused parameters have gradients
-of 0, and there are no checksums. The first files of version 3 have neither method nor plan. They are all from
-PipeSGD, because states of bounded staleness had other keys.
+Version 1 has no own gradients; loading it puts the averages in their place. Before version 3, unused
+parameters have gradients of 0, and there are no checksums. The first files of version 3 have neither method
+nor plan. All of them are from PipeSGD, because states of bounded staleness had different keys.
 """
 _SEALED_SINCE = 3
 """The first version with checksums."""
 _OLDER = {"rank", "world", "clock", "model"}
-"""The fields in older states of bounded staleness besides residuals and an optimizer."""
+"""The fields that all older states of bounded staleness have, besides residuals or an optimizer."""
 
 _RESIDUALS, _BESIDE = {"rank", "world", "residuals"}, {SCALE, STEPS, AUTO, SUM}
 """The required and optional fields of a state that holds only residuals."""
@@ -94,9 +94,9 @@ class InFlight:
     scheduled
         The hyperparameters of the step that computed the gradient (``flat.update.scheduled``).
     own
-        This rank's own gradient of that step, for eager updates, in the same layout; a copy, or None.
+        For eager updates, a copy of this rank's own gradient of the same step, in the same layout; else None.
     absent, own_absent
-        The numbers of the parameters that no rank used in that step, and that this rank did not use.
+        The indices of the parameters that no rank used in the step, and of the ones this rank didn't use.
     """
 
     gradient: torch.Tensor
@@ -119,7 +119,8 @@ class RankState:
     in_flight
         The averaged gradients that have not been applied yet, oldest first.
     room
-        A pipeline's capacity: the numbers of averaged gradients, of own gradients, and of floats in each.
+        A pipeline's capacity: the largest numbers of averaged gradients and of own gradients, and the number
+        of floats in a gradient.
     residuals
         The rank's encoding errors, by the keys of ``Residuals``; empty if the plan keeps none.
     model, optimizer
@@ -144,7 +145,7 @@ class RankState:
     scale: float | None = None
 
     def of_residuals(self, below: int = 0) -> dict[str, Any]:
-        """Return the state of ``Residuals``, with the ranks counted from ``below``."""
+        """Return the state of ``Residuals``, with ranks renumbered so that ``below`` becomes rank 0."""
         rank, world = self.rank - below, self.world - below
         scale = {} if self.scale is None else {SCALE: self.scale}
         return {"rank": rank, "world": world, "residuals": dict(self.residuals), **scale}
@@ -195,7 +196,7 @@ def _rows(gradients: Sequence[torch.Tensor], most: int, count: int) -> torch.Ten
 
 
 def unpack(state: Mapping[str, Any], rank: int, world: int | None, method: str = "PipeSGD") -> RankState:
-    """Read this rank's state. With ``world`` None, a state of any number of ranks is accepted.
+    """Read this rank's state from ``pack``. With ``world`` None, accept a state of any number of ranks.
 
     Raises ``StateError`` for a state of a different rank or world, and for one that ``pack`` did not create.
     """
@@ -216,12 +217,12 @@ def unpack(state: Mapping[str, Any], rank: int, world: int | None, method: str =
 
 @outside_inference
 def redivide(states: Sequence[Mapping[str, Any]], world: int) -> list[State]:
-    """Return states for a different number of ranks, of any method but ``Sharded``, or of ``attach``.
+    """Convert the states of any method but ``Sharded``, or of ``attach``, to a different number of ranks.
 
     The gradients in flight are averages, equal on all ranks, so every new rank gets them, with the
     hyperparameters of their steps. Residuals differ between ranks; they are redistributed so that their sum
-    over the ranks is the same (over the workers if rank 0 is a server). A rank's own gradients are invalid on
-    other ranks, so the averages replace them.
+    over the ranks (over the workers, if rank 0 is a server) stays the same. A rank's own gradients are valid
+    only on that rank, so the averages replace them.
 
     Parameters
     ----------
@@ -268,7 +269,7 @@ def _check_same_moment(olds: Sequence[RankState]) -> None:
 
 
 def _equal(some: Sequence[InFlight], others: Sequence[InFlight]) -> bool:
-    """Return whether the gradients have the same bits, so that a NaN equals itself."""
+    """Return whether gradients have the same bits; NaNs with the same bits are equal."""
     return len(some) == len(others) and all(
         torch.equal(one.gradient.view(torch.int32), other.gradient.view(torch.int32))
         for one, other in zip(some, others, strict=True)
@@ -285,14 +286,16 @@ def _read(state: Mapping[str, Any], rank: int, method: str = "PipeSGD") -> RankS
     text, is_sealed = given.get(f"{prefix}{_entry(method)}", opened_text)
     words = source.fields(text)
     if words.get("version", one_of(*_READABLE)) >= _SEALED_SINCE and not is_sealed:
-        raise StateError(f"expected a checksum in the state of rank {rank}, got none; load another state")
+        raise StateError(
+            f"expected a checksum in the state of rank {rank}, got none; load an earlier checkpoint"
+        )
     averages, own = (given.get(key, _MATRIX, _NO_ROWS) for key in (IN_FLIGHT, f"{prefix}own"))
     scheduled = words.get("in_flight", rows(rows(keyed(understood))))
     count = source.read(len(scheduled), whole(0, len(averages)), "the number of gradients in flight")
     if not all(scheduled):
         raise StateError(
             f"expected hyperparameters for each gradient in flight of rank {rank}, got a gradient without "
-            "hyperparameters; load another state"
+            "hyperparameters; load an earlier checkpoint"
         )
     kept = words.get("own", whole(0, min(count, len(own))), 0)
     absent, own_absent = (words.get(each, rows(_NUMBERS, count), ((),) * count) for each in _ABSENT)
@@ -301,12 +304,13 @@ def _read(state: Mapping[str, Any], rank: int, method: str = "PipeSGD") -> RankS
     for key, (numel, wanted) in words.get("sums", keyed(pair(whole(), whole())), _NO_SUMS).items():
         if key not in state:
             raise StateError(
-                f"expected a value for {key} in the state of rank {rank}, got nothing; load another state, "
-                "or use gradwire.sync.dcp.read_ranks instead of dcp.load"
+                f"expected a value for {key} in the state of rank {rank}, got nothing; load an earlier "
+                "checkpoint, or use gradwire.sync.dcp.read_ranks instead of dcp.load"
             )
-        found = given.get(key, _VALUES)  # a tensor of a different length is refused elsewhere
+        found = given.get(key, _VALUES)  # the callers check lengths
         if found.numel() == numel and of_tensor(found) != wanted:
-            raise StateError(f"{key} is damaged: its checksum differs from the saved one; load another state")
+            fault = f"{key} is damaged: its checksum differs from the saved one"
+            raise StateError(f"{fault}; load an earlier checkpoint")
     return RankState(
         rank,
         words.get("world", whole(1)),
@@ -324,7 +328,7 @@ def _read(state: Mapping[str, Any], rank: int, method: str = "PipeSGD") -> RankS
 
 
 def _is_older(state: object, rank: int) -> bool:
-    """Return whether this is an older state of bounded staleness on this rank."""
+    """Return whether ``state`` is this rank's state of bounded staleness from an older version."""
     return isinstance(state, Mapping) and set(state) >= _OLDER and is_whole(state["rank"], rank, rank)
 
 
@@ -356,17 +360,17 @@ def _prefix(rank: int) -> str:
 
 
 def _entry(method: str) -> str:
-    """Return the last part of the key of a method's JSON text."""
+    """Return the last part of the key under which a method's JSON text is saved."""
     return method if method in (ATTACHED, ATTACHED_SHARDS) else "pipe"
 
 
 def ranks_in(names: Mapping[str, Any]) -> list[int]:
-    """Return the ranks that have a state under these keys, sorted."""
+    """Return the sorted ranks whose states the keys ``names`` belong to."""
     return [rank for rank, _ in _entries(names)]
 
 
 def _entries(names: Mapping[str, Any]) -> list[tuple[int, str]]:
-    """Return the sorted ranks that have a state under these keys, each with the last part of its key."""
+    """Return the rank and the last part of the key of every JSON text in ``names``, sorted."""
     return sorted((int(match[1]), match[2]) for match in map(_ENTRY.fullmatch, map(str, names)) if match)
 
 
@@ -381,8 +385,8 @@ def _owner_of(state: Mapping[str, Any]) -> tuple[int, str]:
     if entry == ATTACHED_SHARDS:
         raise StateError(
             f"rank {rank}: redivide: expected states that can be divided among ranks, got a state of "
-            "attach_fsdp, whose shards depend on the number of ranks; continue without loading the "
-            "residuals"
+            "attach_fsdp, whose shards depend on the number of ranks; continue without calling redivide and "
+            "load_state_dict"
         )
     return rank, "PipeSGD" if entry == "pipe" else entry
 

@@ -42,7 +42,7 @@ class SyncOptions:
 
 
 class LinkUser(Protocol):
-    """The communication thread in its role as the owner of a link."""
+    """The interface of the communication thread, which owns a link, for ``SyncContext.fail``."""
 
     @property
     def is_current(self) -> bool:
@@ -67,25 +67,27 @@ class SyncContext:
     ledger
         The ledger that counts all named work; None if nothing is counted.
     group
-        The process group whose all-reduce averages buckets that no codec supports; None if there are none.
+        The process group of the link's ranks, whose own all-reduce averages buckets that no codec supports;
+        None if the caller passed a link instead of a group.
     model, remedy, late_advice
-        The exchange's name in errors, the advice after a failure or ``close``, and the advice if the
+        Texts for errors: the exchange's name, the advice after a failure or ``close``, and the advice if the
         communication thread is late.
     owns_link
         Whether closing the exchange also closes the link; a failure closes it in any case.
     fails_late
-        Whether only ``wait`` raises a failure, as pipelines need: the error of a step is raised when its
-        average is due. Otherwise each call raises it.
+        Whether only ``wait`` raises a failure, so that a pipeline raises a step's error when the step's
+        average is due. Otherwise every call raises a failure.
     steps_done, steps_before
-        Steps of this process, and the run's steps before the checkpoint that was loaded.
+        The numbers of steps that this process has completed, and that the run completed before the process.
     is_closed
         Whether the front end has closed the exchange.
     thread
         The communication thread, once it runs.
     siblings
-        The contexts of the same model, whose links a failure of this one also closes; may include this one.
+        The contexts of the same model; a failure of this context also closes their links. May include this
+        context.
     ranks
-        The world's ranks in the order of the link's ranks; needed if there are siblings.
+        The rank in the world of each rank of the link; needed if there are siblings.
     """
 
     exchange: Exchange
@@ -118,8 +120,8 @@ class SyncContext:
     ) -> Self:
         """Agree with all ranks of a group on plan, options and ``facts``, and connect to them.
 
-        Without ``ledger``, the context creates a ``Ledger``. Raises ``AttachError`` on all ranks if one
-        differs, refuses or is late.
+        Without ``ledger``, the context creates a ``Ledger``. Raises ``AttachError`` on all ranks if a rank
+        has different settings, refuses, or is late.
         """
         own = {"strict": str(options.strict), "world": str(dist.get_world_size(group))}
         agree(group, {**facts_of(plan), **own, **facts}, options.timeout_s)
@@ -171,12 +173,12 @@ class SyncContext:
     def count(
         self, name: str, cost: ExchangeCost, exposed_s: float, nbytes: int = 0, lost: ErrorSums | None = None
     ) -> None:
-        """Count an exchange of ``nbytes`` bytes of gradient in the ledger, if there is one."""
+        """Count an exchange of ``nbytes`` bytes of gradient in the ledger, if the context has a ledger."""
         if self.ledger is not None:
             self.ledger.exchanged(name, cost, exposed_s, gradient_nbytes=nbytes, lost=lost)
 
     def resume(self, step: int) -> None:
-        """Resume the step count after ``step``, the last step before the checkpoint."""
+        """Continue to count steps from ``step``, the last step before the loaded checkpoint."""
         self.steps_before = step - self.steps_done
         self.exchange.link.step = step
 
@@ -192,17 +194,17 @@ class SyncContext:
             )
 
     def annotate(self, error: BaseException, doing: str) -> None:
-        """Add a note to an error: ``doing``, which names the work that failed, and the remedy."""
+        """Add a note to an error that names the failed work (``doing``) and the remedy."""
         add_note(error, f"{doing}; {self.remedy}")
 
     def fail(self, error: BaseException) -> BaseException:
         """Refuse all later exchanges, close all links to notify the peers, and return the reason.
 
-        A failed exchange has already closed its own link (``Exchange._fail``). This closes the siblings'
-        links, and this context's link if something else failed, such as an observer. Every handler of errors
-        calls it: the communication thread (``Work.execute``), FSDP's collectives (``SyncContexts.using``),
-        and the training thread. The first error is kept. A link that the communication thread is using is
-        closed after the running work.
+        A failed exchange has already closed its own link (``Exchange._fail``). This method closes the
+        siblings' links, and this context's link if something else failed, such as an observer. Every handler
+        of errors calls it: the communication thread (``Work.execute``), FSDP's collectives
+        (``SyncContexts.using``), and the training thread. Later calls keep the first error. A link that the
+        communication thread is using is closed after the running work.
 
         The reason is ``error``, unless a sibling's link shows that ranks are at different steps. A rank that
         waits for a peer in one group may already have the peer's last frame in another group.
@@ -220,12 +222,12 @@ class SyncContext:
     def _out_of_step(self, every: Iterable[SyncContext]) -> ExchangeError | None:
         """Return an error if a link of ``every`` shows that two ranks are at different steps, else None.
 
-        Return None, too, if this context's own link already reports it. Every link with both ranks reports
-        the difference when it is closed.
+        Return None, too, if this context's own exchange has already reported the difference. Every link that
+        connects both ranks sends the difference to its peers when it is closed.
         """
         for each in every:
             if each.thread is not None and not each.thread.is_current:
-                continue  # that thread may be receiving
+                continue  # the link's thread may be receiving
             each.link.step, transport = self.link.step, each.exchange.transport
             if not transport.note_difference(LinkError()) or transport.difference is None:
                 continue

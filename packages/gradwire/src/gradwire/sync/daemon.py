@@ -1,13 +1,12 @@
 """Daemon threads that end before the interpreter does.
 
 At shutdown, the interpreter ends every daemon thread that returns to Python. A thread that returns from a
-kernel or from Gloo then has C++ on its stack, which aborts the process. A finished job exits with code 134,
-and a launcher restarts it. So running work may finish first, within a limit.
+kernel or from Gloo has C++ on its stack, so that ending it aborts the process. A finished job would exit with
+code 134, and its launcher would restart it. So the process first waits, up to a limit, for running work.
 
-If work does not finish, because a peer is absent, its connections are closed, and it gets a little more time
-to end. The connections are closed in any case, because the transport's operations without a thread would
-keep the process alive until the peers end. This runs in ``atexit``, after all non-daemon threads have ended,
-because they may be training.
+Then it closes all connections. This breaks off work that waits for an absent peer, and the process waits a
+little longer until the threads have ended. Open connections would keep the process alive until the peers end.
+All of this runs in ``atexit``, after the end of all non-daemon threads, because these may be training.
 """
 
 from __future__ import annotations
@@ -24,19 +23,19 @@ from gradwire.launch.store import join_all
 FINISH_S = 5.0
 """The limit for running work to finish when the interpreter ends, in seconds."""
 BREAK_OFF_S = 5.0
-"""The limit for waits to end once their connections are closed, in seconds."""
+"""The limit for threads to end once their connections are closed, in seconds."""
 
 SWITCH_S = 0.0005
 """The longest time for which a thread that is busy in Python delays a thread that returns to Python.
 
-It is the interpreter's switch interval while a communication thread runs; the default is 5 ms, which a bucket
-would lose when it starts and when it ends.
+It is the interpreter's switch interval while a communication thread runs. With the default interval, every
+bucket would lose 5 ms at its start and 5 ms at its end.
 """
 
 _under_way: dict[Thread, tuple[Callable[[], object], Callable[[], object]]] = {}
 """The running threads, each with its ``finish`` and ``break_off``."""
 _usual_switch_s = SWITCH_S
-"""The switch interval before the first thread started, which returns when the last one has ended."""
+"""The switch interval before the first thread started; it is restored when the last thread has ended."""
 _counting = Lock()
 
 
@@ -45,9 +44,9 @@ def start(
 ) -> Thread:
     """Start a daemon thread that ends before the interpreter does.
 
-    When the interpreter ends, it calls ``finish``, after which ``run`` must complete its work and return.
-    When ``run`` has returned, or after ``FINISH_S``, the interpreter calls ``break_off``, which must make all
-    waits of any thread fail.
+    At its end, the interpreter calls ``finish``, after which ``run`` must complete its work and return. When
+    ``run`` has returned, or after ``FINISH_S``, the interpreter calls ``break_off``, which must make every
+    wait for a peer fail, in any thread.
     """
     thread = Thread(target=lambda: _watched(run, thread), name=name, daemon=True)
     with _counting:
@@ -66,7 +65,7 @@ def _watched(run: Callable[[], object], thread: Thread) -> None:
     finally:
         with _counting:
             del _under_way[thread]
-            is_unchanged = isclose(sys.getswitchinterval(), SWITCH_S, abs_tol=2e-6)  # by other callers
+            is_unchanged = isclose(sys.getswitchinterval(), SWITCH_S, abs_tol=2e-6)  # by other code
             if not _under_way and is_unchanged:
                 sys.setswitchinterval(_usual_switch_s)
 
@@ -79,7 +78,7 @@ def _shorten_switches() -> None:
 
 def _end_all() -> None:
     left = [(thread, *calls) for thread, calls in list(_under_way.items()) if thread.is_alive()]
-    with suppress(KeyboardInterrupt):  # Ctrl-C proceeds to the next stage
+    with suppress(KeyboardInterrupt):  # Ctrl-C ends this wait, and goes on to break_off
         for _, finish, _ in left:
             finish()
         join_all([thread for thread, *_ in left], FINISH_S)

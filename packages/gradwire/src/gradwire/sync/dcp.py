@@ -1,4 +1,4 @@
-"""Read all ranks' states from ``torch.distributed.checkpoint``, for a world of a different size."""
+"""Reading all ranks' states from a checkpoint of ``torch.distributed``, for a world of a different size."""
 
 from __future__ import annotations
 
@@ -20,17 +20,18 @@ from gradwire.sync.checkpoint import IN_FLIGHT, State, ranks_in
 
 @outside_inference
 def read_ranks(folder: str | os.PathLike[str], key: str) -> list[State]:
-    """Return the states that all ranks saved with ``dcp.save``, of a method or of ``attach``'s handle.
+    """Read the states of all ranks, of a method or of ``attach``'s handle, from a folder of ``dcp.save``.
 
-    If ``torch.distributed`` is initialised, all its processes call this together, and each reads everything:
-    the residuals of all ranks, and the gradients in flight once.
+    If ``torch.distributed`` is initialised, all its processes call this together. Every process reads the
+    residuals of all ranks, and one copy of the gradients in flight.
 
     Parameters
     ----------
     folder
         The ``checkpoint_id`` of ``dcp.save``, a folder.
     key
-        The name under which it was saved: ``"pipe"`` for ``dcp.save({"pipe": pipe, ...})``.
+        The key of the method or handle in the dictionary that was passed to ``dcp.save``: ``"pipe"`` for
+        ``dcp.save({"pipe": pipe, ...})``.
 
     Returns
     -------
@@ -40,7 +41,7 @@ def read_ranks(folder: str | os.PathLike[str], key: str) -> list[State]:
     Raises
     ------
     StateError
-        If the checkpoint cannot be read, or holds no state under this name.
+        If the checkpoint cannot be read, or has no state under this key.
     """
     stored = _metadata(folder)
     try:
@@ -54,11 +55,12 @@ def read_ranks(folder: str | os.PathLike[str], key: str) -> list[State]:
     ranks = ranks_in(template)
     if not ranks:
         raise StateError(
-            f"expected a state of gradwire under {key!r} in {folder}, got none; pass the name that "
-            "dcp.save was called with"
+            f"expected a state of gradwire under {key!r} in {folder}, got none; pass the state's key in the "
+            "dictionary that dcp.save saved"
         )
     with warnings.catch_warnings():
-        warnings.filterwarnings("ignore", "torch.distributed is (disabled|unavailable)")  # expected here
+        # One process without torch.distributed may read the states of all ranks.
+        warnings.filterwarnings("ignore", "torch.distributed is (disabled|unavailable)")
         try:
             load({key: template}, checkpoint_id=folder)
         except (Exception, CheckpointException) as error:  # a CheckpointException is not an Exception
@@ -78,7 +80,7 @@ def _metadata(folder: str | os.PathLike[str]) -> Mapping[str, object]:
 
 
 def _unreadable(folder: str | os.PathLike[str], error: BaseException) -> StateError:
-    lines = str(error).strip().splitlines() or [type(error).__name__]  # torch puts a traceback first
+    lines = str(error).strip().splitlines() or [type(error).__name__]  # begins with torch's traceback
     return StateError(
         f"the checkpoint {os.fspath(folder)} cannot be read: {lines[-1]}; pass a folder that dcp.save has "
         "written completely"

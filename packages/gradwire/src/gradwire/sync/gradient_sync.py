@@ -34,10 +34,10 @@ T = TypeVar("T")
 
 
 class GradientSync:
-    """The averaging of one model's gradients on one rank, bucket by bucket.
+    """The object that averages one model's gradients on one rank, bucket by bucket.
 
-    The object owns the connection, agreement, plan, residuals, ledger, failure, and shutdown. The
-    communication thread starts with the first bucket that needs it.
+    It owns the connection, agreement, plan, residuals, ledger, failure, and shutdown. The communication
+    thread starts with the first bucket that needs it.
 
     Parameters
     ----------
@@ -69,7 +69,7 @@ class GradientSync:
         self._lanes = Lanes(context)
         self._lanes.follow(context.plan)
         self._pending = deque[Work]()  # work that ``finish`` waits for, oldest first
-        self._counted = StepCost(0)  # by ``count``, in the current step
+        self._counted = StepCost(0)  # the cost that ``count`` has added in the current step
         self._active: int | None = None
         self._is_in_step = self._has_begun = self._may_start_native = False
         self._begun_lanes = set[SyncContext]()  # contexts whose thread has a bucket of this step
@@ -103,7 +103,7 @@ class GradientSync:
 
     @property
     def plan(self) -> Plan:
-        """The plan in use, which all ranks agreed on or chose last."""
+        """The plan in use, the same on all ranks."""
         return self.context.plan
 
     @property
@@ -117,17 +117,17 @@ class GradientSync:
         return self.context.steps_done
 
     def begin(self, *, active: int | None = None) -> None:
-        """Begin a step, before its first bucket; a repeated step begins again.
+        """Begin a step, before its first bucket. A second call for a step drops the step's buckets so far.
 
-        Observers are called, and at most one of them changes the plan. With ``active``, averages are over
-        this number of ranks instead of all. Raises the observers' errors.
+        Calls the observers, of which at most one changes the plan. With ``active``, averages are over this
+        number of ranks instead of all ranks. Raises the observers' errors.
         """
         context = self.context
         context.check()
         step = context.steps_done + 1
         self._is_in_step = True
         self._pending = deque(each for each in self._pending if each.step != step)
-        if all(each.is_done() for each in self._pending):  # else the thread is still at an earlier step
+        if all(each.is_done() for each in self._pending):  # else the thread still works on an earlier step
             context.link.step = context.steps_before + step
         self._active, self._has_begun, self._counted = active, active is not None, StepCost(0)
         self._begun_lanes.clear()
@@ -140,8 +140,8 @@ class GradientSync:
     def start(self, bucket: GradientBucket) -> BucketWork:
         """Start the all-reduce of one bucket; all ranks start the same buckets in the same order.
 
-        The bucket is averaged in place, on the route chosen here. Do not touch it before its work is done.
-        Raises ``ExchangeError`` once the exchange has failed or is closed.
+        The bucket is averaged in place, on the route that this call chooses. Do not access the bucket before
+        the returned work is done. Raises ``ExchangeError`` once the exchange has failed or is closed.
         """
         context = self.context
         context.check()
@@ -167,8 +167,8 @@ class GradientSync:
     def run(self, bucket: GradientBucket, values: torch.Tensor, context: SyncContext) -> BucketWork:
         """Exchange one bucket on the calling thread, over a link of the same model; return the finished work.
 
-        ``values`` has the bucket's floats, which are exchanged in place. The front end stores them, and then
-        calls ``count``. On an error, the caller ends the exchange with ``context.fail``.
+        ``values`` has the bucket's floats, which are exchanged in place. The front end then stores the
+        averages, and calls ``count``. On an error, the caller ends the exchange with ``context.fail``.
         """
         work = BucketWork(context, bucket, self.context.steps_done + 1)
         work.feedback = NO_FEEDBACK if bucket.feedback is None else bucket.feedback
@@ -191,7 +191,8 @@ class GradientSync:
     def agree(self) -> None:
         """Start the agreement of all ranks, after a step's last bucket, on whether to raise ``LossyError``.
 
-        This needs strict options and a measured step. ``start`` calls it for the last bucket.
+        Does nothing unless options are strict and the step's errors are measured. ``start`` calls this for
+        the last bucket.
         """
         step = self.context.steps_done + 1
         if self.meter.agrees(step):
@@ -210,9 +211,9 @@ class GradientSync:
         """Wait for the buckets of a step, store their encoding errors as residuals, and count the step.
 
         Pipelines wait only for the buckets of steps up to ``until``, numbered as in ``steps_done``. They may
-        have waited ``waited_s`` seconds for some of these buckets already. The residuals of a step change
-        once all of its buckets are averaged and finite. They change on all ranks or on none, because averages
-        have the same bits. Raises the exchange's error.
+        have waited ``waited_s`` seconds for some of these buckets already. Residuals change only if all of
+        the step's averages are finite. They change on all ranks or on none, because averages have the same
+        bits. Raises the exchange's error.
         """
         began, done = perf_counter(), list[Work]()
         cost, self._counted, before_s = self._counted.exchange, StepCost(0), self._counted.wait_s
@@ -252,8 +253,8 @@ class GradientSync:
             work.wait()
 
     def cancel(self) -> None:
-        """Cancel pending work that has not started, and stop tracking the rest, without ending a step."""
-        for work in reversed(self._pending):  # so that a thread never skips one and runs a later one
+        """Cancel pending work that has not started, and forget the started work, without ending a step."""
+        for work in reversed(self._pending):  # newest first, so that no work runs after cancelled work
             work.cancel()
         self._pending.clear()
         self._is_in_step = False
@@ -272,9 +273,9 @@ class GradientSync:
     def exchange_now(self, what: str, call: Callable[[Exchange], T]) -> T:
         """Run ``call`` on the communication thread, while no other exchange is running; return its value.
 
-        All ranks make the same call between the same two steps. ``what`` is its noun phrase in errors. The
-        timeout is the step-start timeout. An error in the call ends the exchange. Raises that error, and
-        ``LinkTimeoutError`` if the thread stays busy.
+        All ranks make the same call between the same two steps. ``what`` is a noun phrase that names the call
+        in errors. Its waits have the limit ``begin_timeout_s``. An error in the call ends the exchange.
+        Raises this error, and ``LinkTimeoutError`` if the thread stays busy.
         """
         self.context.check()
         context, what = self.context, f"{what} before step {self.context.steps_done + 1}"
@@ -284,7 +285,7 @@ class GradientSync:
         return work.value
 
     def connect_lanes(self, number: int) -> str:
-        """Connect up to this number of lanes, or return why a rank can't (``Lanes.extend``)."""
+        """Connect up to this number of lanes; return why a rank can't, or ``""`` (``Lanes.extend``)."""
         return self._lanes.extend(number, self.exchange_now)
 
     def follow(self, plan: Plan) -> None:
@@ -333,9 +334,10 @@ class GradientSync:
     def _next_timeout_s(self, lane: SyncContext, *, is_bypassed: bool) -> float:
         """Return the limit of the next bucket's waits for a peer, in seconds.
 
-        A step's first bucket cannot be averaged before all ranks have begun the step, and a rank may evaluate
-        or save alone before that. Its average shows that all ranks have begun. Buckets on other lanes and
-        routes may run before that, but the waits for bypassed buckets follow all earlier ones.
+        Before a step, one rank may evaluate or save alone. So the step's first bucket waits for the other
+        ranks up to ``begin_timeout_s``. Its average shows that all ranks have begun the step. The first
+        bucket on another lane may run before this average is known, and has the same limit. A bypassed bucket
+        is waited for after all earlier buckets, so it has the limit ``timeout_s``.
         """
         if self._has_begun and (is_bypassed or self._active is not None or lane in self._begun_lanes):
             return self.context.timeout_s
@@ -348,7 +350,7 @@ class GradientSync:
     def _started_native(self, work: BucketWork) -> bool:
         """Start the native all-reduce of a bucket if possible; return whether it started.
 
-        Buckets after the step's first one on the communication thread cannot use it (see ``Route``).
+        Once a bucket uses the communication thread, later buckets of its step must use it, too (``Route``).
         """
         if not self._may_start_native or any(each.wants_alone for each in work.observers):
             return False
@@ -372,9 +374,9 @@ class GradientSync:
         self._lanes.put(work)
 
     def _observed(self, call: Callable[..., T], *given: object) -> T:
-        """Call an observer and return its value; an unexpected exception ends the step on all ranks.
+        """Call an observer and return its value; an unexpected exception ends the exchange on all ranks.
 
-        A ``GradwireError`` is raised unchanged: all ranks raise it, for example if their replicas differ.
+        A ``GradwireError`` is raised unchanged, because all ranks raise it, for example if replicas differ.
         """
         try:
             return call(*given)

@@ -28,14 +28,15 @@ def check_timeout(timeout_s: float, name: str = "timeout_s") -> None:
     """Raise ``SpecError`` unless ``timeout_s`` is a valid timeout. ``name`` is the argument's name."""
     if not is_real(timeout_s, 0.0, _LONGEST_TIMEOUT_S) or timeout_s == 0:
         raise SpecError(
-            f"expected {name} above 0 and at most {_LONGEST_TIMEOUT_S:g} seconds, got {shown(timeout_s)}"
+            f"expected {name} above 0 and at most {_LONGEST_TIMEOUT_S:g} seconds, got {shown(timeout_s)}; "
+            "pass, for example, 30"
         )
 
 
 def check_initialised(kind: type[GradwireError] = ExchangeError, otherwise: str = "") -> None:
     """Raise ``kind`` unless ``torch.distributed`` is initialised.
 
-    ``otherwise`` is a second remedy for the error message.
+    ``otherwise`` is a second remedy, which the error message ends with.
     """
     if not dist.is_available() or not dist.is_initialized():
         raise kind(
@@ -45,9 +46,10 @@ def check_initialised(kind: type[GradwireError] = ExchangeError, otherwise: str 
 
 
 def member_group(group: dist.ProcessGroup | None, doing: str, otherwise: str = "") -> dist.ProcessGroup:
-    """Return ``group``, or the world's group for None. ``doing`` is the imperative in errors.
+    """Return ``group``, or the world's group for None, after checking that this process is a member.
 
-    Raises ``ExchangeError`` if this process is not in the group, or ``torch.distributed`` is not initialised.
+    ``doing`` is the call that errors recommend, as an imperative. Raises ``ExchangeError`` if this process is
+    not in the group, or ``torch.distributed`` is not initialised.
     """
     check_initialised(otherwise=otherwise)
     chosen: object = dist.group.WORLD if group is None else group
@@ -59,7 +61,7 @@ def member_group(group: dist.ProcessGroup | None, doing: str, otherwise: str = "
             raise ExchangeError(
                 f"rank {dist.get_rank()}: this group has been destroyed; create another with new_group"
             ) from error
-    elif chosen != dist.GroupMember.NON_GROUP_MEMBER:  # the result of new_group on other ranks
+    elif chosen != dist.GroupMember.NON_GROUP_MEMBER:  # the result of new_group on ranks outside the group
         raise ExchangeError(
             f"expected a group of torch.distributed, got {shown(group)}; pass the result of new_group or of "
             "a DeviceMesh's get_group"
@@ -79,7 +81,7 @@ def connect(
     """Return a new link between the members of ``group``, in the order of ``ranks``.
 
     ``tos`` is the plan's type of service, and ``lane`` the number of the link among a model's lanes. Raises
-    ``kind``. If members are absent, the error's text ends with ``ending``.
+    ``kind``. If a link can't be made, for example because members are absent, the error ends with ``ending``.
     """
     try:
         store_of(group)
@@ -94,9 +96,9 @@ def connect(
 # The check that all ranks of a group have the same settings, before they connect.
 
 REFUSED = "refused"
-"""The fact with which a rank states its reason for not attaching."""
+"""The name of the fact that contains a rank's reason for not attaching."""
 
-AFTER_AGREEING = "look for a rank that failed after all had agreed to attach"
+AFTER_AGREEING = "look for a rank that failed after all ranks had agreed to attach"
 """The advice in errors for ranks that have agreed but do not connect."""
 
 _agreements = weakref.WeakKeyDictionary[dist.ProcessGroup, int]()
@@ -106,8 +108,9 @@ _agreements = weakref.WeakKeyDictionary[dist.ProcessGroup, int]()
 def agree(group: dist.ProcessGroup, facts: Mapping[str, str], timeout_s: float) -> None:
     """Check through the group's store that all ranks of ``group`` call this with equal ``facts``.
 
-    ``facts`` are settings by name. All ranks make these calls in the same order. Raises ``AttachError`` on
-    every rank if facts differ, a rank has refused, or a rank does not call this within the timeout.
+    ``facts`` are settings by name. All ranks call ``agree`` for their groups in the same order. Raises
+    ``AttachError`` on every rank if facts differ, a rank has refused, or a rank does not call this within the
+    timeout.
     """
     rank, world = dist.get_rank(group), dist.get_world_size(group)
     number = _agreements.get(group, 0)
@@ -143,13 +146,13 @@ def facts_of(plan: Plan) -> dict[str, str]:
 def all_or_none(group: dist.ProcessGroup, timeout_s: float) -> Iterator[None]:
     """Make all ranks of ``group`` fail if the ``with`` block of one of them raises a ``GradwireError``.
 
-    That rank raises its error, and the others an ``AttachError`` with its text, from the ``agree`` that they
-    call after their blocks.
+    The failed rank raises its own error. Every other rank raises an ``AttachError`` with the text of that
+    error when it calls ``agree`` after its block.
     """
     try:
         yield
     except GradwireError as error:
-        with suppress(AttachError):  # the others have the reason, too
+        with suppress(AttachError):  # agree raises this error's text on all ranks
             agree(group, {REFUSED: str(error)}, timeout_s)
         raise
 

@@ -1,8 +1,8 @@
 """The lanes of one model's buckets: links to the same ranks, with a communication thread for each.
 
-Bucket i of a step uses lane i modulo the number of lanes, on all ranks. So as many buckets are exchanged at
-once, and a small bucket doesn't wait for the latency of the one before it. Each lane has its own order of
-frames, so that the exchange is the same as with one lane.
+Bucket i of a step uses lane i modulo the number of lanes, on all ranks. So n lanes exchange n buckets at
+once, and a small bucket doesn't wait for the latency of the preceding bucket. Every lane orders its own
+frames, so that the exchange of a bucket is the same as with one lane.
 """
 
 from __future__ import annotations
@@ -19,14 +19,14 @@ from gradwire.sync.messages import gather
 from gradwire.sync.thread import CallWork, CommunicationThread, Work
 
 ExchangeNow = Callable[[str, Callable[[Exchange], list[list[float]]]], list[list[float]]]
-"""The type of ``BetweenSteps.exchange_now`` for rows of all ranks."""
+"""The type of ``BetweenSteps.exchange_now`` for calls that return a row of numbers of every rank."""
 
 
 class Lanes:
     """The links and threads of one model's buckets on one rank.
 
-    Lane 0 is the link of ``context``, which all other work uses. The other lanes are connected when a plan
-    first needs them. A failure of one lane ends all of them.
+    Lane 0 is the link of ``context``, which all work except buckets uses, too. The other lanes are connected
+    when a plan first needs them. A failure of one lane ends all lanes.
     """
 
     def __init__(self, context: SyncContext) -> None:
@@ -34,14 +34,14 @@ class Lanes:
         self._threads: dict[int, CommunicationThread] = {}
 
     def extend(self, number: int, exchange_now: ExchangeNow) -> str:
-        """Connect up to this number of lanes before a plan needs them; return why that failed, if it did.
+        """Connect up to this number of lanes before a plan needs them; return why that failed, or ``""``.
 
         All ranks call this while no exchange is running. After each lane, they compare results with
-        ``exchange_now``, so that all or none of them return a reason. After a failure, they close the new
-        lanes, and the plan in use stays. Raises ``ExchangeError`` if they can't compare results.
+        ``exchange_now``, so that either all ranks return a reason, or none does. After a failure, all ranks
+        close the new lanes, and keep their plan. Raises ``ExchangeError`` if they can't compare results.
         """
         first, before = self._contexts[0], len(self._contexts)
-        why, wait_s = "", 2 * first.timeout_s  # other ranks may still be waiting for this one's connection
+        why, wait_s = "", 2 * first.timeout_s  # peers may still be waiting for this rank's connection
         for lane in range(before, number):
             try:
                 self._connect(first.plan, number)
@@ -75,7 +75,7 @@ class Lanes:
             context.exchange.follow(plan)
 
     def of(self, index: int) -> SyncContext:
-        """Return the context of the lane for a bucket of this number in the step."""
+        """Return the context of the lane for the bucket with this index in its step."""
         first, number = self._contexts[0], index % self._contexts[0].plan.lanes
         chosen = self._contexts[number]
         chosen.steps_before, chosen.steps_done = first.steps_before, first.steps_done

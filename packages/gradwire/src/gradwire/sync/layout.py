@@ -29,7 +29,8 @@ class Layout:
     groups
         The group of each parameter; all parameters of a group share one warning.
     copies
-        The number of repetitions of this layout: FSDP's buckets have a part of every parameter for each rank.
+        The number of repetitions of this layout. A bucket of FSDP has a shard of every parameter for each
+        rank.
     """
 
     names: tuple[str, ...]
@@ -44,7 +45,7 @@ class Layout:
 
     @cached_property
     def norms(self) -> Norms:
-        """The norms that an exchange of the bucket measures, valid until its next exchange."""
+        """The norms that an exchange of the bucket measures, valid until the bucket's next exchange."""
         return Norms([0, *accumulate(self.counts * self.copies)])
 
 
@@ -54,9 +55,9 @@ class Layouts:
     Attributes
     ----------
     names
-        All parameters that may have a gradient, in an order that all ranks share.
+        The names of all parameters that may have a gradient, in an order that all ranks share.
     counts
-        The number of floats of each parameter that may have a residual by name; None if unknown.
+        By name, the number of floats of every parameter that may have a residual; None if unknown.
     """
 
     def __init__(self, names: Sequence[str], counts: Mapping[str, int] | None = None) -> None:

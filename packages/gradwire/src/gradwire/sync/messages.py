@@ -1,8 +1,8 @@
 """Small exchanges between two steps: rows of numbers, means, and typed records from rank 0.
 
 A record is a 12-byte header, then a body. The header contains a magic number, the version of the encoding,
-the type of the record, and the length of the body. The body is JSON, which the record's kind validates. Both
-are payloads of ordinary frames, which have checksums.
+the type of the record, and the length of the body. The body is JSON, which the record's kind validates.
+Header and body are payloads of ordinary frames, so checksums protect them.
 """
 
 from __future__ import annotations
@@ -28,9 +28,9 @@ MOST_NBYTES = 1 << 24
 _MAGIC = b"GRDR"
 _HEAD = struct.Struct("<4sHHI")
 _PAIRWISE = Plan(algorithm="pairwise")
-"""The plan of rows: they take two latencies between any number of ranks."""
+"""The plan for rows: their exchange takes two latencies, whatever the number of ranks."""
 _TREE = Plan(algorithm="tree")
-"""The plan of records: its broadcast half starts at rank 0."""
+"""The plan for records: its broadcast half starts at rank 0."""
 _ADVICE = "use the same version of gradwire on all ranks"
 
 
@@ -55,7 +55,7 @@ def mean(exchange: Exchange, values: torch.Tensor, timeout_s: float) -> None:
 
 @dataclass(frozen=True)
 class Record(Generic[T_co]):
-    """A type of record.
+    """A type of record that rank 0 sends.
 
     Attributes
     ----------
@@ -64,7 +64,7 @@ class Record(Generic[T_co]):
     what
         The name of the record in errors.
     kind
-        The kind of its value (``gradwire.fields``), which validates what a rank receives.
+        The kind (``gradwire.fields``) that validates the value that a rank receives.
     """
 
     number: int
@@ -77,7 +77,7 @@ class Record(Generic[T_co]):
         return _HEAD.pack(_MAGIC, VERSION, self.number, len(body)) + body
 
     def open(self, head: bytes) -> int:
-        """Return the length of the body that follows this header. Raises ``ExchangeError``."""
+        """Validate a header, and return the length of the body after it. Raises ``ExchangeError``."""
         magic, version, number, nbytes = _HEAD.unpack(head)
         for name, expected, got in (
             ("that starts with", _MAGIC, magic),
@@ -111,7 +111,7 @@ def broadcast(exchange: Exchange, record: Record[T_co], value: object, timeout_s
 
 
 def _send(exchange: Exchange, data: bytes, nbytes: int, timeout_s: float) -> bytes:
-    """Return rank 0's ``data`` of ``nbytes`` bytes on all ranks; the other ranks pass nothing."""
+    """Return rank 0's ``data`` of ``nbytes`` bytes on all ranks; the other ranks pass ``b""``."""
     words = torch.zeros(-(-nbytes // FLOAT_NBYTES), dtype=torch.float32, device="cpu")
     memory = memory_of(words.view(torch.uint8))
     memory[: len(data)] = data

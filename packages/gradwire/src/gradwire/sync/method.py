@@ -63,21 +63,21 @@ class Method(ABC):
     plan
         The plan of the gradients' exchange; the same on all ranks.
     group
-        A process group, to whose ranks the method opens connections, which it also closes; or a ``Link``,
-        which the caller owns.
+        A process group, or a ``Link``. The method opens connections to the ranks of a process group, and
+        closes them; the caller closes a link.
     timeout_s
         The limit for any single wait for a peer, in seconds, unless the group is a link.
     ledger
         A ledger, owned by the caller, that counts the steps and every exchange by its bucket.
     strict
         Whether a step raises ``LossyError`` on all ranks, instead of a warning on one, if encoding errors
-        repeatedly exceed half of a parameter's gradient; the same on all ranks. The update is done, and
-        training can continue.
+        repeatedly exceed half of a parameter's gradient; the same on all ranks. The error follows the update,
+        and training can continue.
     choose
-        A function that returns the chooser of each step's plan for these parameters; ``plan`` is the plan of
-        the first steps.
+        A function that receives the named parameters, and returns the chooser of each step's plan; ``plan``
+        is the plan of the first steps.
     options
-        A text that must be equal on all ranks; not compared if empty.
+        Options as a text that must be equal on all ranks; not compared if empty.
 
     Attributes
     ----------
@@ -178,9 +178,9 @@ class Method(ABC):
         """Return the method's state, to save with the states of model, optimizer, and scheduler.
 
         Each rank has its own state; ``gradwire.redivide`` makes states for a different number of ranks. With
-        ``"auto"``, the state includes the decisions. Gradients in flight are saved without applying them,
-        unless ``drain`` is set; training continues unaffected. All ranks call this together; get the states
-        of model and optimizer after this call.
+        ``"auto"``, the state includes the decisions. The state includes gradients in flight, and training is
+        unaffected; with ``drain``, they are applied first. All ranks call this together; get the states of
+        model and optimizer after this call.
 
         Returns
         -------
@@ -250,11 +250,11 @@ class Method(ABC):
         return drained + StepRecord.of_wait(cost.total_s, cost).within(perf_counter() - started, steps=0)
 
     def _before_layout(self) -> StepRecord:
-        """Finish gradients in the old layout of parameters and plan; return the cost."""
+        """Finish the gradients in flight, before parameters or plan change their layout; return the cost."""
         return self.drain()
 
     def _buckets_of(self, gradients: FlatGradients, bucket_nbytes: int | None = None) -> FlatBuckets:
-        """Return the buckets of gradients in a new layout, in which parameters keep their residuals."""
+        """Return the buckets of gradients in a new layout; parameters keep their residuals."""
         residual = lay_out_residual(self.residuals, gradients, self._laid_out)
         self._laid_out = gradients
         name_of = {id(each): name for name, each in self.model.named_parameters()}
@@ -290,7 +290,7 @@ class Method(ABC):
         self._chooser.load({AUTO: saved.auto} if saved.auto else {})
         self.residuals.load_state_dict(residuals)
         self.sync.resume(saved.steps_done)
-        self._synchronised = self._synchronised or saved.steps_done > 0  # equal when they were saved
+        self._synchronised = self._synchronised or saved.steps_done > 0  # saved replicas are equal
 
     def __enter__(self) -> Self:
         return self
@@ -333,7 +333,7 @@ class WorkerMethod(Method):
         Returns
         -------
         StepRecord
-            Loss on this rank's batch, seconds and bytes.
+            The loss on this rank's batch, and the seconds and bytes of the step.
 
         Raises
         ------
@@ -378,7 +378,7 @@ class WorkerMethod(Method):
     def _adopt(self, saved: RankState) -> None:
         super()._adopt(saved)
         plan = self._chooser.loaded_plan
-        if plan is not None and plan != self.plan:  # the saved gradients in flight have its layout
+        if plan is not None and plan != self.plan:  # saved gradients in flight have the layout of ``plan``
             self._drop()
             self._before_layout()
             self.sync.follow(plan)

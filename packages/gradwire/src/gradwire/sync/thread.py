@@ -1,7 +1,7 @@
 """The communication thread and its work: one thread for each rank of a model.
 
-The thread runs queued work in order, and nothing after the first failure. Pipe-SGD (its algorithm 1) has one
-such thread per rank.
+The thread runs queued work in order, and runs nothing after the first failure. Algorithm 1 of the Pipe-SGD
+paper has one such thread per rank.
 """
 
 from __future__ import annotations
@@ -34,15 +34,15 @@ _OWN_WORK_S = 30.0
 class Work(ABC):
     """One piece of work for the communication thread, like ``torch.distributed.Work``.
 
-    Each caller of ``wait`` gets a copy of an exception, with a note that names the work. So this object keeps
-    no reference to the caller's frame.
+    If the work failed, every ``wait`` raises its own copy of the exception, with a note that names the work.
+    So this object keeps no reference to the caller's frame.
 
     Parameters
     ----------
     name
         The work's name in the ledger, the same in every step; None for work that is not counted.
     what, done
-        The work's noun phrase and past participle in errors.
+        The words that name the work in errors: a noun phrase, and a past participle.
     timeout_s
         The limit for any single wait for a peer; None for the link's timeout.
     count
@@ -56,7 +56,7 @@ class Work(ABC):
     cost
         The cost, once the work is done.
     lost, verdict
-        The encoding errors, if measured, and the error that all ranks agreed to raise.
+        The encoding errors, if measured, and the error that all ranks agreed to raise, if any.
     """
 
     nbytes = step = 0
@@ -109,7 +109,7 @@ class Work(ABC):
 
     def settle(self) -> None:
         """Wait until the work is done, without counting it or raising its error."""
-        wait([self._result])  # it ends, because each wait in the work has a limit
+        wait([self._result])  # without a timeout, because every wait inside the work has a limit
 
     def wait(self) -> ExchangeCost:
         """Wait for the work, count it the first time, and return its cost.
@@ -145,7 +145,7 @@ class Work(ABC):
 
 
 class CallWork(Work, Generic[T]):
-    """A call that uses the exchange, on the communication thread; ``value`` becomes its result.
+    """A call that uses the exchange on the communication thread; ``value`` is its result once it is done.
 
     The call's frames carry the run's step ``link_step``, by default the step of the preceding work.
     """
@@ -173,12 +173,12 @@ class CallWork(Work, Generic[T]):
 class CommunicationThread:
     """A daemon thread that runs one rank's exchanges in order.
 
-    ``Work`` stores an exception for ``wait``. The context also fails, which notifies the peers. No later work
-    runs: it fails with the error of ``Transport.check``. A program that ends waits a few seconds for queued
-    work (``start``).
+    If work raises, ``Work`` stores the exception for ``wait``, and the context fails, which notifies the
+    peers. Later work doesn't run: it fails with the error of ``Transport.check``. At its end, a program waits
+    a few seconds for queued work (``start``).
 
     ``context`` is the work's context; only this thread uses its exchange while work is running. ``lane`` is
-    the number of the link among those of the model.
+    the number of the link among the model's links.
     """
 
     def __init__(self, context: SyncContext, lane: int = 0) -> None:
@@ -186,7 +186,7 @@ class CommunicationThread:
         self._inbox: SimpleQueue[Work | None] = SimpleQueue()
         name = f"gradwire communication, rank {context.rank}" + (f", lane {lane}" if lane else "")
         self._thread = start(self._run, name, self.end, context.exchange.close)
-        context.thread = self  # last, because another lane's thread may fail meanwhile and look at this one
+        context.thread = self  # last, because another lane's thread may fail now and inspect this thread
 
     @property
     def is_current(self) -> bool:
@@ -225,13 +225,13 @@ class CommunicationThread:
     def _run(self) -> None:
         while (work := self._inbox.get()) is not None:  # no timeout: a backward pass may take any time
             work.execute()
-            del work  # it holds a bucket
+            del work  # because it keeps a bucket's memory
 
 
 def longest_s(exchange: Exchange, count: int, timeout_s: float | None = None) -> float:
     """Return the longest time that an all-reduce of ``count`` floats may take, in seconds.
 
-    Sending and receiving a frame each have a timeout (``timeout_s``, by default the link's). So a slow
+    Sending a frame has a timeout (``timeout_s``, by default the link's), and so has receiving it. So a slow
     network is never mistaken for a dead one, and the exchange reports a dead network long before this time.
     """
     link, plan = exchange.link, exchange.plan

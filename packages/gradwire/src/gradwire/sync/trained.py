@@ -1,8 +1,8 @@
 """The model and optimizer of a training method: checks, and the parameters that the method trains.
 
-An optimizer updates every parameter that has a gradient. So the optimizer's parameters must be the model's.
-Parameters without a place in the flat gradient must have no ``.grad``, because each rank would apply its own
-gradient to them.
+An optimizer updates every parameter that has a gradient. So the optimizer may have only parameters of the
+model. A parameter outside the flat gradient must have no ``.grad``, because every rank would apply its own
+gradient to it.
 """
 
 from __future__ import annotations
@@ -30,8 +30,8 @@ from gradwire.sync.replicas.shared import own_parameters
 class TrainedParameters:
     """The trained parameters of one model on one rank.
 
-    A parameter is trained from the first step in which it requires a gradient. It keeps its place in the flat
-    gradient when it is frozen again.
+    A parameter is trained from the first step in which it requires a gradient. If it is frozen again, it
+    stays in the flat gradient.
 
     Parameters
     ----------
@@ -63,7 +63,7 @@ class TrainedParameters:
         self._look_for_strangers()
 
     def grown(self) -> bool:
-        """Return whether a parameter without a place requires a gradient. Raises ``SpecError``."""
+        """Return whether a parameter outside the flat gradient requires a gradient. Raises ``SpecError``."""
         self._look_for_strangers()
         return any(parameter.requires_grad for parameter in self._frozen)
 
@@ -78,7 +78,7 @@ class TrainedParameters:
         return [each for each in self.parameters if id(each) not in before]
 
     def shield(self) -> None:
-        """Set ``.grad`` to None for the optimizer's parameters without a place, so that it skips them."""
+        """Set ``.grad`` of parameters outside the flat gradient to None, so that the optimizer skips them."""
         for parameter in [] if self._optimizer is None else strangers(self._optimizer, self._own):
             parameter.grad = None
 
@@ -87,7 +87,7 @@ class TrainedParameters:
         return str([(at, tuple(each.shape)) for at, each in enumerate(self._every) if id(each) in self._own])
 
     def _look_for_strangers(self) -> None:
-        """Find parameters added to the optimizer. Raises ``SpecError`` for one that is not in the model."""
+        """Find parameters added to the optimizer. Raises ``SpecError`` if one of them isn't in the model."""
         found = [] if self._optimizer is None else strangers(self._optimizer, self._known)
         if not found:
             return
@@ -114,10 +114,10 @@ def welcome(trained: TrainedParameters, exchange: Exchange, ledger: Ledger | Non
     including if ranks do not train the same parameters.
     """
     newcomers = trained.grow()
-    remedy = "unfreeze the same ones on all ranks, before the same step"
+    remedy = "unfreeze the same parameters on all ranks, before the same step"
     try:
         different = differing(trained.layout(), exchange)
-    except ExchangeError as error:  # another rank may run another exchange
+    except ExchangeError as error:  # another rank may run a different exchange
         own = exchange.link.name_of(exchange.link.rank)
         raise ExchangeError(
             f"{own}: {len(newcomers)} parameters were unfrozen on this rank, but the comparison with the "
@@ -142,9 +142,9 @@ def strangers(optimizer: torch.optim.Optimizer, known: Collection[int]) -> list[
 
 
 def import_all_of_torch() -> None:
-    """Import the modules of torch's first optimizer now.
+    """Import ``torch._dynamo`` now, which torch's first optimizer would otherwise import.
 
-    This takes seconds, and peers would wait if it happened during training.
+    The import takes seconds, for which peers would wait if it happened during training.
     """
     importlib.import_module("torch._dynamo")
 
@@ -159,7 +159,7 @@ def is_replicated(model: object) -> bool:
 
 
 def check_model(model: object, method: str) -> None:
-    """Raise ``SpecError`` unless ``model`` is a module whose gradients are averaged by nothing else."""
+    """Raise ``SpecError`` unless ``model`` is a module whose gradients nothing else averages."""
     if not isinstance(model, nn.Module):
         raise SpecError(
             f"{method}: expected a torch.nn.Module, got {shown(model)}; pass the model, then the optimizer"
@@ -208,7 +208,12 @@ def check_optimizer(optimizer: object, method: str) -> None:
 def check_extras(method: str, ledger: object, strict: object) -> None:
     """Raise ``SpecError`` for an invalid ledger, ``strict`` or ``GRADWIRE_LOG``."""
     if ledger is not None and not isinstance(ledger, Ledger):
-        raise SpecError(f"{method}: expected a gradwire.Ledger or None for ledger, got {shown(ledger)}")
+        raise SpecError(
+            f"{method}: expected a gradwire.Ledger or None for ledger, got {shown(ledger)}; pass "
+            "gradwire.Ledger(rank)"
+        )
     if not isinstance(strict, bool):
-        raise SpecError(f"{method}: expected True or False for strict, got {shown(strict)}")
+        raise SpecError(
+            f"{method}: expected True or False for strict, got {shown(strict)}; pass True to raise LossyError"
+        )
     level()

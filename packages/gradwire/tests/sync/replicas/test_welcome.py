@@ -33,4 +33,4 @@ def test_a_rank_that_unfreezes_alone_is_told_so(run_exchanges: Callable[..., lis
     assert alone.startswith(
         "rank 1: 2 parameters were unfrozen on this rank, but the comparison with the other ranks failed ("
     )
-    assert alone.endswith("; unfreeze the same ones on all ranks, before the same step")
+    assert alone.endswith("; unfreeze the same parameters on all ranks, before the same step")

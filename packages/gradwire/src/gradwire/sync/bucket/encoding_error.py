@@ -1,7 +1,8 @@
 """The relative error of encoding, by parameter: measured in a few steps, counted, and reported if large.
 
 If a codec drops nearly the whole gradient, training continues, and the compression ratio even improves. So in
-a few steps each rank compares the encoding error of every parameter with its own gradient.
+a few steps, each rank compares the encoding error of every parameter with the rank's own gradient of the
+parameter.
 """
 
 from __future__ import annotations
@@ -51,7 +52,7 @@ class EncodingErrorMeter(StepObserver):
         of every step. With strict options, ranks agree in every measured step on the error that replaces a
         warning.
     names
-        All parameters that may have a gradient, in an order that all ranks share.
+        The names of all parameters that may have a gradient, in an order that all ranks share.
     """
 
     def __init__(self, context: SyncContext, names: Sequence[str]) -> None:
@@ -91,9 +92,9 @@ class EncodingErrorMeter(StepObserver):
         return _MeasuredBucket(self, work, work.layout)
 
     def measured(self, layout: Layout) -> ErrorSums:
-        """Return an exchange's measurements, read from ``layout.norms``.
+        """Return the encoding errors of an exchange, read from ``layout.norms``.
 
-        The bucket's next exchange overwrites them.
+        The bucket's next exchange overwrites ``layout.norms``.
         """
         found = ErrorSums.of(layout, layout.norms.sums)
         if self._context.plan.keeps_residual or not found.usable:
@@ -108,8 +109,8 @@ class EncodingErrorMeter(StepObserver):
     def agree(self, exchange: Exchange) -> tuple[ExchangeCost, LossyError | None]:
         """Gather every rank's worst relative error, exactly.
 
-        Return the cost, and the error to raise, if any. All ranks call this at the same place between their
-        exchanges. Raises ``ExchangeError``.
+        Return the cost, and the error to raise, if any. All ranks call this between the same two exchanges.
+        Raises ``ExchangeError``.
         """
         with self._counting:
             worst = self._worst(self._names)
@@ -137,7 +138,7 @@ class EncodingErrorMeter(StepObserver):
         self._verdict = self._verdict or work.verdict
 
     def end_step(self) -> None:
-        """End the ledger's step, then warn.
+        """End the ledger's step, then issue warnings of large errors.
 
         Raises ``LossyError`` if all ranks have agreed on it.
         """
@@ -178,7 +179,7 @@ class EncodingErrorMeter(StepObserver):
     def _worst(self, names: Sequence[str]) -> str | None:
         """Return the parameter with the largest last error among those with several large errors.
 
-        Return None if there is none.
+        Return None if no parameter has several.
         """
         known = [name for name in names if self._often[name] >= SEVERAL]
         return max(known, key=lambda name: self._last[name], default=None)

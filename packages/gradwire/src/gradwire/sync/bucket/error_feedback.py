@@ -18,9 +18,10 @@ from gradwire.sync.layout import Layout
 
 
 class BucketFeedback:
-    """The error feedback of one bucket, from its exchange to the end of its step; by default, none.
+    """The error feedback of one bucket, from its exchange to the end of its step; this base class has none.
 
-    Only ``keep`` is called on the training thread, once all buckets of the step are averaged and usable.
+    The training thread calls ``keep`` once all buckets of the step are averaged and usable. The thread of the
+    exchange calls the other methods.
 
     Attributes
     ----------
@@ -31,9 +32,9 @@ class BucketFeedback:
     usable = True
 
     def lend(self, values: torch.Tensor) -> torch.Tensor | Residual | None:  # noqa: ARG002
-        """Return the residual, or None.
+        """Return the bucket's residual for ``Exchange.run``, or None if there is none.
 
-        ``Exchange.run`` adds the residual to the bucket ``values``, and changes it.
+        ``Exchange.run`` adds the residual to the bucket ``values``, and writes the encoding error to it.
         """
         return None
 
@@ -41,7 +42,7 @@ class BucketFeedback:
         """Restore the residual after an exchange or its failure."""
 
     def note(self, average: torch.Tensor, dtype: torch.dtype) -> None:
-        """Receive the average, before it is rounded to ``dtype``."""
+        """Observe the average, before it is rounded to ``dtype``."""
 
     def keep(self) -> None:
         """Store the encoding error as the residual."""
@@ -51,10 +52,10 @@ NO_FEEDBACK = BucketFeedback()
 
 
 class FlatResidual(BucketFeedback):
-    """A part of the residual of one flat gradient, changed in place by the exchange.
+    """A bucket's part of the residual of a flat gradient, which the exchange changes in place.
 
     ``waiting`` has the residuals of parameters that this rank has not used. They are excluded from this step,
-    and kept for a step that uses the parameter.
+    and kept for the next step that uses the parameters.
     """
 
     def __init__(self, residual: torch.Tensor | None, waiting: Sequence[torch.Tensor] = ()) -> None:
@@ -88,29 +89,31 @@ def _taken_out(part: torch.Tensor) -> torch.Tensor:
 
 
 class BucketResiduals(BucketFeedback):
-    """The residuals of one bucket's parameters, kept by parameter because DDP may change its buckets.
+    """The residuals of one bucket, a tensor for each parameter because DDP may change its buckets.
 
     An exchange's encoding errors become residuals only if all buckets of the step are averaged and finite.
     Otherwise the step is discarded on all ranks, because a ``GradScaler`` skips it or an error ends it. The
     next step then begins with the old residuals.
 
-    ``residuals`` has one 1-D float32 tensor per parameter, in their order in the bucket. All are on the CPU,
-    or all on the device that encodes the bucket. It is empty if the plan keeps no residuals. Only ``keep``
-    changes them.
+    ``residuals`` has a 1-D float32 tensor for each parameter, in the parameters' order in the bucket. All
+    tensors are on the CPU, or all are on the device that encodes the bucket. Only ``keep`` changes them. The
+    sequence is empty if the plan keeps no residuals.
     """
 
     def __init__(self, residuals: Sequence[torch.Tensor]) -> None:
         self._residuals = residuals
         self._waiting: list[bool] = []
-        self._used: list[torch.Tensor] = []  # the opposite, on a device, which the host need not read
-        self._lost: torch.Tensor | Residual | None = None  # a tensor on a device
+        self._used: list[
+            torch.Tensor
+        ] = []  # flags of used parameters, on a device; the host never reads them
+        self._lost: torch.Tensor | Residual | None = None  # a tensor if a device encodes
 
     def lend(self, values: torch.Tensor) -> torch.Tensor | Residual | None:
-        """Return the residual, or None.
+        """Return the bucket's residual for ``Exchange.run``, or None if the plan keeps no residuals.
 
-        ``Exchange.run`` adds the residual to the bucket ``values``, and changes it. The residual is 0 for
-        parameters whose gradients are all 0. If no rank has used a parameter, DDP discards its average, so
-        its residual waits for a later step.
+        ``Exchange.run`` adds the residual to the bucket ``values``, and writes the encoding error to it. The
+        residual is 0 for parameters whose gradients are all 0. If no rank has used a parameter, DDP discards
+        the parameter's average, so the parameter's residual waits for a later step.
         """
         if not self._residuals:
             return None
@@ -132,7 +135,7 @@ class BucketResiduals(BucketFeedback):
     def note(self, average: torch.Tensor, dtype: torch.dtype) -> None:
         """Record whether the average, the same on all ranks, is finite once it is rounded to ``dtype``."""
         if isinstance(self._lost, Residual) and dtype is torch.float32:
-            self.usable = self._lost.finite  # the exchange has checked
+            self.usable = self._lost.finite  # checked by the exchange
         else:
             self.usable = self._lost is None or is_finite(average, dtype)
 
@@ -184,7 +187,7 @@ def is_zero(gradient: torch.Tensor) -> bool:
     rest = gradient[_FIRST:]
     if bool(gradient[:_FIRST].any()):
         return False
-    return rest.numel() == 0 or all(end == 0 for end in torch.aminmax(rest))  # several times faster than any
+    return rest.numel() == 0 or all(end == 0 for end in torch.aminmax(rest))  # faster than torch.any
 
 
 def other_half(residuals: Sequence[torch.Tensor]) -> torch.Tensor:

@@ -100,7 +100,7 @@ class PlanChooser(StepObserver):
     Attributes
     ----------
     decisions
-        The first step with each chosen plan, and the decision.
+        Every decision that chose a plan, with the first step that uses the plan.
     """
 
     decisions: Sequence[tuple[int, PlanChoice]] = ()
@@ -109,11 +109,11 @@ class PlanChooser(StepObserver):
         """Measure before the first step; called once, on all ranks, after they have agreed on settings."""
 
     def leave_out(self, seconds: float) -> None:
-        """Subtract ``seconds`` from the current step, in which training did something else."""
+        """Subtract ``seconds`` from the current step's time, which training spent on something else."""
 
     @property
     def intention(self) -> str:
-        """The words after the first plan in a run's first line; empty if it never chooses."""
+        """The words after the codec in the first line of a run's log; empty if no plan is ever chosen."""
         return ""
 
     @property

@@ -1,8 +1,8 @@
 """Error feedback: residuals, the encoding errors that a rank adds to the next step's gradient.
 
 The method is from Seide et al., "1-Bit Stochastic Gradient Descent", Interspeech 2014. Each rank keeps its
-own encoding errors from all hops, so residuals differ between ranks, and each rank saves and loads its own.
-Only their sum over all ranks matters, so they can be redistributed among any number of ranks.
+own encoding errors from all hops. So residuals differ between ranks, and each rank saves and loads its own
+residuals. Only the sum over all ranks matters, so residuals can be redistributed among any number of ranks.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from gradwire.fields import ABOVE_ZERO, Source, keyed, real, tensor_of, whole
 from gradwire.plan import Plan
 
 GRADIENT = "gradient"
-"""The key of a flat gradient's residual, of which the residuals of its buckets are parts."""
+"""The key of a flat gradient's residual, whose parts are the residuals of the gradient's buckets."""
 
 _SOURCE = Source("a state of residuals", "load the state that state_dict returned on this rank", StateError)
 _FIELDS = ("rank", "world", "residuals")
@@ -78,8 +78,8 @@ class Residuals:
         """Return the residual of ``key``: a 1-D float32 tensor of ``count`` elements, initially 0.
 
         The residual is on the device of the gradient ``beside`` if that device encodes, else on the CPU. The
-        same key returns the same tensor, even after ``load_state_dict``; None if the plan keeps no residuals.
-        Raises ``StateError`` if ``count`` differs from an earlier call or a loaded state.
+        same key returns the same tensor, even after ``load_state_dict``. If the plan keeps no residuals, the
+        result is None. Raises ``StateError`` if ``count`` differs from an earlier call or a loaded state.
         """
         if not self._keeps:
             return None
@@ -106,7 +106,7 @@ class Residuals:
         if not is_real(factor, 0.0, sys.float_info.max) or factor == 0:
             raise SpecError(
                 f"expected a finite factor above 0 for the residuals, got {factor!r}; pass the new scale "
-                "divided by the old"
+                "divided by the old one"
             )
         if factor != 1:
             for tensor in self._tensors.values():
@@ -138,8 +138,8 @@ class Residuals:
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
         """Load a state that ``state_dict`` returned on this rank. Residuals without an entry become 0.
 
-        Raises ``StateError``, and changes nothing, for the state of a different rank or world, and for
-        residuals of different lengths. If the plan keeps no residuals, it refuses any residual.
+        Raises ``StateError``, and changes nothing, for the state of a different rank or world, for residuals
+        of different lengths, and, if the plan keeps no residuals, for any residual.
         """
         residuals = self.check_state(state)
         for key, own in self._tensors.items():
@@ -168,7 +168,7 @@ class Residuals:
         if strange:
             raise StateError(
                 f"expected residuals of this model's parameters, got one of {min(strange)}; load the state "
-                "into the model that it was saved from, wrapped and compiled in the same way"
+                "into the model that the state was saved from, wrapped and compiled in the same way"
             )
         for key, tensor in residuals.items():
             wanted = None if self._counts is None else self._counts[key]
@@ -199,7 +199,9 @@ def redivide(states: Sequence[Mapping[str, Any]], world: int) -> list[dict[str, 
         If a rank's state is missing or occurs twice, if worlds or lengths differ, or if ``world`` is below 1.
     """
     if not isinstance(world, int) or isinstance(world, bool) or world < 1:
-        raise StateError(f"expected a whole number of at least 1 for world, got {world!r}")
+        raise StateError(
+            f"expected a whole number of at least 1 for world, got {world!r}; pass the new number of ranks"
+        )
     read = sorted((_read(state) for state in states), key=lambda each: each[0])
     _check_complete(read)
     scale = _common(states, SCALE, "residuals with the same loss scale")
@@ -239,7 +241,7 @@ def _state(
 
 
 def _common(states: Sequence[Mapping[str, Any]], field: str, expected: str) -> Any:
-    """Return the value of a field that is equal in all states, or None if they lack it."""
+    """Return the value of a field that is equal in all states, or None if the states lack the field."""
     values = list(dict.fromkeys(state.get(field) for state in states))
     if len(values) > 1:
         advice = "use the states of all ranks from one checkpoint"

@@ -43,7 +43,7 @@ class BucketObserver:
     ----------
     wants_alone
         Whether the bucket must run on the communication thread; the same on all ranks. On the other routes,
-        neither method is called.
+        ``before`` and ``after`` are not called.
     """
 
     wants_alone = False
@@ -148,7 +148,7 @@ class BucketWork(Work):
     def start_native(self) -> bool:
         """Start the native all-reduce if the transport supports it, and return whether it did.
 
-        The timeout is the step-start timeout, because a rank may be late for every bucket. Raises
+        The timeout is ``begin_timeout_s``, because a rank may be late for any bucket. Raises
         ``ExchangeError``.
         """
         request = replace(self.request, norms=None, timeout_s=self.context.begin_timeout_s)
@@ -223,7 +223,8 @@ class BucketWork(Work):
     def get_future(self) -> torch.futures.Future[torch.Tensor]:
         """Return a ``torch.futures.Future`` of the averaged bucket, for a bucket with ``wants_future``.
 
-        On an accelerator, it makes the device's streams wait for the copy back, without blocking the host.
+        On an accelerator, the future makes the device's streams wait for the copy back, without blocking the
+        host.
         """
         assert self._wants_future, "expected a bucket with wants_future"
         return self._future

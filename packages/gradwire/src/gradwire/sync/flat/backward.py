@@ -1,4 +1,4 @@
-"""The backward pass of one batch, in which complete buckets may be exchanged before it ends."""
+"""The backward pass of one batch, during which the exchange of complete buckets may begin."""
 
 from __future__ import annotations
 
@@ -36,14 +36,14 @@ class BackwardOverlap:
     with the gradient 0.
 
     A parameter may receive several gradients in one pass, for example from reentrant checkpoints, and a
-    callback may change a gradient later. The first pass that uses the parameter counts them, and its bucket
-    starts after backward. Later passes await the largest number of gradients that any pass has counted. A
-    gradient that exceeds this number is an error if its bucket was already started. The ranks need not agree
-    on these numbers.
+    callback may change a gradient later. The first pass that uses the parameter counts its gradients, and
+    starts its bucket after backward. Later passes await the largest number of gradients that any pass has
+    counted. A gradient that exceeds this number is an error if its bucket was already started. The numbers
+    may differ between ranks.
 
-    The hooks that detect gradients exist only during backward. Therefore they run after the user's hooks,
-    whose changes are exchanged. They don't see a backward pass within ``compute_loss``, such as an
-    accumulation over smaller batches. A single bucket needs no hooks.
+    The hooks that detect gradients exist only during backward. So they run after the user's hooks, and the
+    exchange includes the changes by the user's hooks. They don't see a backward pass within ``compute_loss``,
+    such as an accumulation over smaller batches. A single bucket needs no hooks.
     """
 
     def __init__(self, sync: GradientSync, buckets: FlatBuckets) -> None:
@@ -147,7 +147,7 @@ class BackwardOverlap:
         self._works.append(self._buckets.start(self._gradients, number, observer))
 
     def _learn(self) -> None:
-        """Update the number of gradients to await, once backward has ended.
+        """Update the number of gradients to await for every parameter, once backward has ended.
 
         Raises ``TensorError`` if a gradient has changed after its bucket was started.
         """
@@ -161,7 +161,7 @@ class BackwardOverlap:
         self._awaited = awaited
 
     def _has_changed(self, index: int) -> bool:
-        """Return whether a gradient has been written or replaced since its last hook."""
+        """Return whether a parameter's gradient has been written or replaced since its hook ran last."""
         is_attached = self._gradients.is_attached(index)
         return not is_attached or self._gradients.version(index) != self._versions[index]
 

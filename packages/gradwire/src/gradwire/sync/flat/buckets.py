@@ -60,8 +60,8 @@ class FlatBuckets:
     gradients
         Flat gradients with this layout.
     names, groups
-        Each parameter's name, and the group with which it shares a warning. With None, the parameters of a
-        bucket are a group.
+        Each parameter's name, and the group with which it shares a warning. A parameter whose group is None
+        shares a warning with its bucket.
     residual
         This rank's encoding errors, in the layout of the gradients; None if the plan keeps none.
     bucket_nbytes
@@ -91,7 +91,7 @@ class FlatBuckets:
         return self._sync.start(self._bucket(gradients, number, observer))
 
     def feedback(self, gradients: FlatGradients, number: int) -> FlatResidual:
-        """Return the error feedback of bucket ``number``, without parameters that this rank has not used."""
+        """Return the error feedback of bucket ``number``, except for parameters that this rank didn't use."""
         if self.residual is None:
             return FlatResidual(None)
         bucket = self.cut[number]
@@ -151,7 +151,7 @@ class FlatBuckets:
 def lay_out_residual(
     residuals: Residuals, gradients: FlatGradients, before: FlatGradients | None
 ) -> torch.Tensor | None:
-    """Return the residual in the layout of ``gradients``; parameters that were in ``before`` keep theirs."""
+    """Return the residual in the layout of ``gradients``; parameters in ``before`` keep their values."""
     buffer = gradients.buffer
     old = residuals.of(GRADIENT, (buffer if before is None else before.buffer).numel(), buffer)
     if old is None or before is None:
@@ -170,7 +170,7 @@ def _filled(buckets: Sequence[Bucket]) -> list[Bucket]:
     found = list[Bucket]()
     for each in buckets:
         if found and not (each.count and found[-1].count):
-            later = found.pop()  # buckets begin at the end of the buffer
+            later = found.pop()  # the preceding bucket is later in the buffer
             members = range(each.parameters.start, later.parameters.stop)
             found.append(Bucket(each.start, later.stop, members))
         else:

@@ -1,4 +1,4 @@
-"""A model's gradients, or weights, as one flat float32 buffer for an exchange, and its division into buckets.
+"""A model's gradients, or weights, as a flat float32 buffer for an exchange; ``cut`` divides it into buckets.
 
 One all-reduce of the whole buffer per step is the sequential exchange of Pipe-SGD (section 3.1, equation 5).
 ``cut`` divides the buffer into buckets, so that the exchange begins before backward has ended. Backward
@@ -113,7 +113,7 @@ class FlatGradients:
     def attach(self, absent: Collection[int] = ()) -> None:
         """Set every ``.grad`` to its view of ``flat``, or to None for the parameter numbers in ``absent``.
 
-        The device's next operations read the values that were stored from ``staged``.
+        Operations that the device starts after this call read the values that ``staged`` has stored.
         """
         self._staging.order()
         self._absent = frozenset(absent)
@@ -156,11 +156,11 @@ class FlatGradients:
         return tensor[start : start + view.numel()]
 
     def collect(self) -> torch.Tensor:
-        """End a step: copy every replaced ``.grad`` into ``flat``, and return it.
+        """End a step: copy every replaced ``.grad`` into ``flat``, and return ``flat``.
 
         A ``.grad`` may have been replaced, for example by ``zero_grad(set_to_none=True)`` and a backward
-        pass. Such a gradient is copied into its view, and the view is attached again. A None becomes 0,
-        unless ``attach`` has set it.
+        pass. Such a gradient is copied into its view, and the view is attached again. If ``.grad`` is None,
+        the view becomes 0, unless ``attach`` has set the None.
         """
         for index in range(len(self.parameters)):
             self.collect_one(index)
@@ -211,9 +211,9 @@ class FlatGradients:
 class FlatWeights:
     """A flat copy of parameters, for sending weights.
 
-    The parameters keep their own memory. A lossy codec replaces the copy by the values that the receivers
-    decode, but a server's exact weights are unchanged. ``buffer`` is a 1-D contiguous float32 CPU tensor, the
-    concatenation of all weights. See ``FlatGradients`` for the parameters.
+    The parameters keep their own memory. A lossy codec replaces the values of the copy with the values that
+    the receivers decode, but a server's exact weights are unchanged. ``buffer`` is a 1-D contiguous float32
+    CPU tensor, the concatenation of all weights. See ``FlatGradients`` for the parameters.
     """
 
     def __init__(self, parameters: Iterable[Parameter]) -> None:
@@ -244,7 +244,7 @@ def trainable(parameters: Iterable[Parameter]) -> list[Parameter]:
     if not any(parameter.numel() for parameter in found):
         raise TensorError(
             f"expected a model with at least one trainable weight, got {len(found)} trainable parameters, "
-            "all of them empty; check the layer sizes"
+            "all of them empty; create at least one layer with a size above 0"
         )
     return found
 
@@ -277,7 +277,7 @@ def _checked(parameters: Iterable[Parameter]) -> list[Parameter]:
         if device is not first:
             raise TensorError(
                 f"expected all parameters on one device, got parameter 0 on {first} and parameter {number} "
-                f"on {device}; move the whole model to one device"
+                f"on {device}; move the whole model to one device with model.to"
             )
     return unique
 

@@ -1,4 +1,4 @@
-"""The update of the weights with an averaged gradient: clipping, and the hyperparameters of its step.
+"""The update of weights with an averaged gradient: clipping, and the hyperparameters of the gradient's step.
 
 A pipelined gradient is applied some steps after it was computed, with the learning rate of the step that
 computed it. So a pipeline of one is synchronous SGD bit for bit, under every schedule.
@@ -18,7 +18,7 @@ from gradwire.fields import named, one_of, real, rows
 
 _EPSILON = 1e-6  # as in torch.nn.utils.clip_grad_norm_, so that scripts keep their results
 _SUMS = 1 << 16
-"""The number of parallel sums, a power of two so that it can be halved: 512 kB, which fit a cache."""
+"""The number of parallel sums; a power of two, so that halves can be added. 512 kB of sums fit a cache."""
 
 
 def check_max_norm(max_norm: float | None) -> float:
@@ -26,7 +26,9 @@ def check_max_norm(max_norm: float | None) -> float:
     if max_norm is None:
         return math.inf
     if not isinstance(max_norm, int | float) or isinstance(max_norm, bool) or not max_norm > 0:
-        raise SpecError(f"expected a max_norm above 0, or None for no clipping, got {max_norm!r}")
+        raise SpecError(
+            f"expected a max_norm above 0, or None for no clipping, got {max_norm!r}; pass, for example, 1.0"
+        )
     return float(max_norm)
 
 
@@ -66,7 +68,7 @@ def exact_order_norm(gradient: torch.Tensor) -> float:
 
 
 _SCHEDULED = ("lr", "momentum", "betas")
-"""The hyperparameters that the schedulers of ``torch.optim`` change, and no optimizer."""
+"""The hyperparameters that the schedulers of ``torch.optim`` change, but that no optimizer changes."""
 _DTYPES = ("float16", "bfloat16", "float32", "float64", "int32", "int64")
 """The dtypes of hyperparameters that are tensors, in a checkpoint."""
 
@@ -104,7 +106,7 @@ def _nested(value: object) -> Any:
 
 @contextmanager
 def in_force(values: list[dict[str, Any]], optimizer: torch.optim.Optimizer) -> Iterator[None]:
-    """Set the hyperparameters to ``values`` within a ``with`` block. Groups added since are unchanged."""
+    """Set hyperparameters to ``values`` within a ``with`` block; parameter groups added later keep theirs."""
     pairs = list(zip(optimizer.param_groups, values, strict=False))
     now = [{name: group[name] for name in old} for group, old in pairs]
     for group, old in pairs:

@@ -29,7 +29,7 @@ class UsedParameters:
     gradients
         The step's collected gradients.
     unused
-        The numbers of the parameters that this rank has not used; by default, those without a gradient.
+        The numbers of the parameters that this rank has not used; by default, parameters without a gradient.
     absent
         The numbers of the parameters that no rank has used, from a checkpoint.
 
@@ -38,7 +38,7 @@ class UsedParameters:
     unused
         The parameters that this rank has not used.
     absent
-        The parameters that no rank has used, once the ranks have agreed; empty before, by default.
+        The parameters that no rank has used, once the ranks have agreed; before that, the passed numbers.
     """
 
     def __init__(
@@ -51,7 +51,7 @@ class UsedParameters:
     def agree(self, exchange: Exchange) -> ExchangeCost:
         """Set ``absent`` by an exchange, once the whole gradient is averaged, and return the cost.
 
-        All ranks call this at the same place between their exchanges. Raises ``ExchangeError``.
+        All ranks call this between the same two exchanges. Raises ``ExchangeError``.
         """
         candidates = self._gradients.all_zero()
         if not candidates:
@@ -83,7 +83,7 @@ class UsedParameters:
         return _overhead(cost)
 
     def flags(self, numbers: Sequence[int]) -> torch.Tensor:
-        """Return 1 for each of these parameters that this rank has used and 0 for the others, as float32."""
+        """Return a float32 tensor: 1 for every parameter of ``numbers`` that this rank has used, else 0."""
         flags = [float(each not in self.unused) for each in numbers]
         return torch.tensor(flags, dtype=torch.float32, device="cpu")
 

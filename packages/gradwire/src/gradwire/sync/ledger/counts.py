@@ -17,11 +17,11 @@ if TYPE_CHECKING:
 
 
 class PlanChoice(Protocol):
-    """A run's choice of a plan as the ledger records it. ``autotune`` implements it."""
+    """A run's choice of a plan, as the ledger records it. ``autotune`` implements this protocol."""
 
     @property
     def plan(self) -> Plan:
-        """The plan from this step on."""
+        """The chosen plan."""
 
     @property
     def step_s(self) -> float:
@@ -54,7 +54,7 @@ class BucketCounts:
         The bytes of float32 gradient that were averaged; 0 for exchanges of weights. A ring of p ranks sends
         ``2 (p - 1) / p`` of a gradient, so ``cost.raw_nbytes`` differs.
     exposed_s
-        Seconds for which the training thread waited; the rest overlapped with computation.
+        Seconds for which the training thread waited; all other seconds overlapped with computation.
     cost
         The total seconds and bytes of the exchanges, overlapped or not.
     """
@@ -299,10 +299,7 @@ class StepRecord:
     def within(
         self, wall_s: float, *, loss: float = math.nan, steps: int = 1, correction_s: float = 0.0
     ) -> StepRecord:
-        """Return the record of ``steps`` steps, with these waits.
-
-        The steps took ``wall_s`` seconds in total.
-        """
+        """Return the record of ``steps`` steps that took ``wall_s`` seconds in total, with these waits."""
         compute_s = max(wall_s - self.wait_s, 0.0)
         return replace(self, loss=loss, steps=steps, compute_s=compute_s, correction_s=correction_s)
 

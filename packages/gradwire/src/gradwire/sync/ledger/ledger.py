@@ -50,7 +50,8 @@ class Ledger:
     at_exit
         Whether rank 0 prints the summary to standard error when the program ends.
     folder
-        The folder in which rank 0 saves the ledger (``save``) at ``close``, or else when the program ends.
+        The folder in which rank 0 saves the ledger (``save``) at ``close``, or at the program's end without
+        ``close``.
 
     Raises
     ------

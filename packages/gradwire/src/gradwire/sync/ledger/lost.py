@@ -126,7 +126,7 @@ _TOGETHER = 64
 
 @dataclass(frozen=True, slots=True)
 class StepShares:
-    """The relative errors of one step; empty if none was measured. An error is None if the gradient was 0."""
+    """The relative errors of one step, or empty if not measured. An error is None if the gradient was 0."""
 
     total: float | None = None
     buckets: Mapping[str, float | None] = field(default_factory=dict)

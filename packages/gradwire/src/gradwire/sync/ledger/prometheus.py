@@ -21,8 +21,8 @@ from gradwire.sync.ledger.sinks import StepCounts
 MOST_LABELS = 20
 """The largest number of buckets, and of reasons, that have their own time series.
 
-All others are summed. The first buckets that occur have their own series, because a counter must not move
-from one label to another.
+All later buckets and reasons are summed under one label. The buckets that occur first have their own series,
+because a counter must not move from one label to another.
 """
 OTHERS = "(others)"
 EVERY_S = 15.0
@@ -41,7 +41,7 @@ _BUCKET_COUNTERS: tuple[tuple[str, str, Callable[[BucketCounts], float]], ...] =
         "Bytes of floats that this rank sent, before encoding.",
         lambda counts: counts.cost.raw_nbytes,
     ),
-    ("wire_bytes", "Bytes on the wire that carried them.", lambda counts: counts.cost.wire_nbytes),
+    ("wire_bytes", "Bytes of sent frames, after encoding.", lambda counts: counts.cost.wire_nbytes),
     ("codec_seconds", "Seconds of encoding and decoding.", lambda counts: counts.cost.codec_s),
     ("wait_seconds", "Seconds of waiting for frames.", lambda counts: counts.cost.wait_s),
     ("exposed_seconds", "Seconds for which training waited.", lambda counts: counts.exposed_s),
@@ -63,7 +63,7 @@ def exposition(
     of_rank = (("rank", str(rank)),)
     lines = [
         *_family("steps_total", "counter", "Steps that ended.", [(of_rank, steps)]),
-        *_family("wall_seconds_total", "counter", "Seconds of these steps.", [(of_rank, wall_s)]),
+        *_family("wall_seconds_total", "counter", "Seconds of ended steps.", [(of_rank, wall_s)]),
     ]
     for name, meaning, figure in _BUCKET_COUNTERS:
         samples = [((*of_rank, ("bucket", each)), figure(counts)) for each, counts in buckets.items()]

@@ -42,7 +42,7 @@ class StepCounts:
     lost
         The relative errors of encoding, if they were measured.
     decided
-        The plans that the run has chosen before this step, if it chooses its plans.
+        The plans that the run chose before this step and after the previous one, if it chooses its plans.
     """
 
     rank: int
@@ -117,8 +117,8 @@ class TensorBoard:
     bucket. The metrics are ``ratio``, ``raw_nbytes``, ``wire_nbytes``, ``codec_s``, ``wait_s``, ``exposed_s``
     and, if measured, ``lost``; also ``gradwire/wall_s`` and ``gradwire/bypassed_nbytes``. If a run chooses
     its plan, the steps that begin with a new plan also have ``gradwire/expected_step_s`` and
-    ``gradwire/expected_uncompressed_s``. If the writer has ``add_text``, they have the plan and its reason as
-    ``gradwire/plan``, too. Invalid characters in tags become ``_``.
+    ``gradwire/expected_uncompressed_s``. If the writer has ``add_text``, these steps have the plan and its
+    reason as ``gradwire/plan``, too. Invalid characters in tags become ``_``.
 
     Parameters
     ----------
@@ -171,9 +171,9 @@ def plan_texts(step: StepCounts) -> list[str]:
 def profiled(name: str) -> AbstractContextManager[object]:
     """Return a context manager that records a range ``gradwire: <name>`` in ``torch.profiler``'s trace.
 
-    Without a running profiler, it does nothing, because ``record_function`` takes 30 us. A profiler records
-    only the thread that started it. It also records the communication thread with
-    ``experimental_config=torch._C._profiler._ExperimentalConfig(profile_all_threads=True)``.
+    Without a running profiler, the context manager does nothing, because ``record_function`` takes 30 us. A
+    profiler records only the thread that started it. To record the communication thread, too, pass
+    ``experimental_config=torch._C._profiler._ExperimentalConfig(profile_all_threads=True)`` to the profiler.
     """
     is_recording = getattr(profiler, "_is_profiler_enabled", True)  # of any thread; private in PyTorch
     return record_function(f"gradwire: {name}") if is_recording else nullcontext()
@@ -205,13 +205,13 @@ def _tags(prefix: str, counts: BucketCounts, lost: float | None) -> dict[str, fl
 
 # Sinks for Weights & Biases and MLflow, if they are installed, with TensorBoard's tags.
 #
-# Both send data to a server, so a step is one call, not one call for each metric.
+# Both trackers send data to a server, so a sink makes one call for a step, not one for each metric.
 
 EXTRA = "trackers"
 STEP_TAG = "gradwire/step"
 """The x-axis of the metrics in Weights & Biases.
 
-The run's own step belongs to the program.
+The run's own step is unsuitable, because the program's own calls of ``log`` increase it.
 """
 
 
@@ -239,7 +239,7 @@ class WandB:
     def __init__(self, run: Any = None, buckets: bool = True) -> None:
         self._run = _needed("wandb", "WandB").run if run is None else run
         if self._run is None:
-            raise SpecError("WandB: expected an active run, got none; call wandb.init() first, or pass one")
+            raise SpecError("WandB: expected an active run, got none; call wandb.init() first, or pass a run")
         if not all(callable(getattr(self._run, name, None)) for name in ("log", "define_metric")):
             raise SpecError(f"WandB: expected a run that wandb.init() returns, got {run!r}; pass that run")
         self._buckets = buckets
@@ -255,7 +255,7 @@ class WandB:
         self._run.log(values)
 
     def close(self) -> None:
-        """Do nothing: the run is the caller's."""
+        """Do nothing: the caller owns the run."""
 
     def __repr__(self) -> str:
         return f"WandB({getattr(self._run, 'name', None) or 'run'!r})"
@@ -299,7 +299,7 @@ class MLflow:
             self._mlflow.log_text("\n\n".join(texts), f"{PLAN_TAG}-{step.step}.md", run_id=self.run_id)
 
     def close(self) -> None:
-        """Do nothing: the run is the caller's."""
+        """Do nothing: the caller owns the run."""
 
     def __repr__(self) -> str:
         return f"MLflow({self.run_id!r})"

@@ -97,11 +97,11 @@ class Summary:
 
     @property
     def title(self) -> str:
-        """The first line: the rank, the number of steps, and their time."""
+        """The summary's first line: the rank, the number of steps, and the time of the steps."""
         return f"gradwire, rank {self.rank}: {counted(self.steps, 'step')} in {format_duration(self.wall_s)}"
 
     def sentences(self) -> list[str]:
-        """Return the sentences of the summary. The first one is the cost of the exchanges."""
+        """Return the sentences of the summary. The first sentence has the cost of the exchanges."""
         return [
             self._exposed(),
             *self._nonfinite(),
@@ -114,7 +114,7 @@ class Summary:
         ]
 
     def table(self) -> Table:
-        """Return a table with a row for each bucket, and their total."""
+        """Return a table with a row for each bucket, and a row for their total."""
         total = self.total
         none, known = LostCounts(), self.lost.buckets
         rows = [(name, counts, known.get(name, none)) for name, counts in self.buckets.items()]

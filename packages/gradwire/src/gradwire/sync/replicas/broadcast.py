@@ -43,9 +43,9 @@ def begin_equal(model: nn.Module, exchange: Exchange, ledger: Ledger | None = No
 def broadcast_weights(model: nn.Module, exchange: Exchange) -> ExchangeCost:
     """Copy rank 0's weights, exactly, into the model of every rank of the exchange's link.
 
-    All parameters are sent, except those that the model makes DDP ignore. Frozen parameters are sent as bytes
-    in their own dtype. Buffers are not sent. Every rank must call this at the same point, while no other
-    exchange of the link is running. For every plan, the weights are broadcast over a star, uncompressed: a
+    All parameters are sent, except parameters that the model makes DDP ignore. Frozen parameters are sent as
+    bytes in their own dtype. Buffers are not sent. Every rank must call this at the same point, while no
+    other exchange of the link is running. Whatever the plan, a star broadcasts the weights uncompressed: a
     ring's broadcast half would gather a piece of every rank's weights.
 
     Raises ``TensorError`` for a model whose trained parameters are not dense float32 on one device, and
@@ -72,8 +72,8 @@ def broadcast_parameters(parameters: Iterable[Parameter], exchange: Exchange) ->
 def broadcast_buffers(model: nn.Module, exchange: Exchange) -> ExchangeCost:
     """Copy rank 0's buffers, of any dtype and bit for bit, into the model of every rank.
 
-    Only buffers in ``state_dict`` are copied, because others (``persistent=False``) may differ in size. A
-    model without such buffers sends nothing. Raises ``ExchangeError``.
+    Only buffers in ``state_dict`` are copied, because buffers with ``persistent=False`` may differ in size
+    between ranks. A model without buffers in ``state_dict`` sends nothing. Raises ``ExchangeError``.
     """
     return _copy_bytes(kept_buffers(model), exchange)
 

@@ -53,7 +53,7 @@ def compare_hashes(
     timeout_s: float | None,
     remedy: str = _REMEDY,
 ) -> None:
-    """Compare hashes that every rank has computed of the same parts.
+    """Compare all ranks' hashes of the same parts of their replicas.
 
     Ranks may be up to ``timeout_s`` seconds late; None means the link's timeout. Raises the errors of
     ``check_replicas``.
@@ -74,7 +74,7 @@ def check_in_flight(steps_done: int, in_flight: int, exchange: Exchange) -> None
         raise StateError(
             f"expected all ranks to resume at step {steps_done} with {counted(every[0], 'gradient')} in "
             f"flight, as rank 0, got {every[other]} on rank {other}; load the same checkpoint on all ranks, "
-            "and drain all or none"
+            "and call drain on all ranks or on none"
         )
 
 
@@ -104,7 +104,7 @@ def check_layout(model: nn.Module, exchange: Exchange) -> bool:
 
 
 def check_options(options: str, exchange: Exchange) -> None:
-    """Compare a string that must be equal on all ranks. Raises ``ExchangeError``, including if they differ.
+    """Raise ``ExchangeError`` unless the string ``options`` is equal on all ranks.
 
     Every rank calls this while no exchange of the link is running.
     """
@@ -133,7 +133,7 @@ def _differences(
     for name, own in parts.items():
         values = [each[start : start + len(own)] for each in every]
         start += len(own)
-        right = max(values, key=values.count)  # the first of equals: rank 0's side
+        right = max(values, key=values.count)  # in a tie, the value of the lowest rank
         wrong = [rank for rank, value in enumerate(values) if value != right]
         phrase = f"{ranks_in_words(wrong)} differ from those of rank {values.index(right)}"
         found[name] = phrase if wrong else None
@@ -178,7 +178,7 @@ class ReplicaWatch(StepObserver):
         if every is not None and not is_whole(every, 1, sys.maxsize):
             raise SpecError(
                 "expected a whole number of at least 1, or None, for check_replicas_every, got "
-                f"{shown(every)}"
+                f"{shown(every)}; pass, for example, 1000"
             )
         if optimizer is not None:
             check_replicated(optimizer)
@@ -195,7 +195,7 @@ class ReplicaWatch(StepObserver):
         self._is_requested = True
 
     def begin(self, step: int, sync: BetweenSteps) -> None:
-        """Compare the replicas if due, but not under ``join``: ranks without batches have old weights."""
+        """Compare the replicas if due, except under ``join``: ranks without batches then have old weights."""
         model = self._model()
         module = getattr(model, "module", None)
         has_joined = getattr(getattr(model, "_join_config", None), "enable", False)
@@ -232,7 +232,7 @@ class ReplicaWatch(StepObserver):
 def compare_now(sync: BetweenSteps, hashes: Mapping[str, bytes]) -> None:
     """Compare hashes of the same parts of all replicas, between two steps. All ranks call this together.
 
-    Raises ``StateError`` on all ranks if they differ, after which the exchange can continue, and
+    Raises ``StateError`` on all ranks if hashes differ; the exchange can continue afterwards. Also raises
     ``ExchangeError``.
     """
 
@@ -248,4 +248,4 @@ def compare_now(sync: BetweenSteps, hashes: Mapping[str, bytes]) -> None:
         if found is not None:
             raise found
     finally:
-        del found  # the error holds this frame
+        del found  # because the error's traceback refers to this frame

@@ -16,9 +16,9 @@ from gradwire.sync.ledger.ledger import Ledger
 from gradwire.sync.replicas.broadcast import WEIGHTS
 
 CHECKED_EVERY: Final = 100
-"""The number of versions between hashes of the weights; the first delta from held words has one, too."""
+"""The number of versions between hashes of the weights; the first delta after ``hold`` has a hash, too."""
 WORTH_NBYTES: Final = 4096
-"""The smallest weights whose full copies are counted, in bytes; in smaller payloads, headers dominate."""
+"""The size of weights from which full copies are counted, in bytes; in smaller payloads, headers dominate."""
 LARGER: Final = "the changes of the weights would take more bytes than a full copy"
 """The ledger's reason for a full copy to receivers that hold the previous version."""
 
@@ -30,9 +30,9 @@ class Deltas(Codec):
     ``DeltaEncoder`` for a segment (``docs/weight_delta.md``): first a full copy, and a full copy again if a
     delta would be larger. Bound: 0, or the bound of bf16.
 
-    Unlike the codecs of gradients, it has a state for one bucket. All ends keep the weights and their
-    version, and refuse a delta from a different version. So it has no row in the codecs' table, and its wire
-    id is above theirs.
+    Unlike the codecs of gradients, this codec has a state for one bucket. The sender and every receiver keep
+    the weights and their version, and refuse a delta from a different version. So this codec has no row in
+    the codecs' table, and its wire id is above the wire ids of the table.
 
     Parameters
     ----------
@@ -44,7 +44,7 @@ class Deltas(Codec):
     Attributes
     ----------
     words
-        The weights that this end holds: 1-D, in that format, on the CPU.
+        The weights that this end holds: 1-D, in the format ``dtype``, on the CPU.
     """
 
     name: ClassVar[str] = "delta"
@@ -96,7 +96,7 @@ class Deltas(Codec):
             self._encoders[place] = DeltaEncoder(x, self.dtype, base=words, version=self._version)
         encoder = self._encoders[place]
         before, version = encoder.version, (encoder.version or 0) + 1
-        begins = before is not None and before == self._version  # do all ends hold the same words?
+        begins = before is not None and before == self._version  # the hash shows if the ends' words differ
         checked = begins or version % CHECKED_EVERY == 0
         payload = encoder.encode(x, version, checked=checked, bounded=True, out=out)
         is_copy = before is not None and DeltaHeader.read(payload).plain
@@ -120,7 +120,7 @@ class Deltas(Codec):
             self._decoders[place].apply(payload, words)
         except VersionError as mismatch:
             found, _, _ = str(mismatch).partition(";")
-            raise PayloadError(f"{found}; save, load, and restart on all ranks together") from mismatch
+            raise PayloadError(f"{found}; restart all ranks from the same checkpoint") from mismatch
 
     def _place(self, part: torch.Tensor) -> tuple[tuple[int, int], torch.Tensor]:
         """Return the start and end of a bucket's slice, and its words."""
@@ -135,7 +135,7 @@ class Deltas(Codec):
 
 
 def weight_codec_of(codec: Codec | str | None, name: str, ledger: Ledger | None = None) -> Codec | None:
-    """Return the codec of weights for a spec: as ``codec_of``, and also ``delta:fp32`` or ``delta:bf16``.
+    """Return the codec of weights for a spec of ``codec_of``, or for ``delta:fp32`` or ``delta:bf16``.
 
     Raises ``SpecError``.
     """
@@ -145,10 +145,10 @@ def weight_codec_of(codec: Codec | str | None, name: str, ledger: Ledger | None 
 
 
 def another(codec: Codec, ledger: Ledger | None, bucket: str = WEIGHTS) -> Codec:
-    """Return a codec for new receivers, which hold nothing yet. A stateless codec serves them, too."""
+    """Return a codec for new receivers, which hold no weights yet, or ``codec`` itself if it has no state."""
     return Deltas(codec.dtype, ledger, bucket) if isinstance(codec, Deltas) else codec
 
 
 def over(codec: Codec, bucket: torch.Tensor) -> Codec:
-    """Return the codec for the slices of a bucket, which is the same one unless the codec has a state."""
+    """Return ``codec``, after passing it the bucket whose slices follow if it has a state."""
     return codec.over(bucket) if isinstance(codec, Deltas) else codec

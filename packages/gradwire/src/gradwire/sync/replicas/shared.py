@@ -59,7 +59,7 @@ def cached_buffers(model: nn.Module) -> list[torch.Tensor]:
 def _ignored_names(model: nn.Module) -> set[str]:
     """Return the names of parameters and buffers that DDP ignores, as TorchRec and PEFT configure it.
 
-    In one place, DDP puts a dot before the names of the outermost module's own parameters.
+    Some code of DDP puts a dot before the names of the outermost module's own parameters.
     """
     names = getattr(model, "_ddp_params_and_buffers_to_ignore", ())
     return {str(name).removeprefix(".") for name in names}
@@ -70,7 +70,7 @@ def replica_hashes(
 ) -> dict[str, bytes]:
     """Return the hashes of the weights that all ranks share, and of their optimizer's state.
 
-    Without an optimizer, the second hash is that of no data, so ranks with and without an optimizer differ.
+    Without an optimizer, the second hash is the hash of no data. So ranks with and without one differ.
     """
     without = {id(each) for each in own_parameters(model).values()}
     states = () if optimizer is None else optimizer_values(optimizer, without)
