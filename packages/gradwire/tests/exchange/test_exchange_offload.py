@@ -131,11 +131,11 @@ def test_marked_connections_carry_the_floats_and_plain_exchanges_none(
 def test_a_link_whose_connections_are_not_marked_is_refused() -> None:
     plan = Plan(offload=OFFLOADS[0])
     links = sockets(2, 5.0)
-    text = r"marked for offload inceptionn:2\^-10, got a SocketLink with unmarked ones; .* with tos=0x28"
+    text = r"marked for offload inceptionn:2\^-10, got a SocketLink with unmarked connections; .* tos=0x28"
     with pytest.raises(LinkError, match=text):
         Exchange(links[0], plan)
     wrapped = [FaultyLink(link, []) for link in marked(2, 5.0)]
-    with pytest.raises(LinkError, match="got a FaultyLink with unmarked ones; create a"):
+    with pytest.raises(LinkError, match="got a FaultyLink with unmarked connections; create a"):
         Exchange(wrapped[0], plan)
     Exchange(linked(connected(1), 5.0)[0], plan)  # alone, nothing is sent
     for link in (*links, *wrapped):

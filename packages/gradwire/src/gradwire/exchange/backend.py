@@ -1,10 +1,10 @@
 """Native all-reduce: the transport sums uncompressed buckets if the plan requests it.
 
 The transport's messages have no headers, and Gloo ends the process if two ranks disagree about a message's
-length. So the first bucket of every length uses a ring, whose frames are checked. Before a later bucket of
-that length, every rank announces it to the next, in a frame without a payload. A rank that receives a
-different length, or a sum where it expects an average, does not start. So neighbours in Gloo's ring never
-start with different buckets.
+length. So the first bucket of every length uses a ring, whose frames are checked. Before every later bucket
+of that length, each rank announces the bucket to the next rank, in a frame without a payload. A rank does not
+start if the announced length differs, or if the frame announces a sum and the rank expects an average. So
+neighbours in Gloo's ring never start with different buckets.
 """
 
 from __future__ import annotations
@@ -43,7 +43,7 @@ class NativeAllReduce:
     def wait(self, most_s: float) -> ExchangeCost:
         """Wait up to ``most_s`` seconds for the average, which replaces the tensor, and return the cost.
 
-        The cost excludes time before this call, because it overlaps other work. Raises ``ExchangeError``.
+        The cost excludes the time before this call, which overlaps other work. Raises ``ExchangeError``.
         """
         began = time.perf_counter()
         try:
@@ -71,7 +71,10 @@ class NativeReducer:
         return plan.algorithm == backend.NAME and link.HAS_ALL_REDUCE and link.world > 1
 
     def takes(self, codec: Codec, count: int) -> bool:
-        """Return whether the transport sums ``count`` values. The first bucket of each length uses a ring."""
+        """Return whether the transport sums a bucket of ``count`` values, and record the length.
+
+        The first bucket of each length uses a ring.
+        """
         if not isinstance(codec, Identity) or count == 0:
             return False
         known = count in self._agreed
@@ -82,7 +85,7 @@ class NativeReducer:
     def lengths(self) -> frozenset[int]:
         """The bucket lengths that all ranks have agreed on, for which ``begin`` can be called.
 
-        They are the same on all ranks between calls.
+        Between calls, the lengths are the same on all ranks.
         """
         return frozenset(self._agreed) if self._link.begins_all_reduces else frozenset()
 
@@ -100,7 +103,7 @@ class NativeReducer:
         return NativeAllReduce(reducing, tensor, self._link.world, explain)
 
     def run(self, tensor: torch.Tensor, framer: Framer, resources: StreamResources) -> ExchangeCost:
-        """Sum ``tensor`` over all ranks, and return the time, and the bytes of a ring and the announcement.
+        """Sum ``tensor`` over all ranks; return the time, and the bytes of a ring and of the announcement.
 
         Raises ``FrameError`` and ``LinkError``.
         """

@@ -1,8 +1,8 @@
 """The payloads of a bucket on a device, for a run of the native engine.
 
 The engine sends, receives, validates, and forwards frames without the interpreter lock. It takes the lock
-only to queue kernels, which Python launches: once for each payload that this rank encodes, and once for each
-that it decodes. Forwarded payloads don't need the device.
+only for Python to launch kernels, once for each payload that this rank encodes or decodes. Forwarded payloads
+don't need the device.
 """
 
 from __future__ import annotations
@@ -19,11 +19,11 @@ from gradwire.gpu.chunks import Decoding
 from gradwire.gpu.table import STATUS_NBYTES
 
 _ON_DEVICE = torch.empty(0, dtype=torch.uint8, device="cpu")
-"""The payload for ``DeviceFeedback``, which reads the device's own copy."""
+"""The empty payload for ``DeviceFeedback``, which reads the payload's copy on the device instead."""
 
 
 class DevicePayloads:
-    """The encoding and decoding of one run's segments on their device, by the index of an action.
+    """The encoder and decoder of one run's segments on their device, by the index of an action.
 
     The host waits for the device once for each encoded payload, and once at the end. These waits also
     complete all earlier decodings, which are checked then. So no frame is sent that follows from a malformed
@@ -34,7 +34,7 @@ class DevicePayloads:
     crossed_nbytes
         The number of bytes of received payloads, and of their status, that crossed the device's bus.
     action
-        The index of the action whose kernels are being queued or awaited; after an error, of the failed one.
+        The index of the action whose kernels are being queued or awaited; after an error, the failed action.
     """
 
     def __init__(self, parts: Sequence[RunPart], actions: list[Action], ranks: int) -> None:
@@ -72,7 +72,7 @@ class DevicePayloads:
         self.action = None
 
     def _begin(self, number: int) -> tuple[DeviceFeedback, torch.Tensor]:
-        """Return the error feedback and the segment of an action, after the kernels of the previous one."""
+        """Queue the last kernels of the previous action; return this action's error feedback and segment."""
         self._finish_sent()
         self.action = number
         return self._of(number)
@@ -103,5 +103,5 @@ class DevicePayloads:
 
 
 def _bytes_of(memory: memoryview) -> torch.Tensor:
-    """Return memory as a tensor; torch's ``frombuffer`` refuses an empty one."""
+    """Return ``memory`` as a tensor, even if it is empty, which torch's ``frombuffer`` refuses."""
     return torch.frombuffer(memory, dtype=torch.uint8) if memory.nbytes else _ON_DEVICE

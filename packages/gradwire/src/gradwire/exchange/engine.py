@@ -1,4 +1,4 @@
-"""One run of a schedule by the native engine: the frames of ``ScheduleRun``, without the interpreter lock."""
+"""One run of a schedule by the native engine, with ``ScheduleRun``'s frames, without the interpreter lock."""
 
 from __future__ import annotations
 
@@ -58,7 +58,7 @@ class NativeOrder:
 
 
 def native_order(actions: list[Action], parts: int, segment_count: int) -> NativeOrder:
-    """Return a frame order of ``parts`` parts as data for the engine."""
+    """Return the frame order of a bucket of ``parts`` parts as data for the engine."""
     finished = [list[tuple[int, int]]() for _ in range(parts)]
     encoded = [list[tuple[int, int]]() for _ in range(parts)]
     for each in actions:
@@ -93,7 +93,7 @@ def _native_part(part: RunPart) -> NativePart:
 def lend(link: Link, codecs: Iterable[Codec]) -> list[tuple[Channel, NativeState]] | None:
     """Return the link's connections for an ``EngineRun``, or None if the engine can't run the exchange.
 
-    It needs plain TCP connections and compiled codecs. Raises ``SpecError`` for an invalid
+    The engine needs plain TCP connections and compiled codecs. Raises ``SpecError`` for an invalid
     ``GRADWIRE_ENGINE``.
     """
     if not (
@@ -114,7 +114,7 @@ def reclaim(link: Link) -> None:
 def _is_native(name: str) -> bool:
     if name not in ("native", "python"):
         raise SpecError(
-            f"{VARIABLE}: expected native or python, got {name!r}; set it to one of these, or unset it"
+            f"{VARIABLE}: expected native or python, got {name!r}; unset the environment variable"
         )
     return name == "native"
 
@@ -138,7 +138,7 @@ class EngineRun:
         self.posted: list[tuple[int, Receiving]] = []
 
     def run(self) -> ExchangeCost:
-        """Run the whole schedule and return its cost; after an error, ``action`` is the failed one."""
+        """Run the whole schedule and return its cost; after an error, ``action`` is the failed action."""
         result, is_returned = None, False
         try:
             for part in self._parts:
@@ -264,7 +264,7 @@ class EngineRun:
 
 
 def forget_engine(link: Link) -> None:
-    """Drop the link's engine with its buffers, whose sizes follow from the plan."""
+    """Drop the link's engine and its buffers, whose sizes depend on the plan."""
     _engines.pop(link, None)
 
 

@@ -37,16 +37,16 @@ class Exchange:
 
     A bucket is a 1-D contiguous float32 tensor, of the same length on every rank. It is changed in place. A
     bucket on a device is encoded and decoded there (``on_device``), on the current stream, and is complete
-    when a method returns. An exchange serves one thread at a time and refuses a second one.
+    when a method returns. An exchange serves one thread at a time and refuses a second thread.
 
-    A failure closes the link, which notifies the peers, and leaves the bucket partly summed and averaged,
-    segment by segment: every frame was added as a whole or not at all. All later calls raise an error with
-    the first reason, as they do after ``close``.
+    A failure closes the link, which notifies the peers. It leaves the bucket partly summed and averaged, but
+    every received frame was added as a whole or not at all. All later calls raise an error with the first
+    reason, as they do after ``close``.
 
     Parameters
     ----------
     link
-        This rank's end; its creator closes it.
+        This rank's link, which the link's creator closes.
     plan
         The plan, the same on all ranks. A plan with ``offload`` needs a link with marked connections;
         otherwise, the constructor raises ``LinkError``.
@@ -63,7 +63,7 @@ class Exchange:
         if plan.tos and link.world > 1 and link.tos == 0:
             raise LinkError(
                 f"expected connections marked for offload {plan.offload}, got a {type(link).__name__} with "
-                f"unmarked ones; create a ProcessGroupLink with tos={plan.tos:#x}, or omit offload"
+                f"unmarked connections; create a ProcessGroupLink with tos={plan.tos:#x}, or omit offload"
             )
         self.link, self.transport = link, Transport(link)
         self._incoming = incoming_buffers(link)
@@ -115,8 +115,8 @@ class Exchange:
         """Replace ``tensor`` with the average, or the sum, over all ranks, with identical bits on every rank.
 
         If the codec bounds the error of every partial sum by ``b``, the sum is within ``world * b`` of the
-        exact one. ``BucketRequest`` describes the other arguments. Raises ``TensorError`` before anything is
-        sent or changed, and ``ExchangeError`` if a peer fails or disagrees.
+        exact sum. ``BucketRequest`` describes the other arguments. Raises ``TensorError`` before anything is
+        sent or changed, and ``ExchangeError`` if a peer fails or makes a different call.
         """
         request = BucketRequest(Half.ALL_REDUCE, average, codec, None, residual, norms, timeout_s)
         return self.run(tensor, request)
@@ -130,8 +130,9 @@ class Exchange:
     ) -> ExchangeCost:
         """Run the reduce half, after which rank 0 (``star``) or each chunk's owner (``ring``) has the sum.
 
-        Elsewhere, ``tensor`` contains partial sums. An owner doesn't encode its chunk, so its residual is 0
-        there. ``BucketRequest`` describes the arguments. Raises ``TensorError`` and ``ExchangeError``.
+        All other values of ``tensor`` are partial sums. An owner doesn't encode its chunk, so the owner's
+        residual is 0 in this chunk. ``BucketRequest`` describes the arguments. Raises ``TensorError`` and
+        ``ExchangeError``.
         """
         request = BucketRequest(Half.REDUCE, residual=residual, norms=norms, timeout_s=timeout_s)
         return self.run(tensor, request)
@@ -139,9 +140,9 @@ class Exchange:
     def broadcast(
         self, tensor: torch.Tensor, codec: Codec | None = None, timeout_s: float | None = None
     ) -> ExchangeCost:
-        """Run the broadcast half, with ``codec`` instead of the plan's; ``star`` broadcasts from rank 0.
+        """Run the broadcast half, with ``codec`` instead of the plan's codec; ``star`` sends from rank 0.
 
-        The owner also adopts the decoded values. Raises ``TensorError`` and ``ExchangeError``.
+        The sender also adopts the decoded values. Raises ``TensorError`` and ``ExchangeError``.
         """
         return self.run(tensor, BucketRequest(Half.BROADCAST, codec=codec, timeout_s=timeout_s))
 
@@ -150,7 +151,7 @@ class Exchange:
 
         The parameters in ``request.views`` are sent in frames of their codecs, in one run: each step of the
         schedule moves one chunk of every codec's values. Raises ``TensorError`` before anything is sent or
-        changed, and ``ExchangeError`` if a peer fails or disagrees.
+        changed, and ``ExchangeError`` if a peer fails or makes a different call.
         """
         check_chunk(tensor, "tensor", on_cuda=True)
         if request.views is None:
@@ -175,9 +176,10 @@ class Exchange:
     def start(self, tensor: torch.Tensor, request: BucketRequest) -> NativeAllReduce | None:
         """Start the native all-reduce of a bucket; return None if the caller must ``run`` the request.
 
-        It handles exact averages of float32 on the host, of lengths that all ranks have exchanged before, and
-        needs no communication thread. All ranks call it in the same order, between the same two calls of
-        other methods. Raises ``ExchangeError``, after which the caller closes the exchange.
+        The native all-reduce supports exact averages of float32 on the host, of lengths that all ranks have
+        exchanged before. It needs no communication thread. All ranks call ``start`` in the same order,
+        between the same two calls of other methods. Raises ``ExchangeError``, after which the caller closes
+        the exchange.
         """
         self.transport.check()
         extras = request.codec, request.views, request.residual, request.norms
@@ -202,7 +204,7 @@ class Exchange:
     def _scratch(self, count: int) -> torch.Tensor:
         """Return reusable host memory for ``count`` values of one bucket at a time."""
         if self._memory.numel() < count:
-            with torch.inference_mode(mode=False):  # reused outside of inference mode
+            with torch.inference_mode(mode=False):  # because calls outside of inference mode reuse it
                 self._memory = torch.empty(count, dtype=torch.float32, device="cpu")
         return self._memory[:count]
 
@@ -237,7 +239,7 @@ class Exchange:
             return self._run_on_host(parts, request)
         if not self._at_work.acquire(blocking=False):
             own = self.link.name_of(self.link.rank)
-            raise ExchangeError(f"{own}: another thread is using this exchange; use one thread at a time")
+            raise ExchangeError(f"{own}: another thread is using this exchange; call it from one thread only")
         try:
             self.transport.check()
             start = time.perf_counter()
@@ -289,7 +291,7 @@ class Exchange:
         return parts
 
     def _feedback_of(self, values: CodecValues, tensor: torch.Tensor, start: int) -> ErrorFeedback:
-        """Return the error feedback of one run, whose bucket has ``start`` values before these."""
+        """Return the error feedback for ``values``, which follow ``start`` other values of the bucket."""
         residual = values.residual
         if values.is_here:
             return self._feedback.of(values.codec, residual, values.norms, start)

@@ -29,12 +29,12 @@ class Residual:
     Attributes
     ----------
     values
-        1-D contiguous float32 tensors whose lengths add up to the bucket's: one, or one per parameter if
-        parameters have their own codecs.
+        1-D contiguous float32 tensors whose lengths add up to the bucket's: a single tensor, or a tensor for
+        each parameter if parameters have their own codecs.
     lost
         Separate memory for a run's encoding error: 1-D contiguous float32 of the bucket's length.
     waits
-        Whether the owner copies ``lost`` to ``values`` later, so that a run doesn't change ``values``.
+        Whether the owner stores ``lost`` in ``values`` later, so that a run doesn't change ``values``.
     finite
         Whether all sums of the last run were finite; the same on all ranks after an all-reduce.
     replaced
@@ -71,7 +71,7 @@ def check_residual(residual: torch.Tensor, tensor: torch.Tensor) -> None:
     if device_of(residual) not in (CPU, device_of(tensor)):
         raise TensorError(
             f"expected a residual on the CPU or on the tensor's device ({device_of(tensor)}), got one on "
-            f"{device_of(residual)}; move the residual to one of these"
+            f"{device_of(residual)}; move the residual to the tensor's device"
         )
     if residual.numel() != tensor.numel():
         raise TensorError(
@@ -103,11 +103,11 @@ class ErrorFeedback:
         """Prepare the bucket before any part of it is encoded."""
 
     def encode(self, x: torch.Tensor, out: torch.Tensor) -> torch.Tensor:
-        """Return the payload of ``x``, written to ``out``, which has room for it, as a view."""
+        """Write the payload of ``x`` to ``out``, which has room for it, and return it as a view."""
         return self._codec.encode(x, out)
 
     def encode_sum(self, x: torch.Tensor, out: torch.Tensor) -> torch.Tensor:
-        """Return the payload of the finished sum ``x``, written to ``out``, as a view."""
+        """Write the payload of the finished sum ``x`` to ``out``, and return it as a view."""
         return self._codec.of_sums.encode(x, out)
 
     def sent(self, payload: torch.Tensor, elements: torch.Tensor, start: int) -> None:
@@ -142,7 +142,8 @@ class ErrorFeedback:
     ) -> None:
         """Record a run of the native engine, which has filled the tensors of ``receivers``.
 
-        ``finished`` and ``encoded`` are the ranges of sums that it finished, and of values that it encoded.
+        ``finished`` has the ranges of sums that the engine finished, and ``encoded`` the ranges of values
+        that it encoded.
         """
         self.finite &= finite
 
@@ -155,7 +156,7 @@ class ErrorFeedback:
         """Finish the values that no action of the run has finished, before ``commit``."""
 
     def commit(self, *, keeps: bool = False) -> None:
-        """Store the encoding error after a successful run, or with ``keeps``, keep the old residual."""
+        """Store the encoding error after a successful run, or, with ``keeps``, keep the old residual."""
 
 
 class MeasuredFeedback(ErrorFeedback):
@@ -200,7 +201,7 @@ class HostFeedback(MeasuredFeedback):
     If a value is not finite, the gradient is unusable: its step is discarded (a gradient scaler skips it),
     and the residual is kept for the next step. After an all-reduce, every rank has the same bits, so all
     ranks make the same decision. The passes over the residual also measure the error. They don't measure the
-    values before and after encoding, because error feedback carries the error over to later steps.
+    values before and after encoding, because no warning needs them: later steps make up for the error.
 
     Parameters
     ----------
@@ -303,7 +304,7 @@ class FeedbackFactory:
         norms: Norms | None,
         start: int = 0,
     ) -> ErrorFeedback:
-        """Return the error feedback for a run's values with this codec, of which ``start`` values precede."""
+        """Return the error feedback for values of one codec, which follow ``start`` other values of a run."""
         if norms is not None:
             norms.clear()
         if residual is not None:

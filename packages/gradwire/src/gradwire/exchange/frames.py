@@ -64,9 +64,9 @@ class Outgoing:
 
 
 class Framer:
-    """One codec's encoder of segments into frames, and validator of received frames.
+    """The encoder of segments into frames of one codec, and the validator of received frames.
 
-    ``outgoing`` holds the buffers by size, which framers may share. By default, a framer has its own buffers.
+    ``outgoing`` has the buffers by size; framers may share it. By default, a framer has its own buffers.
     ``floats`` says whether frames end with all values as float32, which NICs may compress.
     """
 
@@ -108,8 +108,8 @@ class Framer:
     ) -> torch.Tensor:
         """Return the payload of a received frame.
 
-        Raises ``FrameError``, also for a payload above ``most_nbytes``. By default, that is the codec's
-        largest payload for ``count`` values.
+        Raises ``FrameError``, also for a payload above ``most_nbytes``, which is by default the size of the
+        codec's largest payload for ``count`` values.
         """
         most = self.codec.max_nbytes(count) if most_nbytes is None else most_nbytes
         codec = self.codec.wire_id, self._fingerprint
@@ -136,13 +136,13 @@ def renumber(outgoing: Outgoing, sequence: int) -> None:
 # The failure of an exchange whose ranks are at different training steps: detection, text, and propagation.
 #
 # Every frame has its sender's step. A rank that receives a frame of a different step sends all peers a last
-# frame, which lists the ranks that differ. They forward it, so that every rank raises the same reason.
+# frame, which lists the ranks that differ. The peers forward it, so that every rank raises the same reason.
 
 ADVICE = "load the same checkpoint on all ranks, and run the same number of steps"
 _MOST = 64
 """The largest number of frames to read in search of a peer's last frame.
 
-Fewer frames are ever in flight.
+At any time, fewer frames than this are in flight.
 """
 
 
@@ -166,7 +166,7 @@ class Difference:
 
 
 def difference(link: Link, error: BaseException, peer: int | None) -> Difference | None:
-    """Return the step difference in ``error``, which a frame from ``peer`` caused; None if there is none."""
+    """Return the step difference in ``error``, which a frame from ``peer`` caused; None if it has none."""
     if not isinstance(error, OutOfStepError) or link.step is None:
         return None
     exact = step_of(error.flags, link.step)  # a header has only the low bits of its step
@@ -183,7 +183,7 @@ def difference(link: Link, error: BaseException, peer: int | None) -> Difference
 
 
 def overheard(link: Link, posted: Iterable[tuple[int, Receiving]] = ()) -> Difference | None:
-    """Return the step difference in a frame that arrived before a link's failure; None if there is none.
+    """Return the step difference in a frame that arrived before a link's failure; None if no frame has one.
 
     ``posted`` has the abandoned receives and their peers.
     """
@@ -208,7 +208,7 @@ def overheard(link: Link, posted: Iterable[tuple[int, Receiving]] = ()) -> Diffe
 
 
 def leave(link: Link, found: Difference | None) -> None:
-    """Close a link after a last frame to the peers, which holds this rank's step or the step difference."""
+    """Send the peers a last frame, with this rank's step or the step difference, and close the link."""
     if link.step is None:
         link.close()
     elif found is None:
@@ -235,7 +235,7 @@ class Transport:
         self._error: BaseException | None = None  # a copy of the error passed to give_up
 
     def check(self) -> None:
-        """Raise the first failure, if any: a copy of the error that ``give_up`` got, or ``ExchangeError``."""
+        """Raise the first failure, if any: a copy of the error given to ``give_up``, or ``ExchangeError``."""
         if self._error is not None:
             raise copied(self._error)
         if self.failure is not None:
@@ -246,7 +246,7 @@ class Transport:
     def give_up(self, reason: BaseException | str) -> None:
         """Refuse all later exchanges with the first failure's reason.
 
-        Frames in flight are still delivered.
+        The link stays open, so frames in flight are still delivered.
         """
         if self.failure is None:
             self._error = copied(reason) if isinstance(reason, BaseException) else None

@@ -23,13 +23,13 @@ from gradwire.plan import FLOAT_NBYTES, Plan
 class Norms:
     """Sums of squares for each range of one bucket, cleared before every run.
 
-    A sum is non-finite if and only if a value in its range is. An exact codec has no error, so a run with it
-    measures nothing, and all sums are 0.
+    A sum is non-finite if and only if a value in its range is non-finite. An exact codec has no error, so a
+    run with an exact codec measures nothing, and all sums are 0.
 
     Parameters
     ----------
     borders
-        The starts of the ranges and the end of the last one, in ascending order from 0 to the length of the
+        The starts of the ranges and the end of the last range, in ascending order from 0 to the length of the
         bucket. Raises ``TensorError`` otherwise.
 
     Attributes
@@ -39,9 +39,9 @@ class Norms:
     lost
         The sums of this rank's encoding errors.
     encoded, decoded
-        The sums of the values that this rank encoded, before and after; 0 with a residual.
+        The sums of the values that this rank encoded, before encoding and after decoding; 0 with a residual.
     sums
-        All four sums as rows.
+        All four sums as rows: ``own``, ``lost``, ``encoded``, ``decoded``.
     borders
         The borders as int64.
     """

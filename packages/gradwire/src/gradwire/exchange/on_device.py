@@ -32,8 +32,8 @@ class _Compiled(Protocol):
 class DeviceFeedback(ErrorFeedback):
     """Error feedback of a bucket on a device, computed by kernels that are queued there.
 
-    The host waits for an event per payload, or only per encoded payload with ``DevicePayloads``, and for one
-    at the end. Raises ``MissingPackageError`` without Triton.
+    The host waits for an event for each payload (with ``DevicePayloads``, only for each encoded payload), and
+    for an event at the end. Raises ``MissingPackageError`` without Triton.
 
     Parameters
     ----------

@@ -30,13 +30,13 @@ class BucketRequest:
     Attributes
     ----------
     half
-        The half of the all-reduce; both by default. After ``REDUCE``, rank 0 has the sum with ``star``, and
-        every owner has its chunk's sum with ``ring``. On other ranks, the bucket has partial sums.
+        The half of the all-reduce; both halves by default. After ``REDUCE``, rank 0 has the sum with
+        ``star``, and every owner has its chunk's sum with ``ring``. All other values are partial sums.
         ``BROADCAST`` starts at the owners.
     average
         Whether an all-reduce divides the sum by the number of ranks; a half never does.
     codec
-        The bucket's codec; the plan's by default. It is not used with ``views``, which have their own codecs.
+        The bucket's codec; the plan's by default. Ignored with ``views``, which have their own codecs.
     views
         The bucket's parameters with their codecs; None if the bucket has one codec and no padding.
     residual
@@ -44,12 +44,12 @@ class BucketRequest:
         memory. It is added to the bucket before anything is sent, and afterwards replaced with this rank's
         encoding error over all hops. The sum plus all ranks' residuals is the exact sum of the buckets and
         the old residuals, within float rounding. All ranks keep the old residual if the sum is non-finite,
-        and after a failure. In a reduce, a rank with a non-finite bucket keeps its residual, although other
-        ranks may not. A ``Residual`` also provides the memory for the error.
+        and after a failure. In a reduce, only ranks with a non-finite bucket keep their residuals. A
+        ``Residual`` also provides the memory for the error.
     norms
         The object that receives sums of squares for each range of the bucket: of this rank's own values, and
-        of its encoding errors over all hops. Without a residual, this costs one decoding of each payload;
-        with a residual, nothing. With ``views``, its ranges are the parameters.
+        of this rank's encoding errors over all hops. Without a residual, measuring costs one decoding of each
+        payload; with a residual, nothing. With ``views``, the ranges are the parameters.
     timeout_s
         The time without progress on any rank after which the exchange fails; the link's by default.
     """

@@ -1,4 +1,4 @@
-"""The values that an exchange sends with one codec: in their bucket, or copied from it."""
+"""The values that an exchange sends with one codec, in the bucket's memory or in a copy."""
 
 from __future__ import annotations
 
@@ -74,7 +74,7 @@ def check_views(tensor: torch.Tensor, request: BucketRequest, views: ParameterVi
 
 
 def copied(tensor: torch.Tensor, part: CodecPart, memory: torch.Tensor) -> CodecValues:
-    """Return a part's values, which are copied to ``memory`` and back during the run, unless in place."""
+    """Return a part's values, which the run copies to ``memory`` and back unless they are in place."""
     if part.is_in_place:
         return CodecValues(part.codec, part.joined(tensor))
     return CodecValues(part.codec, memory, copies=SegmentCopies(tensor, memory, part), filled=part.filled)

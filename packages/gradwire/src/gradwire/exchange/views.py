@@ -4,8 +4,9 @@ Parameters of one codec may be separate in the bucket, so they are copied to one
 exchange. The copies take less time than frames for each parameter. A run without residual and norms copies
 segment by segment.
 
-A codec's block has one scale. If a block spans two parameters, and the values of one are a thousand times
-smaller, they are rounded to 0. So each parameter starts a new block, unless that needs much padding.
+A codec's block has one scale. If a block spans two parameters, and one parameter's values are a thousand
+times smaller, these values are rounded to 0. So each parameter starts a new block, unless that needs much
+padding.
 """
 
 from __future__ import annotations
@@ -33,7 +34,8 @@ class CodecPart:
     """The parameters of one codec, with their positions in the bucket and in the exchanged values.
 
     In the exchanged values, each parameter is padded with zeros to a multiple of ``unit`` values. The last
-    one is padded further, so that each of the algorithm's ``chunks`` also starts at a multiple of ``unit``.
+    parameter is padded further, so that all of the algorithm's ``chunks`` also start at a multiple of
+    ``unit``.
 
     Attributes
     ----------
@@ -68,7 +70,7 @@ class CodecPart:
 
     @cached_property
     def table(self) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
-        """The starts in the bucket, the numbers of values, and the borders; int64."""
+        """The parameters' starts in the bucket, their numbers of values, and the borders; int64."""
         starts = [start for start, _ in self.ranges]
         columns = starts, self.counts, self.borders
         with torch.inference_mode(mode=False):
@@ -146,8 +148,8 @@ class CodecPart:
 class SegmentCopies:
     """The copies of one run between ``bucket`` and ``values``, the exchanged tensor, segment by segment.
 
-    So a bucket's first frame is sent before the rest is copied, a segment is still in the cache when it is
-    encoded, and most copies overlap communication.
+    So a bucket's first frame is sent before later segments are copied, a segment is still in the cache when
+    it is encoded, and most copies overlap communication.
     """
 
     def __init__(self, bucket: torch.Tensor, values: torch.Tensor, part: CodecPart) -> None:
@@ -156,7 +158,7 @@ class SegmentCopies:
 
     @property
     def table(self) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor, torch.Tensor]:
-        """The bucket, and where its parameters are, for the native engine."""
+        """The bucket, and the positions of the parameters (``CodecPart.table``), for the native engine."""
         return self._bucket, *self._part.table
 
     def load(self, start: int, stop: int) -> None:
@@ -184,7 +186,7 @@ class SegmentCopies:
 
 @dataclass(frozen=True)
 class ParameterViews:
-    """The parameters of a bucket, with a codec for each.
+    """The parameters of a bucket, with a codec for each parameter.
 
     Attributes
     ----------
@@ -193,8 +195,8 @@ class ParameterViews:
     codecs
         The codec of each parameter; the same on all ranks.
     bucket
-        The counts of all parameters of the bucket, which determine the alignment, if ``counts`` is only a
-        part of them.
+        The counts of all parameters of the bucket, if ``counts`` has only some of them. They determine the
+        alignment.
     world
         The number of ranks; None for no padding.
     chunks

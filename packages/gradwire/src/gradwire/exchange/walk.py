@@ -23,7 +23,7 @@ from gradwire.wire import AVERAGE, HEADER_NBYTES, Sequences
 
 # The stream of frames that one rank sends and receives, with its windows, buffers, sequences and costs.
 #
-# A run has one stream for all its peers; a parameter server has one per worker.
+# A run has one stream for all its peers; a parameter server has a stream for each worker.
 
 
 @dataclass(frozen=True, slots=True)
@@ -65,7 +65,7 @@ class RunPart:
 
 
 def raw_nbytes(parts: Sequence[RunPart], sent_nbytes: Sequence[int]) -> float:
-    """Return the bytes of floats that were sent, without padding, from those of each part with padding."""
+    """Return the sent bytes of floats without padding; ``sent_nbytes`` has each part's bytes with padding."""
     return sum(nbytes * part.filled for part, nbytes in zip(parts, sent_nbytes, strict=True))
 
 
@@ -118,7 +118,7 @@ class FrameStream(Generic[P]):
     _posted_up_to: tuple[float, float] = (math.inf, 0)
 
     def expect(self, places: Iterable[P]) -> None:
-        """Post receives for the first of these frames; every frame received then posts the next receive."""
+        """Post receives for the first frames of ``places``; every received frame posts the next receive."""
         self._expected = iter(places)
         for _ in range(AHEAD):
             self._post()
@@ -148,7 +148,7 @@ class FrameStream(Generic[P]):
         elements: torch.Tensor,
         encode: Callable[[torch.Tensor, torch.Tensor], torch.Tensor] | None = None,
     ) -> Outgoing:
-        """Return the next frame for its peer, encoded by ``encode`` or by the codec."""
+        """Return the next frame for the peer of ``place``, encoded by ``encode`` or by the codec."""
         start = perf_counter()
         sequence = self._resources.sent.take(place.peer)
         outgoing = framer.encode(elements, sequence, self._resources.flags, encode=encode)
@@ -178,10 +178,7 @@ class FrameStream(Generic[P]):
             self._retire()
 
     def await_leaving(self, outgoing: Outgoing) -> None:
-        """Wait until no send uses a frame.
-
-        This first posts the receives that such a wait requires.
-        """
+        """Wait until no send uses the frame ``outgoing``, after posting the receives that this wait needs."""
         while any(sent is outgoing for _, _, sent in self._in_flight):
             while self._posted_up_to < self._in_flight[0][0].order:
                 self._post()
