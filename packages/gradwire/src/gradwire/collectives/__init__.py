@@ -67,6 +67,6 @@ class HasAlgorithm(Protocol):
 
 
 def origins(plan: HasAlgorithm) -> dict[str, str]:
-    """Return the package of the plan's algorithm if it is third-party. It must be the same on all ranks."""
+    """Return the package of a third-party algorithm in the plan, which must be the same on all ranks."""
     used = [] if plan.algorithm in NAMES else [plan.algorithm]
     return plugins.origins(plugins.ALGORITHMS, "algorithm", used)

@@ -2,10 +2,10 @@
 
 Without a codec, gradwire's own frames have no benefit, and on a fast network their cost on the hosts
 dominates. A link between processes therefore sums uncompressed buckets with Gloo's all-reduce. Every other
-link, and every codec, uses a ring. (So do links over MPI, because MPI's collectives have no timeout.) Gloo
-itself uses a ring for large buckets, and the timing models treat ``backend`` as one.
+link, and every codec, uses a ring. Links over MPI use a ring, too, because MPI's collectives have no timeout.
+Gloo itself uses a ring for large buckets, and the timing models treat ``backend`` as a ring.
 
-Values are not sent in frames, and only TCP's checksums protect them. A frame without a payload announces
+Frames don't carry the values, so only TCP's checksums protect the values. A frame without a payload announces
 every bucket to the next rank, because Gloo ends the process if two ranks disagree about a length. DDP's
 buckets, which are the same on all ranks, need no announcement once their lengths are known.
 

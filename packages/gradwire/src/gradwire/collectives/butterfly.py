@@ -3,11 +3,11 @@
 Let ``m`` be the largest power of two up to ``p``. The bucket is cut into ``m`` chunks. In the reduce half,
 each rank exchanges half of its remaining chunks with the rank whose number differs in one bit, starting with
 the highest bit, and keeps the half that its own bit selects. After ``lg m`` steps, rank ``r`` owns the sum of
-chunk ``r``. In the broadcast half, ranks exchange all finished chunks, starting with the rank that differs in
-the lowest bit.
+chunk ``r``. In the broadcast half, the same pairs of ranks exchange all finished chunks, starting with the
+lowest bit.
 
 If ``p`` isn't a power of two, every rank ``r`` from ``m`` up first sends its bucket to its partner ``r - m``,
-which adds it to its own and returns the sum at the end.
+which adds this bucket to its own bucket and returns the sum at the end.
 
 Card, for ``p`` ranks and a bucket of ``n`` bytes:
 

@@ -1,20 +1,20 @@
 """The processing order of one rank's frames, derived from the steps of its schedule.
 
 Like the schedule, the order is data. It depends only on lengths, never on arrival times. Chunks are cut into
-segments, each of which is a frame. A segment is forwarded as soon as it is finished, while the rest of its
-chunk is still in flight, and a rank sends only a few frames ahead of its receives, so that their memory stays
-in the cache.
+segments, each of which is a frame. A segment is forwarded as soon as it is finished, while other segments of
+its chunk are still in flight. A rank sends only a few frames ahead of its receives, so that the frames'
+memory stays in the cache.
 
 Frames are matched by their order: the step, then the place within the step. Two rules keep a schedule free of
-deadlock, even if a send returns only once it is received:
+deadlock, even if a send returns only once its frame is received:
 
 - before a rank waits for a frame, it has sent all its frames up to that order;
 - a rank waits for a send only if it has posted its own receives up to that order (``exchange`` keeps this).
 
-Proof: assume that all ranks are blocked. Among all undelivered frames, take one with the smallest step and
-place. Both of its ends wait for undelivered frames, none of which has an earlier order. By the first rule,
-its sender has sent it; by the second, its receiver has posted the receive. So it is delivered, which
-contradicts the assumption.
+Proof: assume that all ranks are blocked. Among all undelivered frames, take a frame with the smallest step
+and place. Its sender and its receiver both wait for undelivered frames, none of which has an earlier order.
+By the first rule, the sender has sent the frame; by the second, the receiver has posted the receive. So the
+frame is delivered, which contradicts the assumption.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ from itertools import pairwise
 from gradwire.collectives.step import Step
 
 AHEAD = 4
-"""The limit on frames sent early, on receives posted early, and on frames in flight."""
+"""The limit on the numbers of frames sent early, of receives posted early, and of frames in flight."""
 
 
 class Do(Enum):
@@ -111,7 +111,7 @@ def segments(n: int, chunks: int, chunk: int, segment_count: int) -> list[Segmen
 
 
 def _segments_of_parts(counts: Sequence[int], chunks: int, chunk: int, segment_count: int) -> list[Segment]:
-    """Return the segments of ``chunk``, a chunk of each part, without the empty ones if any has values."""
+    """Return the segments of ``chunk`` in every part, without empty segments unless all are empty."""
     found = [
         replace(each, part=part)
         for part, count in enumerate(counts)
@@ -163,7 +163,7 @@ def _interleave(sends: list[Action], receives: list[Action], ahead: int) -> Iter
 
 
 def _needs(sends: list[Action], receives: list[Action]) -> list[int]:
-    """Return, for each send, how many receives precede it: up to its segment's last one in earlier steps."""
+    """Return, for each send, the number of receives until its segment's last receive in an earlier step."""
     needs, seen, last = [], 0, dict[Segment, int]()
     for send in sends:
         while seen < len(receives) and receives[seen].step < send.step:

@@ -30,8 +30,9 @@ class Hierarchical:
     A spec lists the group sizes, from the leaves up, and the levels' algorithms. There is one more algorithm
     than sizes, because the last level joins all remaining groups: ``hierarchical:4,ring+star``,
     ``hierarchical:4x2,star+star+star``. Without algorithms, all levels are rings. Without sizes, there are
-    two levels with groups of about the square root of the world size: its smallest divisor from the root up
-    to twice the root, or otherwise the root rounded up. The last group of a level may be smaller.
+    two levels with groups of about the square root of the world size: the smallest divisor of the world size
+    from the root up to twice the root, or, without such a divisor, the root rounded up. The last group of a
+    level may be smaller.
 
     Card, for ``p`` ranks in equal groups and a bucket of ``n`` bytes:
 

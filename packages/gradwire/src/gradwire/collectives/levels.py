@@ -2,12 +2,12 @@
 
 The ranks are nodes. Every level combines neighbouring nodes into groups, and the groups are the nodes of the
 next level; the last group of a level may have fewer nodes. A node's sums are distributed over its ranks,
-chunk by chunk. The ranks of a group that own the same chunks run the level's algorithm on these chunks, as
-an instance of it, and then own chunks of the result.
+chunk by chunk. The ranks of a group that own the same chunks run an instance of the level's algorithm on
+these chunks, and then own chunks of the result.
 
 All levels use the same fine chunks. Their number is the product, over all levels, of the number of chunks of
-a full group. A smaller instance cuts its part into fewer pieces, each of one or more chunks of a full group,
-so that the pieces of all groups have the same boundaries.
+a full group. An instance in a smaller group cuts its chunks into fewer pieces. Each piece is one or more
+chunks of a full group, so that the boundaries of pieces are boundaries of chunks in every group.
 """
 
 from __future__ import annotations
@@ -59,7 +59,7 @@ ALGORITHMS = Algorithms(MODULES)
 
 @dataclass(frozen=True, slots=True)
 class Level:
-    """One level: its algorithm's name and group size in nodes. None joins all remaining nodes."""
+    """One level: its algorithm's name, and its group size in nodes; None joins all remaining nodes."""
 
     name: str
     size: int | None
@@ -71,7 +71,7 @@ class Level:
 
 @dataclass(frozen=True, slots=True)
 class Instance:
-    """An algorithm's instance: its ranks, and ``cuts``, its chunks' borders in units of fine chunks."""
+    """An algorithm's instance: its ranks (``members``), and its chunks' borders in fine chunks (``cuts``)."""
 
     name: str
     members: tuple[int, ...]
@@ -101,9 +101,9 @@ class Instance:
 class LevelInstances:
     """All instances of all levels for ``world`` ranks.
 
-    ``chunks`` is the number of fine chunks, ``owners`` has the rank that finishes each, and ``levels`` has
-    the instances of every level. All ranks run their instances in this order, which keeps schedules free of
-    deadlock.
+    ``chunks`` is the number of fine chunks, ``owners`` has the rank that finishes each fine chunk, and
+    ``levels`` has the instances of every level. All ranks run their instances in the order of ``levels``,
+    which keeps schedules free of deadlock.
     """
 
     def __init__(self, levels: Sequence[Level], world: int) -> None:

@@ -18,9 +18,9 @@ from gradwire.errors import SpecError
 class MatchedMessage(NamedTuple):
     """A message with the chunks ``first`` up to ``last``, from a step of ``source`` to a step of ``target``.
 
-    ``combine`` says whether the target adds them. ``round``, its communication round, is the length of the
-    longest chain of messages before this one. In one communication round, each rank is the source and the
-    target of at most one message, both in one step.
+    ``combine`` says whether the target adds the chunks. ``round``, the message's communication round, is the
+    length of the longest chain of messages before it. In one communication round, each rank is the source of
+    at most one message and the target of at most one, both in one step.
     """
 
     source: int
@@ -89,7 +89,7 @@ def messages(schedules: Iterable[Iterator[Step]], begun: Sequence[int] = ()) -> 
     for source, target in sorted(waiting):
         raise SpecError(
             f"expected matching sends and receives, got no match for the message from rank {source} to "
-            f"rank {target}, which deadlocks; correct the algorithm's schedule"
+            f"rank {target}, which deadlocks; add the missing step to the algorithm's schedule"
         )
 
 
@@ -110,7 +110,7 @@ def _meet(ranks: list[_Position], source: int, target: int) -> MatchedMessage:
     if sender.step.send != receiver.step.recv:
         raise SpecError(
             f"expected the chunks {receiver.step.recv} at rank {target}, got {sender.step.send} in step "
-            f"{sender.index} of rank {source}; correct the algorithm's schedule"
+            f"{sender.index} of rank {source}; send and receive the same chunks in the algorithm's schedule"
         )
     round_ = max(sender.round, receiver.round)
     for end in (sender, receiver):

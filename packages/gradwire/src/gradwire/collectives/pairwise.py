@@ -1,10 +1,10 @@
 """Pairwise all-reduce: every rank sends each chunk to its owner; each owner then sends the sum to all ranks.
 
 The bucket is cut into one chunk per rank. In step ``k`` of the reduce half, rank ``r`` sends its values of
-chunk ``r + k`` to that chunk's owner, the rank ``r + k``, and adds what it receives from rank ``r - k`` to
-chunk ``r``. In step ``k`` of the broadcast half, it sends the sum of chunk ``r`` to rank ``r + k``. Only the
-sums wait for other ranks' frames, so a bucket costs two latencies. A value is encoded only twice: as a rank's
-own gradient, and in the sum.
+chunk ``r + k`` to that chunk's owner, the rank ``r + k``, and adds the values from rank ``r - k`` to chunk
+``r``. In step ``k`` of the broadcast half, rank ``r`` sends the sum of chunk ``r`` to rank ``r + k``. Only
+the sums wait for other ranks' frames, so a bucket costs two latencies. A value is encoded only twice: as a
+rank's own gradient, and in the sum.
 
 Card, for ``p`` ranks and a bucket of ``n`` bytes:
 
@@ -38,14 +38,14 @@ def owner(chunk: int, world: int) -> int:  # noqa: ARG001 - the signature of all
 
 
 def reduce(rank: int, world: int) -> Iterator[Step]:
-    """Yield one rank's steps of the reduce-scatter, after which it owns the sum of chunk ``rank``."""
+    """Yield one rank's steps of the reduce-scatter, after which the rank owns the sum of chunk ``rank``."""
     for k in range(1, world):
         to, source = (rank + k) % world, (rank - k) % world
         yield Step(to, (to, to + 1), source, (rank, rank + 1), combine=True)
 
 
 def broadcast(rank: int, world: int) -> Iterator[Step]:
-    """Yield one rank's steps of the all-gather, in which it sends chunk ``rank`` to every other rank."""
+    """Yield one rank's steps of the all-gather, in which the rank sends chunk ``rank`` to all other ranks."""
     for k in range(1, world):
         to, source = (rank + k) % world, (rank - k) % world
         yield Step(to, (rank, rank + 1), source, (source, source + 1), combine=False)

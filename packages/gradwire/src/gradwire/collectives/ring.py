@@ -1,9 +1,9 @@
 """Ring all-reduce: a reduce-scatter, then an all-gather. Every rank talks only to its two neighbours.
 
 The bucket is cut into one chunk per rank. In step ``k`` of the reduce half, rank ``r`` sends its partial sum
-of chunk ``r - k`` to the right, and adds what it receives from the left to chunk ``r - k - 1``. After
-``p - 1`` steps, it owns the sum of chunk ``r + 1``. In the broadcast half, the finished chunks travel around
-the ring once more.
+of chunk ``r - k`` to the right, and adds the partial sum from the left to chunk ``r - k - 1``. After
+``p - 1`` steps, rank ``r`` owns the sum of chunk ``r + 1``. In the broadcast half, the finished chunks travel
+around the ring once more.
 
 Card, for ``p`` ranks and a bucket of ``n`` bytes:
 
@@ -36,12 +36,12 @@ def owner(chunk: int, world: int) -> int:
 
 
 def reduce(rank: int, world: int) -> Iterator[Step]:
-    """Yield one rank's steps of the reduce-scatter, after which it owns the sum of chunk ``rank + 1``."""
+    """Yield one rank's steps of the reduce-scatter, which ends when the rank owns chunk ``rank + 1``'s sum."""
     return _around(rank, world, first=rank, combine=True)
 
 
 def broadcast(rank: int, world: int) -> Iterator[Step]:
-    """Yield one rank's steps of the all-gather. It first sends chunk ``rank + 1``, which it owns."""
+    """Yield one rank's steps of the all-gather. The rank first sends chunk ``rank + 1``, which it owns."""
     return _around(rank, world, first=rank + 1, combine=False)
 
 

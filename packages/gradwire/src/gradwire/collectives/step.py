@@ -9,9 +9,10 @@ rank's steps. An all-reduce consists of two halves:
   Every other rank stores the received values and forwards the payload unchanged, so that all ranks end with
   identical bits.
 
-An algorithm is a module, or an object, with the names of ``Collective``. The messages of all ranks can be
-numbered so that both directions of a step have the same number and the numbers increase along every rank's
-schedule. This keeps an exchange free of deadlock. Tests check ``steps`` and ``nbytes`` against the schedules.
+An algorithm is a module, or an object, with the attributes of ``Collective``. It must be possible to number
+the messages of all ranks so that a step's send and receive have the same number, and numbers increase along
+every rank's schedule. This keeps an exchange free of deadlock. Tests check ``steps`` and ``nbytes`` against
+the schedules.
 """
 
 from __future__ import annotations
@@ -42,7 +43,7 @@ class Collective(Protocol):
     """The interface of an algorithm, for any world size from 1 up."""
 
     ROTATES: bool
-    """Whether each rank's schedule is rank 0's with all ranks and chunks shifted by the rank's number.
+    """Whether every schedule is rank 0's schedule with all ranks and chunks shifted by the rank's number.
 
     Ranks are modulo ``world``, chunks are modulo ``chunks``, and every range is a single chunk. A simulation
     of thousands of ranks then needs only one schedule.
@@ -52,7 +53,7 @@ class Collective(Protocol):
         """Return the number of chunks of a bucket."""
 
     def owner(self, chunk: int, world: int) -> int:
-        """Return the rank that has the finished chunk after the reduce half and starts its broadcast."""
+        """Return the rank that finishes a chunk in the reduce half, and starts the chunk's broadcast."""
 
     def reduce(self, rank: int, world: int) -> Iterator[Step]:
         """Yield one rank's steps of the reduce half."""

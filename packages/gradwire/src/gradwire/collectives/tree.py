@@ -1,8 +1,8 @@
 """Tree all-reduce: a reduction up a binomial tree to rank 0, and a broadcast down the same tree.
 
 In step ``k`` of the reduce half, every rank ``r`` whose lowest set bit is ``2^k`` sends its partial sum of
-the whole bucket to rank ``r - 2^k``, which adds it. Rank ``r`` is then finished. The broadcast half is the
-same in reverse, largest subtrees first.
+the whole bucket to rank ``r - 2^k``, which adds the partial sum to its own. Rank ``r`` is then finished. The
+broadcast half has the same steps in reverse order and direction, largest subtrees first.
 
 Card, for ``p`` ranks and a bucket of ``n`` bytes:
 
