@@ -66,7 +66,7 @@ def no_progress(timeout_s: float) -> str:
 
 
 class VersionError(GradwireError, ValueError):
-    """An error for a weight delta from a version other than the receiver's; the remedy is a full copy."""
+    """An error for a weight delta that doesn't fit the receiver's version; the remedy is a full copy."""
 
 
 class StateError(GradwireError, ValueError):

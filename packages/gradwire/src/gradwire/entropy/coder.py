@@ -21,7 +21,7 @@ from gradwire.errors import PayloadError, TensorError
 
 
 def filled_part(out: torch.Tensor | None, nbytes: int, write: Callable[[torch.Tensor], int]) -> torch.Tensor:
-    """Call ``write`` on ``out``, or on ``nbytes`` of new memory, and return the part that it filled."""
+    """Call ``write`` on ``out``, or on ``nbytes`` of new memory, and return the filled part of the memory."""
     if out is None:
         out = torch.empty(nbytes, dtype=torch.uint8)
     check_tensor(out, "out", torch.uint8)

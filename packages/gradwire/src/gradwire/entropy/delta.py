@@ -1,8 +1,8 @@
 """Lossless weight deltas: the changes since the version that a receiver holds, bit for bit.
 
-A delta carries, for each weight, its change in units in the last place. The bits are integers in total
-order, which preserves -0, infinities, and the payloads of NaN. Most weights change by -1, 0, or 1. A full
-copy is the delta from weights that are all +0. ``docs/weight_delta.md`` describes the format.
+A delta contains the change of each weight in units in the last place. Weights' bits are read as integers in
+the floats' total order, which preserves -0, infinities, and the payloads of NaN. Most changes are -1, 0, or
+1. A full copy is the delta from weights that are all +0. ``docs/weight_delta.md`` describes the format.
 """
 
 from __future__ import annotations
@@ -100,7 +100,7 @@ def _kind(dtype: str) -> _Kind:
         return _Kind(Words.BF16, torch.bfloat16, 2)
     if dtype == "fp32":
         return _Kind(Words.FP32, torch.float32, 4)
-    raise SpecError(f"expected 'bf16' or 'fp32' for a delta's dtype, got {shown(dtype)}; pass one of the two")
+    raise SpecError(f"expected 'bf16' or 'fp32' for a delta's dtype, got {shown(dtype)}; pass 'bf16'")
 
 
 def words_dtype(dtype: WordName) -> torch.dtype:
@@ -147,7 +147,7 @@ class DeltaEncoder:
     >>> masters = torch.randn(1000)
     >>> encoder, decoder = DeltaEncoder(masters), DeltaDecoder()
     >>> weights = torch.empty(1000, dtype=torch.bfloat16)
-    >>> decoder.apply(encoder.encode(masters, version=1), weights)  # the first is a full copy
+    >>> decoder.apply(encoder.encode(masters, version=1), weights)  # the first payload is a full copy
     1
     >>> masters += 1e-4
     >>> decoder.apply(encoder.encode(masters, version=2), weights)
@@ -173,7 +173,7 @@ class DeltaEncoder:
         self.base = torch.zeros(like.numel(), dtype=self._kind.dtype) if base is None else base
         """The weights that the receiver holds after the last payload."""
         self.version = version
-        """The version of the last payload; None before the first."""
+        """The version of the last payload; None before the first payload."""
 
     @property
     def max_nbytes(self) -> int:
@@ -201,11 +201,11 @@ class DeltaEncoder:
         full
             Whether to send a full copy, which any receiver can apply. The first payload is always full.
         checked
-            Whether to add a hash of the weights, which the receiver compares with its own.
+            Whether to add a hash of the weights, which the receiver compares with the hash of its weights.
         bounded
             Whether to send the weights uncoded if a delta would be larger.
         out
-            Memory of ``max_nbytes`` bytes, of which the payload is a view; by default, new memory.
+            Memory of ``max_nbytes`` bytes, of which the result is a view; by default, new memory.
         """
         header = self.header(masters, version, full=full, checked=checked)
         write = partial(self._write, masters, header, bounded=bounded)
@@ -269,7 +269,7 @@ class DeltaDecoder:
     dtype
         ``"bf16"`` or ``"fp32"``, as in the encoder.
     version
-        The version of the weights; by default, none yet.
+        The version of the weights; None, the default, if the receiver has no weights yet.
     """
 
     def __init__(self, dtype: WordName = "bf16", *, version: int | None = None) -> None:
@@ -287,8 +287,8 @@ class DeltaDecoder:
         PayloadError
             The payload is malformed or belongs to a different tensor. ``weights`` are unchanged.
         VersionError
-            The payload's base is a different version, and ``weights`` are unchanged; or the payload's hash
-            differs from the new weights' hash. In both cases, request a full copy.
+            The payload is a delta from a version other than the decoder's, and ``weights`` are unchanged; or
+            the payload's hash differs from the hash of the new weights. In both cases, request a full copy.
         """
         check_tensor(payload, "payload", torch.uint8)
         check_tensor(weights, "weights", self._kind.dtype)
@@ -369,7 +369,7 @@ def apply_message(
     decoders: Sequence[DeltaDecoder],
     weights: Sequence[torch.Tensor],
 ) -> None:
-    """Apply the payloads at ``spans`` of a message, with the errors of ``DeltaDecoder.apply``.
+    """Apply the payloads at ``spans`` of a message. Raises the errors of ``DeltaDecoder.apply``.
 
     All decoders have the same dtype. Payloads before an invalid payload may have been applied.
     """
