@@ -36,7 +36,7 @@ def owner(chunk: int, world: int) -> int:
 
 
 def reduce(rank: int, world: int) -> Iterator[Step]:
-    """Yield one rank's steps of the reduce-scatter, which ends when the rank owns chunk ``rank + 1``'s sum."""
+    """Yield one rank's steps of the reduce-scatter. The rank then owns the sum of chunk ``rank + 1``."""
     return _around(rank, world, first=rank, combine=True)
 
 

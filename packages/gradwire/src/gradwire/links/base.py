@@ -114,7 +114,7 @@ class Link(ABC):
         return f"rank {rank}"
 
     def all_reduce(self, tensor: torch.Tensor, timeout_s: float | None = None) -> None:
-        """Replace a float32 tensor with its sum over all ranks, with identical bits on each.
+        """Replace a float32 tensor with its sum over all ranks, with identical bits on every rank.
 
         Available only if ``HAS_ALL_REDUCE``. Raises ``LinkError``, which leaves the tensor partly summed.
         """
@@ -146,11 +146,11 @@ class Link(ABC):
 
 
 class Wrapper(Link):
-    """A link that delegates to another link; subclasses override parts of it."""
+    """A link that delegates all calls to the link ``inner``; subclasses change some of these calls."""
 
     def __init__(self, inner: Link) -> None:
         self.rank, self.world, self.timeout_s = inner.rank, inner.world, inner.timeout_s
-        self.tos = None if inner.tos is None else 0  # wrappers pass on whole frames
+        self.tos = None if inner.tos is None else 0  # no marks, because wrappers pass on whole frames
         self.HAS_PARTINGS, self.hosts = inner.HAS_PARTINGS, inner.hosts
         self._inner = inner
 
@@ -181,13 +181,13 @@ class Wrapper(Link):
 # A rank that is served last, by a star's root or in a tree, may receive nothing for much longer than a
 # timeout, although no rank has failed. Therefore, a rank that moves frames regularly sends keepalives to all
 # other ranks, and a rank that has waited for some time reads the keepalives of all other ranks. A timeout
-# starts at the last part of a frame that moved, on any rank. Ranks that only wait send no keepalives, so they
-# can't keep each other waiting forever.
+# counts from the last time at which a part of a frame moved, on any rank. Ranks that only wait send no
+# keepalives, so they can't keep each other waiting forever.
 
 SIGNS = 4
 """The number of keepalives per timeout.
 
-A waiting rank starts to read keepalives after one interval.
+A waiting rank starts to read keepalives after one interval between keepalives.
 """
 
 

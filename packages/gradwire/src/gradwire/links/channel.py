@@ -1,8 +1,8 @@
 """One connection to a peer, with its frames in flight.
 
 A frame is sent after its length. On a link with marked connections (``gradwire.links.sockets``), the floats
-at the end of a frame may be sent on the marked connection, without a length. The upper half of the frame's
-length is then the size of these floats.
+at the end of a frame may be sent on the marked connection, without a length. The upper 32 bits of the frame's
+length are then the size of these floats.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ _KEEPALIVE = (1 << 64) - 1
 """A length that marks a keepalive; no frame is that long."""
 _SIGN = frame_of(_LENGTH.pack(_KEEPALIVE))
 _MOST_AT_ONCE_NBYTES = 1 << 17
-"""The largest number of bytes for which a wait sleeps. Waking early overlaps copies with the transfer."""
+"""The most bytes that arrive before a sleeping wait wakes, so that copies overlap the transfer."""
 
 
 class Mover(Protocol):
@@ -74,8 +74,8 @@ class Operation:
             enters = not self.done
             if enters and self.channel.has_waiter:
                 raise LinkError(
-                    f"{self.what}: another thread is waiting for {self.channel.name}; use one thread per "
-                    "peer at a time"
+                    f"{self.what}: another thread is waiting for {self.channel.name}; wait for each peer in "
+                    "one thread only"
                 )
             self.channel.has_waiter |= enters
         try:
@@ -193,7 +193,8 @@ class Channel:
 
     def _check_own(self, what: str) -> None:
         if self._is_lent:
-            raise LinkError(f"{what}: another thread is exchanging over this link; use one thread at a time")
+            fault = "another thread is exchanging over this link"
+            raise LinkError(f"{what}: {fault}; use the link in one thread only")
 
     def reason_of(self, error: int, announced: int = 0) -> str:
         """Return the reason for a failure of native code.

@@ -43,7 +43,7 @@ class Reduction:
         return over
 
     def _ends_soon(self) -> bool:
-        with suppress(RuntimeError):  # the timeout; any other error is raised again by the last wait
+        with suppress(RuntimeError):  # the timeout of this wait; the last wait raises all other errors again
             self._work.wait(timedelta(seconds=_LOOK_UP_S))
         return self.is_over
 
@@ -146,7 +146,7 @@ class GlooAllReduce:
         return _translated(error, f"{what}{self.closed_peer()}", timeout_s)
 
     def closed_peer(self) -> str:
-        """Return text that names a peer that has closed its link, or "" if none is found soon.
+        """Return text that names a peer that has closed its link, or "" if no such peer is found soon.
 
         Gloo's errors name no rank.
         """
@@ -180,7 +180,7 @@ class GlooAllReduce:
             raise LinkTimeoutError(f"{what}: not all ranks joined within {timeout_s:g} s") from error
 
     def _devices(self) -> list[Any]:
-        """Return Gloo's ends of connections, one for each address at which it listens."""
+        """Return a Gloo device for each address at which Gloo listens."""
         device, named = dist.ProcessGroupGloo.create_device, gloo_interfaces(os.environ)
         if named:
             return [device(interface=name) for name in named]

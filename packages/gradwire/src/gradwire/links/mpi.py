@@ -72,7 +72,7 @@ def load_mpi() -> Any:
         ) from error
     if MPI.Is_finalized():
         raise LinkError(
-            "expected MPI to be running for a link, got a call after MPI_Finalize; create the link earlier"
+            "expected MPI to be running for a link, got a call after MPI_Finalize; create the link before it"
         )
     level = MPI.Query_thread()
     if level < MPI.THREAD_SERIALIZED:
@@ -90,7 +90,7 @@ def intracommunicator(mpi: Any, comm: Any) -> Any:
     if parent == mpi.COMM_NULL or parent.Is_inter():
         got = "MPI.COMM_NULL" if parent == mpi.COMM_NULL else "an intercommunicator"
         raise LinkError(
-            f"MpiLink: expected an intracommunicator with this process, got {got}; pass, e.g., COMM_WORLD"
+            f"MpiLink: expected an intracommunicator with this process, got {got}; pass MPI.COMM_WORLD"
         )
     return parent
 
@@ -99,8 +99,8 @@ class Keepalives:
     """The keepalives of one link, sent as empty messages with their own tag. Not thread-safe.
 
     ``sent`` and ``received``, of shape (world,), count keepalives to and from every rank. A closed link uses
-    them to determine whether its communicator still holds a keepalive. ``activity`` is the known activity of
-    all ranks.
+    these counts to determine whether its communicator still holds a keepalive. ``activity`` is the known
+    activity of all ranks.
     """
 
     def __init__(self, mpi: Any, comm: MPI.Comm) -> None:
@@ -245,9 +245,9 @@ class MpiLink(Link):
     caller's messages. Every rank closes its link when it has finished. The duplicate is freed once all ranks
     have closed their links.
 
-    A link serves any thread, one at a time. MPI must allow that (THREAD_SERIALIZED), because training
-    exchanges gradients in a communication thread. A program that makes its own MPI calls meanwhile needs
-    THREAD_MULTIPLE, which mpi4py requests by default.
+    Any thread may use a link, one at a time. MPI must allow calls from several threads (THREAD_SERIALIZED),
+    because training exchanges gradients in a communication thread. A program that makes its own MPI calls
+    meanwhile needs THREAD_MULTIPLE, which mpi4py requests by default.
 
     Parameters
     ----------

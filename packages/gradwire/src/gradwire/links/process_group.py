@@ -48,7 +48,7 @@ def store_of(group: dist.ProcessGroup) -> Store:
     store = innermost = _get_process_group_store(group)
     while isinstance(innermost, PrefixStore):
         innermost = innermost.underlying_store
-    if type(innermost) is Store:  # torch's placeholder for none
+    if type(innermost) is Store:  # torch's placeholder if there is no store
         raise LinkError(
             f"expected a group with a store for rendezvous, got the backend {dist.get_backend(group)!r} "
             "without one; initialise torch.distributed with gloo or nccl, or use gradwire.links.MpiLink"
@@ -72,10 +72,11 @@ class ProcessGroupLink(SocketLink):
     All members create their links of one group together, in the same order. Raises ``LinkError`` if another
     member does not join within the timeout.
 
-    Errors name a rank by its global rank, and by its address if it is on another host. ``GRADWIRE_TLS_KEY``,
-    ``GRADWIRE_TLS_CERT`` and ``GRADWIRE_TLS_CA`` in the environment encrypt the frames between ranks whose
-    certificates that authority has signed. The owner of any such certificate can act as any rank, unless
-    ``GRADWIRE_TLS_NAMES`` maps ranks to names.
+    Errors name a rank by its global rank, and by its address if it is on another host. With
+    ``GRADWIRE_TLS_KEY``, ``GRADWIRE_TLS_CERT`` and ``GRADWIRE_TLS_CA`` in the environment, frames are
+    encrypted, and the authority in ``GRADWIRE_TLS_CA`` must have signed every rank's certificate. The owner
+    of any certificate of this authority can act as any rank, unless ``GRADWIRE_TLS_NAMES`` maps ranks to
+    names.
 
     Parameters
     ----------
@@ -90,8 +91,8 @@ class ProcessGroupLink(SocketLink):
         The type of service that marks the connections for values that NICs may compress, such as
         ``gradwire.wire.TOS``; 0 for no such connections. The same on all members.
     lane
-        The number of this link among the lanes of a model: of n interfaces in ``GLOO_SOCKET_IFNAME``, lane j
-        uses number j modulo n.
+        The number of this link among the lanes of a model. If ``GLOO_SOCKET_IFNAME`` has n interfaces, lane j
+        uses interface j modulo n.
     """
 
     HAS_ALL_REDUCE = True
@@ -156,7 +157,7 @@ class ProcessGroupLink(SocketLink):
 
     @property
     def begins_all_reduces(self) -> bool:
-        """Whether Gloo is connected: after the first all-reduce."""
+        """Whether Gloo is connected, which the first all-reduce does."""
         return self._gloo.is_connected
 
     def begin_all_reduce(self, tensor: torch.Tensor, timeout_s: float | None = None) -> Reduction:
@@ -169,7 +170,7 @@ class ProcessGroupLink(SocketLink):
         return self.gone()
 
     def close(self) -> None:
-        """Close the connections; all waits of this rank, and of peers for it, raise an error."""
+        """Close the connections; waits of this rank, and waits of peers for this rank, raise an error."""
         super().close()
         self._gloo.close()
 

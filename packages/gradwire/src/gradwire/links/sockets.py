@@ -83,7 +83,7 @@ class SocketLink(Link):
             peer: Channel(peer, each, self.activity, (own, self._names[peer]), self._marked.get(peer))
             for peer, each in connections.items()
         }
-        weakref.finalize(self, _close_all, [*connections.values(), *floats.values()])  # without close()
+        weakref.finalize(self, _close_all, [*connections.values(), *floats.values()])  # if close isn't called
         _open_links.add(self)
 
     def isend(self, to: int, frame: torch.Tensor) -> Operation:
@@ -101,7 +101,7 @@ class SocketLink(Link):
         return channel.receive(self, buffer, memory_of(buffer))
 
     def close(self) -> None:
-        """Close the connections; all waits of this rank, and of peers for it, raise an error."""
+        """Close the connections; waits of this rank, and waits of peers for this rank, raise an error."""
         channels, self._channels = [*self._channels.values(), *self._marked.values()], {}
         self._marked = {}
         for channel in channels:
@@ -208,7 +208,7 @@ class SocketLink(Link):
     def forget(self) -> None:
         """Close this process's copies of the sockets after a fork.
 
-        Connections must end with the parent.
+        Otherwise, the connections would stay open after the parent's end.
         """
         _close_all([each.socket for each in (*self._channels.values(), *self._marked.values())])
         self._channels, self._marked = {}, {}
@@ -227,7 +227,7 @@ def _close_all(connections: list[socket.socket]) -> None:
 def _forget_in_child() -> None:
     """Close the links in a forked process, such as a data loader.
 
-    Otherwise, it would keep a dead rank's connections open.
+    Otherwise, the forked process would keep a dead rank's connections open.
     """
     for link in list(_open_links):
         link.forget()

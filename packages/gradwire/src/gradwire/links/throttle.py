@@ -30,8 +30,8 @@ class Timeline:
     """The busy times of one direction of a port, in nanoseconds, as sorted disjoint intervals.
 
     A frame that is scheduled late still gets the time slot that was free when it arrived, so the order in
-    which a receiver processes frames doesn't matter. Adjacent intervals are merged, and intervals older than
-    ``horizon_ns`` are dropped: a direction that is always busy is one interval.
+    which a receiver processes frames doesn't matter. Adjacent intervals are merged, so a direction that is
+    always busy is one interval. Intervals older than ``horizon_ns`` are dropped.
     """
 
     def __init__(self, horizon_ns: int = 60 * 10**9) -> None:
@@ -39,7 +39,7 @@ class Timeline:
         self._busy: list[tuple[int, int]] = []
 
     def occupy(self, start_ns: int, duration_ns: int) -> tuple[int, int]:
-        """Reserve ``duration_ns`` of free time from ``start_ns`` on, and return its start and end."""
+        """Reserve ``duration_ns`` of free time from ``start_ns`` on; return the start and end of the time."""
         if duration_ns <= 0:
             return start_ns, start_ns
         pieces = self._free_pieces(start_ns, duration_ns)
@@ -124,7 +124,7 @@ class ThrottledLink(Wrapper):
         return _PacedSend(self, self._inner.isend(to, labelled), left_ns[1], what)
 
     def irecv(self, source: int, buffer: torch.Tensor) -> Receiving:
-        """Start to receive a frame. A wait for it lasts until the frame would have passed the port."""
+        """Start to receive a frame. A wait for the frame lasts until it would have passed the port."""
         labelled = self._take(_LABEL.size + buffer.numel())
         what = f"{self.name_of(self.rank)} receiving from {self.name_of(source)}"
         return _PacedReceive(self, self._inner.irecv(source, labelled), labelled, buffer, what)

@@ -64,7 +64,7 @@ def test_a_name_that_the_kernel_does_not_have_is_refused_with_its_list(
         connect_ranks(HashStore(), 0, names(world), 1.0)
     assert str(caught.value) == (
         f"GRADWIRE_TCP_CONGESTION: expected a congestion control of this kernel ({' '.join(AVAILABLE)}), got "
-        "'nosuch'; choose one of these, or load the module of another"
+        "'nosuch'; choose one of these, or load the kernel module of 'nosuch'"
     )
 
 

@@ -99,8 +99,8 @@ _attempts = weakref.WeakKeyDictionary[dist.ProcessGroup, GroupAttempt]()
 def own_part(group: dist.ProcessGroup, store: Store, doing: str, timeout_s: float) -> Store:
     """Return the group's ``store`` with a prefix for this attempt. The first call waits for all ranks.
 
-    Raises ``LinkError``, including if their versions of gradwire differ, and ``AbsentError`` if ranks do not
-    join in time.
+    Raises ``LinkError``, for example if ranks run different versions of gradwire, and ``AbsentError`` if
+    ranks do not join in time.
     """
     attempt = _attempts.setdefault(group, GroupAttempt())
     names = [f"rank {each}" for each in dist.get_process_group_ranks(group)]
@@ -140,11 +140,11 @@ def absent_text(names: Iterable[str]) -> str:
 class _Rendezvous:
     """One rank's side of the rendezvous of an attempt.
 
-    Every rank publishes its own token; rank 0 answers until each rank has acknowledged the answer. A rank
-    publishes its version before its token, and rank 0 publishes all versions before and under the key
-    ``all``. Ranks thus compare versions before they read anything else, because a different version may write
-    a different format. A rank 0 of an older version publishes an empty value under ``all``, and other ranks
-    of an older version read only ``versions``.
+    Every rank publishes its own token, and rank 0 answers tokens until all ranks have acknowledged an answer.
+    A rank publishes its version before its token, and rank 0 publishes all ranks' versions under the keys
+    ``versions`` and ``all``. So ranks compare versions before they read anything else, because a different
+    version may write a different format. A rank 0 of an older version publishes an empty value under ``all``,
+    and other ranks of an older version read only ``versions``.
     """
 
     def __init__(self, store: TimedStore, attempt: GroupAttempt, rank: int, world: int) -> None:
@@ -177,7 +177,7 @@ class _Rendezvous:
         return versions
 
     def _find(self, key: str, deadline: float) -> str:
-        """Return the value of ``key``, or "" if it is missing, because its rank runs an older version."""
+        """Return the value of ``key``, or "" if its rank runs an older version and hasn't set the key."""
         return self._store.find(key, deadline) or ""
 
     def _take_leave(self, deadline: float) -> None:

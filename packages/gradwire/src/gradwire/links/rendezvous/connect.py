@@ -2,9 +2,10 @@
 
 A rank that connects sends the peer's token, read from the store, and its own rank. A connection that starts
 with anything else, or sends nothing, is dropped, so that port scans do no harm. Ranks stop listening once all
-are connected.
+ranks are connected.
 
-With TLS, token and rank are sent in plain text, once, before the handshake. Either all ranks encrypt or none.
+With TLS, token and rank are sent in plain text, once, before the handshake. Either all ranks encrypt, or none
+does.
 
 Connections may be marked with a type of service from their first packet on. Marked connections carry only
 float32.
@@ -37,9 +38,10 @@ from gradwire.links.rendezvous.tls import Encryption, encrypted, handshake, wrap
 
 # Any connection is accepted, and dropped unless its rank is verified.
 #
-# Without TLS, the token from the store verifies the rank. With TLS, the certificate after the token does, and
-# several connections may claim the same rank. Unverified connections are limited: the oldest connection is
-# dropped if there are too many, or if this process has no file descriptor left.
+# Without TLS, the token from the store verifies the rank. With TLS, the certificate that follows the token
+# verifies it, and several connections may claim the same rank until then. The number of unverified
+# connections is limited: the oldest connection is dropped if there are too many, or if this process has no
+# file descriptor left.
 _MOST_PENDING = 128
 _PAUSE_S = 0.05
 _EXHAUSTED = (errno.EMFILE, errno.ENFILE, errno.ENOBUFS, errno.ENOMEM)
@@ -164,7 +166,7 @@ class Acceptor:
         self._forget(pending)
         try:
             pending.connection = end = wrapped(pending.connection, encryption.server)
-        except OSError:  # one end disconnected after its token; keep waiting for the others
+        except OSError:  # the peer disconnected after its token; keep waiting for other connections
             return False
         sends, receives = hello(self._token, self._rank), hello(self._token, rank)
         pending.handshake = handshake(end, encryption, rank, sends, receives)

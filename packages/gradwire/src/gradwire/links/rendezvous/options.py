@@ -1,6 +1,6 @@
 """The sockets of a link before they are connected: their mark, congestion control, and local address.
 
-An accepted connection has the mark and the congestion control of the socket that listens.
+An accepted connection inherits the mark and the congestion control of the listening socket.
 """
 
 from __future__ import annotations
@@ -73,7 +73,10 @@ class SocketOptions:
 
 
 def connected(connection: socket.socket, timeout_s: float) -> socket.socket:
-    """Return a socket of ``connecting_to``, connected, with a timeout for its calls. Raises ``OSError``."""
+    """Wait until a socket of ``connecting_to`` is connected, set its timeout, and return it.
+
+    Raises ``OSError``.
+    """
     poll = select.poll()
     poll.register(connection, select.POLLOUT)
     if not poll.poll(1e3 * timeout_s):
@@ -101,7 +104,7 @@ def congestion(environment: Mapping[str, str]) -> str:
 
 
 def leaves_by(environment: Mapping[str, str], address: str) -> str:
-    """Return the local address of a lane that listens at ``address``; "" unless several are named."""
+    """Return ``address``, where a lane listens, as its local address if several interfaces are named, or ""."""
     return address if len(gloo_interfaces(environment)) > 1 else ""
 
 
@@ -115,12 +118,12 @@ def _refusal(name: str, error: OSError) -> str:
     return (
         f"{CONGESTION}: expected a congestion control of this kernel "
         f"({kernel_words('tcp_available_congestion_control')}), got {name!r}; choose one of these, or load "
-        "the module of another"
+        f"the kernel module of {name!r}"
     )
 
 
 def kernel_words(name: str) -> str:
-    """Return the words of a kernel setting below ``net.ipv4``, separated by spaces; "" if there is none."""
+    """Return the words of a kernel setting below ``net.ipv4``, separated by spaces; "" if it is missing."""
     try:
         return " ".join((_KERNEL / name).read_text(encoding="ascii").split())
     except (OSError, UnicodeDecodeError):

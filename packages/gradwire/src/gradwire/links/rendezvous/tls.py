@@ -75,8 +75,8 @@ def _entry(text: str) -> tuple[int, float, str]:
     match = _ENTRY.fullmatch(text)
     if match is None:
         raise LinkError(
-            f"{NAMES}: expected entries such as 0=host1, 8-15=host2 or *=host3, got {shown(text)}; correct "
-            "the entry"
+            f"{NAMES}: expected entries such as 0=host1, 8-15=host2 or *=host3, got {shown(text)}; write "
+            "each entry as RANKS=NAME"
         )
     low, high, name = match.groups()
     if low is None:
@@ -263,7 +263,8 @@ def handshake(
     """Run the TLS handshake with ``peer``. Yield each event (``select.POLLIN`` or ``POLLOUT``) to poll for.
 
     Both ends then exchange hellos again, encrypted. The second hello confirms to the connecting rank that its
-    certificate was accepted, because in TLS 1.3 that rank's handshake ends earlier. Raises ``LinkError``.
+    certificate was accepted, because in TLS 1.3 the connecting rank's handshake ends before the peer checks
+    the certificate. Raises ``LinkError``.
     """
     try:
         yield from _until(end.do_handshake)
@@ -342,7 +343,7 @@ def _context(protocol: int, environment: Mapping[str, str]) -> ssl.SSLContext:
 
 def _check_file(variable: str, name: str) -> None:
     if not Path(name).is_file():
-        raise LinkError(f"{variable}: expected a file, got {name!r}; pass a file in PEM")
+        raise LinkError(f"{variable}: expected a file, got {name!r}; set {variable} to a file in PEM")
     if not os.access(name, os.R_OK):
         raise LinkError(f"{variable}: this user cannot read {name}; change the file's owner or mode")
 
