@@ -104,7 +104,10 @@ def congestion(environment: Mapping[str, str]) -> str:
 
 
 def leaves_by(environment: Mapping[str, str], address: str) -> str:
-    """Return ``address``, where a lane listens, as its local address if several interfaces are named, or ""."""
+    """Return the local address of a lane's connections, or "" for the kernel's choice.
+
+    It is ``address``, at which the lane listens, if the environment names several interfaces.
+    """
     return address if len(gloo_interfaces(environment)) > 1 else ""
 
 
