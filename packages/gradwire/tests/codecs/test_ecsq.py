@@ -330,5 +330,5 @@ def test_finished_sums_have_a_step_of_their_own_and_one_codec_decodes_both() -> 
 
 @pytest.mark.parametrize("of_sums", ["0.6", "0.03", "nan", "much"])
 def test_a_step_for_sums_that_is_larger_or_none_is_refused(of_sums: str) -> None:
-    with pytest.raises(SpecError, match=r"ecsq: expected a sum's step from 2\^-5 to the other step"):
+    with pytest.raises(SpecError, match=r"ecsq: expected a step for sums from 2\^-5 to the first step"):
         parse(f"ecsq:0.5,sum={of_sums}")

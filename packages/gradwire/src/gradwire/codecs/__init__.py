@@ -145,7 +145,7 @@ def class_of(name: str) -> type[Codec]:
 
 
 LEAST_WIRE_ID = 128
-"""The smallest wire id of other packages' codecs. Smaller ids are reserved for ``TABLE``."""
+"""The smallest wire id of other packages' codecs, because smaller ids are reserved for ``TABLE``."""
 
 
 def _checked(name: str, found: object) -> type[Codec]:
@@ -174,7 +174,7 @@ class HasEncodings(Protocol):
 
 
 def origins(plan: HasEncodings) -> dict[str, str]:
-    """Return the packages of third-party codecs in ``plan``. They must be the same on all ranks."""
+    """Return the packages of third-party codecs in ``plan``, which must be the same on all ranks."""
     used = {codec.name for each in plan.encodings for codec in _unwrapped(each)}
     return plugins.origins(plugins.CODECS, "codec", sorted(used - {row.name for row in TABLE}))
 

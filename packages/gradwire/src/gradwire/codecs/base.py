@@ -50,7 +50,7 @@ class Codec(ABC):
     """The specs that the conformance tests use."""
 
     EXACT: ClassVar[bool] = False
-    """Whether decoding always returns the encoded bits, so that a chunk's owner need not decode it."""
+    """Whether decoding always returns the encoded bits, so that an encoder need not decode its payloads."""
 
     ON_CUDA: ClassVar[bool] = False
     """Whether this codec also accepts chunks on a GPU."""
@@ -70,7 +70,7 @@ class Codec(ABC):
 
     @property
     def parameter_unit(self) -> int:
-        """The alignment, in values, of parameters in a bucket."""
+        """The number of values to whose multiples parameters are aligned in a bucket."""
         return 1
 
     @property
@@ -106,7 +106,7 @@ class Codec(ABC):
 
     @abstractmethod
     def max_nbytes(self, n: int) -> int:
-        """Return the largest payload, in bytes, of any chunk of ``n`` elements."""
+        """Return the size of the largest payload of any chunk of ``n`` elements, in bytes."""
 
     @property
     def sends_floats(self) -> bool:
@@ -158,7 +158,7 @@ class Codec(ABC):
 
     @abstractmethod
     def _encode(self, x: torch.Tensor, out: torch.Tensor) -> int:
-        """Encode ``x`` to ``out`` and return the payload's size. The caller has checked and detached both."""
+        """Encode ``x`` to ``out`` and return the payload's size. The caller has checked and detached them."""
 
     @abstractmethod
     def _decode(self, payload: torch.Tensor, out: torch.Tensor) -> None:
@@ -171,7 +171,7 @@ class Codec(ABC):
         """
         decoded = torch.empty(4 * acc.numel(), dtype=torch.uint8, device="cpu")
         self._decode(payload, decoded.view(torch.float32))
-        # Add with ``pack`` and 32 bits, which keeps subnormals, even if the calling thread flushes them to 0.
+        # The kernel ``pack`` with 32 bits adds subnormals, even if the calling thread flushes them to 0.
         _native.decode_add("pack", decoded, acc, (32,))
 
     def _decode_finished(self, payload: torch.Tensor, out: torch.Tensor, divisor: int) -> bool:
@@ -201,18 +201,18 @@ def malformed(codec: Codec, payload: torch.Tensor, n: int, reason: str) -> Paylo
     )
 
 
-# The magnitudes of a chunk's finite values; error bounds follow from them.
+# The magnitudes of a chunk's finite values, from which error bounds follow.
 
 
 def largest_finite(x: torch.Tensor) -> float:
-    """Return the largest finite magnitude of ``x``, or 0.0 if there is none."""
+    """Return the largest finite magnitude of ``x``, or 0.0 if no value is finite."""
     if x.numel() == 0:
         return 0.0
     return float(torch.where(x.isfinite(), x, 0.0).abs().max().detach())
 
 
 def largest_rms(x: torch.Tensor, block: int) -> float:
-    """Return the largest root mean square of a block's finite elements, or 0.0 if there are none."""
+    """Return the largest root mean square of any block's finite elements, or 0.0 if no value is finite."""
     if x.numel() == 0:
         return 0.0
     # Pad the last block with NaN, because non-finite elements are ignored.

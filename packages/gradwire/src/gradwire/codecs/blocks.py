@@ -98,9 +98,9 @@ class Fp8(NativeCodec):
     """8-bit floats with a power-of-two scale per block.
 
     A value keeps 3 to 4 significant bits over a range of 2^17 within its block. Gradients a thousand times
-    smaller than their neighbours therefore keep their precision. Optimizers such as Adam need this, because
-    they divide by each weight's own scale; ``quantize:8``, with one step size per block, rounds such
-    gradients to 0.
+    smaller than their neighbours therefore keep their precision. Optimizers such as Adam need this precision,
+    because they divide each weight's gradient by its own typical size. ``quantize:8``, with one step size per
+    block, rounds such gradients to 0.
 
     Formula: E is the biased exponent of the block's largest magnitude, u = x 2^(134 - E), so that the largest
     |u| is within [128, 256); u is rounded half to even to 3 mantissa bits if |u| >= 2^-6 and otherwise to

@@ -13,14 +13,14 @@ from gradwire.deferred import torch
 
 _BLOCK = 1024
 _STEP_EXPECTED = "a step of 2^-5 to 4 root mean squares"
-_SUM_EXPECTED = "a sum's step from 2^-5 to the other step"
+_SUM_EXPECTED = "a step for sums from 2^-5 to the first step"
 _BLOCK_EXPECTED = "a block that is a power of two from 64 to 65536"
 _EXAMPLE = "ecsq:0.5,block=1024"
 
 
 @dataclass(frozen=True)
 class Ecsq(NativeCodec):
-    """Entropy-coded scalar quantisation: multiples of a step size, of which frequent ones take few bits.
+    """Entropy-coded scalar quantisation: multiples of a step size, with few bits for frequent multiples.
 
     Formula: scale = step (1 - 2^-8) RMS of the block, truncated to a float of 8 significant bits and at most
     2^127; q = round_half_even(x / scale); y = q scale, within the range of floats. q is not clipped:
@@ -117,7 +117,7 @@ class Ecsq(NativeCodec):
 
     @property
     def parameter_unit(self) -> int:
-        """The block size: padding with zeros costs little, because frequent symbols are short."""
+        """The block size. Padding to it costs little, because zeros are frequent and take few bits."""
         return self.block
 
     @classmethod

@@ -10,7 +10,7 @@ from gradwire.codecs.base import half_ulp, largest_finite
 from gradwire.codecs.native import PlainCodec
 from gradwire.deferred import torch
 
-# No compression: the baseline, which uses the same code path as every codec.
+# No compression: the baseline, which uses the same code path as all other codecs.
 
 
 @dataclass(frozen=True)
@@ -70,7 +70,7 @@ class Fp16(PlainCodec):
     _params: ClassVar[tuple[int, ...]] = ()
 
     def bound(self, x: torch.Tensor) -> float:
-        """Return half a unit in the last place of the largest element, or ``inf`` if that overflows."""
+        """Return half a unit in the last place of the largest element, or ``inf`` if rounding overflows."""
         largest = largest_finite(x)
         return math.inf if largest >= 65520.0 else half_ulp(largest, mantissa_bits=10, min_exponent=-14)
 
@@ -99,7 +99,7 @@ class Bf16(PlainCodec):
     _params: ClassVar[tuple[int, ...]] = ()
 
     def bound(self, x: torch.Tensor) -> float:
-        """Return half a unit in the last place of the largest element, or ``inf`` if that overflows."""
+        """Return half a unit in the last place of the largest element, or ``inf`` if rounding overflows."""
         largest = largest_finite(x)
         overflow = math.ldexp(2.0 - 2.0**-8, 127)
         return math.inf if largest >= overflow else half_ulp(largest, mantissa_bits=7, min_exponent=-126)

@@ -58,7 +58,7 @@ class Lossless(Codec):
         return (1 if level is None else reader.whole(_EXPECTED, level),)
 
     def max_nbytes(self, n: int) -> int:
-        """Return Zstandard's worst case, ``ZSTD_COMPRESSBOUND`` of 4n bytes."""
+        """Return the size of Zstandard's largest frame, ``ZSTD_COMPRESSBOUND`` of 4n bytes."""
         raw = 4 * n
         margin = ((128 << 10) - raw) >> 11 if raw < 128 << 10 else 0
         return raw + (raw >> 8) + margin

@@ -14,7 +14,7 @@ from gradwire.devices import owner_of
 
 
 class Kernels(Protocol):
-    """Compiled kernels for one kind of device. ``gradwire._native`` documents them."""
+    """Compiled kernels for one type of device. ``gradwire._native`` documents the kernels."""
 
     def encode(self, name: str, x: torch.Tensor, out: torch.Tensor, params: tuple[int, ...]) -> int:
         """Encode ``x`` into ``out`` and return the payload's size in bytes."""
@@ -71,7 +71,7 @@ class NativeCodec(Codec):
         return False
 
     def max_nbytes(self, n: int) -> int:
-        """Return the largest payload, in bytes, of any chunk of ``n`` elements."""
+        """Return the size of the largest payload of any chunk of ``n`` elements, in bytes."""
         return _native.max_nbytes(self._format, n, self._params)
 
     def _encode(self, x: torch.Tensor, out: torch.Tensor) -> int:

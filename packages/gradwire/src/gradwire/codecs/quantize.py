@@ -72,7 +72,7 @@ class Quantize(NativeCodec):
 
     @property
     def WANTS_RESIDUAL(self) -> bool:  # noqa: N802 - a constant of other codecs
-        """Whether training needs error feedback, as for 4 bits, whose step size is coarse."""
+        """Whether training needs error feedback, as it does with 4 bits, whose step size is coarse."""
         return self.bits == 4
 
     @property

@@ -49,7 +49,7 @@ def _read(values: object) -> Rule:
     if not isinstance(values, Mapping) or set(values) != _KEYS:
         raise SpecError(
             f'codecs: expected items such as {{"match": "bias$", "codec": "bf16"}}, got {shown(values)}; '
-            "pass both keys and no other"
+            'pass exactly the keys "match" and "codec"'
         )
     match, codec = values["match"], codec_of(values["codec"], "the codec of a rule")
     if not isinstance(match, str) or codec is None:
@@ -61,8 +61,8 @@ def _read(values: object) -> Rule:
         re.compile(match)
     except re.error as error:
         raise SpecError(
-            f"codecs: expected a regular expression for parameter names, got {match!r} ({error}); correct "
-            "the expression"
+            f"codecs: expected a regular expression for parameter names, got {match!r} ({error}); escape "
+            "special characters of names with re.escape"
         ) from error
     return Rule(match, codec)
 

@@ -16,7 +16,7 @@ _DECIMAL = re.compile(r"[+-]?(\d+\.?\d*|\.\d+)(e[+-]?\d+)?|nan|inf", re.ASCII | 
 
 
 def split(spec: str) -> tuple[str, str, dict[str, str]]:
-    """Split a spec into name, argument ("" if none) and options (a flag's value is "").
+    """Split a spec into its name, argument ("" without one), and options (a flag's value is "").
 
     Raises ``SpecError``.
     """
@@ -34,10 +34,10 @@ def split(spec: str) -> tuple[str, str, dict[str, str]]:
         if not key or (equals and not value):
             raise SpecError(
                 f"expected options such as 'key=value' or 'flag', got an incomplete {part!r} in {spec!r}; "
-                "complete or remove this option"
+                "write it as 'key=value', or remove it"
             )
         if key in options:
-            raise SpecError(f"expected each option once, got {key!r} twice in {spec!r}; remove one")
+            raise SpecError(f"expected each option once, got {key!r} twice in {spec!r}; write {key!r} once")
         options[key] = value
     return name, argument, options
 
@@ -59,7 +59,7 @@ def error(name: str, expected: str, got: object, example: str) -> SpecError:
 
 
 class Reader:
-    """A reader of a spec's values by name. ``finish`` raises an error if any value is unread.
+    """A reader of a spec's values by name. ``finish`` raises an error if a value hasn't been read.
 
     Errors contain ``example``, a valid spec.
     """
@@ -143,7 +143,7 @@ def is_power(value: float, low: int, high: int) -> bool:
 
 
 def nearest_power(value: float, low: int, high: int) -> str:
-    """Return the power of two within ``2^low..2^high`` nearest to ``value`` in ratio, as text, or 2^-10."""
+    """Return the power of two within ``2^low..2^high`` nearest to ``value`` as text; 2^-10 if not above 0."""
     if not is_real(value, 0.0, math.inf) or value == 0:
         return "2^-10"
     return f"2^{round(math.log2(min(max(value, math.ldexp(1.0, low)), math.ldexp(1.0, high))))}"

@@ -45,7 +45,7 @@ _OFFLOADABLE = "inceptionn, or truncate or bitpack with more than 8 bits per val
 
 @dataclass(frozen=True)
 class Projected(CodecWrapper):
-    """Values encoded and decoded on the host and sent as float32, so that NICs compress them without error.
+    """Values encoded and decoded on the host, sent as float32, so that NICs compress without further error.
 
     Formula: y is the codec's decoding of its encoding of x. Payload: 4n bytes, the floats y, little-endian.
     Bound: the codec's. Non-finite values: the codec's. Ratio: 1 at the host; the codec's on a link with NICs
@@ -148,7 +148,7 @@ class Scaled(CodecWrapper):
 
     @property
     def sends_floats(self) -> bool:
-        """Whether the wrapped codec's payload, which is last, is all elements as float32."""
+        """Whether the wrapped codec's payload, which is last, ends with all elements as float32."""
         return self.codec.sends_floats
 
     @staticmethod
@@ -204,10 +204,10 @@ def _exponent(x: torch.Tensor) -> int:
 
 
 def scalable(codec: Codec) -> Codec:
-    """Return the codec if a scale can be used with its absolute bound. Raises ``SpecError`` otherwise."""
+    """Return the codec if ``scale`` can be used with it. Raises ``SpecError`` for any other codec."""
     if not codec.is_scalable:
         raise SpecError(
             "scale: expected a codec with an absolute bound (inceptionn, or errbound:2^-24 to 2^-1), "
-            f"got {codec}; omit scale, or choose such a codec"
+            f"got {codec}; omit scale, or use errbound:2^-8"
         )
     return codec
