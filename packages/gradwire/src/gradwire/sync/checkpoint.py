@@ -56,7 +56,7 @@ from gradwire.sync.flat.update import understood, written
 
 IN_FLIGHT = "gradwire/in_flight"
 ATTACHED, ATTACHED_SHARDS = "attached", "attached_shards"
-"""The values of ``RankState.method`` for ``attach`` and ``attach_fsdp``; each has its own entry."""
+"""The values of ``RankState.method`` for ``attach`` and ``attach_fsdp``, which have separate entries."""
 _MAKERS = {ATTACHED: " (of attach)", ATTACHED_SHARDS: " (of attach_fsdp)"}
 _ENTRY = re.compile(rf"gradwire/rank(\d+)/(pipe|{ATTACHED}|{ATTACHED_SHARDS})")
 _VERSION = 3
@@ -96,7 +96,7 @@ class InFlight:
     own
         For eager updates, a copy of this rank's own gradient of the same step, in the same layout; else None.
     absent, own_absent
-        The indices of the parameters that no rank used in the step, and of the ones this rank didn't use.
+        The indices of the parameters unused on all ranks in the step, and of those unused on this rank.
     """
 
     gradient: torch.Tensor
@@ -122,7 +122,7 @@ class RankState:
         A pipeline's capacity: the largest numbers of averaged gradients and of own gradients, and the number
         of floats in a gradient.
     residuals
-        The rank's encoding errors, by the keys of ``Residuals``; empty if the plan keeps none.
+        The rank's encoding errors, by the keys of ``Residuals``; empty if the plan keeps no residuals.
     model, optimizer
         The states of model and optimizer, if the method saves them.
     auto

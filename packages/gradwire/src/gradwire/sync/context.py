@@ -61,7 +61,8 @@ class SyncContext:
     Attributes
     ----------
     exchange
-        The exchange of buckets over the link, by the plan in use. Its transport records the failure, if any.
+        The exchange of buckets over the link, by the plan in use. The exchange's ``transport`` records the
+        failure, if any.
     options
         The front end's options.
     ledger

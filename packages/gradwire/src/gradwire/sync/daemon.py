@@ -4,9 +4,9 @@ At shutdown, the interpreter ends every daemon thread that returns to Python. A 
 kernel or from Gloo has C++ on its stack, so that ending it aborts the process. A finished job would exit with
 code 134, and its launcher would restart it. So the process first waits, up to a limit, for running work.
 
-Then it closes all connections. This breaks off work that waits for an absent peer, and the process waits a
+Then the process closes all connections, which breaks off work that waits for an absent peer, and waits a
 little longer until the threads have ended. Open connections would keep the process alive until the peers end.
-All of this runs in ``atexit``, after the end of all non-daemon threads, because these may be training.
+Both waits are in ``atexit``, after the end of all non-daemon threads, because these threads may be training.
 """
 
 from __future__ import annotations
@@ -28,8 +28,8 @@ BREAK_OFF_S = 5.0
 SWITCH_S = 0.0005
 """The longest time for which a thread that is busy in Python delays a thread that returns to Python.
 
-It is the interpreter's switch interval while a communication thread runs. With the default interval, every
-bucket would lose 5 ms at its start and 5 ms at its end.
+This time is the interpreter's switch interval while a communication thread runs. With the default interval,
+every bucket would lose 5 ms at its start and 5 ms at its end.
 """
 
 _under_way: dict[Thread, tuple[Callable[[], object], Callable[[], object]]] = {}

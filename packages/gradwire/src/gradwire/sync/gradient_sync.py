@@ -36,8 +36,8 @@ T = TypeVar("T")
 class GradientSync:
     """The object that averages one model's gradients on one rank, bucket by bucket.
 
-    It owns the connection, agreement, plan, residuals, ledger, failure, and shutdown. The communication
-    thread starts with the first bucket that needs it.
+    The object owns the connection, agreement, plan, residuals, ledger, failure, and shutdown. The
+    communication thread starts with the first bucket that needs it.
 
     Parameters
     ----------
@@ -210,10 +210,10 @@ class GradientSync:
     def collect(self, until: int | None = None, waited_s: float = 0.0) -> StepCost:
         """Wait for the buckets of a step, store their encoding errors as residuals, and count the step.
 
-        Pipelines wait only for the buckets of steps up to ``until``, numbered as in ``steps_done``. They may
-        have waited ``waited_s`` seconds for some of these buckets already. Residuals change only if all of
-        the step's averages are finite. They change on all ranks or on none, because averages have the same
-        bits. Raises the exchange's error.
+        Pipelines wait only for the buckets of steps up to ``until``, numbered as in ``steps_done``. A
+        pipeline passes the seconds that it has already waited for some of these buckets as ``waited_s``.
+        Residuals change only if all of the step's averages are finite, which is the same on all ranks,
+        because averages have the same bits. Raises the exchange's error.
         """
         began, done = perf_counter(), list[Work]()
         cost, self._counted, before_s = self._counted.exchange, StepCost(0), self._counted.wait_s
@@ -274,8 +274,8 @@ class GradientSync:
         """Run ``call`` on the communication thread, while no other exchange is running; return its value.
 
         All ranks make the same call between the same two steps. ``what`` is a noun phrase that names the call
-        in errors. Its waits have the limit ``begin_timeout_s``. An error in the call ends the exchange.
-        Raises this error, and ``LinkTimeoutError`` if the thread stays busy.
+        in errors. The call's waits have the limit ``begin_timeout_s``. Errors in the call end the exchange,
+        and are raised here. Raises ``LinkTimeoutError`` if the thread stays busy.
         """
         self.context.check()
         context, what = self.context, f"{what} before step {self.context.steps_done + 1}"
@@ -335,9 +335,10 @@ class GradientSync:
         """Return the limit of the next bucket's waits for a peer, in seconds.
 
         Before a step, one rank may evaluate or save alone. So the step's first bucket waits for the other
-        ranks up to ``begin_timeout_s``. Its average shows that all ranks have begun the step. The first
-        bucket on another lane may run before this average is known, and has the same limit. A bypassed bucket
-        is waited for after all earlier buckets, so it has the limit ``timeout_s``.
+        ranks up to ``begin_timeout_s``. The first bucket's average shows that all ranks have begun the step.
+        The first bucket on another lane may run before this average is known, so its limit is
+        ``begin_timeout_s``, too. A bypassed bucket is waited for after all earlier buckets, so its limit is
+        ``timeout_s``.
         """
         if self._has_begun and (is_bypassed or self._active is not None or lane in self._begun_lanes):
             return self.context.timeout_s

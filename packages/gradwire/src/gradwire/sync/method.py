@@ -70,9 +70,9 @@ class Method(ABC):
     ledger
         A ledger, owned by the caller, that counts the steps and every exchange by its bucket.
     strict
-        Whether a step raises ``LossyError`` on all ranks, instead of a warning on one, if encoding errors
-        repeatedly exceed half of a parameter's gradient; the same on all ranks. The error follows the update,
-        and training can continue.
+        Whether a step raises ``LossyError`` on all ranks, instead of a warning on one rank, if encoding
+        errors repeatedly exceed half of a parameter's gradient; the same on all ranks. The error follows the
+        update, and training can continue.
     choose
         A function that receives the named parameters, and returns the chooser of each step's plan; ``plan``
         is the plan of the first steps.
@@ -327,8 +327,8 @@ class WorkerMethod(Method):
         ----------
         compute_loss
             A function that runs the forward pass and returns a scalar, the mean loss over this rank's batch.
-            Its gradient is averaged over the workers, which gives the gradient of the whole batch if all
-            ranks' batches have the same size.
+            The loss's gradient is averaged over the workers, which gives the gradient of the whole batch if
+            all ranks' batches have the same size.
 
         Returns
         -------

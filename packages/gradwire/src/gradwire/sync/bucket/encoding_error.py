@@ -48,9 +48,9 @@ class EncodingErrorMeter(StepObserver):
     Parameters
     ----------
     context
-        The context of the gradients' link. Its ledger receives the relative errors, the warnings, and the end
-        of every step. With strict options, ranks agree in every measured step on the error that replaces a
-        warning.
+        The context of the gradients' link. The context's ledger receives the relative errors, the warnings,
+        and the end of every step. With strict options, ranks agree in every measured step on the error that
+        replaces a warning.
     names
         The names of all parameters that may have a gradient, in an order that all ranks share.
     """
@@ -177,9 +177,9 @@ class EncodingErrorMeter(StepObserver):
         return f"rank {self._context.rank}: {self._sentence(worst, self._last[worst], others)}"
 
     def _worst(self, names: Sequence[str]) -> str | None:
-        """Return the parameter with the largest last error among those with several large errors.
+        """Return the parameter whose last error is the largest, of all parameters with several large errors.
 
-        Return None if no parameter has several.
+        Return None if no parameter has several large errors.
         """
         known = [name for name in names if self._often[name] >= SEVERAL]
         return max(known, key=lambda name: self._last[name], default=None)
@@ -208,7 +208,7 @@ class _MeasuredBucket(BucketObserver):
 class Verdict(Work):
     """The end-of-step exchange in which all ranks agree on the ``LossyError`` to raise, if any.
 
-    It starts after the work in ``earlier``, which other lanes may run.
+    The agreement starts after the work in ``earlier``, which other lanes may run.
     """
 
     def __init__(

@@ -32,7 +32,7 @@ class BucketFeedback:
     usable = True
 
     def lend(self, values: torch.Tensor) -> torch.Tensor | Residual | None:  # noqa: ARG002
-        """Return the bucket's residual for ``Exchange.run``, or None if there is none.
+        """Return the bucket's residual for ``Exchange.run``, or None without a residual.
 
         ``Exchange.run`` adds the residual to the bucket ``values``, and writes the encoding error to it.
         """
@@ -54,8 +54,8 @@ NO_FEEDBACK = BucketFeedback()
 class FlatResidual(BucketFeedback):
     """A bucket's part of the residual of a flat gradient, which the exchange changes in place.
 
-    ``waiting`` has the residuals of parameters that this rank has not used. They are excluded from this step,
-    and kept for the next step that uses the parameters.
+    ``waiting`` has the residuals of parameters that this rank has not used. These residuals are excluded from
+    this step, and kept for the next step that uses the parameters.
     """
 
     def __init__(self, residual: torch.Tensor | None, waiting: Sequence[torch.Tensor] = ()) -> None:
@@ -193,9 +193,9 @@ def is_zero(gradient: torch.Tensor) -> bool:
 def other_half(residuals: Sequence[torch.Tensor]) -> torch.Tensor:
     """Return host memory for a bucket's encoding errors, of the total length of its residuals.
 
-    A bucket's residuals are consecutive in one half of an allocation. Its encoding errors are written to the
-    other half, so the halves are swapped without a copy. If the residuals aren't consecutive, because DDP has
-    changed its buckets, the allocation is new.
+    A bucket's residuals are consecutive in one half of an allocation. The exchange writes the encoding errors
+    to the other half, so that halves are swapped without a copy. If the residuals aren't consecutive, because
+    DDP has changed its buckets, the allocation is new.
     """
     count = sum(own.numel() for own in residuals)
     first = residuals[0]

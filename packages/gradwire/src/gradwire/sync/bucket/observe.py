@@ -69,7 +69,7 @@ class StepObserver:
         """Receive the context; called once, after the ranks have connected and before the first step."""
 
     def begin(self, step: int, sync: BetweenSteps) -> Plan | None:  # noqa: ARG002
-        """Return the plan from this step on, or None for the current one; the same on all ranks.
+        """Return the plan from this step on, or None to keep the current plan; the same on all ranks.
 
         At most one observer of a model returns plans. All ranks call this before the first bucket of each
         step, numbered from 1 in this process, and again for a repeated step. An observer may run exchanges.

@@ -36,7 +36,7 @@ AUTO = "auto"
 
 
 class Residuals:
-    """The residuals of one rank, by key, or nothing if the plan keeps none.
+    """The residuals of one rank, by key; empty if the plan keeps no residuals.
 
     Parameters
     ----------

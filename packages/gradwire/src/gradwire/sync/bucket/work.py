@@ -66,8 +66,8 @@ class GradientBucket:
     Attributes
     ----------
     index, is_last
-        The bucket's number in the step, from 0, in the same order on all ranks; and whether it is the last
-        one.
+        The bucket's number in the step, from 0, in the same order on all ranks; and whether the bucket is the
+        step's last.
     tensor
         The gradients, of any dtype and on any device; changed in place.
     layout
@@ -107,7 +107,7 @@ class BucketWork(Work):
     index, tensor, layout, request
         The bucket's fields; observers may replace the request before the exchange starts.
     active
-        The number of ranks to average over; None for all.
+        The number of ranks to average over; None for all ranks.
     feedback, observers
         The error feedback, and the observers on the communication thread.
     """
@@ -272,7 +272,7 @@ class BucketWork(Work):
 
 
 def why_bypassed(tensor: torch.Tensor) -> str | None:
-    """Return the reason why no codec supports a bucket, in constant wording, or None if codecs do."""
+    """Return the reason why no codec supports a bucket, in constant wording; None if codecs support it."""
     if tensor.numel() == 0:
         return "it is empty"
     if tensor.dtype not in FLOATS:

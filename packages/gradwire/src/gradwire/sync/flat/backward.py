@@ -41,9 +41,9 @@ class BackwardOverlap:
     counted. A gradient that exceeds this number is an error if its bucket was already started. The numbers
     may differ between ranks.
 
-    The hooks that detect gradients exist only during backward. So they run after the user's hooks, and the
-    exchange includes the changes by the user's hooks. They don't see a backward pass within ``compute_loss``,
-    such as an accumulation over smaller batches. A single bucket needs no hooks.
+    The hooks that detect gradients exist only during backward. So these hooks run after the user's hooks, and
+    the exchange includes the changes by the user's hooks. No hook sees a backward pass within
+    ``compute_loss``, such as an accumulation over smaller batches. A single bucket needs no hooks.
     """
 
     def __init__(self, sync: GradientSync, buckets: FlatBuckets) -> None:

@@ -35,8 +35,8 @@ class Alone(BucketObserver):
 class UsedParametersAgreement(Alone):
     """An observer of a step's last bucket, after which the ranks agree on the unused parameters.
 
-    The agreement reads the whole average. So it waits for the step's other buckets, ``others``, which may be
-    on other lanes.
+    The agreement reads the whole average. So the agreement waits for the step's other buckets, ``others``,
+    which may be on other lanes.
     """
 
     def __init__(self, used: UsedParameters, others: Sequence[Work] = ()) -> None:
@@ -63,7 +63,7 @@ class FlatBuckets:
         Each parameter's name, and the group with which it shares a warning. A parameter whose group is None
         shares a warning with its bucket.
     residual
-        This rank's encoding errors, in the layout of the gradients; None if the plan keeps none.
+        This rank's encoding errors, in the layout of the gradients; None if the plan keeps no residuals.
     bucket_nbytes
         See ``Plan``; None means one bucket.
     """

@@ -68,7 +68,7 @@ def float_count(parameter: torch.Tensor) -> int:
 class FlatGradients:
     """A flat buffer whose views are the ``.grad`` of the parameters that a method trains.
 
-    So backward writes directly to the exchanged buffer, and the optimizer reads the averages from it. A
+    Backward writes directly to the exchanged buffer, and the optimizer reads the averages from the buffer. A
     parameter that occurs twice (tied weights) is included once. The gradient of a parameter that backward
     does not use, or that has been frozen, is exchanged as 0 (``unused``).
 
@@ -76,7 +76,7 @@ class FlatGradients:
     ----------
     parameters
         Dense float32 parameters on one device, in the same order on every rank. Raises ``TensorError`` for
-        other parameters, and if there are none.
+        other parameters, and without any parameter.
     with_frozen
         Whether to include parameters that don't require a gradient now.
     on_device
@@ -89,7 +89,7 @@ class FlatGradients:
         has the parameter's shape.
     buffer
         The buffer to exchange, of the same length: ``flat`` itself on the CPU and if gradients stay on their
-        device. Otherwise, it is host memory, which ``staged`` fills.
+        device, else host memory, which ``staged`` fills.
     parameters
         The parameters, each once, in the order of the buffer.
     """
@@ -239,7 +239,7 @@ class FlatWeights:
 
 
 def trainable(parameters: Iterable[Parameter]) -> list[Parameter]:
-    """Return the parameters that require a gradient, each once. Raises ``TensorError`` if there are none."""
+    """Return the parameters that require a gradient, each once. Raises ``TensorError`` without a weight."""
     found = _checked(parameter for parameter in parameters if parameter.requires_grad)
     if not any(parameter.numel() for parameter in found):
         raise TensorError(

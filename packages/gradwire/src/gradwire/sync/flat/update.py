@@ -1,7 +1,7 @@
 """The update of weights with an averaged gradient: clipping, and the hyperparameters of the gradient's step.
 
 A pipelined gradient is applied some steps after it was computed, with the learning rate of the step that
-computed it. So a pipeline of one is synchronous SGD bit for bit, under every schedule.
+computed the gradient. A pipeline of one is therefore synchronous SGD bit for bit, under every schedule.
 """
 
 from __future__ import annotations
@@ -49,7 +49,7 @@ def clip(gradient: torch.Tensor, max_norm: float) -> None:
 def exact_order_norm(gradient: torch.Tensor) -> float:
     """Return the 2-norm of a 1-D float32 tensor, with the same bits on every machine.
 
-    Its relative error is at most 2^-38 for up to 2^31 elements.
+    The norm's relative error is at most 2^-38 for up to 2^31 elements.
 
     torch's norms depend on the instruction set and on the number of threads, which change the order of
     additions. Here each operation has one possible result. The product of two float32 is exact in float64.

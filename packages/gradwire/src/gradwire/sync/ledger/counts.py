@@ -249,8 +249,8 @@ class StepRecord:
     synchronous step, ``w`` is the time of the whole exchange; in a pipelined step, only the part that did not
     overlap with computation.
 
-    Bytes are those of the exchanges that this step waited for. A pipelined step waits for an earlier step's
-    gradient, so the sum over all steps is complete only with the record of ``drain()``.
+    Bytes are the bytes of the exchanges that this step waited for. A pipelined step waits for an earlier
+    step's gradient, so the sum over all steps is complete only with the record of ``drain()``.
 
     Attributes
     ----------

@@ -1,7 +1,7 @@
 """The relative errors of encoding, by bucket and by parameter, over the measured steps.
 
-If the plan keeps residuals, every step is measured, and models have thousands of parameters. So the
-parameters of a bucket are processed together, for many steps at once.
+If the plan keeps residuals, every step is measured, and models have thousands of parameters. To save time,
+the parameters of a bucket are processed together, for many steps at once.
 """
 
 from __future__ import annotations
@@ -30,8 +30,8 @@ _ROUNDING = 0.25
 def sampled(step: int) -> bool:
     """Return whether a step, counted from 1, is measured if measuring has a cost.
 
-    The result is the same on all ranks. The measured steps are 2, 4, 8, 16 and 32, and then every 64th. This
-    gives early results in a short run, and has a small cost in a long one.
+    The result is the same on all ranks. The measured steps are 2, 4, 8, 16 and 32, and then every 64th step.
+    These steps give early results in a short run, and cost little in a long run.
     """
     return step % _EVERY == 0 or (step >= _FIRST and step & (step - 1) == 0)
 

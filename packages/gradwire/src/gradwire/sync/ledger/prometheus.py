@@ -79,14 +79,14 @@ def exposition(
 
 
 def _limited(counts: Mapping[str, _Counts], none: _Counts) -> dict[str, _Counts]:
-    """Return the first counts by label, and the sum of the others."""
+    """Return the first ``MOST_LABELS`` counts by label, and the sum of all later counts as ``OTHERS``."""
     kept = dict(islice(counts.items(), MOST_LABELS))
     others = list(islice(counts.values(), MOST_LABELS, None))
     return kept | ({OTHERS: sum(others, none)} if others else {})
 
 
 def _family(name: str, kind: str, meaning: str, samples: Iterable[tuple[Labels, float]]) -> list[str]:
-    """Return the lines of one metric, or none without a sample."""
+    """Return the lines of one metric, or an empty list without a sample."""
     head = [f"# HELP gradwire_{name} {meaning}", f"# TYPE gradwire_{name} {kind}"]
     rows = [f"gradwire_{name}{{{_labels(labels)}}} {_number(figure)}" for labels, figure in samples]
     return head + rows if rows else []
@@ -113,7 +113,7 @@ class PrometheusFile:
     Parameters
     ----------
     path
-        The file, whose name must end in ``.prom``. Its folder must exist, and be writable.
+        The file, whose name must end in ``.prom``, in a folder that exists and is writable.
     every_s
         The least time between two writes, in seconds.
 

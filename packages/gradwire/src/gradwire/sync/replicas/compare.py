@@ -36,8 +36,8 @@ def check_replicas(
 ) -> None:
     """Compare all ranks' weights, buffers, and optimizer states.
 
-    Every rank calls this while no exchange of the link is running. The buffers are those in ``state_dict``
-    except the running statistics of normalisation layers, which differ between ranks in training. Each rank
+    Every rank calls this while no exchange of the link is running. All buffers in ``state_dict`` are compared
+    except the running statistics of normalisation layers, which differ between ranks in training. Every rank
     sends 96 bytes, without loss. Raises ``StateError`` on every rank, naming the ranks that differ from the
     majority (in a tie, from rank 0), and ``ExchangeError``.
     """
@@ -64,7 +64,7 @@ def compare_hashes(
 
 
 def check_in_flight(steps_done: int, in_flight: int, exchange: Exchange) -> None:
-    """Raise ``StateError`` on every rank unless all have resumed with the same number of gradients in flight.
+    """Raise ``StateError`` on every rank unless all ranks have resumed with equally many gradients in flight.
 
     All ranks call this in the first step after a load. Raises ``ExchangeError``.
     """

@@ -37,7 +37,7 @@ class Deltas(Codec):
     Parameters
     ----------
     dtype
-        The format in which all ends hold a weight, ``"bf16"`` or ``"fp32"``. Raises ``SpecError`` for others.
+        The format in which all ends hold a weight: ``"bf16"`` or ``"fp32"``. Raises ``SpecError`` otherwise.
     ledger, bucket
         The ledger, if any, that counts full copies sent because a delta is larger, and their bucket's name.
 
@@ -67,7 +67,7 @@ class Deltas(Codec):
         return cls("bf16" if argument == "bf16" else "fp32")
 
     def hold(self, words: torch.Tensor, version: int | None) -> None:
-        """Start from these weights, which all ends hold as ``version``; with None, no end holds them yet."""
+        """Start from the weights ``words``, which all ends hold as ``version``; None if no end holds them."""
         self.words, self._version = words, version
         self._encoders: dict[tuple[int, int], DeltaEncoder] = {}
         self._decoders: dict[tuple[int, int], DeltaDecoder] = {}

@@ -70,7 +70,7 @@ def replica_hashes(
 ) -> dict[str, bytes]:
     """Return the hashes of the weights that all ranks share, and of their optimizer's state.
 
-    Without an optimizer, the second hash is the hash of no data. So ranks with and without one differ.
+    Without an optimizer, the second hash is the hash of no data, which differs from any optimizer's hash.
     """
     without = {id(each) for each in own_parameters(model).values()}
     states = () if optimizer is None else optimizer_values(optimizer, without)
@@ -88,7 +88,7 @@ def sha256_of(values: Values) -> bytes:
 def crc32c_of(values: Values) -> bytes:
     """Return the CRC32C of tensors' bits and of strings, several times faster than SHA-256.
 
-    It detects every burst error of up to 32 bits, and other differences with probability 1 - 2^-32.
+    CRC32C detects every burst error of up to 32 bits, and other differences with probability 1 - 2^-32.
     """
     crc = 0
     for value in values:
