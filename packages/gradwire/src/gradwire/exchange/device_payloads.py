@@ -1,8 +1,8 @@
 """The payloads of a bucket on a device, for a run of the native engine.
 
-The engine sends, receives, validates, and forwards frames without the interpreter lock. It takes the lock
-only for Python to launch kernels, once for each payload that this rank encodes or decodes. Forwarded payloads
-don't need the device.
+The engine sends, receives, validates, and forwards frames without the interpreter lock. For each payload that
+this rank encodes or decodes, the engine takes the lock once, because Python launches the kernels. Forwarded
+payloads don't need the device.
 """
 
 from __future__ import annotations

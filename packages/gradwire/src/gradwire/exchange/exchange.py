@@ -35,11 +35,11 @@ from gradwire.wire import AVERAGE, OutOfStepError, Sequences, flags_of
 class Exchange:
     """An exchange of buckets among a link's ranks; all ranks call the same methods in the same order.
 
-    A bucket is a 1-D contiguous float32 tensor, of the same length on every rank. It is changed in place. A
-    bucket on a device is encoded and decoded there (``on_device``), on the current stream, and is complete
+    A bucket is a 1-D contiguous float32 tensor, of the same length on every rank, changed in place. A bucket
+    on a device is encoded and decoded there (``on_device``), on the current stream, and is complete
     when a method returns. An exchange serves one thread at a time and refuses a second thread.
 
-    A failure closes the link, which notifies the peers. It leaves the bucket partly summed and averaged, but
+    A failure closes the link, which notifies the peers. The bucket is then partly summed and averaged, but
     every received frame was added as a whole or not at all. All later calls raise an error with the first
     reason, as they do after ``close``.
 
@@ -177,7 +177,7 @@ class Exchange:
         """Start the native all-reduce of a bucket; return None if the caller must ``run`` the request.
 
         The native all-reduce supports exact averages of float32 on the host, of lengths that all ranks have
-        exchanged before. It needs no communication thread. All ranks call ``start`` in the same order,
+        exchanged before, and needs no communication thread. All ranks call ``start`` in the same order,
         between the same two calls of other methods. Raises ``ExchangeError``, after which the caller closes
         the exchange.
         """

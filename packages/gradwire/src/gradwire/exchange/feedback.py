@@ -86,9 +86,9 @@ def check_residual(residual: torch.Tensor, tensor: torch.Tensor) -> None:
 
 
 class ErrorFeedback:
-    """Feedback without a residual: a rank adopts the decoded values of the sums that it encodes.
+    """Feedback without a residual, the base class: a rank adopts the decoded values of sums that it encodes.
 
-    This is the base class. After a run, ``finite`` says whether all final values are finite, and
+    After a run, ``finite`` says whether all final values are finite, and
     ``crossed_nbytes`` is the number of bytes that crossed a device's bus, without received payloads.
     """
 
@@ -200,8 +200,8 @@ class HostFeedback(MeasuredFeedback):
 
     If a value is not finite, the gradient is unusable: its step is discarded (a gradient scaler skips it),
     and the residual is kept for the next step. After an all-reduce, every rank has the same bits, so all
-    ranks make the same decision. The passes over the residual also measure the error. They don't measure the
-    values before and after encoding, because no warning needs them: later steps make up for the error.
+    ranks make the same decision. The passes over the residual also measure the error, but not the values
+    before and after encoding. Only warnings need these values, and later steps make up for the error.
 
     Parameters
     ----------

@@ -166,7 +166,7 @@ class Difference:
 
 
 def difference(link: Link, error: BaseException, peer: int | None) -> Difference | None:
-    """Return the step difference in ``error``, which a frame from ``peer`` caused; None if it has none."""
+    """Return the step difference in ``error``, which a frame from ``peer`` caused, or None."""
     if not isinstance(error, OutOfStepError) or link.step is None:
         return None
     exact = step_of(error.flags, link.step)  # a header has only the low bits of its step
@@ -183,7 +183,7 @@ def difference(link: Link, error: BaseException, peer: int | None) -> Difference
 
 
 def overheard(link: Link, posted: Iterable[tuple[int, Receiving]] = ()) -> Difference | None:
-    """Return the step difference in a frame that arrived before a link's failure; None if no frame has one.
+    """Return the step difference in a frame that arrived before a link's failure, or None.
 
     ``posted`` has the abandoned receives and their peers.
     """

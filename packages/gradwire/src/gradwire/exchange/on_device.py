@@ -124,7 +124,7 @@ class DeviceFeedback(ErrorFeedback):
         self._launch(lambda: _queue_finish()(elements, ranks, self._nonfinite), [elements])
 
     def share_status(self, other: DeviceFeedback) -> None:
-        """Use the status word of another part of the same bucket, so that both keep or replace residuals."""
+        """Use the status word of the bucket's part ``other``, so that both keep or replace residuals."""
         self._words = other._words
 
     def finish_rest(self) -> None:

@@ -40,8 +40,8 @@ class BucketRequest:
     views
         The bucket's parameters with their codecs; None if the bucket has one codec and no padding.
     residual
-        Error feedback (Seide et al., Interspeech 2014): this rank's residual, of the same length, in separate
-        memory. It is added to the bucket before anything is sent, and afterwards replaced with this rank's
+        Error feedback (Seide et al., Interspeech 2014): this rank's residual, of the bucket's length, in
+        separate memory. It is added to the bucket before anything is sent, and then replaced with this rank's
         encoding error over all hops. The sum plus all ranks' residuals is the exact sum of the buckets and
         the old residuals, within float rounding. All ranks keep the old residual if the sum is non-finite,
         and after a failure. In a reduce, only ranks with a non-finite bucket keep their residuals. A

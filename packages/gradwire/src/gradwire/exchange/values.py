@@ -28,7 +28,7 @@ class CodecValues:
     copies
         The copies between the bucket and ``tensor`` during the run; None without copies.
     ranges
-        The norms of the parameters, for the request; None if the request has none.
+        The norms of the parameters, for the request; None if the request has no norms.
     filled
         The fraction of ``tensor`` that isn't padding.
     """

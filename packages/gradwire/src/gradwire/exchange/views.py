@@ -195,8 +195,8 @@ class ParameterViews:
     codecs
         The codec of each parameter; the same on all ranks.
     bucket
-        The counts of all parameters of the bucket, if ``counts`` has only some of them. They determine the
-        alignment.
+        The counts of all parameters of the bucket, which determine the alignment; needed if ``counts`` has
+        only some of the parameters.
     world
         The number of ranks; None for no padding.
     chunks
