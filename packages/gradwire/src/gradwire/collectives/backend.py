@@ -1,4 +1,4 @@
-"""The transport's native all-reduce for uncompressed buckets, as in plain DDP, and a ring for all others.
+"""The transport's native all-reduce for uncompressed buckets, as in plain DDP; a ring for all other buckets.
 
 Without a codec, gradwire's own frames have no benefit, and on a fast network their cost on the hosts
 dominates. A link between processes therefore sums uncompressed buckets with Gloo's all-reduce. Every other

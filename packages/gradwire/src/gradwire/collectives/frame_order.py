@@ -1,9 +1,9 @@
 """The processing order of one rank's frames, derived from the steps of its schedule.
 
-Like the schedule, the order is data. It depends only on lengths, never on arrival times. Chunks are cut into
-segments, each of which is a frame. A segment is forwarded as soon as it is finished, while other segments of
-its chunk are still in flight. A rank sends only a few frames ahead of its receives, so that the frames'
-memory stays in the cache.
+Like the schedule, the order is data, which depends only on lengths, never on arrival times. Chunks are cut
+into segments, each of which is a frame. A segment is forwarded as soon as it is finished, while other
+segments of its chunk are still in flight. A rank sends only a few frames ahead of its receives, so that the
+frames' memory stays in the cache.
 
 Frames are matched by their order: the step, then the place within the step. Two rules keep a schedule free of
 deadlock, even if a send returns only once its frame is received:

@@ -5,9 +5,9 @@ next level; the last group of a level may have fewer nodes. A node's sums are di
 chunk by chunk. The ranks of a group that own the same chunks run an instance of the level's algorithm on
 these chunks, and then own chunks of the result.
 
-All levels use the same fine chunks. Their number is the product, over all levels, of the number of chunks of
-a full group. An instance in a smaller group cuts its chunks into fewer pieces. Each piece is one or more
-chunks of a full group, so that the boundaries of pieces are boundaries of chunks in every group.
+All levels use the same fine chunks. The number of fine chunks is the product, over all levels, of the number
+of chunks of a full group. An instance in a smaller group cuts its part into fewer pieces. Each piece is one
+or more chunks of a full group, so that the boundaries of pieces are boundaries of chunks in every group.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """Star all-reduce: every rank sends its bucket to rank 0, which adds the buckets and sends the sum back.
 
-This is the parameter-server, or worker-aggregator, organization. Training with a server uses the two halves
-of the star with different codecs. The star is the baseline for the ring.
+The star is the organization of parameter servers, or of workers and an aggregator. Training with a server
+uses the two halves of the star with different codecs. The star is the baseline for the ring.
 
 Card, for ``p`` ranks and a bucket of ``n`` bytes:
 

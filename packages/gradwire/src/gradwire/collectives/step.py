@@ -11,8 +11,8 @@ rank's steps. An all-reduce consists of two halves:
 
 An algorithm is a module, or an object, with the attributes of ``Collective``. It must be possible to number
 the messages of all ranks so that a step's send and receive have the same number, and numbers increase along
-every rank's schedule. This keeps an exchange free of deadlock. Tests check ``steps`` and ``nbytes`` against
-the schedules.
+every rank's schedule. Such numbers keep an exchange free of deadlock. Tests check ``steps`` and ``nbytes``
+against the schedules.
 """
 
 from __future__ import annotations
