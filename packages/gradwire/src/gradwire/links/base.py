@@ -13,11 +13,11 @@
 - Frames between two ranks arrive in the order of their sends; receives match in the order of ``irecv``.
 - A link is one lane: one ordered stream of frames to each peer. K lanes to a peer are K links, each with its
   own exchange, to which buckets are assigned in a fixed order.
-- ``wait(timeout_s, keepalive)`` never hangs. It raises ``LinkTimeoutError`` after ``timeout_s`` without
-  progress (the link's default for None), and ``LinkError`` if the peer is gone; both name the peer. After an
-  error the link is unusable: ``close`` it. With ``keepalive``, frames between any two ranks count as
-  progress, because a rank that serves other ranks first is not dead. An exchange waits with ``keepalive``:
-  if one of its ranks stops, all of them stop.
+- ``wait(timeout_s, keepalive)`` never hangs. A wait raises ``LinkTimeoutError`` after ``timeout_s`` without
+  progress (the link's default for None), and ``LinkError`` if the peer is gone. Errors name the peer. Close
+  the link after an error, because it is unusable. With ``keepalive``, frames between any two ranks count as
+  progress, because a rank that serves other ranks first is not dead. An exchange waits with ``keepalive``,
+  because all ranks of the exchange stop if one rank stops.
 - ``keep_alive(timeout_s)`` reports that a frame is moving. A wrapper around a link calls it regularly while
   it delays a frame.
 - ``all_reduce(tensor, timeout_s)`` sums a tensor by the transport's native all-reduce, if ``HAS_ALL_REDUCE``.

@@ -1,6 +1,6 @@
 """Ranks as processes that discover each other through a group of ``torch.distributed``.
 
-A link opens its own connections. It uses a group only to find the members and their shared store. Therefore,
+A link opens its own connections, and uses a group only to find the members and their shared store. Therefore,
 a link doesn't interfere with the group's other traffic, also works with NCCL, is closed independently, and
 needs no ``new_group``. With ``use_local_synchronization``, ``new_group`` gives groups different names on
 ranks that belong to different numbers of groups, and then waits forever (pytorch/pytorch#189073).
@@ -43,7 +43,7 @@ _links_made = weakref.WeakKeyDictionary[dist.ProcessGroup, int]()
 def store_of(group: dist.ProcessGroup) -> Store:
     """Return the store that a group's members share.
 
-    Raises ``LinkError`` if there is none, as with torch's backend ``mpi``, which uses MPI's own discovery.
+    Raises ``LinkError`` without a store, as with torch's backend ``mpi``, which uses MPI's own discovery.
     """
     store = innermost = _get_process_group_store(group)
     while isinstance(innermost, PrefixStore):

@@ -43,7 +43,7 @@ def check_same_version(versions: str, names: Sequence[str], this: str, doing: st
     Parameters
     ----------
     versions
-        Rank 0's result of ``joined``; empty if rank 0 runs an older version, which publishes none.
+        Rank 0's result of ``joined``; empty if rank 0 runs an older version, which publishes no versions.
     names
         The names of the ranks in errors.
     this

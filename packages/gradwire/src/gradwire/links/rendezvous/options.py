@@ -106,7 +106,7 @@ def congestion(environment: Mapping[str, str]) -> str:
 def leaves_by(environment: Mapping[str, str], address: str) -> str:
     """Return the local address of a lane's connections, or "" for the kernel's choice.
 
-    It is ``address``, at which the lane listens, if the environment names several interfaces.
+    The result is ``address``, at which the lane listens, if the environment names several interfaces.
     """
     return address if len(gloo_interfaces(environment)) > 1 else ""
 

@@ -45,7 +45,7 @@ class Names:
         self._entries = [_entry(part) for part in re.split(r"[\s,]+", text.strip(" ,\n\t"))]
 
     def of(self, rank: int) -> frozenset[str]:
-        """Return the names that ``rank`` may present. Raises ``LinkError`` if there are none."""
+        """Return the names that ``rank`` may present. Raises ``LinkError`` if ``rank`` has no name."""
         found = frozenset(name for low, high, name in self._entries if low <= rank <= high)
         if not found:
             raise LinkError(f"{NAMES} has no name for rank {rank}; add {rank}=NAME, or *=NAME for all ranks")
