@@ -92,7 +92,7 @@ DEFAULT_CODEC = "fp8"
 FREE_OF_SCALE = ("identity", "bf16", "fp8", "quantize:8", "bfp:7x16", "errbound:rel=0.05")
 """The codecs that the planner tries by default. Among equally fast codecs, the planner chooses the first.
 
-Their error is relative to the values, so they don't depend on the gradients' scale. The other codecs are
+These codecs have errors relative to the values, so they suit any scale of gradients. The other codecs are
 
 - ``errbound`` with an absolute bound, which is best if the bound matches the gradients' scale;
 - ``fp16``, whose range is 6e-8 to 65520; ``truncate:16``, which is bf16 without its rounding;
@@ -103,7 +103,7 @@ Their error is relative to the values, so they don't depend on the gradients' sc
 
 
 def codec_of(codec: Codec | str | None, name: str = "codec") -> Codec | None:
-    """Return ``codec``, parsed if it is a spec, or None for None.
+    """Return ``codec``, after parsing it if it is a spec; None stays None.
 
     Raises ``SpecError``, whose message names the argument ``name``.
     """

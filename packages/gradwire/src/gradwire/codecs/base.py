@@ -13,7 +13,7 @@ A codec encodes a *chunk* (a 1-D contiguous float32 CPU tensor of any length, in
   ``decode_add`` write only to ``out`` and ``acc``.
 - **``decode_add(payload, acc)``** gives the same bits as ``decode`` followed by ``acc += decoded``.
 - **``bound(x)``** is the guaranteed error bound: encoding and decoding change no finite element of ``x`` by
-  more than ``bound(x)``. It may be ``inf`` only if the codec can't guarantee a bound, and the card says so.
+  more than ``bound(x)``. Only a codec whose card says that it can't guarantee a bound may return ``inf``.
 - **Non-finite values stay non-finite.** A codec carries them exactly, or marks a block or the chunk so that
   it decodes to NaN. No NaN or infinity becomes a finite number. Finite values stay finite unless the card
   says otherwise.
@@ -167,7 +167,7 @@ class Codec(ABC):
     def _decode_add(self, payload: torch.Tensor, acc: torch.Tensor) -> None:
         """Validate the payload, then add the decoded chunk to ``acc``. Arguments are as for ``_decode``.
 
-        This is the reference implementation. Compiled kernels need no intermediate chunk.
+        The base class has the reference implementation. Compiled kernels need no intermediate chunk.
         """
         decoded = torch.empty(4 * acc.numel(), dtype=torch.uint8, device="cpu")
         self._decode(payload, decoded.view(torch.float32))

@@ -66,7 +66,7 @@ class NativeCodec(Codec):
     def is_offloadable(self) -> bool:
         """Whether a NIC may apply the codec to any piece of a stream.
 
-        This requires that values are encoded independently, and that encoding a decoded value adds no error.
+        A NIC requires that values are encoded independently, and that encoding a decoded value adds no error.
         """
         return False
 
@@ -88,7 +88,7 @@ class NativeCodec(Codec):
 
 
 class PlainCodec(NativeCodec):
-    """A compiled codec without parameters. Its spec is its name."""
+    """A compiled codec without parameters, whose spec is its name."""
 
     def __str__(self) -> str:
         return self.name

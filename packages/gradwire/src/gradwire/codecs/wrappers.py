@@ -15,7 +15,7 @@ from gradwire.errors import SpecError
 
 @dataclass(frozen=True)
 class CodecWrapper(Codec):
-    """A codec that wraps ``codec``. Its ``str`` is for errors and fingerprints."""
+    """A codec that wraps ``codec``. The ``str`` of a wrapper is for errors and fingerprints."""
 
     codec: Codec
 
