@@ -86,8 +86,8 @@ def _has_memory(tensor: torch.Tensor) -> bool:
 def _may_share_memory(tensor: torch.Tensor) -> bool:
     """Return whether elements of a tensor may share memory.
 
-    They may if the stride of a dimension is at most the largest offset that the dimensions with smaller
-    strides reach together.
+    Elements may share memory if the stride of a dimension is at most the largest offset that the dimensions
+    with smaller strides reach together.
     """
     reached = 0
     for stride, size in sorted(zip(tensor.stride(), tensor.shape, strict=True)):

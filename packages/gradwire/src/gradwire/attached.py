@@ -110,10 +110,10 @@ class Attached:
         """Compare all ranks' weights, and the states of their optimizers, bit for bit.
 
         All ranks call this together, after loading a checkpoint. The default optimizer is the one passed to
-        ``attach``. Parameters that DDP ignores aren't compared. Each rank sends 64 bytes. If bits differ, all
-        ranks raise a ``StateError``. It names the ranks that differ from the majority, or from rank 0 if
-        there is no majority. Also raises ``ExchangeError``, and ``SpecError`` if the optimizer can't be
-        compared or the weights are sharded.
+        ``attach``. Parameters that DDP ignores aren't compared. Every rank sends 64 bytes. If bits differ,
+        all ranks raise a ``StateError`` with the ranks that differ from the majority, or from rank 0 without
+        a majority. Also raises ``ExchangeError``, and ``SpecError`` if the optimizer can't be compared or the
+        weights are sharded.
         """
         self._replicas.compare(self._sync, optimizer)
 

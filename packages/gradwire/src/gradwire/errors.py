@@ -171,7 +171,7 @@ def shown(value: object) -> str:
 
 
 def suggestion(word: str, known: Iterable[str]) -> str:
-    """Return ``" (did you mean 'NAME'?)"`` for the known name nearest to ``word``, or ``""`` if none is near.
+    """Return ``" (did you mean 'NAME'?)"`` for the known name nearest to ``word``; ``""`` if no name is near.
 
     Examples
     --------

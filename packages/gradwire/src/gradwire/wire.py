@@ -160,7 +160,7 @@ def flags_of(step: int | None) -> int:
 
 
 def step_of(flags: int, near: int) -> int | None:
-    """Return the step in a frame's flags; None if there is none, ``LATE`` for a late step far from ``near``.
+    """Return the step in a frame's flags; None without a step, ``LATE`` for a late step far from ``near``.
 
     Flags contain the low 14 bits of a late step; the result is the step with these bits nearest to ``near``.
     """
