@@ -308,7 +308,7 @@ class Method(ABC):
             self.abort()
             return
         try:
-            if not self.closed:  # the caller may have closed it, with gradients in flight
+            if not self.closed:  # the caller may have closed the method with gradients in flight
                 self.drain()
         finally:
             self.close()

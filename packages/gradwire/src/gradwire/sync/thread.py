@@ -77,7 +77,7 @@ class Work(ABC):
         self.lost: ErrorSums | None = None
         self.verdict: LossyError | None = None
         self._result = Future[None]()
-        self._raised_at: TracebackType | None = None  # each wait raises with it, so no traceback grows
+        self._raised_at: TracebackType | None = None  # every wait raises from here, so no traceback grows
         self._counted = Lock()
 
     @abstractmethod
@@ -95,7 +95,7 @@ class Work(ABC):
             transport.check()
             with nullcontext() if is_unseen else profiled(f"exchange {self.name}"):
                 self.run(self.context.exchange)
-        except BaseException as error:  # every wait raises it
+        except BaseException as error:  # every wait raises this error
             if has_begun:
                 self.context.annotate(error, f"while the communication thread {self.done} {self.what}")
             self._raised_at = error.__traceback__
@@ -200,7 +200,7 @@ class CommunicationThread:
     def give_up(self, failure: BaseException) -> None:
         """Close the link after the running work; all later work fails with ``failure``."""
         transport = self._context.exchange.transport
-        if transport.failure is None:  # else the link is closed, or its end is queued
+        if transport.failure is None:  # else the link is closed, or the end of the link is queued
             transport.give_up(failure)
             self.put(CallWork(self._context, "the end", lambda _: None, None))
 

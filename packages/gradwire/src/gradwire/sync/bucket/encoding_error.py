@@ -228,6 +228,6 @@ class Verdict(Work):
 
 def _advice(encoding: Codec) -> str:
     better = next(each for each in (DEFAULT_CODEC, "bf16", "fp8") if parse(each).name != encoding.name)
-    if encoding.name == "terngrad":  # its errors grow when they are fed back
+    if encoding.name == "terngrad":  # error feedback would make the errors of terngrad grow
         return f"try the codec {better}"
     return f"try the codec {better}, or a plan with residual=True"

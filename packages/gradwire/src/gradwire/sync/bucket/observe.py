@@ -63,7 +63,7 @@ class BetweenSteps(Protocol):
 
 
 class StepObserver:
-    """An observer of one model's steps, on the training thread, which does nothing by default."""
+    """The base class of observers of one model's steps on the training thread; its methods do nothing."""
 
     def connected(self, context: SyncContext) -> None:
         """Receive the context; called once, after the ranks have connected and before the first step."""
@@ -91,11 +91,11 @@ class StepObserver:
         return {}
 
     def load(self, state: Mapping[str, Any]) -> None:
-        """Load the observer's fields from a checkpoint, which may lack them. Raises ``StateError``."""
+        """Load the observer's fields, if any, from a checkpoint's state. Raises ``StateError``."""
 
 
 class PlanChooser(StepObserver):
-    """An observer that may choose the plan of each step; the base class never does.
+    """An observer that may choose the plan of each step; this base class never chooses a plan.
 
     Attributes
     ----------
@@ -106,7 +106,7 @@ class PlanChooser(StepObserver):
     decisions: Sequence[tuple[int, PlanChoice]] = ()
 
     def prepare(self, sync: BetweenSteps) -> None:
-        """Measure before the first step; called once, on all ranks, after they have agreed on settings."""
+        """Measure before the first step; called once, on all ranks, after all ranks agreed on settings."""
 
     def leave_out(self, seconds: float) -> None:
         """Subtract ``seconds`` from the current step's time, which training spent on something else."""

@@ -28,11 +28,11 @@ GRADIENT = "gradient"
 _SOURCE = Source("a state of residuals", "load the state that state_dict returned on this rank", StateError)
 _FIELDS = ("rank", "world", "residuals")
 SCALE = "scale"
-"""The field of the loss scale by which residuals are multiplied, if they follow one."""
+"""The field of the loss scale by which residuals are multiplied, if residuals follow a loss scale."""
 STEPS = "steps_done"
-"""The field of the run's completed steps; older states lack it."""
+"""The field of the run's completed steps, which older states lack."""
 AUTO = "auto"
-"""The field of a run's decisions if it chooses its plan; optional."""
+"""The field of the decisions of a run that chooses its plan; optional."""
 
 
 class Residuals:
@@ -65,7 +65,7 @@ class Residuals:
         self._counts, self._usual = counts, usual or counts or {}
         self._tensors: dict[str, torch.Tensor] = {}
         self.scale_followed: float | None = None
-        """The loss scale by which residuals are multiplied, if they follow one."""
+        """The loss scale by which residuals are multiplied, if residuals follow a loss scale."""
         self.steps_done: int | None = None
         """The number of the run's completed steps at the time of saving, if the owner sets it."""
 
@@ -89,12 +89,12 @@ class Residuals:
             raise _other_count(key, found.numel(), count)
         if found is None or device_of(found) is not device:
             self._tensors[key] = device.zeros(count)
-            if found is not None:  # it was loaded before the first gradient
+            if found is not None:  # a residual that was loaded before the first gradient
                 write(self._tensors[key], on_host(found))
         return self._tensors[key]
 
     def replace(self, key: str, tensor: torch.Tensor) -> None:
-        """Set the residual of ``key`` to ``tensor``, whose length may differ from the previous one's."""
+        """Set the residual of ``key`` to ``tensor``, whose length may differ from the old residual's."""
         self._tensors[key] = tensor
 
     def scale(self, factor: float) -> None:

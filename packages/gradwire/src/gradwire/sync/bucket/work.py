@@ -37,7 +37,7 @@ class Route(Enum):
 
 
 class BucketObserver:
-    """An observer of one bucket, on the communication thread, which does nothing by default.
+    """The base class of observers of one bucket on the communication thread; its methods do nothing.
 
     Attributes
     ----------
@@ -171,7 +171,7 @@ class BucketWork(Work):
         ranks = dist.get_world_size(group) if self.active is None else self.active
         work = dist.all_reduce(self.tensor.div_(ranks), group=group, async_op=True)
         self._future = work.get_future().then(lambda future: future.value()[0])
-        if self.tensor.device.type == "cpu":  # on an accelerator, its stream waits
+        if self.tensor.device.type == "cpu":  # on an accelerator, the device's stream waits
             self._bypass = work
         else:
             self._result.set_result(None)

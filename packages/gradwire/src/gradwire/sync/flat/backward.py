@@ -51,13 +51,13 @@ class BackwardOverlap:
         self._bucket_of = {
             index: number for number, bucket in enumerate(self._cut) for index in bucket.parameters
         }
-        self._awaited: dict[int, int] = {}  # by parameter; 0 for one that no pass has used
+        self._awaited: dict[int, int] = {}  # by parameter; 0 for parameters that no pass has used
         self._works: list[BucketWork] = []
         self._has_given_up = False
 
     @contextmanager
     def guarded(self) -> Iterator[None]:
-        """Run a ``with`` block, and end the exchange if it raises an error while buckets are in flight.
+        """Run a ``with`` block, and end the exchange if the block fails while buckets are in flight.
 
         The ranks are out of step then: the link is closed, and later blocks raise ``ExchangeError``.
         """
@@ -112,7 +112,7 @@ class BackwardOverlap:
             if parameter.requires_grad:
                 note = partial(self._note, index)
                 handles.append(parameter.register_post_accumulate_grad_hook(note))  # type: ignore[no-untyped-call]
-            elif self._awaited:  # it was frozen, so backward doesn't change its gradient
+            elif self._awaited:  # a frozen parameter, whose gradient backward doesn't change
                 self._gradients.collect_one(index)
                 self._versions[index] = self._gradients.version(index)
                 self._missing[self._bucket_of[index]].discard(index)

@@ -166,7 +166,7 @@ def lay_out_residual(
 
 
 def _filled(buckets: Sequence[Bucket]) -> list[Bucket]:
-    """Return the buckets, with each empty bucket merged into a neighbour, because it is not exchanged."""
+    """Return the buckets, with every empty bucket, which can't be exchanged, merged into a neighbour."""
     found = list[Bucket]()
     for each in buckets:
         if found and not (each.count and found[-1].count):

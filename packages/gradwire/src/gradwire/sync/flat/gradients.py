@@ -102,7 +102,7 @@ class FlatGradients:
         self._staging = Staging(on_device)
         self.buffer = self._staging.stand_in(self.flat)
         views = [part.view(each.shape) for part, each in zip(parts, self.parameters, strict=True)]
-        self._views = [view.data for view in views]  # each has its own version counter; plain views share one
+        self._views = [view.data for view in views]  # ``data`` has its own version counter; views share one
         self._untouched = [view._version for view in self._views]
         self._absent: frozenset[int] = frozenset()
         starts = [0, *accumulate(self.counts)]

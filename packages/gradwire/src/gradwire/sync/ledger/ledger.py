@@ -144,7 +144,7 @@ class Ledger:
             self._warnings.append(sentence)
 
     def end_step(self) -> None:
-        """End the current step: add it to the totals and write it to the sinks."""
+        """End the current step: add its counts to the totals, and write them to the sinks."""
         with self._writing:
             self._write(self._take_step(complete=True))
 
@@ -176,9 +176,10 @@ class Ledger:
         return self.summary()._repr_html_()
 
     def close(self) -> None:
-        """Write the counts of a step that has not ended to the sinks, and close them; may be called twice.
+        """Write the counts of a step that has not ended to the sinks, and close the sinks.
 
-        Counting continues for ``summary`` and the report at exit, but nothing more is written to sinks.
+        Counting continues for ``summary`` and the report at exit, but nothing more is written to sinks. May
+        be called twice.
         """
         with self._writing:
             with self._counting:
@@ -250,7 +251,7 @@ class Ledger:
         return lost
 
     def _take_step(self, complete: bool) -> StepCounts:
-        """Add the current step's counts to the totals, start a new step, and return the old one."""
+        """Add the current step's counts to the totals, start a new step, and return the old step's counts."""
         with self._counting:
             now = perf_counter()
             tally, self._open = self._open, Tally()

@@ -141,7 +141,7 @@ class PrometheusFile:
         self._errors: dict[str, float] = {}
 
     def write(self, step: StepCounts) -> None:
-        """Add the step, and replace the file if it is due. Raises ``OSError``."""
+        """Add the step, and replace the file if ``every_s`` seconds have passed. Raises ``OSError``."""
         self._rank = step.rank
         self._steps += step.complete
         self._wall_s += step.wall_s

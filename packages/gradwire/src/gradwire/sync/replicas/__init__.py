@@ -1,1 +1,1 @@
-"""Replicas: the state that all ranks share, compared between them, and sent from rank 0."""
+"""Replicas: the state that all ranks share, compared between the ranks, and sent from rank 0."""

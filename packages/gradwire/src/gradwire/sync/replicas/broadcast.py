@@ -107,6 +107,6 @@ def count_weights(ledger: Ledger | None, accounting: ExchangeCost) -> None:
 
 
 def count_buffers(ledger: Ledger | None, accounting: ExchangeCost) -> None:
-    """Count a broadcast of buffers from rank 0 to all other ranks, if it sent any."""
+    """Count a broadcast of buffers from rank 0 to all other ranks, unless there were no buffers."""
     if ledger is not None and accounting.total_s:
         ledger.exchanged(BUFFERS, accounting, accounting.total_s, gradient_nbytes=0)

@@ -187,7 +187,7 @@ class ReplicaWatch(StepObserver):
         self._is_requested = False
 
     def watch(self, model: nn.Module) -> None:
-        """Compare the replicas of this ``DistributedDataParallel`` while it is alive."""
+        """Compare the replicas of ``model``, a ``DistributedDataParallel``, as long as the model is alive."""
         self._model = weakref.ref(model)
 
     def ask(self) -> None:

@@ -150,5 +150,5 @@ def another(codec: Codec, ledger: Ledger | None, bucket: str = WEIGHTS) -> Codec
 
 
 def over(codec: Codec, bucket: torch.Tensor) -> Codec:
-    """Return ``codec``, after passing it the bucket whose slices follow if it has a state."""
+    """Return ``codec``; if it has a state, first set the bucket whose slices it encodes next."""
     return codec.over(bucket) if isinstance(codec, Deltas) else codec
