@@ -67,7 +67,7 @@ class NativeReducer:
 
     @staticmethod
     def serves(link: Link, plan: Plan) -> bool:
-        """Return whether ``plan`` requests the native all-reduce and the link has one."""
+        """Return whether ``plan`` requests the native all-reduce, and the link has a native all-reduce."""
         return plan.algorithm == backend.NAME and link.HAS_ALL_REDUCE and link.world > 1
 
     def takes(self, codec: Codec, count: int) -> bool:

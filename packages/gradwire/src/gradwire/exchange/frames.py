@@ -169,7 +169,7 @@ def difference(link: Link, error: BaseException, peer: int | None) -> Difference
     """Return the step difference in ``error``, which a frame from ``peer`` caused, or None."""
     if not isinstance(error, OutOfStepError) or link.step is None:
         return None
-    exact = step_of(error.flags, link.step)  # a header has only the low bits of its step
+    exact = step_of(error.flags, link.step)  # a header has only the low bits of a late step
     places = [
         (rank, step if each is not None or exact is None else exact)
         for each, step in error.places
@@ -218,7 +218,7 @@ def leave(link: Link, found: Difference | None) -> None:
 
 
 class Transport:
-    """A link's failure state, shared by all exchanges over the link: the first failure ends them all.
+    """A link's failure state, shared by all exchanges over the link: the first failure ends all of them.
 
     Attributes
     ----------

@@ -217,4 +217,4 @@ def _queue_finish() -> Callable[[torch.Tensor, int, torch.Tensor], None]:
 
 @cache
 def _kernels() -> Any:
-    return import_module("gradwire.gpu.feedback")  # it imports Triton
+    return import_module("gradwire.gpu.feedback")  # imports Triton

@@ -36,7 +36,7 @@ class StreamResources:
     received: Sequences
     flags: int
     timeout_s: float
-    keepalive: bool = True  # other ranks' traffic counts as progress, because all ranks stop if one does
+    keepalive: bool = True  # other ranks' traffic counts as progress: if one rank stops, all ranks do
 
 
 @dataclass(frozen=True, slots=True)
