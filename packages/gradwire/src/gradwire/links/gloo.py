@@ -120,7 +120,7 @@ class GlooAllReduce:
     def begin(self, tensor: torch.Tensor, timeout_s: float) -> Reduction:
         """Start to replace ``tensor`` with its sum. Raises ``LinkError``."""
         what, options = self._what(tensor), dist.AllreduceOptions()
-        options.timeout = timedelta(seconds=timeout_s)  # applies to each of Gloo's messages
+        options.timeout = timedelta(seconds=timeout_s)  # the timeout of each of Gloo's messages
         group: Any = self._group  # torch's stub lacks the call
         if group is None:
             raise LinkError(f"{what}: {OWN_END}")

@@ -31,7 +31,7 @@ _FRAME, FIN, _KEEPALIVE = 0, 1, 2
 _LONGEST_PAUSE_S = 1e-3
 _VERSION_NBYTES = 64  # ASCII, padded with spaces
 _GRACE_S = 0.1  # a FIN may overtake the end of a large frame
-_unfinished: list[tuple[MPI.Comm, MPI.Request]] = []  # MPI may still write to their memory
+_unfinished: list[tuple[MPI.Comm, MPI.Request]] = []  # requests whose memory MPI may still write to
 closing: list[ClosedLink] = []
 calls = threading.Lock()
 """The lock held during every MPI call, so that links in several threads need only THREAD_SERIALIZED."""
@@ -317,7 +317,7 @@ class MpiLink(Link):
         if self._keepalives.activity.is_due(timeout_s):
             with calls, suppress(RuntimeError):  # a peer that gets no keepalive has a timeout
                 if self._comm is not None:
-                    self._keepalives.receive()  # so that they don't accumulate
+                    self._keepalives.receive()  # so that received keepalives don't accumulate
                     self._keepalives.send()
 
     def active_at(self, timeout_s: float) -> float:

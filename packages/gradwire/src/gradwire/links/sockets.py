@@ -105,7 +105,7 @@ class SocketLink(Link):
         channels, self._channels = [*self._channels.values(), *self._marked.values()], {}
         self._marked = {}
         for channel in channels:
-            channel.closes = True  # must precede the shutdown: a woken thread reads it as the reason
+            channel.closes = True  # before the shutdown, because woken threads read the reason here
             with suppress(OSError):  # the peer may be gone
                 channel.socket.shutdown(socket.SHUT_RDWR)  # wakes the polling thread
             with channel.turn:
