@@ -79,7 +79,7 @@ def _has_memory(tensor: torch.Tensor) -> bool:
         return False  # a DTensor, a FakeTensor, or a tensor of a similar class
     try:
         return tensor.numel() == 0 or tensor.untyped_storage().data_ptr() != 0
-    except RuntimeError:  # data_ptr raises it within vmap and grad
+    except RuntimeError:  # data_ptr raises this error within vmap and grad
         return False
 
 
@@ -97,7 +97,7 @@ def _may_share_memory(tensor: torch.Tensor) -> bool:
     return False
 
 
-_KEPT_EXCHANGES = 8  # for each group; a limit, because every exchange keeps its buffers
+_KEPT_EXCHANGES = 8  # the most exchanges kept for a group, because every exchange keeps its buffers
 
 
 class _Member:

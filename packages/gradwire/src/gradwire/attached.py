@@ -61,7 +61,7 @@ class Attached:
 
     @property
     def decisions(self) -> list[tuple[int, PlanChoice]]:
-        """The decisions of ``"auto"``, each with the step before which all ranks adopted its plan."""
+        """The decisions of ``"auto"``, each with the first step that uses its plan."""
         return [*self._chooser.decisions]
 
     @outside_inference

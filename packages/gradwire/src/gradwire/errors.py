@@ -112,7 +112,7 @@ class NicError(GradwireError):
 
 
 def add_note(error: BaseException, note: str) -> None:
-    """Add a note to an exception, which its traceback prints below the message.
+    """Add a note to an exception; tracebacks print notes below the exception's message.
 
     Python 3.10 prints no notes, so the note becomes another line of the message, if the message is text.
     """

@@ -71,7 +71,7 @@ def frame_of(data: bytes) -> torch.Tensor:
 
 def memory_of(frame: torch.Tensor) -> memoryview:
     """Return the bytes of a 1-D uint8 CPU tensor, without a copy."""
-    array: Any = frame.numpy()  # NumPy's stubs declare it as a buffer only from Python 3.12 on
+    array: Any = frame.numpy()  # NumPy's stubs declare arrays as buffers only from Python 3.12 on
     return memoryview(array)
 
 
