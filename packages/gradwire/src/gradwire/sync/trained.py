@@ -98,8 +98,8 @@ class TrainedParameters:
         if foreign:
             raise SpecError(
                 f"{self._method}: expected an optimizer of the model's parameters, got {len(foreign)} "
-                f"others (the first of shape {foreign[0]}), whose gradients are not averaged; create the "
-                "optimizer from model.parameters(), with all trained modules in one model"
+                f"other parameters (the first of shape {foreign[0]}), whose gradients are not averaged; "
+                "create the optimizer from model.parameters(), with all trained modules in one model"
             )
 
     def _sort(self) -> None:

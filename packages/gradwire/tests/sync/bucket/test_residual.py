@@ -101,7 +101,7 @@ def test_where_the_keys_are_known_a_state_with_others_changes_nothing() -> None:
     residuals = Residuals(KEEPING, 0, 1, {"a": 2, "b": 1})
     residuals.load_state_dict(filled(a=[1.0, 2.0]).state_dict())
     for strange, reason in (
-        (filled(a=[5.0, 6.0], c=[7.0]), "expected residuals of this model's parameters, got one of c;"),
+        (filled(a=[5.0, 6.0], c=[7.0]), "residuals of this model's parameters, got a residual of c;"),
         (filled(a=[5.0, 6.0], b=[7.0, 8.0]), "expected 1 elements in the residual 'b', got 2"),
     ):
         with pytest.raises(StateError, match=reason):

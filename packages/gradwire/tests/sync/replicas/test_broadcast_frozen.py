@@ -124,7 +124,7 @@ def test_what_has_no_bytes_to_send_is_refused(run_exchanges: Ranks) -> None:
 @pytest.mark.parametrize(
     ("dtype", "advice"),
     [
-        (torch.bfloat16, "convert trained parameters with .float.., and freeze the others, which keep"),
+        (torch.bfloat16, "convert trained parameters with .float.., and freeze all other parameters"),
         (torch.complex64, "train the model with DistributedDataParallel and gradwire.attach"),
     ],
 )

@@ -160,15 +160,15 @@ class Residuals:
             )
         if residuals and not self._keeps:
             raise StateError(
-                "expected a state without residuals, as the plan keeps none, got residuals of "
+                "expected a state without residuals, because the plan keeps none, got residuals of "
                 f"{', '.join(sorted(residuals))}; use a plan with residual=True, or omit the state to "
                 "discard the residuals"
             )
         strange = set() if self._counts is None else set(residuals) - set(self._counts)
         if strange:
             raise StateError(
-                f"expected residuals of this model's parameters, got one of {min(strange)}; load the state "
-                "into the model that the state was saved from, wrapped and compiled in the same way"
+                f"expected residuals of this model's parameters, got a residual of {min(strange)}; load the "
+                "state into the model that the state was saved from, wrapped and compiled in the same way"
             )
         for key, tensor in residuals.items():
             wanted = None if self._counts is None else self._counts[key]

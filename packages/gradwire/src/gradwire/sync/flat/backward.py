@@ -170,7 +170,8 @@ class BackwardOverlap:
         context = self._sync.context
         failure = ExchangeError(
             f"rank {context.rank}: step {context.steps_done + 1} failed with buckets in flight "
-            f"({str(error) or type(error).__name__}), so the ranks are out of step; restart with new links"
+            f"({str(error) or type(error).__name__}), so the ranks are out of step; create the training "
+            "method again on all ranks"
         )
         failure.__cause__ = error
         self._sync.fail(failure)
@@ -219,11 +220,11 @@ def _checked(loss: object) -> torch.Tensor:
         )
     if loss.is_complex():
         raise TensorError(
-            f"expected compute_loss to return a real loss, got one of {loss.dtype}; use .real or .abs()"
+            f"expected compute_loss to return a real loss, got one of {loss.dtype}; return loss.real"
         )
     if not loss.requires_grad:
         raise TensorError(
             "expected compute_loss to return a loss that depends on a trainable parameter, got one without a "
-            "graph; remove .detach(), .item() and no_grad, and check that some parameter requires a gradient"
+            "graph; remove .detach(), .item() and no_grad, or set requires_grad on a parameter of the model"
         )
     return loss

@@ -254,7 +254,7 @@ def _checked(parameters: Iterable[Parameter]) -> list[Parameter]:
     if not unique:
         raise TensorError(
             "expected a model with at least one trainable parameter, got none; "
-            "turn on requires_grad, and do not use a generator of parameters twice"
+            "set requires_grad on parameters, and pass a list if the parameters are from a generator"
         )
     for number, parameter in enumerate(unique):
         if is_lazy(parameter):
@@ -297,10 +297,8 @@ def _advice(parameter: Parameter) -> str:
     if parameter.is_meta:
         return "use to_empty() for a model on meta"
     if parameter.is_complex():
-        return (
-            "train the model with DistributedDataParallel and gradwire.attach, or keep it as a real parameter"
-        )
-    return "convert trained parameters with .float(), and freeze the others, which keep their dtype"
+        return "train the model with DistributedDataParallel and gradwire.attach, or make the parameter real"
+    return "convert trained parameters with .float(), and freeze all other parameters, which keep their dtype"
 
 
 def _flat(parameters: list[Parameter]) -> tuple[torch.Tensor, tuple[torch.Tensor, ...]]:

@@ -241,7 +241,9 @@ class WandB:
         if self._run is None:
             raise SpecError("WandB: expected an active run, got none; call wandb.init() first, or pass a run")
         if not all(callable(getattr(self._run, name, None)) for name in ("log", "define_metric")):
-            raise SpecError(f"WandB: expected a run that wandb.init() returns, got {run!r}; pass that run")
+            raise SpecError(
+                f"WandB: expected a run of wandb.init(), got {run!r}; omit run for the active run"
+            )
         self._buckets = buckets
         self._run.define_metric(STEP_TAG)
         self._run.define_metric("gradwire/*", step_metric=STEP_TAG)
