@@ -97,7 +97,7 @@ class Exchange:
         if plan.tos != self.plan.tos:
             raise SpecError(
                 f"expected a plan with offload {self.plan.offload}, like this exchange's link, got "
-                f"{plan.offload}; make a new link for that plan"
+                f"{plan.offload}; create a link with tos={plan.tos:#x}"
             )
         if plan != self.plan:
             self._adopt(plan)

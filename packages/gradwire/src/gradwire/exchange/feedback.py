@@ -76,7 +76,7 @@ def check_residual(residual: torch.Tensor, tensor: torch.Tensor) -> None:
     if residual.numel() != tensor.numel():
         raise TensorError(
             f"expected a residual of {tensor.numel()} elements, like the tensor, got {residual.numel()}; "
-            "keep one residual per bucket"
+            "pass a separate residual for each bucket"
         )
     nbytes = tensor.nbytes
     if nbytes and abs(residual.data_ptr() - tensor.data_ptr()) < nbytes:
