@@ -136,7 +136,7 @@ class TestUnderMpiexec:
             assert said == (
                 f"rank {rank} joining the {WORLD} ranks of its communicator: expected the same version of "
                 f"gradwire on all ranks, got {version()} on rank 0, rank 2, rank 3 and 9.9 on rank 1; "
-                "install one version everywhere"
+                "install the same version on all ranks"
             )
             assert total == WORLD**2
 

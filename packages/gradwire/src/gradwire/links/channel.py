@@ -378,4 +378,4 @@ class Channel:
 
 
 def _too_large(room: int, nbytes: int) -> str:
-    return f"expected a frame of at most {room} bytes, got one of {nbytes}"
+    return f"expected a frame of at most {room} bytes, got one of {nbytes}; use the same plan on all ranks"

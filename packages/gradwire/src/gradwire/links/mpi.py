@@ -72,7 +72,7 @@ def load_mpi() -> Any:
         ) from error
     if MPI.Is_finalized():
         raise LinkError(
-            "expected MPI to be running for a link, got a call after MPI_Finalize; create the link before it"
+            "expected MPI to be running for a link, got a call after MPI_Finalize; create the link earlier"
         )
     level = MPI.Query_thread()
     if level < MPI.THREAD_SERIALIZED:

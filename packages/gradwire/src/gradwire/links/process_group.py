@@ -191,7 +191,7 @@ def check_tos(tos: int) -> None:
     if not isinstance(tos, int) or not 0 <= tos <= 255 or (tos and not tos & _DSCP):
         raise LinkError(
             "tos: expected a type of service from 0x04 to 0xff, or 0 to leave connections unmarked, got "
-            f"{shown(tos)}; pass, e.g., gradwire.wire.TOS"
+            f"{shown(tos)}; pass, for example, gradwire.wire.TOS"
         )
 
 

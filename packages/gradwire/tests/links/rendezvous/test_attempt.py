@@ -104,7 +104,7 @@ def test_two_versions_are_one_sentence_on_every_rank_at_once(odd: int) -> None:
     found = " and ".join(runs if odd == 0 else [f"0.1.0 on {others}", f"0.2.0 on rank {odd}"])
     assert told == [
         f"rank {rank} trying: expected the same version of gradwire on all ranks, got {found}; "
-        "install one version everywhere"
+        "install the same version on all ranks"
         for rank in range(3)
     ]
     assert all(attempt.shared is None for attempt in attempts.values())

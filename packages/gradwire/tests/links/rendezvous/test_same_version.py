@@ -39,7 +39,7 @@ def test_one_version_is_welcome() -> None:
 def test_different_versions_are_named_with_their_ranks(versions: dict[int, str], found: str) -> None:
     assert told(joined(versions)) == (
         f"rank 5 connecting: expected the same version of gradwire on all ranks, got {found}; "
-        "install one version everywhere"
+        "install the same version on all ranks"
     )
 
 
@@ -71,5 +71,5 @@ def test_processes_with_two_versions_do_not_begin(run_processes: RunProcesses) -
         assert said == (
             f"rank {rank} attaching with the 2 ranks of the model's group: expected the same version of "
             "gradwire on all ranks, got 1.0.0 on rank 0 and 2.0.0 on rank 1; "
-            "install one version everywhere"
+            "install the same version on all ranks"
         )

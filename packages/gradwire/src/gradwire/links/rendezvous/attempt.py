@@ -65,7 +65,7 @@ def check_same_version(versions: str, names: Sequence[str], this: str, doing: st
         found = " and ".join(f"{each} on {', '.join(some)}" for each, some in ranks.items())
         raise LinkError(
             f"{doing}: expected the same version of gradwire on all ranks, got {found}; "
-            "install one version everywhere"
+            "install the same version on all ranks"
         )
 
 
