@@ -119,7 +119,7 @@ class SyncContext:
         remedy: str,
         late_advice: str,
     ) -> Self:
-        """Agree with all ranks of a group on plan, options and ``facts``, and connect to them.
+        """Agree with all ranks of a group on plan, options and ``facts``, and connect to these ranks.
 
         Without ``ledger``, the context creates a ``Ledger``. Raises ``AttachError`` on all ranks if a rank
         has different settings, refuses, or is late.

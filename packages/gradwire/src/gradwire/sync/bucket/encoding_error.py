@@ -65,7 +65,7 @@ class EncodingErrorMeter(StepObserver):
         self._counting = Lock()  # a pipeline's next exchange may run when a step ends
 
     def follow(self, names: Sequence[str]) -> None:
-        """Measure these parameters from now on."""
+        """Measure the parameters ``names`` from now on."""
         self._names = list(names)
 
     def forget(self) -> None:

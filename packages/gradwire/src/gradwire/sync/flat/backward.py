@@ -125,7 +125,7 @@ class BackwardOverlap:
     def _note(self, index: int, _parameter: torch.Tensor) -> None:
         """Count a gradient of parameter ``index``, and start complete buckets.
 
-        Raises ``TensorError`` if its bucket was already started.
+        Raises ``TensorError`` if the parameter's bucket was already started.
         """
         if self._bucket_of[index] < len(self._works):
             raise TensorError(self._too_late(index, "another gradient arrived"))

@@ -1,8 +1,8 @@
 """The ledger: the exchanges by bucket and step, the bypasses of the codec, and the encoding errors.
 
-Users hardly notice that compression did not run. They also hardly notice that a codec dropped nearly all of a
-gradient, which gives the best ratio. So a ledger counts the bytes and seconds of every exchange, the relative
-errors of encoding, and every gradient that bypassed the codec, with the reason.
+Users hardly notice if compression did not run, or if a codec dropped nearly all of a gradient, which gives
+the best ratio. So a ledger counts the bytes and seconds of every exchange, the relative errors of encoding,
+and every gradient that bypassed the codec, with the reason.
 """
 
 from __future__ import annotations

@@ -76,7 +76,7 @@ class ErrorSums:
 
     @property
     def usable(self) -> bool:
-        """Whether all sums are finite. If not, the step is not sampled."""
+        """Whether all sums are finite. A step with a non-finite sum is not sampled."""
         return math.isfinite(self.own + self.lost)
 
     def shares(self) -> Iterator[tuple[str, Hashable, float | None, bool]]:
