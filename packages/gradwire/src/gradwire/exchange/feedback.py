@@ -114,7 +114,10 @@ class ErrorFeedback:
         """Record that the partial sums ``elements``, from ``start`` on, were sent as ``payload``."""
 
     def published(self, payload: torch.Tensor, elements: torch.Tensor, start: int, ranks: int) -> None:
-        """Finish the sums ``elements``, from ``start`` on, as the values that the other ranks decode."""
+        """Replace the sums ``elements``, from ``start`` on, with the values that other ranks decode.
+
+        Then finish the sums.
+        """
         if self._codec.EXACT:
             self.finished(elements, start, ranks)
         else:
@@ -232,7 +235,7 @@ class HostFeedback(MeasuredFeedback):
             start += values.numel()
 
     def received(self, payload: torch.Tensor, elements: torch.Tensor, start: int, ranks: int) -> None:
-        """Finish received sums, and record their range."""
+        """Decode and finish received sums, and record their range."""
         self._finished.append((start, start + elements.numel()))
         super().received(payload, elements, start, ranks)
 

@@ -87,9 +87,9 @@ class Framer:
         count: int | None = None,
         encode: Callable[[torch.Tensor, torch.Tensor], torch.Tensor] | None = None,
     ) -> Outgoing:
-        """Return a sealed frame with ``x``, encoded in place by ``encode`` or the codec.
+        """Return a sealed frame with ``x``, encoded directly into the frame by ``encode`` or the codec.
 
-        The header has the length of ``x``, or ``count``.
+        The element count in the header is ``count``, by default the length of ``x``.
         """
         buffer = self._outgoing.take()
         frame = seal_frame(
@@ -120,8 +120,8 @@ class Framer:
 def incoming_buffers(link: Link) -> Buffers:
     """Return the link's receive buffers, which fit any frame.
 
-    All exchanges over a link share them, because only one runs at a time. So a new plan neither allocates nor
-    leaks memory. Unused pages occupy address space, but no memory.
+    All exchanges over a link share these buffers, because only one exchange runs at a time. So a new plan
+    neither allocates nor leaks memory. Unused pages occupy address space, but no memory.
     """
     if link not in _incoming:
         _incoming[link] = Buffers(MAX_FRAME_NBYTES)
