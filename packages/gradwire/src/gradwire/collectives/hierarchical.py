@@ -124,7 +124,7 @@ class Hierarchical:
         return layout(self, world).broadcast(rank)
 
     def schedule(self, rank: int, world: int) -> Iterator[Step]:
-        """Yield the reduce half, then the broadcast half."""
+        """Yield one rank's whole schedule: the reduce half, then the broadcast half."""
         yield from self.reduce(rank, world)
         yield from self.broadcast(rank, world)
 

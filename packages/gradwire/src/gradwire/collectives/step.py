@@ -62,7 +62,7 @@ class Collective(Protocol):
         """Yield one rank's steps of the broadcast half."""
 
     def schedule(self, rank: int, world: int) -> Iterator[Step]:
-        """Yield the reduce half, then the broadcast half."""
+        """Yield one rank's whole schedule: the reduce half, then the broadcast half."""
 
     def steps(self, world: int) -> int:
         """Return the length of the critical path in hops."""

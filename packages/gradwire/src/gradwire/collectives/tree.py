@@ -55,7 +55,7 @@ def broadcast(rank: int, world: int) -> Iterator[Step]:
 
 
 def schedule(rank: int, world: int) -> Iterator[Step]:
-    """Yield the reduce half, then the broadcast half."""
+    """Yield one rank's whole schedule: the reduce half, then the broadcast half."""
     yield from reduce(rank, world)
     yield from broadcast(rank, world)
 
