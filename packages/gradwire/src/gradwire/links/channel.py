@@ -65,7 +65,7 @@ class Operation:
     failure: str | None = None
 
     def wait(self, timeout_s: float | None = None, keepalive: bool = False) -> torch.Tensor:
-        """Move all frames that can move until this frame is complete; return it. Raises ``LinkError``."""
+        """Move all frames that can move until this frame is complete, and return it. Raises ``LinkError``."""
         if self.done and self.failure is None and self.rest is None:
             return self.frame
         link, turn, began = self.link, self.channel.turn, time.monotonic()

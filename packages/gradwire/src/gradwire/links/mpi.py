@@ -180,7 +180,7 @@ class ClosedLink:
 
 
 def free_communicators() -> None:
-    """Free the communicators of links that all their ranks have closed. Not thread-safe."""
+    """Free the communicators of links that every rank has closed. Not thread-safe."""
     for link in tuple(closing):
         with suppress(RuntimeError):
             if link.is_settled():

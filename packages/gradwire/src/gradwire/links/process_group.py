@@ -157,7 +157,7 @@ class ProcessGroupLink(SocketLink):
 
     @property
     def begins_all_reduces(self) -> bool:
-        """Whether Gloo is connected, which the first all-reduce does."""
+        """Whether Gloo is connected; the first all-reduce connects it."""
         return self._gloo.is_connected
 
     def begin_all_reduce(self, tensor: torch.Tensor, timeout_s: float | None = None) -> Reduction:

@@ -121,7 +121,7 @@ class Acceptor:
             time.sleep(_PAUSE_S)
 
     def _oldest(self) -> _Pending:
-        """Return the oldest connection without a valid token, or the oldest of all."""
+        """Return the oldest connection without a valid token, or the oldest if all have a valid token."""
         pending = self._pending.values()
         return next((each for each in pending if each.rank is None), next(iter(pending)))
 

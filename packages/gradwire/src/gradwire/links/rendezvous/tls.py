@@ -91,7 +91,7 @@ _RECORD_NBYTES = 1 << 14
 _GONE = (ssl.SSL_ERROR_EOF, ssl.SSL_ERROR_SYSCALL, ssl.SSL_ERROR_ZERO_RETURN)
 """The error numbers that mean the end of a connection.
 
-With OpenSSL 3.5, one of these errors is a plain ``SSLError``.
+With OpenSSL 3.5, an error with one of these numbers may be a plain ``SSLError``.
 """
 
 
@@ -103,7 +103,7 @@ class EncryptedSocket(ssl.SSLSocket):
     """
 
     def sendmsg(self, buffers: Sequence[memoryview], *_: object) -> int:  # type: ignore[override]
-        """Send the first of ``buffers``. If it is short, fill up its TLS record from the next buffer.
+        """Send the first of ``buffers``; if it is short, its TLS record also gets bytes of the next buffer.
 
         After ``BlockingIOError``, call ``sendmsg`` again with the same bytes, because a part of them may have
         been sent.
@@ -196,8 +196,8 @@ class Encryption:
 def encryption(environment: Mapping[str, str]) -> Encryption | None:
     """Return the encryption that the variables configure, or None if none of them is set.
 
-    Raises ``LinkError`` if only some are set, or if a file is missing, unreadable, expired or signed by a
-    different authority.
+    Raises ``LinkError`` if only some of the variables are set, or if a file is missing, unreadable, expired
+    or signed by a different authority.
     """
     missing = [variable for variable in VARIABLES if variable not in environment]
     present = [variable for variable in (*VARIABLES, NAMES) if variable in environment]
