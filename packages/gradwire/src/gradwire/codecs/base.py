@@ -158,7 +158,7 @@ class Codec(ABC):
 
     @abstractmethod
     def _encode(self, x: torch.Tensor, out: torch.Tensor) -> int:
-        """Encode ``x`` to ``out`` and return the payload's size. The caller has checked and detached them."""
+        """Encode ``x`` to ``out``, both checked and detached by the caller, and return the payload's size."""
 
     @abstractmethod
     def _decode(self, payload: torch.Tensor, out: torch.Tensor) -> None:
