@@ -1,4 +1,4 @@
-"""The frame: a 32-byte header, then the payload. One function writes frames, and one validates them.
+"""The frame: a 32-byte header, then the payload. One function writes frames, and one function validates them.
 
 ``docs/wire-format.md`` shows the fields and an example. The header contains the element count, because a
 payload doesn't. The codec's number and fingerprint identify the payload's format. The sequence number and the
@@ -30,7 +30,7 @@ large.
 AVERAGE = 0x0001
 """The flag of frames whose sum will be divided by the number of ranks.
 
-Receivers compare it, because the values don't show whether the sender expects an average or a sum.
+Receivers compare this flag, because values don't show whether the sender expects an average or a sum.
 """
 PARTING = 131
 """The codec number of a rank's last frame, which contains the steps of one or two ranks."""
