@@ -4,8 +4,8 @@ A state is a flat dictionary whose keys contain the rank. So a checkpoint that a
 ``torch.distributed.checkpoint``, has separate entries for each rank, and no rank loads another rank's state:
 
 - ``gradwire/rank3/pipe``: a JSON string with version, method, plan, rank, world, steps, and the decisions of
-  ``"auto"``. For a pipeline, it also has the hyperparameters of the gradients in flight. All methods use this
-  key. ``attach`` uses ``gradwire/rank3/attached`` instead, and ``attach_fsdp`` uses
+  ``"auto"``, and for a pipeline, the hyperparameters of the gradients in flight. All methods use this key.
+  ``attach`` uses ``gradwire/rank3/attached`` instead, and ``attach_fsdp`` uses
   ``gradwire/rank3/attached_shards``, because neither can load a method's state;
 - ``gradwire/rank3/residual/<key>``: the encoding errors of this rank, if the plan keeps residuals;
 - ``gradwire/rank3/own``: float32 ``(pipeline - 1, count)``, if updates are eager: this rank's own

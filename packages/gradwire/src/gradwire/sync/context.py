@@ -33,7 +33,7 @@ class SyncOptions:
     begin_timeout_s
         The limit for a wait for the other ranks to begin a step; ``timeout_s`` by default.
     strict
-        Whether all ranks raise ``LossyError`` at the end of a step in which one of them would warn.
+        Whether all ranks raise ``LossyError`` at the end of a step in which any rank would warn.
     """
 
     timeout_s: float = 30.0

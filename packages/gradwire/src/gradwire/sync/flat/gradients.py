@@ -51,7 +51,7 @@ def cut(counts: Sequence[int], bucket_nbytes: int | None) -> list[Bucket]:
 
 
 def float_shape(parameter: torch.Tensor) -> tuple[int, ...]:
-    """Return the shape of a parameter's gradient as floats: a complex element is two, as in DDP's buckets."""
+    """Return the shape of a gradient as floats; as in DDP's buckets, a complex element is two floats."""
     return (*parameter.shape, 2) if parameter.is_complex() else tuple(parameter.shape)
 
 

@@ -133,12 +133,12 @@ class Tally:
 
     @property
     def total(self) -> BucketCounts:
-        """The sum over all buckets."""
+        """The sum of the counts over all buckets."""
         return sum(self.buckets.values(), BucketCounts())
 
     @property
     def bypassed(self) -> BypassCounts:
-        """The sum over all reasons."""
+        """The sum of the bypasses over all reasons."""
         return sum(self.bypasses.values(), BypassCounts())
 
     def state(self) -> dict[str, Any]:

@@ -75,7 +75,7 @@ class Summary:
 
     @property
     def total(self) -> BucketCounts:
-        """The sum over all buckets."""
+        """The sum of the counts over all buckets."""
         return self.tally.total
 
     @property
