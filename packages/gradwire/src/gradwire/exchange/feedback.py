@@ -256,7 +256,7 @@ class HostFeedback(MeasuredFeedback):
         finite: bool,
         lost_finite: bool,
     ) -> None:
-        """Record a run of the native engine, and its ranges."""
+        """Record a run of the native engine, and the ranges that it finished and encoded."""
         super().ran(finished, encoded, finite, lost_finite)
         self._finished += finished
         if not self._codec.EXACT:

@@ -200,7 +200,7 @@ class DeviceFeedback(ErrorFeedback):
 
 
 def divide(tensor: torch.Tensor, ranks: int) -> None:
-    """Divide float32 in place on its device's current stream, with equal quotients on every device."""
+    """Divide a float32 tensor in place, on its device's current stream, with equal bits on every device."""
     device = device_of(tensor)
     if device is CPU:
         tensor.div_(ranks)
