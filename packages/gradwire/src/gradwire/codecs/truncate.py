@@ -67,7 +67,7 @@ class Truncate(NativeCodec):
 
     @property
     def is_offloadable(self) -> bool:
-        """Whether values keep their exponent, so that payloads have no marker for the whole chunk."""
+        """Whether a NIC may apply the codec: values keep their exponent, so a chunk needs no marker."""
         return self._params[0] > 8
 
     def __str__(self) -> str:
@@ -129,7 +129,7 @@ class BitPack(NativeCodec):
 
     @property
     def is_offloadable(self) -> bool:
-        """Whether values keep their exponent, so that payloads have no marker for the whole chunk."""
+        """Whether a NIC may apply the codec: values keep their exponent, so a chunk needs no marker."""
         return self._params[0] > 8
 
     def __str__(self) -> str:
