@@ -134,8 +134,8 @@ class ClosedLink:
 
     MPI does not report a closed link. Therefore, a link that closes sends every peer a FIN, with the numbers
     of frames and keepalives that it has sent to that peer. A communicator is freed if all its FINs have
-    arrived and it holds no message. Otherwise, it is kept: MPI reuses the numbers of freed communicators for
-    new communicators, whose ranks would then receive the old messages.
+    arrived and it holds no message. Otherwise, the communicator is kept: MPI reuses the numbers of freed
+    communicators for new communicators, whose ranks would then receive the old messages.
 
     ``under_way`` lists the unfinished requests, each with the memory that MPI reads or fills. ``sent`` and
     ``received``, of shape (world,), count the frames to and from every rank.
