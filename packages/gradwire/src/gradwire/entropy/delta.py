@@ -135,8 +135,8 @@ class DeltaEncoder:
     dtype
         ``"bf16"`` or ``"fp32"``: the type of the receiver's weights.
     entropy
-        Whether to use the entropy coder. Without it, a delta takes two bits per weight, plus the full value
-        of each weight with a large change; a full copy is the uncoded weights.
+        Whether to use the entropy coder. Without the coder, a delta takes two bits per weight, plus the full
+        value of each weight with a large change; a full copy is the uncoded weights.
     base, version
         The weights that the receiver holds, and their version; ``encode`` changes ``base``. By default, the
         receiver has no weights yet.
