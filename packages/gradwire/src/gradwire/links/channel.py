@@ -193,8 +193,9 @@ class Channel:
 
     def _check_own(self, what: str) -> None:
         if self._is_lent:
-            fault = "another thread is exchanging over this link"
-            raise LinkError(f"{what}: {fault}; use the link in one thread only")
+            raise LinkError(
+                f"{what}: another thread is exchanging over this link; use the link in one thread only"
+            )
 
     def reason_of(self, error: int, announced: int = 0) -> str:
         """Return the reason for a failure of native code.

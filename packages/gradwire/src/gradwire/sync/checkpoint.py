@@ -309,8 +309,7 @@ def _read(state: Mapping[str, Any], rank: int, method: str = "PipeSGD") -> RankS
             )
         found = given.get(key, _VALUES)  # the callers check lengths
         if found.numel() == numel and of_tensor(found) != wanted:
-            fault = f"{key} is damaged: its checksum differs from the saved one"
-            raise StateError(f"{fault}; load an earlier checkpoint")
+            raise StateError(f"{key} is damaged: its checksum differs; load an earlier checkpoint")
     return RankState(
         rank,
         words.get("world", whole(1)),
