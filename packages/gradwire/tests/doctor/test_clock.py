@@ -61,4 +61,4 @@ def test_clocks_that_are_close_are_well() -> None:
 def test_clocks_that_are_far_off_are_a_warning() -> None:
     finding = check_clocks({1: Offset(0.101, 1e-4), 2: Offset(-7.0, 1e-4), 3: Offset(0.0, 1e-4)})
     assert finding.result == "warn"
-    assert finding.detail.startswith("ranks 1-2 more than 100ms from rank 0 (most: rank 2, -7s")
+    assert finding.detail.startswith("ranks 1-2: expected clocks within 100ms of rank 0's, got -7s")

@@ -48,7 +48,7 @@ def test_an_interface_without_an_address_fails() -> None:
     finding = check_interfaces(found)
     assert finding.result == "FAIL"
     assert finding.detail.startswith("GLOO_SOCKET_IFNAME: ")
-    assert "with an address, got eth1; check that the interface is up" in finding.detail
+    assert "with an address, got eth1; bring the interface up, or choose one of: " in finding.detail
 
 
 @pytest.mark.parametrize("variable", ["GLOO_SOCKET_IFNAME", "NCCL_SOCKET_IFNAME"])

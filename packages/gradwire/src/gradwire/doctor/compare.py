@@ -25,7 +25,7 @@ from gradwire.wire import frame_memory
 
 
 def compare(cards: Sequence[Card]) -> list[Finding]:
-    """Return the findings from comparing all ranks' cards, which are in rank order."""
+    """Compare the cards of all ranks, given in rank order, and return the findings."""
     versions, frames = [card.gradwire for card in cards], [f"version {card.wire_version}" for card in cards]
     return [
         _alike("same gradwire", versions, "FAIL", "install the same version on all machines"),
@@ -39,7 +39,7 @@ def compare(cards: Sequence[Card]) -> list[Finding]:
 
 
 def groups(values: Sequence[str]) -> dict[str, list[int]]:
-    """Return the ranks with each value, the most frequent value first."""
+    """Group ranks by value, the most frequent value first; ``values`` are in rank order."""
     found: dict[str, list[int]] = {}
     for rank, value in enumerate(values):
         found.setdefault(value, []).append(rank)
@@ -58,9 +58,13 @@ def _alike(check: str, values: Sequence[str], otherwise: Result, remedy: str) ->
 
 
 def _alike_releases(check: str, versions: Sequence[str]) -> Finding:
-    """Return a warning for different releases; patch number and build do not affect an exchange."""
+    """Compare versions by major and minor number, and return a warning if they differ.
+
+    Patch number and build do not affect an exchange.
+    """
     if len({release(version) or version for version in versions}) > 1:
-        return _alike(check, versions, "warn", "only equal releases are tested; install one release")
+        remedy = "only equal releases are tested; install one release on all machines"
+        return _alike(check, versions, "warn", remedy)
     return Finding(check, "ok", _who_has_what(groups(versions)))
 
 
@@ -75,7 +79,7 @@ def _compare_kernels(cards: Sequence[Card]) -> Finding:
             "encode the same bytes",
         )
     return Finding(
-        "same kernels", "ok", f"the same payloads; {_who_has_what(groups([c.target for c in cards]))}"
+        "same kernels", "ok", f"equal payloads; {_who_has_what(groups([c.target for c in cards]))}"
     )
 
 
@@ -95,23 +99,23 @@ def _compare_interfaces(cards: Sequence[Card]) -> Finding:
 
 
 def _compare_plans(cards: Sequence[Card]) -> list[Finding]:
-    """Return the finding about plans; [] if no rank has a plan."""
+    """Return the finding on whether all ranks have the same plan; [] if no rank has a plan."""
     digests = [card.plan_digest or "no plan" for card in cards]
     if {*digests} == {"no plan"}:
         return []
     return [_alike("same plan", digests, "FAIL", "use a copy of the same file on all ranks")]
 
 
-# A trial of the plan: all ranks sum known vectors with it, and compare bits and errors.
+# A trial of the plan: all ranks sum known vectors with the plan, and compare the bits and errors of the sums.
 
 COUNT = (1 << 20) // FLOAT_NBYTES
 _PERIOD = 4096 + 3
-"""The period of the values, not a multiple of a block size, so that blocks differ."""
+"""The number of values after which a trial's vector repeats: no multiple of a block size, so blocks vary."""
 
 
 @dataclass(frozen=True)
 class Outcome:
-    """One rank's result of the trial: the digest and the error of the sum, or the reason for a failure."""
+    """One rank's result of the plan's trial: digest and error of the sum, or the reason for a failure."""
 
     digest: str = ""
     largest_error: float = 0.0  # the distance from the exact sum; nan if the sum contains a nan
@@ -119,7 +123,10 @@ class Outcome:
 
 
 def try_plan(link: Link, plan: Plan, count: int = COUNT) -> Outcome:
-    """Return the outcome of summing ``count`` float32 values over all ranks. All ranks call this."""
+    """Sum ``count`` known float32 values over all ranks with ``plan``, and return this rank's outcome.
+
+    All ranks call this.
+    """
     bucket = _bucket(link.rank, count)
     try:
         Exchange(link, plan).all_reduce(bucket, average=False)
@@ -141,7 +148,7 @@ def allowed_error(plan: Plan, world: int, count: int = COUNT) -> float:
 
 
 def check_trial(outcomes: Mapping[int, Outcome], allowed: float) -> Finding:
-    """Return a finding about the outcomes of all ranks, by rank, given the plan's error bound."""
+    """Return the finding of the plan's trial, from each rank's outcome and the plan's error bound."""
     failed = [rank for rank, outcome in outcomes.items() if outcome.error]
     if failed:
         reason = f"{name_ranks(failed)} could not run the plan: {outcomes[failed[0]].error}"
@@ -171,7 +178,10 @@ def _bucket(rank: int, count: int) -> torch.Tensor:
 # The rates are rough; ``gradwire line-rate`` measures them precisely.
 
 UNLIKE = 2.0
-"""The ratio of rates that causes a warning; short measurements on a shared machine vary by less."""
+"""The doctor warns if two rates differ by more than this factor.
+
+Short measurements of one link on a shared machine differ by less.
+"""
 _WINDOW = 8
 _TRIPS = 8
 _FIRST = (1 << 16, 4)
@@ -195,7 +205,7 @@ def look_at_line(link: Link, peer: int) -> Look:
 
 
 def show_line(link: Link, peer: int) -> None:
-    """Run the peer's side of a lower rank's ``look_at_line``. Raises ``LinkError``."""
+    """Answer the lower rank ``peer``, which measures the link with ``look_at_line``. Raises ``LinkError``."""
     pair = Pair(link, peer, _WINDOW)
     pair.round_trips(1, _TRIPS)
     for back in (False, True):
@@ -228,9 +238,9 @@ def _check_directions(looks: Mapping[int, Look]) -> Finding:
 
 
 def _measure_rate(pair: Pair, trip_s: float, *, back: bool) -> float:
-    """Return the rate of a stream in bytes per second, doubling streams until a stream is long enough.
+    """Return the rate of one direction in bytes per second, from the first stream that is long enough.
 
-    The earlier streams open TCP's window.
+    Each stream has twice as many messages as the stream before. The shorter streams open TCP's window.
     """
     nbytes, count = _FIRST
     enough_s = max(_ENOUGH_S, STREAM_TRIPS * trip_s)
@@ -244,7 +254,7 @@ def _measure_rate(pair: Pair, trip_s: float, *, back: bool) -> float:
 
 
 def _stream(pair: Pair, nbytes: int, count: int, *, back: bool) -> float:
-    """Stream from the lower rank, or ``back`` from the higher rank; return this rank's seconds."""
+    """Send a stream from the lower rank, or from the higher rank if ``back``; return this rank's seconds."""
     pair.leads ^= back
     seconds = pair.stream(nbytes, count)
     pair.leads ^= back
@@ -254,8 +264,9 @@ def _stream(pair: Pair, nbytes: int, count: int, *, back: bool) -> float:
 # The offset of two ranks' clocks, by messages over the link.
 #
 # The leader reads its clock before and after a round trip, and the peer reads its own clock in between. The
-# difference between the peer's time and the middle of the interval is the offset, within half of the
-# round trip. The shortest of several trips is used (Cristian, "Probabilistic clock synchronization", 1989).
+# offset is the difference between the peer's time and the middle of the leader's two times. Its error is at
+# most half the round trip, so the shortest of several round trips is used (Cristian, "Probabilistic clock
+# synchronization", 1989).
 
 TRIPS = 16
 LARGEST_OFFSET_S = 0.1
@@ -266,7 +277,7 @@ Clock = Callable[[], int]
 
 
 def measure_offset(link: Link, peer: int, now: Clock = time.time_ns) -> Offset:
-    """Return the offset of the peer's clock; the peer calls ``tell_time``. Raises ``LinkError``."""
+    """Measure the offset of the peer's clock, while the peer calls ``tell_time``. Raises ``LinkError``."""
     readings = []
     for _ in range(TRIPS):
         receiving = link.irecv(peer, frame_memory(_READING.size))
@@ -280,7 +291,7 @@ def measure_offset(link: Link, peer: int, now: Clock = time.time_ns) -> Offset:
 
 
 def tell_time(link: Link, peer: int, now: Clock = time.time_ns) -> None:
-    """Answer rank 0's ``measure_offset``. Raises ``LinkError``."""
+    """Send clock readings to ``peer``, which calls ``measure_offset``. Raises ``LinkError``."""
     for _ in range(TRIPS):
         link.irecv(peer, frame_memory(_READING.size)).wait()
         link.isend(peer, _message(now())).wait()
@@ -294,9 +305,9 @@ def check_clocks(offsets: Mapping[int, Offset]) -> Finding:
         return Finding(
             "clocks",
             "warn",
-            f"{name_ranks(far)} more than {format_duration(LARGEST_OFFSET_S)} from rank 0 (most: rank "
-            f"{worst}, {far[worst]}), which affects logs and certificates; start a time service such as "
-            "chrony",
+            f"{name_ranks(far)}: expected clocks within {format_duration(LARGEST_OFFSET_S)} of rank 0's, got "
+            f"{far[worst]} on rank {worst}, which affects logs and certificates; start a time service such "
+            "as chrony on all machines",
         )
     worst = max(offsets, key=lambda rank: abs(offsets[rank].offset_s))
     return Finding("clocks", "ok", f"largest offset from rank 0: rank {worst}, {offsets[worst]}")

@@ -19,7 +19,7 @@ Result = Literal["ok", "warn", "FAIL"]
 
 @dataclass(frozen=True)
 class Finding:
-    """The result of one check, a row of the report.
+    """The result of one check, as a row of the report.
 
     ``check`` is one to three words. ``result`` is ``warn`` if training works but could work better, and
     ``FAIL`` if training would fail. ``detail`` is the observation and, unless ``ok``, the remedy.
@@ -36,10 +36,10 @@ def any_failed(findings: Iterable[Finding]) -> bool:
 
 
 def merge(by_rank: Sequence[Sequence[Finding]]) -> list[Finding]:
-    """Return the findings of all ranks, given in rank order, merged into as few rows as possible.
+    """Merge the findings of all ranks, given in rank order, into as few rows as possible.
 
-    A problem lists its ranks, unless all ranks report the problem. A check that is ok everywhere is one row,
-    with the first rank's detail, because addresses and free memory differ between ranks.
+    A problem's row names the ranks that have the problem, unless all ranks have it. A check that is ok on all
+    ranks is one row with the first rank's detail, because addresses and free memory differ between ranks.
     """
     makers: dict[tuple[str, Result, str], list[tuple[int, Finding]]] = {}
     for rank, findings in enumerate(by_rank):
@@ -69,7 +69,7 @@ def name_ranks(ranks: Iterable[int]) -> str:
 
 
 def _as_one(found: Sequence[tuple[int, Finding]], world: int) -> Finding:
-    """Return one row for findings of several ranks, which differ at most in their details."""
+    """Merge findings of one check with the same result, each with its rank, into one row."""
     ranks, first = [rank for rank, _ in found], found[0][1]
     if all(each == first for _, each in found):
         who = "" if len(ranks) == world else f"{name_ranks(ranks)}: "
@@ -78,7 +78,7 @@ def _as_one(found: Sequence[tuple[int, Finding]], world: int) -> Finding:
     return Finding(first.check, first.result, detail)
 
 
-# The description that each rank publishes before any rank opens a connection to another.
+# The card that each rank publishes before the ranks connect to each other.
 
 _SOURCE = Source("a rank's description", "install the same gradwire on all machines", JobError)
 
@@ -87,23 +87,23 @@ _SOURCE = Source("a rank's description", "install the same gradwire on all machi
 class TcpSettings:
     """The kernel's settings of TCP on a rank's machine; 0 if unknown."""
 
-    send_nbytes: int = 0  # the largest buffer of a connection for sending, of net.ipv4.tcp_wmem
-    receive_nbytes: int = 0  # the same for receiving, of net.ipv4.tcp_rmem
+    send_nbytes: int = 0  # the largest send buffer of a connection, from net.ipv4.tcp_wmem
+    receive_nbytes: int = 0  # the largest receive buffer of a connection, from net.ipv4.tcp_rmem
     slow_start_after_idle: int = 0  # 1 if a connection probes its rate again after a pause
 
 
 @dataclass(frozen=True)
 class Card:
-    """One rank's card: its software, machine, addresses, plan, and findings."""
+    """A rank's description of itself: its software, machine, addresses, plan, and findings."""
 
     gradwire: str
     python: str
     torch: str
-    wire_version: int  # the version of its frames
-    target: str  # the instruction set of its kernels
-    kernels_digest: str  # the digest of the fixed vector's payloads
+    wire_version: int  # the version of gradwire's frames
+    target: str  # the instruction set of the kernels
+    kernels_digest: str  # of the fixed vector's payloads with all codecs
     machine_id: str  # equal on ranks of one machine
-    addresses: tuple[str, ...]  # for links to listen on; () if they depend on the other ranks
+    addresses: tuple[str, ...]  # on which links listen; () if the addresses depend on the other ranks
     loopback: bool  # whether an address is a loopback address
     plan: str  # as JSON; "" without a readable plan
     findings: tuple[Finding, ...]
@@ -131,7 +131,7 @@ def plan_text(plan: Plan | None) -> str:
 
 @dataclass(frozen=True)
 class Offset:
-    """The offset of a peer's clock in seconds, positive if that clock is ahead, and the uncertainty."""
+    """The offset of a peer's clock in seconds, positive if the peer's clock is ahead, and its uncertainty."""
 
     offset_s: float
     uncertainty_s: float
@@ -144,10 +144,10 @@ class Offset:
 
 @dataclass(frozen=True)
 class Look:
-    """A short measurement of one pair of ranks: latency and the rate of each direction.
+    """A short measurement of the link between two ranks: latency, and the rate of each direction.
 
-    Latency is half of the median round trip of one byte. ``there`` is the rate from the leading rank, and
-    ``back`` the rate to the leading rank.
+    The latency is half of the median round trip of one byte. ``there`` is the rate from the lower rank to the
+    higher rank, and ``back`` is the rate from the higher rank to the lower rank.
     """
 
     latency_s: float
@@ -167,7 +167,7 @@ class Look:
 
 @dataclass(frozen=True)
 class DoctorOptions:
-    """The options of ``gradwire doctor``: plan, record of rank 0, timeout, and whether to measure links."""
+    """The options of ``gradwire doctor``: the plan, rank 0's record, the timeout, and the tests of links."""
 
     plan_file: Path | None = None
     json_file: Path | None = None
@@ -178,9 +178,10 @@ class DoctorOptions:
 
 @dataclass
 class Diagnosis:
-    """The contents of the report, written by rank 0, or by a rank that cannot reach rank 0.
+    """The contents of a report, which rank 0 prints, or a rank that cannot reach rank 0.
 
-    ``ranks`` are the ranks of ``cards``; ``offsets`` and ``looks`` are keyed by examined rank.
+    ``ranks`` lists the rank of each card. The keys of ``offsets`` and ``looks`` are the ranks that rank 0 has
+    measured.
     """
 
     findings: list[Finding] = field(default_factory=list)

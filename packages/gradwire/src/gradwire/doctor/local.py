@@ -39,7 +39,7 @@ from gradwire.wire import VERSION
 
 FILES_FOR_ITSELF = 128
 FILES_FOR_A_PEER = 8
-"""File descriptors per peer: a rank's few links, and the user's groups, open a socket for each peer."""
+"""File descriptors per peer: each of a rank's few links and process groups opens a socket for each peer."""
 LEAST_MEMORY_NBYTES = 1 << 30
 _NODES = Path("/sys/devices/system/node")
 _MEMORY = Path("/proc/meminfo")
@@ -53,8 +53,8 @@ _QUOTAS = (
 class Resources:
     """The cores, memory, and limits of this process; inf if unlimited or unknown."""
 
-    cores: int  # in its CPU affinity
-    quota_cores: float  # its container's CPU quota, in cores
+    cores: int  # in the process's CPU affinity
+    quota_cores: float  # the container's CPU quota, in cores
     numa_nodes: int  # of the machine
     open_files: float  # ulimit -n
     address_space_nbytes: float  # ulimit -v
@@ -76,7 +76,7 @@ def find_resources() -> Resources:
 
 
 def check_cores(found: Resources, threads: int, neighbours: int) -> Finding:
-    """Return a finding about this machine's cores and the threads of its ranks (``neighbours``)."""
+    """Return a finding on whether the cores suffice for ``neighbours`` ranks of ``threads`` threads each."""
     usable = min(found.cores, math.ceil(found.quota_cores)) if found.quota_cores < math.inf else found.cores
     ranks = f"{neighbours} rank{'s' if neighbours > 1 else ''} x {threads} threads"
     has = f"{found.cores} cores"
@@ -103,7 +103,7 @@ def check_numa(nodes: int, neighbours: int) -> Finding:
 
 
 def check_limits(found: Resources, world: int) -> Finding:
-    """Return a finding about the limits of this process for a job of ``world`` ranks."""
+    """Return a finding on whether the limits of this process allow a job of ``world`` ranks."""
     files = FILES_FOR_ITSELF + FILES_FOR_A_PEER * (world - 1)
     if found.open_files < files:
         needed = f"expected at least {files} open files for {world} ranks"
@@ -120,7 +120,7 @@ def check_limits(found: Resources, world: int) -> Finding:
 
 
 def check_memory(found: Resources, neighbours: int) -> Finding:
-    """Return a finding about the free memory for the ranks on this machine."""
+    """Return a finding on whether the free memory suffices for ``neighbours`` ranks on this machine."""
     if math.isinf(found.memory_nbytes):
         return Finding("memory", "ok", "unknown on this system")
     free = f"{format_size(found.memory_nbytes)} free"
@@ -141,7 +141,11 @@ def _quota_cores() -> float:
 
 
 def _quota(texts: list[str]) -> float:
-    """Return quota / period of ``["200000 100000"]`` or ``["200000", "100000"]``; inf for ``max`` and -1."""
+    """Return the quota over the period, in cores; inf without a quota (``max`` or -1).
+
+    ``texts`` are the contents of a cgroup's files: ``["200000 100000"]`` in version 2, or
+    ``["200000", "100000"]`` in version 1.
+    """
     words = " ".join(texts).split()
     if len(words) != 2 or not all(word.isdigit() and int(word) > 0 for word in words):
         return math.inf
@@ -210,7 +214,10 @@ def examine_machine(
 
 
 def others_findings() -> list[Finding]:
-    """Return the findings of other packages' checks (``plugins.CHECKS``), with a warning if a check fails."""
+    """Run the checks of other packages (``plugins.CHECKS``), and return their findings.
+
+    A check that raises an error becomes a warning.
+    """
     found: list[Finding] = []
     for name in plugins.names(plugins.CHECKS):
         try:

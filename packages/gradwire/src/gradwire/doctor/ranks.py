@@ -40,7 +40,7 @@ from gradwire.plan import Plan
 
 
 class Words:
-    """JSON values by name in the store that all ranks share, for communication outside of the links."""
+    """Named JSON values in the ranks' store, through which ranks communicate even if links fail."""
 
     def __init__(self, store: Store) -> None:
         self._store = PrefixStore("gradwire/doctor", store)
@@ -56,7 +56,7 @@ class Words:
         """Wait for the value under the key ``word``, and return it.
 
         Raises ``LinkError`` if no rank publishes the value in time, or if the process that serves the store
-        is gone.
+        has ended.
         """
         try:
             self._store.wait([word], timedelta(seconds=timeout_s))
@@ -68,15 +68,15 @@ class Words:
             raise LinkError(f"waiting for {word!r}: {gone}") from error
 
 
-# Rank 0 orders one examination after another, and the other ranks run it.
+# Rank 0 orders one examination after another, and the other ranks run the ordered examinations.
 #
-# Orders are sent through the store, so that a broken link blocks no rank: rank 0 records the failure and
-# orders the end, and every rank exits with the same code.
+# Orders are sent through the store, so that a broken link blocks no rank. If a link breaks, rank 0 records
+# the failure and orders the end, and every rank exits with the same code.
 
 Connect = Callable[[], AbstractContextManager[BaseLink]]
-"""A function that returns a context manager of all ranks' link, which all ranks enter together."""
+"""A function whose context manager yields a link between all ranks. All ranks must enter it together."""
 STEP_S = 60.0
-"""The time limit of one examination, waits excluded. Measuring a slow link takes half a minute."""
+"""The time limit of one examination, without its waits. Measuring a slow link takes half a minute."""
 _FAREWELL_S = 5.0
 _EXAMINATIONS: Mapping[str, Callable[[BaseLink, int], None]] = {"clock": tell_time, "line": show_line}
 """The function that an examined rank runs for each order."""
@@ -85,10 +85,10 @@ _EXAMINATIONS: Mapping[str, Callable[[BaseLink, int], None]] = {"clock": tell_ti
 def lead(
     words: Words, card: Card, world: int, connect: Connect, timeout_s: float, *, lines: bool = True
 ) -> Diagnosis:
-    """Run the examination as rank 0 with this card, and return the diagnosis of all ranks.
+    """Run the examination as rank 0, and return the diagnosis of all ranks.
 
-    ``connect`` opens the link, ``timeout_s`` limits any single wait, and ``lines`` says whether to measure
-    the rates of links.
+    ``card`` is rank 0's card, ``connect`` opens the link, ``timeout_s`` limits each wait, and ``lines`` says
+    whether to measure the rates of links.
     """
     leader, code = _LeadingRank(words, timeout_s), 1
     try:
@@ -104,9 +104,9 @@ def lead(
 
 
 def follow(words: Words, card: Card, rank: int, connect: Connect, timeout_s: float) -> int:
-    """Run rank 0's orders on any other rank, and return the exit code from rank 0.
+    """Run rank 0's orders on another rank, and return the exit code that rank 0 sends.
 
-    The parameters are those of ``lead``. Raises ``LinkError`` if rank 0 is gone or silent.
+    The parameters are those of ``lead``. Raises ``LinkError`` if rank 0 has ended or does not answer.
     """
     words.say(f"card/{rank}", card.to_dict())
     link: BaseLink | None = None
@@ -127,7 +127,7 @@ def follow(words: Words, card: Card, rank: int, connect: Connect, timeout_s: flo
 
 
 class _LeadingRank:
-    """Rank 0's side of the examination, which sends numbered orders to all ranks."""
+    """Rank 0 of the examination, which sends numbered orders to all ranks and collects the diagnosis."""
 
     def __init__(self, words: Words, timeout_s: float) -> None:
         self._words, self._timeout_s, self._numbers = words, timeout_s, count()
@@ -138,7 +138,7 @@ class _LeadingRank:
         self._words.say(f"order/{next(self._numbers)}", {"do": what, **values})
 
     def introduce(self, card: Card, world: int) -> bool:
-        """Receive and compare all cards, and return whether the ranks can be connected."""
+        """Receive and compare all ranks' cards, and return whether the ranks can connect to each other."""
         found, deadline = self.diagnosis, monotonic() + self._timeout_s
         found.cards, found.ranks = [card], [0]
         missing, strange = list[int](), list[int]()
@@ -159,7 +159,7 @@ class _LeadingRank:
                     Finding("ranks", "FAIL", f"{silent}; also start gradwire doctor on these ranks")
                 )
             if strange:
-                other = f"{name_ranks(strange)} with a different version; install the same version everywhere"
+                other = f"{name_ranks(strange)}: got cards of another version; install one version everywhere"
                 found.findings.append(Finding("same gradwire", "FAIL", other))
             return False
         across = compare(found.cards)
@@ -167,7 +167,7 @@ class _LeadingRank:
         return not any(each.check == "reachable" and each.result == "FAIL" for each in across)
 
     def examine(self, connect: Connect, *, lines: bool) -> None:
-        """Connect the ranks and measure clocks, links and the plan. A broken link becomes a finding."""
+        """Connect the ranks, measure clocks and links, and try the plan. A broken link becomes a finding."""
         found, doing = self.diagnosis, "connection"
         self.order("connect")
         try:
@@ -191,7 +191,7 @@ class _LeadingRank:
             found.findings.append(Finding(doing, "FAIL", f"{error}; {remedy}"))
 
     def _try_plan(self, link: BaseLink) -> list[Finding]:
-        """Return the finding of a trial of the plan, or [] unless all ranks have the same plan."""
+        """Try the plan on all ranks, and return the finding; [] unless all ranks have the same plan."""
         plans = {card.plan for card in self.diagnosis.cards}
         if len(plans) > 1 or "" in plans:
             return []
@@ -204,9 +204,9 @@ class _LeadingRank:
 
 
 def examine_ranks(rank: int, world: int, options: DoctorOptions) -> tuple[str, Diagnosis | None, int]:
-    """Run the examination as one of several ranks, and return title, diagnosis or None, and exit code.
+    """Run the examination as one of several ranks, and return the report's title, diagnosis, and exit code.
 
-    Rank 0 reports for all ranks. Another rank returns a diagnosis only if it cannot reach rank 0, else None.
+    Rank 0 reports for all ranks. Another rank's diagnosis is None, unless the rank cannot reach rank 0.
     """
     context: RankContext[None] = RankContext(
         rank, world, lambda _: None, lambda: join_launched(options.timeout_s)

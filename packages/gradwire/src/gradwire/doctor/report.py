@@ -51,7 +51,7 @@ def verdict(findings: Sequence[Finding]) -> str:
 
 
 def describe(diagnosis: Diagnosis) -> dict[str, object]:
-    """Return the record of a diagnosis."""
+    """Return a diagnosis as a JSON record."""
     fields = {
         "ready": not any_failed(diagnosis.findings),
         "findings": [asdict(finding) for finding in diagnosis.findings],
@@ -164,7 +164,7 @@ def _look(values: Mapping[str, Any]) -> tuple[str, str, str]:
 
 
 PAGES = MappingProxyType({SCHEMA: page_of})
-"""The page function of each record schema."""
+"""The function that renders the page of a record, by the record's schema."""
 
 
 # ``gradwire doctor`` on this machine alone, or as one rank of a launched job.

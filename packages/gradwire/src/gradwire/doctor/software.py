@@ -27,7 +27,7 @@ from gradwire.links.rendezvous.tls import CERTIFICATE, KEY, encryption
 
 LEAST_PYTHON = (3, 10)
 LEAST_TORCH = (2, 6)
-"""The minimum versions, as in pyproject.toml; a test compares them."""
+"""The minimum versions of Python and torch; a test compares them with pyproject.toml."""
 
 
 def check_python(version: str) -> Finding:
@@ -41,7 +41,7 @@ def check_torch(version: str) -> Finding:
 
 
 def check_package(name: str, problem: str) -> Finding:
-    """Return a failed finding for a required package whose import failed with ``problem``."""
+    """Return a finding of ``FAIL`` for a required package whose import failed with ``problem``."""
     return Finding(name, "FAIL", f"cannot be imported ({problem}); run pip install {name}")
 
 
@@ -51,7 +51,7 @@ def check_gradwire(version: str, wire_version: int) -> Finding:
 
 
 def release(version: str) -> tuple[int, int] | None:
-    """Return the major and minor number of a version; None for text that isn't a version.
+    """Return the major and minor number of a version, or None if the text is no version number.
 
     Examples
     --------
@@ -109,7 +109,7 @@ def fixed_vector(count: int = COUNT, seed: int = 1) -> torch.Tensor:
 
 
 def self_test(codecs: Iterable[Codec]) -> SelfTest:
-    """Return the result of encoding and decoding the fixed vector on the scalar and the active target."""
+    """Encode and decode the fixed vector with each codec, on the scalar and the active target."""
     try:
         target, _ = _native.target(), _native.threads()
     except SpecError as error:
@@ -128,7 +128,7 @@ def self_test(codecs: Iterable[Codec]) -> SelfTest:
 
 
 def check_kernels(done: SelfTest | None) -> Finding:
-    """Return a finding about a self-test, where ``done`` is None if a required package cannot be imported."""
+    """Return the finding of a self-test; ``done`` is None if a missing package prevented the test."""
     if done is None:
         return Finding("kernels", "warn", "not tested; fix the packages marked FAIL first")
     if done.complaints:
@@ -140,12 +140,17 @@ def check_kernels(done: SelfTest | None) -> Finding:
         )
         return Finding("kernels", "FAIL", f"{done.complaints[0]}{rest}; {remedy}")
     return Finding(
-        "kernels", "ok", f"{done.target}, the same bytes as scalar; {done.codecs} specs within their bounds"
+        "kernels",
+        "ok",
+        f"{done.target} encodes the same bytes as scalar; {done.codecs} specs within their error bounds",
     )
 
 
 def _try_codec(codec: Codec, x: torch.Tensor, target: str) -> bytes:
-    """Return the codec's payload of ``x``. Raises ``ArithmeticError`` if the codec violates its contract."""
+    """Return the codec's payload of ``x``.
+
+    Raises ``ArithmeticError`` if the targets differ, or if the error exceeds the codec's bound.
+    """
     with _native.use_target("scalar"):
         scalar = codec.encode(x)
         scalar_decoded = _decoded(codec, scalar, x)
@@ -167,14 +172,14 @@ def _decoded(codec: Codec, payload: torch.Tensor, x: torch.Tensor) -> torch.Tens
     return out
 
 
-# TLS of gradwire's frames, enabled by three variables: whether it would work, and until when.
+# TLS of gradwire's frames, which three variables enable: whether its files work, and when they expire.
 
 TRANSPORT = "GLOO_DEVICE_TRANSPORT"
 SOON = timedelta(days=14)
 
 
 def check_tls(environment: Mapping[str, str], now: datetime | None = None) -> Finding:
-    """Return a finding about TLS and the files of ``GRADWIRE_TLS_KEY``, ``..._CERT`` and ``..._CA``.
+    """Return a finding about TLS, and the files in ``GRADWIRE_TLS_KEY``, ``..._CERT`` and ``..._CA``.
 
     ``now`` is the current time, with a time zone.
     """
@@ -215,19 +220,19 @@ class Interfaces:
 
     variable: str  # the variable that selects interfaces; "" without
     named: tuple[str, ...]
-    addresses: tuple[str, ...]  # "" without an address; () if they depend on the other ranks
+    addresses: tuple[str, ...]  # "" without an address; () if the addresses depend on the other ranks
     present: tuple[str, ...]
     store_host: str = ""  # "" without a job
     problem: str = ""  # the error of a variable that selects nothing
 
     @property
     def is_loopback(self) -> bool:
-        """Whether any of the addresses is a loopback address, which no other machine can reach."""
+        """Whether an address is a loopback address, which no other machine can reach."""
         return any(address and is_loopback(address) for address in self.addresses)
 
 
 def find_interfaces(environment: Mapping[str, str]) -> Interfaces:
-    """Return the interfaces that gradwire would use with the variables of ``environment``."""
+    """Return the interfaces that gradwire would use with these environment variables."""
     present, store_host = interfaces(), environment.get("MASTER_ADDR", "")
     try:
         selected = selection(environment)
@@ -240,14 +245,15 @@ def find_interfaces(environment: Mapping[str, str]) -> Interfaces:
 
 
 def _others(present: Iterable[str]) -> str:
-    """Return the names of the interfaces without the loopback interface, as text."""
+    """Return the names of all interfaces but the loopback interface, as text."""
     return ", ".join(name for name in present if name != "lo") or "none but lo"
 
 
 def check_interfaces(found: Interfaces) -> Finding:
-    """Return a finding about the interface; a loopback address is intended if a variable selects it.
+    """Return a finding about the interfaces that gradwire would use.
 
-    ``compare`` turns a loopback address into a failure for ranks on several machines.
+    A loopback address is ok here. If the job's ranks are on several machines, ``compare`` reports it as a
+    failure.
     """
     if found.problem:
         return Finding("interface", "FAIL", found.problem)
@@ -263,8 +269,8 @@ def check_interfaces(found: Interfaces) -> Finding:
             return Finding(
                 "interface",
                 "FAIL",
-                f"{found.variable}: expected an interface with an address, got {name}; check that the "
-                "interface is up",
+                f"{found.variable}: expected an interface with an address, got {name}; bring the interface "
+                f"up, or choose one of: {_others(found.present)}",
             )
     addresses = ", ".join(found.addresses)
     if found.named:
@@ -284,9 +290,9 @@ def check_interfaces(found: Interfaces) -> Finding:
 
 
 def check_gloo(environment: Mapping[str, str]) -> Finding:
-    """Return a finding about Gloo's ability to listen, by opening its device; this imports torch.
+    """Open Gloo's device, and return a finding on whether Gloo can listen. This imports torch.
 
-    Without Gloo's variable, a script's Gloo groups listen at the address of the host's name.
+    If ``GLOO_SOCKET_IFNAME`` is unset, a script's Gloo groups listen at the address of the host's name.
     """
     named = gloo_interfaces(environment)
     import torch.distributed as dist

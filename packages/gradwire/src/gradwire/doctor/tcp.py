@@ -12,16 +12,16 @@ from gradwire.units import format_duration, format_rate, format_size
 DISTANT_S = 5e-3
 """The round-trip time above which TCP's slow start costs more than a small bucket's exchange."""
 WINDOW_SHARE = 0.5
-"""The share of a buffer's limit above which the buffer may limit a connection.
+"""The share of a TCP buffer's size above which bytes in flight show that the buffer may limit the rate.
 
 With a round trip of 100 ms, connections limited only by their buffers kept 0.56 to 0.72 of the limit in
 flight.
 """
 BUFFER_FACTOR = 4
-"""The recommended limit of the buffers, as a multiple of the bytes that were in flight."""
+"""The recommended size limit of TCP's buffers, as a multiple of the bytes that were in flight."""
 _SEND, _RECEIVE, _IDLE = "tcp_wmem", "tcp_rmem", "tcp_slow_start_after_idle"
 _LEAST, _SEND_DEFAULT, _RECEIVE_DEFAULT = 4096, 16384, 131072
-"""The kernel's minimum and default sizes, which precede the limit in its settings."""
+"""The kernel's minimum and default buffer sizes, written before the size limit in its settings."""
 
 
 def find_tcp() -> TcpSettings:
@@ -42,9 +42,9 @@ def check_congestion(environment: Mapping[str, str]) -> Finding:
 
 
 def check_distance(cards: Sequence[Card], looks: Mapping[int, Look]) -> list[Finding]:
-    """Return findings about the kernel's settings on all ranks, given the links from rank 0 to the others.
+    """Return findings on whether all ranks' TCP settings suit the distance between their hosts.
 
-    ``cards`` are in rank order, and ``looks`` are keyed by rank.
+    ``cards`` are in rank order. ``looks`` are the links from rank 0, keyed by the other rank.
     """
     trip_s = 2 * max(look.latency_s for look in looks.values())
     if trip_s <= DISTANT_S:
@@ -70,7 +70,7 @@ def _check_idle(cards: Sequence[Card], trip_s: float) -> list[Finding]:
 
 
 def _check_buffers(cards: Sequence[Card], looks: Mapping[int, Look]) -> list[Finding]:
-    """Return a warning if the bytes in flight on a link come near the limit of a buffer at either end."""
+    """Return a warning if the bytes in flight on a link nearly fill the largest buffer at either end."""
     tight: dict[int, float] = {}
     for rank, look in looks.items():
         for sender, receiver, rate in (
