@@ -39,4 +39,7 @@ def test_every_row_fits_a_terminal_and_says_what_limits() -> None:
 def test_what_is_known_is_predicted_too() -> None:
     (here,) = deployments(observed(), [], [], shared_machine=False)
     shown = " ".join(lines(*report(observed(), [estimator(observed()).at(here)], 0.0605)))
-    assert "The model that predicts the steps below predicts 60.5ms (+10 %) for this step." in shown
+    assert (
+        "gradwire's cost model, which predicts the steps below, predicts 60.5ms (+10 %) for this step."
+        in shown
+    )

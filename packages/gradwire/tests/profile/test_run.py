@@ -51,7 +51,7 @@ def test_estimates_are_printed_and_written(
     shown = capsys.readouterr().out.splitlines()
     assert shown[0].startswith("On this network, "), "the verdict is first"
     assert any(line.startswith("DDP on 4 ranks") for line in shown)
-    assert "The model that predicts the steps below predicts " in " ".join(shown)
+    assert "gradwire's cost model, which predicts the steps below, predicts " in " ".join(shown)
     assert f"wrote {record}" in shown
     assert "gradwire profile: DDP on 4 ranks" in (tmp_path / "report.html").read_text(encoding="utf-8")
     found = json.loads(record.read_text(encoding="utf-8"))

@@ -177,7 +177,7 @@ def run_doctor(options: DoctorOptions) -> int:
     """
     if not 1 <= options.timeout_s <= 86_400:
         raise JobError(
-            f"--timeout: expected 1 to 86400 seconds, got {options.timeout_s:g}; pass another time"
+            f"--timeout: expected 1 to 86400 seconds, got {options.timeout_s:g}; pass a time in this range"
         )
     world = launched_workers(has_server=False, asked=None) or 1
     rank = launched_rank()[0] if world > 1 else 0

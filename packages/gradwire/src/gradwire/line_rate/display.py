@@ -9,14 +9,14 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 
 Advance = Callable[[int, str], None]
-"""A function of the number of completed measurements, and a description of the last measurement."""
+"""A function that shows progress, given the number of completed measurements and a text on the last one."""
 
 
 @contextmanager
 def progress(total: int, quiet: bool, done: int = 0) -> Iterator[Advance]:
     """Yield a function that shows the progress of ``total`` measurements, and the estimated remaining time.
 
-    ``done`` measurements were complete at the start.
+    ``done`` is the number of measurements that were complete at the start.
     """
     if quiet:
         yield lambda _done, _text: None

@@ -71,7 +71,7 @@ def line_rate_tables(rates: Mapping[tuple[int, int], LineRate]) -> list[tuple[Ta
 
 
 def limits(link: str | None, rates: str | None) -> str:
-    """Return a link's limits as text: the throttle, and the rates of a testbed."""
+    """Return a link's limits as text, from the throttle's rate ``link`` and the rates of a testbed."""
     testbed = "" if rates is None else f"in a testbed of {rates}"
     throttled = f"throttled to {link}" if link else ""
     return ", ".join(filter(None, (throttled, testbed))) or "not throttled"
@@ -134,7 +134,7 @@ def new_figure(size: tuple[float, float]) -> Any:
 
 
 def log_sizes(axes: Any, label: str) -> None:
-    """Use logarithmic axes, labelled as such, with powers of two for message sizes on the x axis."""
+    """Make both axes logarithmic, with message sizes in powers of two on the x axis, labelled ``label``."""
     log_axis(axes, "x", label, base=2)
     log_axis(axes, "y", axes.get_ylabel())
     axes.grid(alpha=0.25, which="major")
@@ -157,9 +157,7 @@ def line_rate_page(record: Mapping[str, Any]) -> str:
     def paint(figure: Figure) -> None:
         paint_line_rate(figure, measured)
 
-    caption = (
-        "Time of a message, measured and predicted from latency and rate, and bandwidth, by message size."
-    )
+    caption = "Time of a message (dashed: predicted from latency and rate), and bandwidth, by message size."
     parts: list[Part] = [("Messages by size", first), note]
     pairs: list[Part] = [part for table, said in others for part in (("Links of all pairs", table), said)]
     sections = [Section(f"Ranks {low} and {high}", parts), Section("All pairs", pairs)]
@@ -174,4 +172,4 @@ def _rate(pair: Mapping[str, Any], record: Mapping[str, Any]) -> LineRate:
 
 
 PAGES = MappingProxyType({SCHEMA: line_rate_page})
-"""The page function of each record schema."""
+"""The function that renders the page of a record, by the record's schema."""

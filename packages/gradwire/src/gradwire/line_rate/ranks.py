@@ -22,7 +22,7 @@ WORLDS = (2, 64)
 
 
 class Ranks:
-    """One rank's view of a benchmark's ranks, created by ``met_ranks``."""
+    """One rank of a benchmark, with its connections to the other ranks; created by ``met_ranks``."""
 
     def __init__(
         self, context: RankContext[Event], store: Store, group: dist.ProcessGroup, timeout_s: float
@@ -40,7 +40,7 @@ class Ranks:
             return gather(self._group, values)
 
     def barrier(self) -> None:
-        """Wait until all ranks have called this. Raises ``LinkError``."""
+        """Wait until all ranks have called ``barrier``. Raises ``LinkError``."""
         with in_words(f"rank {self.rank} waited for the other ranks", self.timeout_s):
             dist.barrier(self._group)
 
@@ -50,11 +50,11 @@ class Ranks:
             dist.all_reduce(tensor, group=self._group)
 
     def say(self, word: str, text: str) -> None:
-        """Publish a string to all ranks under the key ``word``, once."""
+        """Publish a string to all ranks under the key ``word``. No key may be published twice."""
         self._store.set(word, text)
 
     def hear(self, word: str) -> str:
-        """Block until a rank publishes ``word``, without a time limit, and return its text.
+        """Wait, without a time limit, until a rank publishes the key ``word``, and return the published text.
 
         Raises ``LinkError``.
         """
@@ -65,7 +65,10 @@ class Ranks:
 
 @contextmanager
 def met_ranks(context: RankContext[Event], timeout_s: float) -> Iterator[Ranks]:
-    """Yield this rank after all ranks have joined, limited to its share of cores; end with a barrier."""
+    """Wait until all ranks have joined, and yield this rank; end with a barrier.
+
+    The rank uses as many threads as its share of the machine's cores.
+    """
     torch.set_num_threads(max(1, cores() // context.ranks_here))
     store = context.join_store()
     with joined_group(store, context.rank, context.world, timeout_s) as group:
@@ -88,12 +91,14 @@ def is_speaker() -> bool:
 
 
 def check_network(workers: int, link: str | None, timeout_s: float) -> None:
-    """Raise ``JobError`` or ``SpecError`` for invalid options."""
+    """Raise ``JobError`` or ``SpecError`` for an invalid number of ranks, link rate, or timeout."""
     low, high = WORLDS
     if is_launched() and workers < low:
         raise JobError(f"expected at least {low} ranks for a benchmark, got {workers}; start more ranks")
     if not low <= workers <= high:
-        raise JobError(f"--workers: expected {low} to {high}, got {workers}; pass another number")
+        raise JobError(f"--workers: expected {low} to {high}, got {workers}; pass a number in this range")
     if not 1 <= timeout_s <= 86_400:
-        raise JobError(f"--timeout: expected 1 to 86400 seconds, got {timeout_s:g}; pass another time")
+        raise JobError(
+            f"--timeout: expected 1 to 86400 seconds, got {timeout_s:g}; pass a time in this range"
+        )
     check_link_rate(link)

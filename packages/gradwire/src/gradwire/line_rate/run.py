@@ -43,7 +43,7 @@ from gradwire.version import how_to_install
 
 @dataclass(frozen=True, kw_only=True)
 class Outputs:
-    """The options that may differ between ranks, which are the result files."""
+    """The options of a benchmark that may differ between ranks: its result files and its display."""
 
     json_file: Path | None = None
     plot_file: Path | None = None
@@ -80,7 +80,7 @@ class Outputs:
             keep(self.json_file, describe(), page_of, plot)
 
     def shared(self) -> dict[str, object]:
-        """Return the options that must be the same on all ranks, as a dictionary."""
+        """Return the options that must be equal on all ranks: all but those of ``Outputs``."""
         return {key: value for key, value in asdict(self).items() if key not in Outputs.__dataclass_fields__}
 
 
@@ -95,9 +95,9 @@ _HOST_S = 2.0
 
 @dataclass(frozen=True)
 class LineRateOptions(Outputs):
-    """The options of ``gradwire line-rate``. All but the files are the same on all ranks.
+    """The options of ``gradwire line-rate``. All but those of ``Outputs`` are equal on all ranks.
 
-    ``link`` is a rate such as ``100mbit`` to which every rank is throttled (None: unlimited).
+    ``link`` is a rate such as ``100mbit`` to which every rank is throttled, or None for no throttle.
     """
 
     effort: Effort
@@ -114,7 +114,7 @@ class LineRateOptions(Outputs):
 
 @dataclass(frozen=True)
 class PointDone:
-    """An event: one size of one pair has been measured."""
+    """An event: the link of a pair of ranks has been measured with one message size."""
 
     pair: Pair
     point: Point
@@ -122,7 +122,7 @@ class PointDone:
 
 @dataclass(frozen=True)
 class PairDone:
-    """An event: all sizes of one pair have been measured."""
+    """An event: the link of a pair of ranks has been measured with all message sizes."""
 
     pair: Pair
     points: tuple[Point, ...]
@@ -166,7 +166,7 @@ def run_line_rate(options: LineRateOptions) -> dict[Pair, LineRate]:
 
 
 def _check_effort(effort: Effort) -> None:
-    """Raise ``JobError`` for a measurement that would take too long, which is usually a mistake."""
+    """Raise ``JobError`` if the measurement would take so long that an option is probably mistyped."""
     if effort.repeats > MOST_REPEATS or effort.time_s > MOST_S or effort.window > MOST_WINDOW:
         raise JobError(
             f"expected at most {MOST_REPEATS} for --repeats, {MOST_S:g} seconds for --time and "
@@ -176,7 +176,7 @@ def _check_effort(effort: Effort) -> None:
 
 
 def work(context: RankContext[Event], options: LineRateOptions) -> None:
-    """Measure this rank's pairs in the order of all pairs. Rank 0 also reports all results."""
+    """Measure the links of this rank's pairs, one pair at a time. Rank 0 reports all ranks' results."""
     with met_ranks(context, options.timeout_s) as ranks:
         link = ranks.connect(options.link)
         try:
@@ -203,7 +203,7 @@ def work(context: RankContext[Event], options: LineRateOptions) -> None:
 
 
 def _share(ranks: Ranks, context: RankContext[Event], pair: Pair, points: tuple[Point, ...]) -> None:
-    """Publish the points of a pair from its lower rank, which also starts the next pair."""
+    """Publish a pair's points from its lower rank, which also lets the next pair start."""
     if ranks.rank == pair[0]:
         ranks.say(_word(pair), json.dumps([asdict(point) for point in points]))
     if ranks.rank == 0:
@@ -212,12 +212,12 @@ def _share(ranks: Ranks, context: RankContext[Event], pair: Pair, points: tuple[
 
 
 def _repeats(nbytes_per_s: float) -> int:
-    """Return the number of repeats of the per-frame timing at this rate, or 0 if timing is too slow."""
+    """Return how often to repeat the timing of frames on a link of this rate; 0 if the link is too slow."""
     return min(REPEATS, int(_HOST_S * nbytes_per_s / (FRAMES * LARGE_NBYTES)))
 
 
 def _measure_host(ranks: Ranks, context: RankContext[Event], link: Link, repeats: int) -> None:
-    """Measure the per-frame costs of rank 1 as the sender and rank 0 as the receiver. Rank 0 reports them."""
+    """Measure the costs of a frame, with rank 1 as sender and rank 0 as receiver; rank 0 reports them."""
     own = end_cost(link, ranks.barrier, repeats)
     if ranks.rank == 1:
         ranks.say(_SENDER, json.dumps(asdict(own)))
@@ -272,7 +272,7 @@ def _when(event: Event | None) -> str:
 
 
 def _describe(options: LineRateOptions, rates: dict[Pair, LineRate]) -> dict[str, object]:
-    """Return the record: the first pair's link as ``LineRate.load`` reads it, all pairs, the machine."""
+    """Return the record of all pairs, with the first pair's link in the format of ``LineRate.load``."""
     pairs = [
         {"ranks": pair, "line": asdict(rate.line), "points": [asdict(point) for point in rate.points]}
         for pair, rate in rates.items()

@@ -1,7 +1,7 @@
-"""An observer of one DDP model, for its gradients and the times at which gradients and averages are ready.
+"""Observe a DDP model: its gradients, and the times at which its gradients and its averages are ready.
 
-DDP averages its gradients as it would without this observer, with the script's communication hook, if any.
-All bits stay the same.
+DDP averages gradients as without this observer, with the script's communication hook, if any. The averages
+stay bit-identical.
 """
 
 from __future__ import annotations
@@ -101,7 +101,7 @@ class DdpWatch:
 
     @property
     def problem(self) -> str:
-        """The reason why these steps aren't steps of plain training, or an empty string."""
+        """The reason why the script isn't plain DDP training, or an empty string."""
         model = self._model()
         if model is None or hook_state(model) is None:
             return ""
@@ -140,7 +140,7 @@ class DdpWatch:
             handle.remove()
 
     def _one(self, index: int, parameter: torch.Tensor) -> None:
-        """Record that one parameter's gradient is ready, before DDP reads it."""
+        """Record that the gradient of parameter ``index`` is ready, before DDP reads the gradient."""
         model = self._model()
         if model is None or not model.require_backward_grad_sync:  # gradients only accumulate in this pass
             return
@@ -153,11 +153,11 @@ class DdpWatch:
 
     @property
     def _samples(self) -> bool:
-        """Whether gradients are sampled in this step, which is one of the last warm-up steps."""
+        """Whether this step is one of the last warm-up steps, in which gradients are sampled."""
         return 0 < self._settings.warm_up - self.steps <= DEFAULT.excerpt_steps
 
     def _end(self) -> None:
-        """Record that all averages have arrived, and ignore the inner pass of a reentrant checkpoint."""
+        """Record the end of a step; ignore the inner backward pass of a reentrant checkpoint."""
         self._queued = False
         if self._every and len(self._ready) < len(self._parameters):
             return
@@ -175,13 +175,13 @@ class DdpWatch:
 # Attach gradwire to the DDP model of an unchanged script, and measure steps with its chosen plan.
 
 SETTLING = 5
-"""The number of unmeasured steps after a change of plan, because connections and buffers are new."""
+"""The number of unmeasured steps after each change of plan, in which connections and buffers are new."""
 
 
 class Attempt:
-    """A trial of gradwire on the observed model, attached before its next forward pass.
+    """A trial that attaches gradwire to the observed model before the model's next forward pass.
 
-    ``refused`` is called with the reason if the model can't be attached.
+    If gradwire can't be attached, ``refused`` is called with the reason.
     """
 
     def __init__(self, watch: DdpWatch, plain_steps: int, refused: Callable[[str], None]) -> None:

@@ -48,7 +48,10 @@ def read_observed(settings: Settings, code: int) -> Observed | None:
 
 
 def read_tried(settings: Settings, code: int) -> Tried | None:
-    """Return the measurement of attached steps, or None, and raise errors, as ``read_observed`` does."""
+    """Return the measurement of attached steps, or None on a machine without rank 0.
+
+    Raises ``JobError`` with the reason if nothing was measured.
+    """
     return _read(settings, code, settings.tried, Tried.load)
 
 
@@ -81,7 +84,7 @@ def _read(settings: Settings, code: int, path: Path, load: Callable[[Path], Foun
     )
 
 
-# The page of a profile: the observed script, and estimates with gradwire on this network and others.
+# The page of a profile: the observed script, and estimates with gradwire on this network and other networks.
 
 SCHEMA = "gradwire.profile/1"
 
@@ -145,7 +148,7 @@ def report(
     if predicted_s is not None:
         off = 100 * (predicted_s / observed.step_s - 1)
         predicted = f"{format_duration(predicted_s)} ({off:+.0f} %)"
-        said += f" The model that predicts the steps below predicts {predicted} for this step."
+        said += f" gradwire's cost model, which predicts the steps below, predicts {predicted} for this step."
     return [said, "", table(estimates), legend(estimates)]
 
 
@@ -158,7 +161,7 @@ def _observed(values: Mapping[str, Any]) -> Observed:
 
 
 PAGES = MappingProxyType({SCHEMA: page_of})
-"""The page function of each record schema."""
+"""The function that renders the page of a record, by the record's schema."""
 
 
 @dataclass(frozen=True)
@@ -168,7 +171,7 @@ class ProfileOptions:
     command: tuple[str, ...]  # the script's command line
     rates: tuple[str, ...] = ()  # of other networks, as in "10gbit"
     latency_s: float = ASSUMED_LATENCY_S
-    hosts: tuple[int, ...] = ()  # empty for the number of ranks
+    hosts: tuple[int, ...] = ()  # the numbers of hosts; empty for the number of ranks
     shared_machine: bool = False  # whether all hosts are this machine
     steps: int = Settings.steps
     warm_up: int = Settings.warm_up
@@ -214,8 +217,9 @@ def deployments(
 ) -> list[Deployment]:
     """Return the deployments to estimate: the observed deployment, then each network with each host count.
 
-    In other deployments, each rank has a machine on which it computes as fast as observed, unless all ranks
-    share this machine (``shared_machine``). By default, ``hosts`` is the observed number.
+    Except in the observed deployment, each rank has its own machine and computes as fast as observed, unless
+    all ranks share this machine (``shared_machine``). If ``hosts`` is empty, the observed number of ranks is
+    used.
     """
     here = [] if observed.line is None else [("this one", observed.line)]
     found: list[Deployment] = []
@@ -233,10 +237,10 @@ def deployments(
 
 @dataclass(frozen=True)
 class Estimates:
-    """The estimates for each network and number of hosts, and the first network's steps by host number.
+    """The estimates for each network and number of hosts, and the scaling on the first network.
 
-    ``predicted_s`` is the predicted time of the observed step, or None if no estimate is for the observed
-    deployment.
+    ``predicted_s`` is the predicted time of the observed step, or None if the observed deployment isn't among
+    the estimates.
     """
 
     estimates: Sequence[Estimate]

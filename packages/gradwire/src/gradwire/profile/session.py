@@ -1,4 +1,4 @@
-"""The observers of one process, active until its largest model has done enough steps on all ranks."""
+"""The observers of one process, active until the process's largest model has run enough steps."""
 
 from __future__ import annotations
 
@@ -25,17 +25,18 @@ from gradwire.script.steps import after_backward
 from gradwire.sync.bucket.observe import StepCost
 from gradwire.sync.group import connect
 
-# Observe FSDP2's modules: how long forward and backward wait for FSDP's collectives, and their tensors.
+# Observe FSDP2's modules: the tensors of FSDP's collectives, and how long each step waits for them.
 #
-# FSDP's objects for collectives get a subclass that records and forwards each call, so all bits stay the
-# same. On accelerators, whose collectives overlap computation, no waiting is seen, and the whole step counts
-# as computation.
+# FSDP's collective objects get a subclass that records and forwards each call, so results stay bit-identical.
+# On accelerators, collectives overlap computation. The observer sees no waiting there, and counts the whole
+# step as computation.
 
 Note = Callable[[torch.Tensor, float], None]
+"""A function that records a collective, given its largest tensor and the seconds of its call."""
 
 
 class FsdpWatch:
-    """An observer of the modules passed to ``add``, until ``remove``, with the attributes of ``DdpWatch``."""
+    """An observer of FSDP2 modules, active until ``remove``, with the attributes of ``DdpWatch``."""
 
     def __init__(self, settings: Settings, passed: Callable[[Any], None]) -> None:
         self.steps, self.floats, self.problem = 0, 0, ""
@@ -45,9 +46,9 @@ class FsdpWatch:
         self._queued, self._wait_s = False, 0.0
 
     def add(self, module: Any) -> None:
-        """Observe a module, or a list of modules, that ``fully_shard`` has returned, with submodules."""
+        """Observe a module, or a list of modules, that ``fully_shard`` has returned, and their submodules."""
         for each in module if isinstance(module, (list, tuple)) else [module]:
-            with suppress(AttachError):  # a module without parameters; other modules hold them
+            with suppress(AttachError):  # a module without parameters of its own
                 for unit in units_of(each):
                     self._watch(unit)
 
@@ -93,7 +94,7 @@ class FsdpWatch:
         self._wait_s += seconds
 
     def _end(self) -> None:
-        """Record the end of a step, when all gradients are reduced."""
+        """Record the end of a step, after all gradients have been reduced."""
         self.steps += 1
         self._recorder.end(StepCost(self.steps, self._wait_s))
         self._queued, self._wait_s, self.floats = False, 0.0, sum(self._recorder.counts)
@@ -103,7 +104,7 @@ class FsdpWatch:
 def noted(comm: Any, note: Note) -> Callable[[], None]:
     """Pass the largest tensor and the seconds of each call of ``comm`` to ``note``; return an undo function.
 
-    The object gets a subclass of its class, because FSDP checks its type.
+    ``comm`` gets a subclass of its own class, because FSDP checks the type.
     """
     own = type(comm)
 
@@ -125,12 +126,12 @@ def noted(comm: Any, note: Note) -> Callable[[], None]:
 
 @cache
 def session_of(settings: str) -> Session:
-    """Return this process's session, whose ``settings`` are the text of an ``Entry``."""
+    """Return this process's session with these settings, which are the text in an ``Entry``."""
     return Session(Settings.of_text(settings))
 
 
 class Session:
-    """The observers of all models of a process, and the actions after enough steps."""
+    """The profile of one process: observes all models, and writes the result after enough steps."""
 
     def __init__(self, settings: Settings) -> None:
         self._settings = settings
@@ -173,7 +174,7 @@ class Session:
         return world > 1
 
     def _passed(self, watch: DdpWatch | FsdpWatch) -> None:
-        """Handle a completed step of a model, when all of its gradients are averaged."""
+        """Count a completed step of the process's largest model, and end the profile after enough steps."""
         if self._over or watch is not max(self._watches, key=lambda each: each.floats):
             return
         self._note(Notes(watch.steps, rank=dist.get_rank()))
@@ -183,7 +184,7 @@ class Session:
             self._finish(watch)
 
     def _finish(self, watch: DdpWatch | FsdpWatch) -> None:
-        """Combine all ranks' observations, write them on rank 0's machine, and stop observing."""
+        """Combine all ranks' observations, write them on rank 0, and stop observing; or begin the trial."""
         if watch.problem:
             self._give_up(watch.problem)
             return
@@ -204,7 +205,7 @@ class Session:
             self._end_script()
 
     def _look(self, attempt: Attempt) -> None:
-        """Record an attached step, and end the script after enough attached steps."""
+        """Record a step with gradwire attached, and end the script after enough such steps."""
         try:
             tried = attempt.passed()
             if tried is None:
@@ -224,7 +225,7 @@ class Session:
         self._give_up(f"rank {dist.get_rank()}: {reason}")
 
     def _leave(self, observed: Observed) -> None:
-        """Write the observation to the profiler's folder, unless the profiler has ended and removed it."""
+        """Write the observation to the profiler's folder, unless the profiler has removed the folder."""
         try:
             replace_file(self._settings.observed, observed.content())
         except OSError:
@@ -242,7 +243,7 @@ class Session:
             exchange.close()
 
     def _give_up(self, problem: str) -> None:
-        """Write the problem for the user, and stop observing, because later steps have the same problem."""
+        """Write the problem for the profiler to report, and stop observing: later steps have it, too."""
         self._close()
         self._note(Notes(rank=dist.get_rank(), problem=problem))
         if not self._settings.goes_on:

@@ -1,4 +1,4 @@
-"""The settings that ``gradwire profile`` passes to the processes of a script, through its entry."""
+"""The settings of a profile, which ``gradwire profile`` passes to the processes of a script."""
 
 from __future__ import annotations
 
@@ -27,11 +27,11 @@ class Settings:
     steps, warm_up
         The number of measured steps, and of unmeasured steps before them.
     goes_on
-        Whether the script continues after these steps.
+        Whether the script continues after the measured steps.
     tries
-        Whether gradwire is attached after these steps, and further steps are measured.
+        Whether to attach gradwire after the measured steps, and to measure further steps.
     timeout_s
-        The timeout for ranks that wait for each other to combine their observations.
+        The timeout of each wait for other ranks while the ranks combine their observations.
     """
 
     folder: str
@@ -53,16 +53,16 @@ class Settings:
 
     @property
     def notes(self) -> Path:
-        """The file of ``Notes``, which one rank of each machine writes."""
+        """The file of the ``Notes`` on this machine."""
         return Path(self.folder) / "notes.json"
 
     def entry(self) -> Entry:
-        """Return the entry of a profile's session into the script's processes."""
+        """Return the ``Entry`` that creates the profile's session in each process of the script."""
         return Entry(self.folder, "gradwire.profile.session:session_of", json.dumps(asdict(self)))
 
     @classmethod
     def of_text(cls, words: str) -> Self:
-        """Return the settings of an entry. Raises ``JobError``."""
+        """Read the settings from the text in an ``Entry``. Raises ``JobError``."""
         source = Source("a profile's settings", "run 'gradwire profile' again", JobError)
         return source.of_json(words, of(cls))
 
@@ -76,7 +76,7 @@ class Notes:
     steps
         The number of steps of the script's model so far.
     done
-        Whether these steps are enough.
+        Whether the profile has all the steps that it needs.
     rank
         The rank that writes these notes.
     problem
@@ -94,7 +94,7 @@ class Notes:
 
     @classmethod
     def load(cls, path: Path) -> Self | None:
-        """Return the notes in a file, or None without a file. Raises ``JobError`` for invalid notes."""
+        """Return the notes in a file, or None if there is no file. Raises ``JobError`` for invalid notes."""
         if not path.exists():
             return None
         source = Source(f"the notes {path}", "run 'gradwire profile' again", JobError)

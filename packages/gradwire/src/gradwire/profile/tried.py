@@ -1,4 +1,4 @@
-"""The measurement of a trial of gradwire in an unchanged script, as a file for the profiler."""
+"""The measured steps of a trial of gradwire in an unchanged script, and their file for the profiler."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ COUNTED = 30
 
 @dataclass(frozen=True)
 class Tried:
-    """Step times without gradwire, and with the plan that gradwire chose.
+    """The step times and bytes of a script without gradwire, and with the plan that gradwire chose.
 
     Attributes
     ----------
@@ -70,7 +70,7 @@ class Tried:
         return disagreement(self.plain_s) + disagreement(self.attached_s)
 
     def verdict(self) -> str:
-        """Return the result in a sentence."""
+        """Return the measured gain, or the reason why it can't be measured, as sentences."""
         plan = f"gradwire chose {self.plan} after {self.chosen_after} attached steps"
         if self.spread > DEFAULT.noisy_share:
             return (
