@@ -1,10 +1,10 @@
-"""Measure the costs of one end of a link on this machine: codecs on real gradients, and frames.
+"""Measure what codecs and frames cost at one end of a link, on this machine and on real gradients.
 
 A codec is measured under the conditions of an exchange: segment by segment, into and out of frames with
 checksums, with cold caches. Each call follows a sleep as long as a frame's time on the link, because a core
-that slept for 5 ms encoded at half its speed. The values are the caller's gradients, which a hook can record,
-and their sums, because partial sums are sent after the first hop. Frames are measured with an exchange of the
-identity codec, whose costs per byte are subtracted.
+that slept for 5 ms encoded at half its speed. The values are the caller's gradients, and sums of these
+gradients, because an exchange sends partial sums after the first hop. Frames are measured with an exchange of
+the identity codec, whose costs per byte are subtracted.
 """
 
 from __future__ import annotations
@@ -34,8 +34,8 @@ from gradwire.wire import HEADER_NBYTES
 def disagreement(seconds: Sequence[float]) -> float:
     """Return the relative scatter of repeats: half the interquartile range over the quartiles' midpoint.
 
-    With fewer than four repeats, the extremes replace the quartiles. The scatter is a third if the extremes
-    differ by a factor of two, and 0 if all repeats agree.
+    With fewer than four repeats, the extremes replace the quartiles. The scatter is 0 if all repeats agree,
+    and a third if the quartiles differ by a factor of two.
 
     Examples
     --------
@@ -51,7 +51,7 @@ def disagreement(seconds: Sequence[float]) -> float:
 
 
 SMALL_COUNT = 64
-"""The number of values in the chunk with which the fixed cost of a call is measured."""
+"""The number of values in the small chunk on which the fixed cost of a codec's call is measured."""
 COLD_NBYTES = 48 << 20
 """The number of bytes to read between two uses of the same memory, enough to evict it from caches."""
 LONGEST_REST_S = 5e-3
@@ -72,7 +72,7 @@ def codec_cost(
 
     ``samples`` are 1-D contiguous float32 CPU tensors of one length: gradients of different ranks or steps.
     If there are fewer samples than terms, samples are reused with an offset, so that no value is added to
-    itself. Each call encodes one segment, as in the plan, after a sleep of ``rest_s``
+    itself. Each call encodes one segment of ``segment_nbytes``, after a sleep of ``rest_s``
     (``rest_between_segments``). Costs are medians of ``repeats`` calls, or of more calls if ``rest_s`` is 0.
     Raises ``TensorError`` if there is no sample, or if samples differ in shape.
     """
@@ -80,7 +80,7 @@ def codec_cost(
 
 
 def sums(samples: Sequence[torch.Tensor], world: int) -> dict[int, torch.Tensor]:
-    """Return the sums of 1, 2, 4, ... up to ``world`` of the samples, by the number of terms.
+    """Return the sums of 1, 2, 4, ... up to ``world`` of the samples, keyed by the number of terms.
 
     Raises ``TensorError`` if there is no sample, or if samples are empty or differ in shape.
     """
@@ -112,7 +112,7 @@ def cost_on(
     rest_s: float,
     repeats: int = REPEATS,
 ) -> CodecCost:
-    """Return the costs of ``codec`` on the result of ``sums``, which all codecs can share."""
+    """Return the costs of ``codec`` on ``summed``, the result of ``sums``, which all codecs can share."""
     count = min(segment_nbytes // 4, summed[1].numel())
     call_s = _call_s(codec, summed[1][: min(SMALL_COUNT, count)].contiguous())
     how = count, call_s, rest_s, repeats
@@ -127,8 +127,8 @@ def cost_on(
 def cost_on_other_gradients(known: CodecCost, codec: Codec, summed: Mapping[int, torch.Tensor]) -> CodecCost:
     """Return the costs of ``codec`` on other gradients, with the seconds taken from ``known``.
 
-    A codec is equally fast on all gradients, so only payload sizes and encoding errors are measured, with
-    each sum in ``summed``, by its number of terms, as one chunk.
+    A codec is equally fast on all gradients, so only payload sizes and encoding errors are measured.
+    ``summed`` is the result of ``sums``; each sum is encoded as one chunk.
     """
     terms_and_sums = sorted(summed.items())
     points = [_as_fast(_untimed(codec, x, terms), known.at(terms)) for terms, x in terms_and_sums]
@@ -151,7 +151,7 @@ def encode_and_add_s(codec: Codec, sample: torch.Tensor, segment_nbytes: int, re
 
 
 def rest_between_segments(line: Line, segment_nbytes: int = 1 << 20) -> float:
-    """Return the approximate seconds that a rank sleeps while the link sends one segment."""
+    """Return about how many seconds a rank sleeps in an exchange while the link sends one segment."""
     return min(LONGEST_REST_S, segment_nbytes / _USUAL_RATIO / line.nbytes_per_s)
 
 
@@ -161,9 +161,9 @@ def end_cost(link: Link, barrier: Callable[[], None], rounds: int = REPEATS) -> 
     Every odd rank sends buckets of small and of large segments to the rank before it. All pairs send
     concurrently, because hosts that share a machine also work concurrently in an exchange. Costs are medians
     of ``rounds`` buckets, and include user and system time of the rank's thread and of other threads.
-    ``both_ends`` combines the costs of an odd and an even rank into a host's costs; without a partner, the
-    result of the last rank is meaningless. A pair sends slightly more than ``rounds * FRAMES * LARGE_NBYTES``
-    bytes.
+    ``both_ends`` combines the costs of an odd and an even rank into a host's costs. If the number of ranks is
+    odd, the last rank has no partner, and its result is meaningless. A pair sends slightly more than
+    ``rounds * FRAMES * LARGE_NBYTES`` bytes.
     """
     small, large = (_frame_cost(link, nbytes, barrier, rounds) for nbytes in (SMALL_NBYTES, LARGE_NBYTES))
     identity = identity_cost(rounds)
@@ -172,12 +172,12 @@ def end_cost(link: Link, barrier: Callable[[], None], rounds: int = REPEATS) -> 
 
 
 def identity_cost(repeats: int = REPEATS) -> CodecPoint:
-    """Return the identity codec's cost in an exchange's thread, for subtraction from a frame's cost."""
+    """Return the identity codec's cost, which measurements of frames include and must subtract."""
     return codec_cost(Identity(), [torch.zeros(LARGE_NBYTES // 4)], 1, LARGE_NBYTES, repeats=repeats).at(1)
 
 
 class _Two(Wrapper):
-    """The link between an even rank and the next rank, as part of a link of more ranks."""
+    """A link of two ranks, an even rank and the next rank, over a link of more ranks."""
 
     def __init__(self, inner: Link) -> None:
         super().__init__(inner)
@@ -194,7 +194,7 @@ class _Two(Wrapper):
 
 
 def _frame_cost(link: Link, nbytes: int, barrier: Callable[[], None], rounds: int) -> FrameCost:
-    """Return the median cost of a frame over ``rounds`` streams; other processes slow some streams."""
+    """Return the cost of a frame: the median over ``rounds`` streams, as other load slows some streams."""
     barrier()
     costs = [FrameCost()]
     if link.rank + 1 < link.world or link.rank % 2:
@@ -218,7 +218,7 @@ def _stream_cost(exchange: Exchange, bucket: torch.Tensor) -> FrameCost:
 def _point(
     codec: Codec, x: torch.Tensor, terms: int, count: int, call_s: float, rest_s: float, repeats: int
 ) -> tuple[CodecPoint, float]:
-    """Return the costs on a sum of ``terms`` gradients, and the scatter of their repeats."""
+    """Return the codec's costs on ``x``, a sum of ``terms`` gradients, and the scatter of the repeats."""
     parts = _whole_parts(x, count)
     seconds = _seconds(codec, parts, count, rest_s, repeats)
     per_value = {name: max(0.0, statistics.median(spent) - call_s) / count for name, spent in seconds.items()}
@@ -232,9 +232,9 @@ def _point(
 
 
 def _untimed(codec: Codec, x: torch.Tensor, terms: int, count: int | None = None) -> CodecPoint:
-    """Return the payload size and the encoding error in chunks of ``count`` values, or in one chunk.
+    """Measure payload size and encoding error in chunks of ``count`` values, or in one chunk.
 
-    The seconds are 0.
+    The seconds of the returned point are 0.
     """
     count = x.numel() if count is None else count
     parts = _whole_parts(x, count)
@@ -254,7 +254,7 @@ def _whole_parts(x: torch.Tensor, count: int) -> list[torch.Tensor]:
 def _seconds(
     codec: Codec, parts: list[torch.Tensor], count: int, rest_s: float, repeats: int = REPEATS
 ) -> dict[str, list[float]]:
-    """Return the seconds of each call that encodes or decodes chunks, with cold caches."""
+    """Return the seconds of each call by operation (encode, decode, decode_add), with cold caches."""
     copies = repeats if rest_s else max(repeats, min(COLD_NBYTES // (4 * count), 4 * repeats))
     chunks = [parts[i % len(parts)].clone() for i in range(copies)]
     frames = [torch.zeros(HEADER_NBYTES + codec.max_nbytes(count), dtype=torch.uint8) for _ in chunks]
@@ -279,8 +279,8 @@ def _seconds(
 def _clock_of(codec: Codec) -> Callable[[], float]:
     """Return the clock that times a codec: the thread's CPU time for a compiled codec with one thread.
 
-    CPU time excludes the time in which other ranks and programs use the core. A prediction adds the ranks
-    that share the cores by itself (``HostCost``).
+    CPU time excludes the time in which other ranks and programs use the core. A prediction accounts for ranks
+    that share cores separately (``HostCost``).
     """
     is_alone = is_compiled(codec) and _native.threads() == 1
     return time.thread_time if is_alone else time.perf_counter
@@ -313,7 +313,7 @@ def _largest_error(codec: Codec, part: torch.Tensor) -> float:
 def lost_share(codec: Codec, values: torch.Tensor, count: int | None = None) -> float:
     """Return the relative error of one encoding of ``values``, in chunks of ``count`` values.
 
-    The error is 1 if its norm isn't finite, or if zeros are decoded to other values.
+    The relative error is 1 if it isn't finite, or if zeros are decoded to other values.
     """
     decoded = torch.empty_like(values)
     parts = (torch.split(each, count or len(values)) for each in (values, decoded))

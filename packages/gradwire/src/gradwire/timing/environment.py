@@ -21,7 +21,8 @@ from gradwire.wire import HEADER_NBYTES
 class CodecPoint:
     """A codec's cost on a sum of ``terms`` gradients: payload bytes and seconds, per float32 value.
 
-    Partial sums grow along a collective, and so do the payloads of codecs with an absolute bound.
+    The cost depends on ``terms``, because partial sums grow along a collective, and with them the payloads of
+    codecs with an absolute bound.
     ``largest_error`` is the largest absolute error measured in one encoding. ``lost`` is the relative error
     of one encoding (the error's norm over the values' norm), or None if not measured. ``line_nbytes`` is the
     payload's size on a link behind compressing NICs, or None without such NICs.
@@ -38,7 +39,7 @@ class CodecPoint:
 
     @property
     def carried_nbytes(self) -> float:
-        """The bytes per value on the link."""
+        """The bytes per value on the link, after compression by NICs, if any."""
         return self.nbytes if self.line_nbytes is None else self.line_nbytes
 
 
@@ -46,9 +47,9 @@ class CodecPoint:
 class CodecCost:
     """The costs of a codec by a sum's number of terms, and a call's fixed seconds, checksums included.
 
-    A rank that publishes a chunk also decodes it, unless the codec is ``exact``. ``disagreement`` is the
-    scatter of the repeated measurements (``calibrate.disagreement``). ``finished`` is the cost on finished
-    sums if a different codec encodes them (``Codec.of_sums``).
+    A rank that encodes a finished chunk also decodes the chunk, unless the codec is ``exact``.
+    ``disagreement`` is the scatter of the repeated measurements (``calibrate.disagreement``). ``finished`` is
+    the cost on finished sums if a different codec encodes finished sums (``Codec.of_sums``).
     """
 
     codec: str
@@ -116,13 +117,13 @@ FREE = CodecCost("free", (CodecPoint(1, 4.0, 0.0, 0.0, 0.0),), exact=True)
 
 @dataclass(frozen=True)
 class Environment:
-    """The network, the hosts, the codecs' costs, and the gradient noise for which a plan is predicted.
+    """The network, the hosts, the codecs' costs, and the gradient noise for which plans are predicted.
 
     ``line`` is every host's link, unless ``lines`` has a link for each rank. ``groups`` are the sizes of
-    groups of consecutive ranks whose traffic with other groups shares a core link of ``core_nbytes_per_s`` in
-    each direction; empty for a flat network. ``codecs`` contains the cost of every codec, by its spec.
-    ``noise`` is the gradients' noise scale, with which plans are compared by their time to a loss. With None,
-    plans are compared by their step times. ``threads`` is the number of threads with which the codecs were
+    groups of consecutive ranks, or empty for a flat network. Traffic between groups shares a core link of
+    ``core_nbytes_per_s`` at each group, in each direction. ``codecs`` contains the cost of every codec, by
+    its spec. ``noise`` is the gradients' noise scale. If it is given, plans are compared by their time to a
+    loss; if it is None, by their step times. ``threads`` is the number of threads with which the codecs were
     measured.
     """
 
@@ -146,16 +147,16 @@ class Environment:
         return self.codecs[codec]
 
     def usable_cores(self, lanes: int) -> int:
-        """Return the number of cores of a machine that can work for different lanes at the same time.
+        """Return how many cores of a machine can work for different lanes at the same time.
 
-        If the codec was measured with several threads, a single lane already uses several cores, and more
-        lanes don't make better use of these cores.
+        If codecs were measured with several threads, a single lane already uses several cores, and more lanes
+        don't make better use of these cores.
         """
         cores = self.host.cores
         return cores if lanes == 1 else min(cores, max(2, cores // self.threads))
 
     def line_of(self, rank: int) -> Line:
-        """Return the link of one rank."""
+        """Return the link of a rank: its own in ``lines``, or the common ``line``."""
         return self.lines[rank] if self.lines else self.line
 
 

@@ -1,4 +1,4 @@
-"""Confidence intervals of repeated measurements, and ratios of times that report ties."""
+"""Confidence intervals of repeated measurements, and ratios of two methods' times with their intervals."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ def half_width(values: Sequence[float]) -> float:
 
 @dataclass(frozen=True)
 class Ratio:
-    """A geometric mean of positive numbers, and its 95 % interval: the ratio of two methods' times."""
+    """The ratio of two methods' times: the geometric mean over repeats, and its 95 % interval."""
 
     mean: float
     least: float
@@ -38,9 +38,9 @@ class Ratio:
 
     @classmethod
     def of(cls, numbers: Iterable[float]) -> Self:
-        """Return the geometric mean of one or more numbers.
+        """Return the ratio from the ratios of one or more repeats, all above 0.
 
-        A single number has an interval from 0 to infinity.
+        The interval of a single repeat is from 0 to infinity.
         """
         logs = [math.log(each) for each in numbers]
         mean, around = fmean(logs), half_width(logs)
@@ -52,7 +52,7 @@ class Ratio:
         return self.least <= 1 <= self.most
 
     def in_words(self) -> str:
-        """Return the ratio and its interval, and whether it is a tie or slower.
+        """Return the ratio and its interval as text, marked if the ratio is a tie, or below 1.
 
         Examples
         --------

@@ -1,8 +1,9 @@
 """The cost model of a link: one direction of a host's network, measured or given.
 
-A message of ``n`` bytes takes ``latency + max(0, n - burst) / rate``: the alpha-beta model of the measurement
-study (section on the methodology: the time of a 1-byte message is the latency, the plateau over message sizes
-is the bandwidth), with the burst that a rate limiter passes without delay on an idle link.
+A message of ``n`` bytes takes ``latency + max(0, n - burst) / rate``. This is the alpha-beta model of the
+measurement study (section on the methodology: the latency is the time of a 1-byte message, and the bandwidth
+is the plateau over message sizes), extended by the burst that a rate limiter passes without delay on an idle
+link.
 """
 
 from __future__ import annotations
@@ -22,21 +23,21 @@ from gradwire.plan import SEGMENT_UNIT_NBYTES
 from gradwire.records import make_record, read_record, to_json
 from gradwire.units import format_duration, format_rate
 
-# A host's cost of a frame, without the codec's cost; ``calibrate`` measures it.
+# The cost of a frame on a host, without the codec's cost, as measured by ``calibrate``.
 
 _HOST = Source("a host's costs", "measure the costs with 'gradwire line-rate'")
 FRAMES, SMALL_NBYTES, LARGE_NBYTES = 8, SEGMENT_UNIT_NBYTES, 1 << 20
-"""The frames of a measurement, and their two sizes, which separate costs per frame and per byte."""
+"""The number of frames in a measurement, and their two sizes, which separate costs per frame and per byte."""
 
 
 @dataclass(frozen=True)
 class HostCost:
-    """A host's cost of a frame, without the codec's cost, and its number of cores.
+    """The cost of a frame on a host, without the codec's cost, and the host's number of cores.
 
     The rank's thread spends ``send_s`` or ``receive_s`` on every frame, and ``send_s_per_nbyte`` or
     ``receive_s_per_nbyte`` on every byte. Concurrently, the transport's threads spend ``beside_s_per_nbyte``
-    on either side. All times are CPU seconds. A machine has ``cores`` cores, which ``ranks_per_machine``
-    ranks share (all hosts of a testbed share one machine). ``disagreement`` is the scatter of the repeated
+    at either end. All times are CPU seconds. A machine has ``cores`` cores, which ``ranks_per_machine`` ranks
+    share (all hosts of a testbed share one machine). ``disagreement`` is the scatter of the repeated
     measurements, or 0 if unknown. Raises ``SpecError`` if a number is invalid.
     """
 
@@ -56,7 +57,7 @@ class HostCost:
 
 @dataclass(frozen=True)
 class FrameCost:
-    """CPU seconds for one frame: in the rank's thread, and in the transport's threads."""
+    """The CPU seconds of one frame in the rank's thread, and in the transport's threads."""
 
     thread_s: float = 0.0
     beside_s: float = 0.0
@@ -72,9 +73,10 @@ class EndCost:
 
     @classmethod
     def fit(cls, small: FrameCost, large: FrameCost, codec_s_per_nbyte: float) -> EndCost:
-        """Return the cost per frame and per byte from measurements at ``SMALL_NBYTES`` and ``LARGE_NBYTES``.
+        """Return the cost per frame and per byte, given the costs of frames of the two sizes.
 
-        ``codec_s_per_nbyte``, the codec's part of the thread's time, is subtracted.
+        ``codec_s_per_nbyte``, the codec's part of the thread's time, is subtracted. The sizes are
+        ``SMALL_NBYTES`` and ``LARGE_NBYTES``.
         """
         span = LARGE_NBYTES - SMALL_NBYTES
         per_nbyte = max(0.0, (large.thread_s - small.thread_s) / span - codec_s_per_nbyte)
@@ -86,7 +88,7 @@ class EndCost:
 
 
 def both_ends(sender: EndCost, receiver: EndCost, cores: int, ranks_per_machine: int = 1) -> HostCost:
-    """Return the costs of a host that sends and receives."""
+    """Combine the costs of the sending end and of the receiving end into a host's costs."""
     return HostCost(
         sender.frame_s,
         receiver.frame_s,
@@ -102,7 +104,7 @@ SCHEMA = "gradwire.line-rate/1"
 _LINE = Source("a link", "measure the link with 'gradwire line-rate'")
 
 DISTANT_S = 2e-3
-"""The round trip from which hosts are distant: TCP's window may then not open before a stream ends."""
+"""The round-trip time from which hosts count as distant: TCP's window may not open before a stream ends."""
 BURST_SHOWS_NBYTES = (1 << 19, 1 << 22)
 """The message sizes between which a burst of about 100 kB stands out from timing noise."""
 
@@ -120,8 +122,8 @@ class Line:
     burst_nbytes
         The number of bytes that an idle link passes without delay.
     duplex_share
-        The share of the rate that each direction reaches while the other direction is also busy:
-        acknowledgements use part of the rate, and ranks on one machine share the CPU.
+        The share of the rate that each direction reaches while the other direction is also busy. It may be
+        below 1, because acknowledgements use part of the rate, and ranks on one machine share the CPU.
     """
 
     latency_s: float
@@ -180,7 +182,7 @@ class LineRate:
 
     @classmethod
     def of(cls, points: Sequence[Point], host: HostCost | None = None) -> LineRate:
-        """Return the record of measurements made on this machine."""
+        """Return the link that these points show, measured on this machine."""
         machine = describe_machine(target=target())
         return cls(fit(points), tuple(points), machine, machine_id(), host)
 
@@ -213,11 +215,11 @@ class LineRate:
 def fit(points: Sequence[Point]) -> Line:
     """Return the line fitted to measured points.
 
-    The latency is the time of the smallest message. The burst is the median number of bytes by which the
-    middle sizes were faster than the rate. The rate in one direction, and in both, is the second highest rate
-    among the sizes within a factor of 16 of the largest size. A measurement can only be too slow, because of
-    other load, or because a TCP stream ended before its window was open. Raises ``SpecError`` if there are no
-    points.
+    The latency is the time of the smallest message. The burst is the median, over the middle sizes, of the
+    bytes that arrived earlier than the rate allows. The rate, and the rate with both directions busy, are the
+    second highest among sizes of at least a sixteenth of the largest size. High rates are the more accurate:
+    other load, or a TCP window that wasn't open yet, can only slow a measurement. Raises ``SpecError`` if
+    there are no points.
     """
     if not points:
         raise SpecError(

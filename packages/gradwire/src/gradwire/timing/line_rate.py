@@ -35,7 +35,7 @@ from gradwire.wire import frame_memory, frame_of
 
 
 class Pair:
-    """One of two ranks that exchange messages, with at most ``window`` of a stream in flight."""
+    """One of two ranks that exchange messages, with at most ``window`` messages of a stream in flight."""
 
     def __init__(self, link: Link, peer: int, window: int) -> None:
         self.link, self.peer, self.window = link, peer, window
@@ -63,7 +63,7 @@ class Pair:
         return trips
 
     def stream(self, nbytes: int, count: int) -> float:
-        """Send ``count`` messages from the leader, and return the seconds until the acknowledgement."""
+        """Send ``count`` messages from the leader, and return the seconds to their acknowledgement."""
         self._make_room(nbytes)
         start = time.perf_counter()
         if self.leads:
@@ -135,12 +135,12 @@ _MOST = 10_000
 _SETTLE_S = 0.05
 """The longest pause after streams, in which a rate limiter regains its burst before the round trips.
 
-A limiter needs at most as much time as the streams took.
+A shorter pause, as long as the streams, is enough after short streams.
 """
 
 
 STREAM_TRIPS = 8
-"""The shortest duration of a stream in round trips, even if that exceeds the time of a measurement."""
+"""The shortest duration of a stream between distant hosts, in round trips, even beyond ``Effort.time_s``."""
 _LEAST_WINDOWED_NBYTES = 1 << 12
 """The smallest message for which TCP's window, and not the cost of each message, can limit the rate."""
 _GROWTH = 4
@@ -162,12 +162,12 @@ class Effort:
     repeats
         The number of streams per size and direction; the median is used.
     time_s
-        The approximate duration of each measurement in seconds. Once a message takes five times this long,
-        larger sizes are skipped.
+        The approximate duration of each measurement in seconds. Once a message takes five times this
+        duration, larger sizes are skipped.
     window
         The number of messages in flight in a stream.
     trips
-        The shortest duration of each stream in round trips.
+        The shortest duration of each stream between distant hosts, in round trips.
     """
 
     sizes: tuple[int, ...]
@@ -216,7 +216,7 @@ def measure(
 
 
 def _transfer_s(points: list[Point]) -> float:
-    """Return the time of a message of the last size at its rate, minus the time of the first size."""
+    """Return by how many seconds a message of the last size takes longer than one of the first size."""
     times = [point.nbytes / point.nbytes_per_s for point in (points[0], points[-1])]
     return times[1] - times[0]
 
@@ -226,7 +226,8 @@ class _Leader:
 
     def __init__(self, pair: Pair, effort: Effort) -> None:
         self._pair, self._effort = pair, effort
-        self._trip_s, self._opened_nbytes_per_s = 0.0, 0.0  # measured with TCP's window open
+        self._trip_s = 0.0  # of one byte on the idle link
+        self._opened_nbytes_per_s = 0.0  # the latest rate with TCP's window open
 
     def measure_trip(self) -> None:
         """Measure the round trip of a byte on the idle link."""
@@ -242,7 +243,7 @@ class _Leader:
         return Point(nbytes, self._time_s(nbytes, rate), rate, duplex_rate)
 
     def finish(self) -> None:
-        """Send the other rank the end of the measurement."""
+        """Tell the other rank that the measurement has ended."""
         self._pair.tell(_ORDER.pack(_END, 0, 0))
 
     def _rate(self, pattern: bytes, nbytes: int, message_s: float) -> float:
@@ -268,7 +269,7 @@ class _Leader:
         return rate
 
     def _time_s(self, nbytes: int, rate: float) -> float:
-        """Return half of the median round trip.
+        """Return half of the median round trip of a message.
 
         In the pauses between round trips, a rate limiter regains its burst.
         """
@@ -287,7 +288,7 @@ class _Leader:
 
 
 def without_trip(stream_s: float, trip_s: float) -> float:
-    """Return an acknowledged stream's seconds, minus its round trip, but at least half of the seconds."""
+    """Subtract the acknowledgement's round trip from a stream's seconds, but at most half of the seconds."""
     return max(stream_s - trip_s, stream_s / 2)
 
 

@@ -13,14 +13,15 @@ from gradwire.wire import PARTING_NBYTES, OutOfStepError, check_step, frame_memo
 
 
 def memory_for(nbytes: int) -> torch.Tensor:
-    """Return memory for a message of ``nbytes`` bytes, or for a last frame."""
+    """Return memory for a message of ``nbytes`` bytes, or for the last frame of a peer that closes a link."""
     return frame_memory(max(nbytes, PARTING_NBYTES))
 
 
 def read(link: Link, source: int, receiving: Receiving, nbytes: int, timeout_s: float | None = None) -> bytes:
     """Return the ``nbytes`` bytes of a message from ``source``, received into memory from ``memory_for``.
 
-    Raises ``LinkError``, also for a message of another length and for a rank's last frame.
+    Raises ``LinkError`` if the link fails, if ``source`` closes its link, or if the message has another
+    length.
     """
     frame, what = receiving.wait(timeout_s), f"rank {link.rank} receiving from {link.name_of(source)}"
     try:

@@ -1,9 +1,10 @@
 """Measure links piece by piece, with trains of messages that the receiver times as they arrive.
 
 A training run can't wait for long streams. A train takes a fraction of a step, and the receiver's times
-include no round trip. A late receiver sees several messages at the same time, but no message too early. So a
-message's time is the slope of the lower convex hull of the arrivals, in the part where the slope is constant
-for the most messages. That part excludes the burst of a rate limiter and gaps after a full TCP window.
+include no round trip. A late receiver sees several messages at the same time, but no message too early.
+Therefore, a message's time is the slope of the lower convex hull of the arrival times, in the part where the
+slope is constant for the most messages. That part excludes the burst of a rate limiter, and gaps after a full
+TCP window.
 
 Sources: Dovrolis, Ramanathan, and Moore, "Packet-Dispersion Techniques and a Capacity-Estimation
 Methodology", IEEE/ACM Transactions on Networking, 2004, for trains; Moon, Skelly, and Towsley, "Estimation
@@ -31,31 +32,31 @@ MESSAGES = 32
 _FIRST_NBYTES, _LEAST_NBYTES, _MOST_NBYTES = 1 << 16, 1 << 14, 1 << 23
 """The sizes of trains: the first, the smallest, and the largest."""
 _GROWTH, _SHRINKING = 8, 2
-"""The largest factors by which the size grows and shrinks from one train to the next."""
+"""The largest factors by which the size of trains grows and shrinks from one train to the next."""
 _PINGS, _PINGS_S = 3, 0.03
 """The number of round trips per piece, and the seconds after which no further round trip begins."""
 _COUNTED = 4
-"""The largest train's size, divided by this number, is the smallest size that counts."""
+"""Trains count only if the largest train is at most this many times as large."""
 _LATE_RATIO = 3
-"""The factor by which a train must seem too fast to show that the receiver was late for all of it."""
+"""If a train seems this many times too fast, the receiver was late for the whole train."""
 _MOMENT_S = 1e-7
 _ORDER = struct.Struct("<qqd")
-"""The size of a message, the number of messages, and the round trip in seconds."""
+"""The message that announces a train: size and number of its messages, and the round trip in seconds."""
 _REPORT = struct.Struct("<d")
-"""The seconds per message of a train."""
+"""The receiver's report: the seconds per message of a train."""
 _END = -1
 
 
 @dataclass(frozen=True)
 class Train:
-    """A measured train.
+    """The measurement of one train of messages.
 
     Attributes
     ----------
     nbytes, nbytes_per_s
         The train's size and rate.
     took_s
-        The train's duration in seconds; between distant hosts, without gaps.
+        The train's duration in seconds; between distant hosts, without gaps between messages.
     early_nbytes
         The bytes that arrived earlier than the rate allows.
     is_late
@@ -71,7 +72,7 @@ class Train:
 
 @dataclass
 class Direction:
-    """One direction of a link, from this rank to ``peer``, and its measurements so far.
+    """The direction of a link from this rank to ``peer``, and the measurements of this direction so far.
 
     Attributes
     ----------
@@ -96,7 +97,7 @@ class Direction:
 
     @property
     def trip_s(self) -> float:
-        """The lower quartile of the round trips, because a busy machine delays some; 0 without any trip."""
+        """The lower quartile of the round trips, because a busy machine delays some of them; 0 if unknown."""
         return sorted(self.trips_s)[(len(self.trips_s) - 1) // 4] if self.trips_s else 0.0
 
     @property
@@ -159,7 +160,7 @@ class Direction:
         return link.isend(self.peer, frame_of(_ORDER.pack(nbytes, count, self.trip_s)))
 
     def _start(self, link: Link) -> Callable[[], Train]:
-        """Start to send a train, and return the function that waits for the end and returns the ``Train``."""
+        """Start to send a train, and return a function that waits for its end and returns its ``Train``."""
         began, nbytes = time.perf_counter(), -(-self.nbytes // MESSAGES)
         memory = frame_memory(nbytes).fill_(1)
         sendings = [self._order(link, nbytes, MESSAGES)]
@@ -206,7 +207,7 @@ def _rate(trains: Sequence[Train]) -> float:
 
 
 def answer(link: Link, source: int, late_s: float | None = None) -> int:
-    """Time the trains of ``source``, and report the times to ``source``, until its last train.
+    """Time the trains from ``source``, and report the times to ``source``, until ``source`` ends.
 
     Return the size of the last train. ``late_s`` is the timeout of the wait for the first message; by
     default, the link's timeout. Raises ``LinkError``.
@@ -218,7 +219,7 @@ def answer(link: Link, source: int, late_s: float | None = None) -> int:
 
 
 def _answer(link: Link, source: int, late_s: float | None) -> tuple[int, list[Sending]]:
-    """Return the size of the last train, and the reports that are still being sent."""
+    """Time the trains as ``answer`` does; return the last train's size, and reports that are being sent."""
     latest_nbytes, reports, own = 0, list[Sending](), _of(link, source)
     while True:
         ordering = link.irecv(source, memory_for(_ORDER.size))
@@ -240,7 +241,7 @@ def _answer(link: Link, source: int, late_s: float | None) -> tuple[int, list[Se
 def message_s_of(arrived: Sequence[float], trip_s: float = 0.0) -> float:
     """Return the seconds per message, given the times at which a train's messages were received.
 
-    If ``trip_s`` is the round trip between distant hosts, only the longest part without a gap counts.
+    If the round trip ``trip_s`` shows that hosts are distant, only the longest part without a gap counts.
 
     Examples
     --------

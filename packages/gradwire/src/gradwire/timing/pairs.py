@@ -1,7 +1,7 @@
 """The hosts of a job's ranks, and the groups of links to measure at the same time.
 
-Pairs of ranks that share a host also share its uplink. Measured at the same time, each pair would reach only
-part of its rate.
+Two pairs with a rank on the same host share that host's uplink. If both pairs were measured at the same time,
+each pair would reach only part of its rate.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ _NETWORK = "/proc/self/ns/net"
 
 @dataclass(frozen=True)
 class HostMap:
-    """The host, the machine, and the kind of processor of each rank; equal on all ranks.
+    """The host, the machine, and the processor of each rank. All ranks have an equal map.
 
     In a testbed, all hosts share one machine. Elsewhere, each host is a separate machine.
     """
@@ -34,7 +34,7 @@ class HostMap:
 
     @property
     def is_shared(self) -> bool:
-        """Whether some ranks share a host, and others don't."""
+        """Whether some ranks, but not all ranks, share a host."""
         return len({*self.hosts}) not in (1, len(self.hosts))
 
     def ranks_per_machine(self, rank: int) -> int:
@@ -42,7 +42,7 @@ class HostMap:
         return self.machines.count(self.machines[rank])
 
     def firsts(self) -> tuple[int, ...]:
-        """Return the first rank of each kind of host, given by its processor and its number of ranks."""
+        """Return the first rank on each kind of host. A kind is a processor and a number of ranks."""
         kinds = [
             (processor, self.hosts.count(host))
             for processor, host in zip(self.processors, self.hosts, strict=True)
@@ -78,10 +78,10 @@ def from_all(link: Link, message: bytes, timeout_s: float | None = None) -> list
 
 
 def matchings(hosts: Sequence[Hashable]) -> list[list[Pair]]:
-    """Return the neighbouring pairs in a ring of ranks on these hosts, in groups to measure concurrently.
+    """Divide the pairs of neighbours in a ring of ranks into groups, whose pairs are measured concurrently.
 
-    No group contains two pairs with a common host, or with a common rank if there is only one host. With
-    several hosts, only the first pair within each host is measured.
+    ``hosts`` are the hosts of the ranks. No group contains two pairs with a common host, or with a common
+    rank if there is only one host. With several hosts, only the first pair within each host is measured.
 
     Examples
     --------
@@ -108,10 +108,10 @@ def matchings(hosts: Sequence[Hashable]) -> list[list[Pair]]:
 
 
 def directions(hosts: Sequence[Hashable]) -> tuple[list[list[Pair]], list[list[Pair]]]:
-    """Return a ring's directions in groups to measure one way, and in groups to measure both ways.
+    """Divide a ring's directions into groups to measure one way, and into groups to measure both ways.
 
     Frames travel from the first rank of a direction to the second rank. In a one-way group, a host either
-    sends or receives; in a group for both ways, a host may do both.
+    sends or receives. In a group for both ways, a host may send and receive.
 
     Examples
     --------

@@ -5,9 +5,9 @@ posted receives. The costs of a frame are in an ``Environment``. Ranks that shar
 core, streams over one link share it fairly, and lanes exchange one bucket each, concurrently. The rules are
 in ``native/replay``.
 
-With free codecs and frames, one frame per chunk, and no burst, a ring equals its closed form. For other
-algorithms, the replay differs from the closed form because an exchange overlaps neighbouring segments, and
-sends to the next peer while frames to the previous peer are still in flight.
+With free codecs and frames, one frame per chunk, and no burst, the replay of a ring equals the ring's closed
+form. For other algorithms, the replay differs from the closed form, because an exchange overlaps neighbouring
+segments, and sends to the next peer while frames to the previous peer are still in flight.
 """
 
 from __future__ import annotations
@@ -115,7 +115,7 @@ def replaying(
     except ValueError as error:
         raise SpecError(
             f"expected schedules of {world} ranks that match, got others from the algorithm {algorithm} "
-            f"({error}); correct its schedule"
+            f"({error}); correct the algorithm's schedule"
         ) from error
     return Replay([ExchangeCost(*seconds_and_nbytes) for seconds_and_nbytes in costs], line_busy_s)
 
@@ -124,7 +124,7 @@ def replaying(
 def _rows(
     algorithm: str, half: str, rank: int, world: int, count: int, segment_count: int
 ) -> tuple[array[int], int]:
-    """Return a rank's rows of actions, cached because plans with different codecs have the same order."""
+    """Return a rank's rows of actions; cached, because plans that differ only in the codec share them."""
     chosen = collectives.get(algorithm)
     steps: Callable[[int, int], Iterator[collectives.Step]] = getattr(chosen, half)
     return action_rows(frame_order(steps(rank, world), [count], chosen.chunks(world), segment_count, AHEAD))

@@ -1,9 +1,9 @@
 """Simulate an all-reduce on a heterogeneous network, with up to thousands of ranks.
 
-A message starts when both its ranks have reached the step, and a step ends when its send, its receive, and
-its addition have ended. A message's rate is the lowest of three rates: its source's rate, its target's rate,
-and its share of the uplinks on its path. The messages of one ``Round`` share an uplink max-min fairly, as if
-all of them were concurrent. If a message ends early, the other messages don't get its share.
+A message starts when both its ranks have reached the step. A step ends when its send, its receive, and its
+addition have ended. A message's rate is the lowest of three rates: its source's rate, its target's rate, and
+its share of the uplinks on its path. The messages of one ``Round`` share an uplink max-min fairly, as if all
+of them were concurrent. If a message ends early, the other messages don't get its share.
 """
 
 from __future__ import annotations
@@ -23,8 +23,8 @@ from gradwire.collectives.matching import messages
 # The messages of an all-reduce as arrays, so that thousands of ranks can be simulated.
 #
 # A ``Round`` is a set of messages that don't wait for each other. If all ranks' schedules are rotations of
-# rank 0's schedule, only that schedule is read. A hierarchical algorithm is composed of the algorithms of its
-# levels.
+# rank 0's schedule, only rank 0's schedule is read. A hierarchical algorithm is composed of the algorithms of
+# its levels.
 
 Ints = NDArray[np.intp]
 Index = Ints | slice
@@ -35,11 +35,12 @@ _Schedule = Callable[[int, int], Iterator[Step]]
 
 @dataclass(frozen=True, eq=False, slots=True)
 class Pairs:
-    """The pairs of ranks with concurrent messages from ``source[i]`` to ``target[i]``, all distinct.
+    """Distinct pairs of ranks with concurrent messages, from ``source[i]`` to ``target[i]``.
 
-    ``senders`` are the sources, and ``receivers`` the targets of the messages in the order of
-    ``by_receiver``. Both are slices if all ranks have a message, because slices are faster. ``Round`` objects
-    with the same pairs share one object, so that derived values are computed once.
+    ``senders`` are the sources of the messages. ``receivers`` are the targets, and ``by_receiver`` is the
+    order of the messages that belongs to ``receivers``. All three are slices or indices: slices are faster,
+    if all ranks have a message. ``Round`` objects with the same pairs share one ``Pairs`` object, so that
+    derived values are computed once.
     """
 
     source: Ints
@@ -63,10 +64,10 @@ class Pairs:
 
 @dataclass(frozen=True, eq=False, slots=True)
 class Round:
-    """Concurrent messages of the chunks ``first[i]`` up to ``last[i]``.
+    """A set of concurrent messages; message ``i`` contains the chunks from ``first[i]`` to ``last[i] - 1``.
 
-    The target of a message adds if ``combine[i]``. ``enter`` lists the ranks whose step begins here; the
-    other ranks already had a message in the same step.
+    The target of message ``i`` adds its chunks if ``combine[i]``, and otherwise replaces them. ``enter``
+    lists the ranks whose step begins with a message of this set; the other ranks' steps began earlier.
     """
 
     pairs: Pairs
@@ -124,7 +125,7 @@ def _assembled(schedule: _Schedule, world: int) -> Iterator[Round]:
 
 
 def _first_of_step(rank: Ints, step: Ints) -> NDArray[np.bool_]:
-    """Return, for both ends of every message, whether the message is the first of the rank's step."""
+    """Return, for both ranks of every message, whether the message is the first in the rank's step."""
     keys = (rank * (step.max(initial=0) + 1) + step).ravel()
     first = np.zeros(keys.size, dtype=np.bool_)
     first[np.unique(keys, return_index=True)[1]] = True
@@ -159,7 +160,7 @@ def _apart(level: list[Instance]) -> list[list[Instance]]:
 
 
 def _alike(instances: list[Instance], half: Callable[[Collective], _Schedule]) -> Iterator[Round]:
-    """Yield the messages of instances of one algorithm with the same number of ranks."""
+    """Yield the messages of instances that have the same algorithm and the same number of ranks."""
     name, size = _kind(instances[0])
     members = np.array([instance.members for instance in instances], dtype=np.intp)
     cuts = np.array([instance.cuts for instance in instances], dtype=np.intp)
@@ -238,9 +239,9 @@ class Wires:
 
 
 def _share(most: Rates, source: NDArray[np.intp], target: NDArray[np.intp], uplink: Rates) -> Rates:
-    """Return max-min fair rates.
+    """Return max-min fair rates of at most ``most``, from the rates of the groups' uplinks.
 
-    All rates rise at the same pace until they reach the limit of the rank or of an uplink.
+    All rates rise at the same pace, and each rate stops at the first limit: of a rank, or of an uplink.
     """
     rates = np.zeros_like(most)
     out, into = uplink.copy(), uplink.copy()
@@ -263,8 +264,8 @@ def _share(most: Rates, source: NDArray[np.intp], target: NDArray[np.intp], upli
 class Simulation:
     """The times at which the ranks end their last steps, and their idle times.
 
-    ``finish_s[r]`` is the end of rank ``r``'s last step. ``idle_s[r]`` is the time since rank ``r``'s start
-    in which the rank didn't send, receive, or add.
+    ``finish_s[r]`` is the end of rank ``r``'s last step. ``idle_s[r]`` is the time, from rank ``r``'s start
+    to this end, in which the rank didn't send, receive, or add.
     """
 
     finish_s: Seconds
@@ -277,7 +278,7 @@ class Simulation:
 
 
 class _Clocks:
-    """The clocks of all ranks: begin and latest end of their current steps, and their busy time."""
+    """The clocks of all ranks: begin and latest end of each rank's step, and the rank's busy time so far."""
 
     def __init__(self, start: Seconds) -> None:
         self.begin, self.end, self.busy = start.copy(), start.copy(), np.zeros_like(start)
@@ -307,7 +308,7 @@ def simulate(
     reduce_s_per_nbyte: Seconds | float = 0.0,
     start_s: Seconds | float = 0.0,
 ) -> Simulation:
-    """Return the simulation of an all-reduce of ``nbytes`` bytes of float32 per rank over these wires.
+    """Simulate an all-reduce of ``nbytes`` bytes of float32 per rank over these wires.
 
     Chunks are assumed to be equal. Raises ``SpecError`` if the schedules of the ranks don't match.
 
