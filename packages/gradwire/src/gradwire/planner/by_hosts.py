@@ -17,12 +17,12 @@ if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
 BASELINES = {"DDP": ("DDP", "bf16 hook"), "FSDP2": ("FSDP2", "FSDP2 in bf16")}
-"""The names of the two baselines of a kind of run: without gradwire, and with gradients of bfloat16."""
+"""The names of the two baselines for each kind of run: without gradwire, and with gradients in bfloat16."""
 _Seconds = Callable[[ScalePoint], float | None]
 
 
 def read_points(rows: Sequence[Mapping[str, Any]]) -> list[ScalePoint]:
-    """Return the points of a record's ``scaling``, without predictions. Older records have no baselines."""
+    """Return the points in a record's ``scaling``, without predictions; older records lack baselines."""
     return [
         ScalePoint(
             row["hosts"],
@@ -37,7 +37,7 @@ def read_points(rows: Sequence[Mapping[str, Any]]) -> list[ScalePoint]:
 
 
 def pays(points: Sequence[ScalePoint]) -> str:
-    """Return a sentence on the ranges of host numbers in which each additional host pays off."""
+    """Return a sentence, without a period, on the numbers of hosts for which each added host pays off."""
     ranges, last = paying_ranges(points), points[-1].hosts
     if not ranges:
         return "Each additional host adds less than half of the throughput of one host"

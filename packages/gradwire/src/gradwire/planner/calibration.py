@@ -44,9 +44,10 @@ from gradwire.timing.line import (
 
 
 def threads_of(hosts: int, *, shared: bool) -> int:
-    """Return the number of threads of one rank: PyTorch's, if a launcher has started this process as a rank.
+    """Return the number of threads of one rank.
 
-    Otherwise, a rank uses all cores of this machine, divided by ``hosts`` if ``shared``.
+    If a launcher has started this process as a rank, this is PyTorch's number of threads. Otherwise, a rank
+    uses all cores of this machine, or its share of them if ``shared``.
     """
     if is_launched():  # torchrun sets OMP_NUM_THREADS=1 for several ranks on a host
         return torch.get_num_threads()
@@ -65,7 +66,7 @@ def use_threads(count: int) -> Iterator[None]:
 
 
 SAMPLE_COUNT = 1 << 20
-"""The number of floats sampled from a gradient, in pieces from the first layer to the last."""
+"""The number of floats sampled from a gradient, in pieces that range from its first to its last layer."""
 STRETCHES = 16
 SYNTHETIC_SCALE = 1e-3
 SYNTHETIC_SAMPLES = 4
@@ -112,7 +113,7 @@ def measure_codecs(
 
 
 def synthetic_gradients(count: int) -> list[torch.Tensor]:
-    """Return independent samples of a Laplace distribution, which is typical of gradients."""
+    """Return synthetic gradients of at most ``count`` values each, with a Laplace distribution."""
     generator = torch.Generator().manual_seed(0)
     size = (min(count, SAMPLE_COUNT),)
     samples = []
@@ -175,7 +176,7 @@ def measure_host(cores: int, ranks_per_machine: int, rounds: int = _ROUNDS) -> H
     except OSError as error:
         raise LinkError(
             f"cannot measure the cost of frames over the loopback interface ({error.strerror or error}); "
-            "bring the interface 'lo' up, or pass a measured cost"
+            "bring the interface 'lo' up, or pass a link measured with 'gradwire line-rate'"
         ) from error
     identity = identity_cost(rounds)
     sender = EndCost.fit(small.sender, large.sender, identity.encode_s / FLOAT_NBYTES)
@@ -191,7 +192,7 @@ class _Spent(NamedTuple):
 
 
 def _measure(rounds: int) -> tuple[_Spent, _Spent, float]:
-    """Return the costs of small and large frames, as medians of ``rounds`` measurements, and their spread."""
+    """Return the median costs of small and of large frames over ``rounds`` measurements, and the scatter."""
     barrier = Barrier(2, timeout=_TIMEOUT_S)
     with ThreadPoolExecutor(2) as pool, local_pair() as ends:
         receiver, sender = pool.map(lambda rank: _run(ends[rank], barrier, rounds), (0, 1))
@@ -237,7 +238,7 @@ def local_pair() -> Iterator[tuple[SocketLink, SocketLink]]:
 
 
 def _run(link: Link, barrier: Barrier, rounds: int) -> list[list[_CpuTimes]]:
-    """Run one end of a link, and return the CPU times for small and for large frames.
+    """Run one end of a link, and return its CPU times for small and for large frames.
 
     Rank 1 sends, and rank 0 receives.
     """

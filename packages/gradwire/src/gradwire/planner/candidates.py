@@ -30,20 +30,20 @@ from gradwire.wire import MAX_FRAME_NBYTES
 # The workload that determines a step's time: the sizes of gradients, and the seconds of computation.
 
 PIECE_COUNT, MOST_PIECES = 1 << 18, 1024
-"""The assumed layers of a model given by its size: parameters of 1 MiB, or at most 1024 larger parameters."""
+"""The assumed parameters of a model of known size only: parameters of 1 MiB, or up to 1024 larger ones."""
 
 
 LOCAL_UPDATES = 2.5
-"""The time of an eager pipeline's local update, in optimizer steps.
+"""The time of an eager pipeline's local update, as a multiple of an optimizer step's time.
 
-The update is one optimizer step, with copies of the rank's gradient, weights, and optimizer state.
+A local update is one optimizer step, with copies of the rank's gradient, weights, and optimizer state.
 ``bench/local_update.py`` measures this time.
 """
 MOST_COUNT = 10**15
 """The largest accepted number of parameters; a larger number is probably a typo."""
 
 
-_STEP = Source("a training step", "give seconds")
+_STEP = Source("a training step", "pass a time of at least 0 seconds")
 
 
 @dataclass(frozen=True)
@@ -58,9 +58,9 @@ class Part:
 class Workload:
     """One training step of one host, without the exchange.
 
-    ``counts`` is the number of floats of each parameter, in the order of the model. Backward visits the
-    parameters in reverse, each for a time in proportion to its size. Raises ``SpecError`` if the model has no
-    parameters, or a time is invalid.
+    ``counts`` is the number of floats of each parameter, in the order of the model. Backward is assumed to
+    visit the parameters in reverse order, and to take a time in proportion to the size of each parameter.
+    Raises ``SpecError`` if the model has no parameters, or if a time is invalid.
     """
 
     counts: tuple[int, ...]
@@ -91,8 +91,8 @@ class Workload:
         if count > MOST_COUNT:
             shortened = f"{min(count, 10**300):.3g}"
             raise SpecError(
-                f"expected at most {MOST_COUNT} parameters in a model, got {shortened}; check the number, "
-                "for example 25.6M"
+                f"expected at most {MOST_COUNT} parameters in a model, got {shortened}; pass the model's "
+                "number of parameters, such as 25.6M"
             )
         piece = max(PIECE_COUNT, -(-count // MOST_PIECES))
         pieces, rest = divmod(count, piece)
@@ -117,15 +117,15 @@ class Workload:
     def compute_with_s(self, pipeline: int, shards: int = 1) -> float:
         """Return the seconds of computation in a step with ``pipeline`` steps in flight.
 
-        From 2 steps up, the time includes the eager pipeline's local update. ``shards`` is the number of
-        ranks that divide the update among themselves.
+        With 2 or more steps in flight, the time includes the eager pipeline's local update. ``shards`` is the
+        number of ranks that divide the optimizer's update among themselves.
         """
-        replays = pipeline - 2  # of all local gradients but the first
+        replays = pipeline - 2  # the local update replays all local gradients but the first
         update_s = self.update_s * (1 + LOCAL_UPDATES + replays if pipeline > 1 else 1 / shards)
         return self.forward_s + self.backward_s + update_s
 
     def parts(self, bucket_nbytes: int | None) -> list[Part]:
-        """Return the buckets in the order of their exchange, divided as in training."""
+        """Divide the model into buckets as in training, and return them in the order of their exchange."""
         sizes = [
             sum(self.counts[members.start : members.stop])
             for members in bucket_members(self.counts, bucket_nbytes)
@@ -146,7 +146,7 @@ def no_model(found: object) -> SpecError:
 
 
 ALGORITHMS = (backend.NAME, "ring", "pairwise", "butterfly", "tree", "star")
-"""The algorithms in the order in which they win ties.
+"""The candidate algorithms: of equally fast plans, the plan with the earlier algorithm is chosen.
 
 The transport's native all-reduce, for uncompressed buckets, is first. The other algorithms range from the
 ring, the simplest to tune, to the star, which loads a single rank.
@@ -173,24 +173,25 @@ def lanes_in(environment: Environment, most: int = MAX_LANES) -> tuple[int, ...]
 
 @dataclass(frozen=True)
 class Space:
-    """The search space: the values of each part of a plan, in order of preference.
+    """The search space: the values to try for each field of a plan, in order of preference.
 
     Raises ``SpecError`` if a name is unknown or a list is empty.
 
     Parameters
     ----------
     codecs
-        The encodings (``Plan.encoding``). ``identity`` is always included.
+        The values of ``Plan.encoding``. ``identity`` is always included.
     buckets_nbytes
         Bucket sizes to try in addition to a single bucket, only for a pipeline of 1, and only if backward
         takes time that exchanges can overlap.
     exchanges
-        As in a plan. ``"sharded"`` is tried with a ring, one bucket, and a pipeline of 1.
+        The values of ``Plan.exchange``. ``"sharded"`` is only tried with a ring, a single bucket, and a
+        pipeline of 1.
     whole
         Whether to try a single bucket. If False, all sizes in ``buckets_nbytes`` are tried, regardless of
         backward's time and the number of buckets.
     refused
-        Pairs of a codec and an algorithm that aren't tried together.
+        Pairs of a codec and an algorithm that must not be tried together.
     lanes
         Numbers of lanes, for plans with several buckets (``in_lanes``).
     """
@@ -272,7 +273,7 @@ def candidates(space: Space, workload: Workload, world: int) -> Iterator[Plan]:
         space.pipelines, space.codecs, space.algorithms, space.exchanges
     ):
         if algorithm == backend.NAME and not isinstance(codec, Identity):
-            continue  # with a codec, the exchange is a ring
+            continue  # with a codec, a native all-reduce becomes a ring
         if (codec, algorithm) in space.refused:
             continue
         sharded = exchange == "sharded"
@@ -328,7 +329,7 @@ _PAIRS_IN_LANES = 2
 
 
 def in_lanes(plan: Plan, space: Space, workload: Workload) -> list[Plan]:
-    """Return ``plan`` with each larger number of lanes in ``space``, up to the number of buckets."""
+    """Return copies of ``plan`` with the larger numbers of lanes in ``space``, up to one lane per bucket."""
     if plan.is_sharded or plan.algorithm == backend.NAME:
         return []
     buckets = len(workload.parts(plan.bucket_nbytes))
@@ -339,10 +340,10 @@ def in_lanes(plan: Plan, space: Space, workload: Workload) -> list[Plan]:
 def fastest_in_lanes(
     space: Space, workload: Workload, plans: Iterable[Plan], by_time: Iterable[Plan]
 ) -> list[Plan]:
-    """Return the candidates with several lanes, for the fastest pairs of codec and algorithm with one lane.
+    """Return candidates with several lanes, for the fastest pairs of codec and algorithm with one lane.
 
     ``plans`` are all candidates with one lane; ``by_time`` lists some of these candidates, the fastest first.
-    The result contains each bucket size, with the pair's best segment size.
+    The result contains every bucket size of these pairs, with the best segment size of the pair.
     """
     best = dict[tuple[Codec, str], Plan]()
     for plan in by_time:

@@ -65,7 +65,7 @@ def choose_plan(model: Model, hosts: int, **fields: Any) -> Choice:
 
 
 def choose(request: PlanRequest, show: Show = quiet) -> Choice:
-    """Return the choice for a request, with its scaling if requested. Raises as ``choose_plan`` does.
+    """Choose a plan for a request, and predict its scaling if requested. Raises as ``choose_plan`` does.
 
     ``show`` receives the progress of measuring codecs.
     """
@@ -92,7 +92,7 @@ _SHOWN = 5
 
 @dataclass(frozen=True)
 class Choice:
-    """A chosen plan with the predictions and measurements behind it, as ``gradwire.choose_plan`` returns it.
+    """A chosen plan, and the predictions and measurements behind the choice; returned by ``choose_plan``.
 
     ``plan`` is ready for ``gradwire.all_reduce``, ``gradwire.PipeSGD`` and ``Plan.save``. ``prediction`` is
     the predicted step with this plan, ``uncompressed`` the predicted step with the fastest plan without
@@ -205,7 +205,7 @@ _NONE_KNOWN: Mapping[int, Prediction] = MappingProxyType({})
 
 @dataclass(frozen=True)
 class ScalePoint:
-    """The best plan's step on ``hosts`` hosts. A single host exchanges nothing and has no prediction.
+    """The step time of the best plan on ``hosts`` hosts. A single host exchanges nothing: no prediction.
 
     ``plain_s`` and ``hook_s`` are the step times of plain DDP and of its bf16 hook, or None if unknown.
     """
@@ -233,7 +233,7 @@ class ScalePoint:
         return self.compute_s / self.step_s
 
     def values(self) -> dict[str, object]:
-        """Return the point as a JSON object."""
+        """Return the step time, the baselines, and the plan as a JSON object."""
         return {
             "hosts": self.hosts,
             "step_s": self.step_s,
@@ -253,7 +253,7 @@ def scaling(
     *,
     encodings: Sequence[Codec] | None = None,
 ) -> Iterator[ScalePoint]:
-    """Yield the best plan's step for each number of hosts in ``worlds``, in the same order.
+    """Yield the step time of the best plan for each number of hosts in ``worlds``, in their order.
 
     ``known`` maps numbers of hosts to existing predictions; ``encodings`` is as in ``planner.predict.rank``.
     If the time of computation is 0, throughputs are undefined, and nothing is yielded.
@@ -281,8 +281,8 @@ def worlds_around(hosts: int, farthest: int) -> list[int]:
 def hosts_that_pay(points: Sequence[ScalePoint], least_gain: float = LEAST_GAIN) -> int:
     """Return the number of hosts up to which every additional host pays off, or 1 if a second host doesn't.
 
-    A host pays off if it adds at least ``least_gain`` times the throughput of a single host. Beyond a range
-    that doesn't pay off, more hosts may pay off again; ``paying_ranges`` returns all such ranges.
+    A host pays off if it adds at least ``least_gain`` times the throughput of a single host. Still more hosts
+    may pay off again; ``paying_ranges`` returns all ranges in which hosts pay off.
     """
     first, *_ = (*paying_ranges(points, least_gain), (1, 1))
     return first[1] if first[0] == points[0].hosts else 1
@@ -299,7 +299,7 @@ def gains(points: Sequence[ScalePoint]) -> list[float]:
 
 
 def paying_ranges(points: Sequence[ScalePoint], least_gain: float = LEAST_GAIN) -> list[tuple[int, int]]:
-    """Return the ascending ranges of host numbers (first, last) in which every additional host pays off."""
+    """Return all ranges (first, last) of the number of hosts in which every additional host pays off."""
     ranges: list[tuple[int, int]] = []
     for (before, after), gain in zip(pairwise(points), gains(points), strict=True):
         if gain >= least_gain:

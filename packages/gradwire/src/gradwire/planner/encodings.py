@@ -27,7 +27,7 @@ _MTU_NBYTES = 1500
 def behind_nics(
     costs: Mapping[str, CodecCost], encodings: Sequence[Codec], summed: Mapping[int, torch.Tensor]
 ) -> dict[str, CodecCost]:
-    """Return the costs, with the bytes on the link for encodings that NICs compress.
+    """Add the bytes on the link to the costs of encodings that NICs compress, and return all costs.
 
     ``summed`` contains the sums of gradients to encode (``calibrate.sums``). The NICs are assumed to merge
     segments, as ``gradwire nic`` does, and to keep up with the link.
@@ -80,7 +80,7 @@ def packet_ratio(
     merge
         Whether NICs merge segments into packets.
     at_once_nbytes
-        The payload that a host's kernel passes to its NIC in one piece. The last packet of a piece isn't
+        The bytes of payload that a host's kernel passes to its NIC in one piece. A piece's last packet isn't
         full.
 
     Raises
@@ -119,9 +119,9 @@ def packet_ratio(
 class CodecCandidate:
     """A candidate codec, and the largest error that it may cause in the sum of all ranks' gradients.
 
-    ``error`` is ``p`` times the error of one encoding, because an exchange encodes a value ``p`` times.
-    ``guaranteed`` says whether ``error`` is a bound for all gradients; otherwise ``error`` is the largest
-    error in the calibration. ``admitted`` says whether ``error`` is within the accuracy budget.
+    ``error`` is the error of one encoding times the number of ranks, because an exchange encodes a value once
+    per rank. ``guaranteed`` says whether ``error`` is a bound for all gradients; otherwise, ``error`` is the
+    largest error in the calibration. ``admitted`` says whether ``error`` is within the accuracy budget.
     """
 
     codec: Codec
@@ -133,7 +133,7 @@ class CodecCandidate:
 def admit(
     codecs: Iterable[Codec], costs: Mapping[str, CodecCost], world: int, largest_error: float | None
 ) -> list[CodecCandidate]:
-    """Return each codec's error in a sum over ``world`` ranks, and whether it is within the budget.
+    """Return each codec's error in a sum over ``world`` ranks, and whether the accuracy budget admits it.
 
     ``largest_error`` is the largest allowed absolute error of an element of the sum (for the average, divide
     by ``world``); None means no limit.
@@ -155,7 +155,7 @@ def _candidate(codec: Codec, cost: CodecCost, world: int, limit: float) -> Codec
 WEIGHTS = "delta:bf16"
 """The encoding of weights that ``Sharded`` uses by default."""
 WARM_UP, MEASURED = 10, 9
-"""The number of steps until the optimizer's moving averages are typical, and of measured steps."""
+"""The number of steps until the optimizer's moving averages are typical, and the number of measured steps."""
 _SPREAD = 0.02
 """The standard deviation of the synthetic weights, as in many transformers."""
 

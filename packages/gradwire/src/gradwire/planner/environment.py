@@ -47,12 +47,12 @@ def quiet(_done: int, _total: int, _what: str) -> None:
 
 
 def is_shared(shared_machine: bool | None) -> bool:
-    """Return whether all hosts are this machine. None detects a testbed."""
+    """Return whether all hosts are this machine; if ``shared_machine`` is None, detect a testbed."""
     return is_inside() if shared_machine is None else shared_machine
 
 
 def resolve(request: PlanRequest) -> PlanRequest:
-    """Return the request with its factory replaced by the model's sizes and times, and its gradients loaded.
+    """Replace a request's factory with the model's sizes and times, and its gradient file with gradients.
 
     Raises ``GradwireError`` if a file or the factory cannot be used.
     """
@@ -63,10 +63,10 @@ def resolve(request: PlanRequest) -> PlanRequest:
 
 
 def _called(request: PlanRequest, factory: str) -> PlanRequest:
-    """Return the request with the sizes of the factory's model, and, given example inputs, with its times.
+    """Return the request with the sizes of the factory's model; with example inputs, also with its times.
 
-    The measured gradients belong to the initial weights and don't show the noise during training, so plans
-    are compared by their step times.
+    The measured gradients belong to the initial weights, and don't show the noise during training. By
+    default, plans are therefore compared by their step times.
     """
     model, example = load_factory(factory)
     sizes = sizes_of(model)
@@ -88,7 +88,7 @@ def _called(request: PlanRequest, factory: str) -> PlanRequest:
 
 
 def measure(request: PlanRequest, show: Show = quiet) -> Environment:
-    """Return the environment of a resolved request, and measure the costs that the request lacks.
+    """Measure the costs that a resolved request lacks, and return the environment of its plans.
 
     Raises ``SpecError`` if given costs lack an encoding, ``TensorError`` if gradients cannot be used, and
     ``LinkError`` if the cost of frames cannot be measured.
@@ -111,9 +111,9 @@ def measure(request: PlanRequest, show: Show = quiet) -> Environment:
 
 
 def _noise(request: PlanRequest) -> float | None:
-    """Return the noise scale, or None if plans are compared by step times and not by their time to a loss.
+    """Return the noise scale, or None to compare plans by their step times, and not by their time to a loss.
 
-    By default, plans are compared by their step times if the costs are given, because given costs may lack
+    If the costs are given, plans are by default compared by their step times, because given costs may lack
     the encoding error.
     """
     objective = request.objective
@@ -169,7 +169,7 @@ def _measured_costs(request: PlanRequest, show: Show) -> Mapping[str, CodecCost]
 
 
 def inputs_of(asked: PlanRequest, request: PlanRequest, environment: Environment) -> tuple[Input, ...]:
-    """Return the inputs of a choice as text, where ``request`` is the resolved form of ``asked``."""
+    """Return the inputs of a choice as text; ``request`` is the resolved form of the request ``asked``."""
     measured = [
         name
         for name in ("forward", "backward")

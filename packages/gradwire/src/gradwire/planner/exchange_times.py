@@ -1,12 +1,12 @@
 """The times of exchanges in one environment, cached, and computed by the cheapest sufficient method.
 
 - Up to ``REPLAYED_WORLD`` ranks, an exchange is replayed frame by frame.
-- A bucket of very many frames isn't replayed as a whole: with segments of one size, the time grows by the
-  same amount with each segment, so two shorter buckets determine the time of the whole bucket.
+- A bucket of very many frames isn't replayed as a whole. With segments of one size, the time grows by an
+  equal amount with each segment, so the times of two shorter buckets determine the time of the whole bucket.
 - With more ranks, the schedule is simulated step by step, and the result is scaled by the ratio of replay
   and simulation for ``REPLAYED_WORLD`` ranks.
 
-No time is below the lower bound of ``least``.
+No time is below the lower bound that ``least`` returns.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ from gradwire.timing.simulate import Wires, simulate
 
 @dataclass(frozen=True, slots=True)
 class BucketPlan:
-    """The part of a plan that determines one bucket's exchange: no pipeline and no bucket size.
+    """The fields of a plan that determine one bucket's exchange, without the pipeline and the bucket size.
 
     ``codec`` is the spec of the plan's encoding. ``half`` is the parameter of ``timing.replay.replay``; only
     a ring has separate halves. ``lanes`` is the number of equal buckets that are exchanged at the same time;
@@ -46,7 +46,7 @@ class BucketPlan:
 
     @classmethod
     def of(cls, plan: Plan) -> BucketPlan:
-        """Return the bucket plan of a plan.
+        """Return the fields of ``plan`` that determine one bucket's exchange.
 
         Raises ``SpecError`` if the plan has several codecs or encodes on a device, which isn't measured.
         """
@@ -124,8 +124,8 @@ def _groups(groups: tuple[int, ...], world: int) -> tuple[int, ...]:
 def least(plan: BucketPlan, world: int, count: int, environment: Environment) -> ExchangeCost:
     """Return a cost whose ``total_s`` is a lower bound on this exchange's replayed time.
 
-    - The busiest rank sends its bytes of the algorithm, at best at the rate of the fastest link after a
-      burst, and the last frame takes the latency. In each half of a ring, the rank sends half of these bytes.
+    - The busiest rank sends the algorithm's bytes, at best at the rate of the fastest link after a burst. The
+      last frame also takes the latency. In each half of a ring, the rank sends half of these bytes.
     - In the reduce half, all ranks together encode ``p - 1`` partial sums of every value and add them. In the
       broadcast half, all ranks together encode the result once and decode it ``p`` times, or ``p - 1`` times
       if the codec is exact. In each half, ``p - 1`` frames carry every segment. The busiest rank does at
@@ -162,7 +162,7 @@ def least(plan: BucketPlan, world: int, count: int, environment: Environment) ->
 def _average_work(
     half: str, world: int, count: int, pieces: int, cost: CodecCost, environment: Environment
 ) -> ExchangeCost:
-    """Return the average work of a rank's thread in one half, for a bucket of ``pieces`` segments."""
+    """Return the average work of a rank's thread in one half of the exchange of ``pieces`` segments."""
     host, others = environment.host, world - 1
     frames = others * pieces / world
     nbytes = others / world * count * _cheapest(cost, "nbytes") + frames * environment.header_nbytes
@@ -185,7 +185,7 @@ def _cheapest(cost: CodecCost, name: str) -> float:
 
 
 def _busiest_nbytes(algorithm: str, world: int, count: int) -> float:
-    """Return the busiest rank's bytes, minus one float per step, which unequal chunks may save."""
+    """Return a lower bound on the busiest rank's bytes: unequal chunks may save one float in each step."""
     share, steps = _card(algorithm, world)
     return FLOAT_NBYTES * max(0.0, share * count - steps)
 
@@ -251,7 +251,7 @@ class ExchangeTimes:
         self._bounds: dict[tuple[BucketPlan, int], ExchangeCost] = {}
 
     def least(self, plan: BucketPlan, count: int) -> ExchangeCost:
-        """Return a lower bound for the exchange of ``count`` floats."""
+        """Return a lower bound on the cost of an exchange of ``count`` floats."""
         key = plan, count
         if key not in self._bounds:
             self._bounds[key] = least(plan, self.world, count, self.environment)
@@ -322,7 +322,7 @@ class ExchangeTimes:
         return fewer * whole, 2 * fewer * whole
 
     def replays(self, plan: BucketPlan, count: int) -> Iterator[None]:
-        """Run the replays of ``terms``, up to ``REPLAYED_WORLD`` ranks, in pieces of about a millisecond."""
+        """Run the replays that ``terms`` needs, in pieces of about a millisecond."""
         if self.world > REPLAYED_WORLD:
             yield from self._family.among(REPLAYED_WORLD).replays(plan, count)
             return

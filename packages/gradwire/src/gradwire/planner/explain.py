@@ -10,7 +10,7 @@ from gradwire.units import format_duration
 
 
 def explain(ranking: Ranking) -> str:
-    """Return the reasons for a choice as sentences: gain, extra steps, ties, the largest part of the time."""
+    """Return the reasons for a choice as sentences: its gain, extra steps, ties, and where the time goes."""
     compressed = not is_exact(ranking.plan)
     sentences = [_gain(ranking) if compressed else _no_compression(ranking)]
     sentences += [
@@ -39,7 +39,7 @@ def name_plan(plan: Plan) -> str:
 
 
 LANES_LEGEND = " L: lanes, the number of buckets exchanged concurrently."
-"""The sentence to add to a table's legend if a plan in the table uses several lanes."""
+"""The sentence that is added to a table's legend if a plan in the table uses several lanes."""
 
 
 def name_in_table(plan: Plan) -> str:
@@ -108,7 +108,7 @@ def _tie(ranking: Ranking) -> list[str]:
     if fastest.to_loss_s >= chosen.to_loss_s:
         return []
     return [
-        f"The fastest {'such' if kind else 'compressed'} plan ({name_plan(fastest.plan)}) takes "
+        f"The fastest {'uncompressed' if kind else 'compressed'} plan ({name_plan(fastest.plan)}) takes "
         f"{format_duration(fastest.to_loss_s)}; plans within {100 * UNCERTAINTY:.0f} % count as equal, and "
         "the simpler plan is chosen."
     ]

@@ -1,4 +1,4 @@
-"""The share of extra steps that a plan needs to reach a loss, compared with exact, fresh gradients."""
+"""The share of extra steps that a plan needs to reach a loss, relative to exact gradients without delay."""
 
 from __future__ import annotations
 
@@ -62,7 +62,7 @@ def added_noise(
 
 @lru_cache(maxsize=256)
 def encoded_terms(algorithm: str, world: int) -> Mapping[int, float]:
-    """Return the encodings per element in an all-reduce, by the number of gradients in the encoded sum."""
+    """Return how often an all-reduce encodes an element, by the number of gradients in the encoded sum."""
     collective = collectives.get(algorithm)
     chunks = collective.chunks(world)
     held = [[1] * chunks for _ in range(world)]
@@ -84,7 +84,7 @@ def _square(values: torch.Tensor) -> float:
 
 @dataclass(frozen=True)
 class Effect:
-    """The number of extra steps per unit of a cause, and its standard deviation between runs."""
+    """The share of extra steps per unit of a cause, and the standard deviation of this share between runs."""
 
     factor: float
     deviation: float
@@ -95,10 +95,11 @@ class Calibration:
     """The effects of encoding noise and of staleness on the number of steps to a loss.
 
     ``noise`` is the effect without error feedback, and ``residual`` the effect with error feedback.
-    ``dropped`` is the effect of codecs that drop values without error feedback, and therefore the same values
-    again and again. ``stale`` is the effect per step of staleness. All other effects are proportional to the
-    added noise, raised to ``power``. In theory, the power is 1 if the learning rate is adapted to the noise;
-    with a fixed learning rate, runs need more steps than this for little noise, and fewer for much noise.
+    ``dropped`` is the effect of codecs that drop values without error feedback, and may therefore drop the
+    same values in every step. ``stale`` is the effect per step of staleness. All other effects are
+    proportional to the added noise, raised to ``power``. In theory, the power is 1 if the learning rate is
+    adapted to the noise. With a fixed learning rate, runs need more steps than in theory for little noise,
+    and fewer for much noise.
     """
 
     power: float

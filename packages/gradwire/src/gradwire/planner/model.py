@@ -30,7 +30,7 @@ from gradwire.planner.candidates import no_model
 
 
 class RecordedGradients:
-    """The gradients of a few backward passes, each 1-D float32 on the CPU; missing values are zeros."""
+    """The gradients of a few backward passes: 1-D float32 on the CPU, with zeros for missing gradients."""
 
     def __init__(self, parameters: list[nn.Parameter], steps: int) -> None:
         self._parameters, self._steps = parameters, steps
@@ -44,7 +44,7 @@ class RecordedGradients:
     def save(self, path: str | os.PathLike[str]) -> None:
         """Write the gradients to a file for ``gradwire plan --gradients``. Raises ``DataError``."""
         if not self.gradients:
-            raise DataError("expected at least one recorded gradient, got none; run backward before saving")
+            raise DataError("expected at least one recorded gradient, got none; call backward before save")
         try:
             write_files({Path(path): summed(self.gradients)})
         except (JobError, RuntimeError) as error:
@@ -177,7 +177,7 @@ _EXITS_BY_SIGNAL = tuple(128 + number for number in (signal.SIGTERM, signal.SIGH
 
 @dataclass(frozen=True)
 class Measured:
-    """The seconds of a model's forward and backward passes on this machine, and the gradients."""
+    """The seconds of a model's forward and backward passes on this machine, and the passes' gradients."""
 
     forward_s: float
     backward_s: float
@@ -185,7 +185,7 @@ class Measured:
 
 
 def load_factory(text: str) -> tuple[nn.Module, tuple[Any, ...] | None]:
-    """Return the model that ``package.module:function`` returns, and its example inputs, if any.
+    """Call the factory ``package.module:function``, and return its model and its example inputs, if any.
 
     Modules are also imported from the current folder. Raises ``SpecError`` for every failure.
     """
@@ -200,13 +200,14 @@ def load_factory(text: str) -> tuple[nn.Module, tuple[Any, ...] | None]:
         )
     if not any(parameter.requires_grad for parameter in model.parameters()):
         raise SpecError(
-            f"expected {text} to return a model with trainable parameters, got none; unfreeze parameters"
+            f"expected {text} to return a model with trainable parameters, got a model without any; set "
+            "requires_grad on its parameters"
         )
     return model, (inputs,) if isinstance(inputs, torch.Tensor) else inputs
 
 
 def measure_model(model: nn.Module, inputs: tuple[Any, ...], threads: int) -> Measured:
-    """Return the median times of forward and backward passes, with the mean of the output as the loss.
+    """Measure a model's forward and backward passes, with the mean of the output as the loss.
 
     Raises ``SpecError`` if a pass fails, or if the output isn't a floating point tensor (or a tuple, list, or
     dict that begins with such a tensor).
@@ -241,8 +242,8 @@ def _find(text: str) -> Callable[[], object]:
     for name in names.split("."):
         if not hasattr(found, name):
             raise SpecError(
-                f"the model {text} cannot be found: {module_name} has no {names}; check the spelling of "
-                "package.module:function"
+                f"the model {text} cannot be found: {module_name} has no {names}; pass the name of a "
+                f"function in {module_name}"
             )
         found = getattr(found, name)
     if not callable(found):

@@ -1,8 +1,8 @@
 """Compute when a step's exchanges end, given that they begin during its backward pass.
 
 With one lane, buckets are exchanged one after the other. With K lanes, bucket i uses lane i modulo K, and up
-to K buckets are exchanged at the same time. Concurrent exchanges share links and cores, so each takes longer
-if more run: as long as in a replay of equally many buckets of one size.
+to K buckets are exchanged at the same time. Concurrent exchanges share links and cores, so an exchange takes
+longer if more exchanges run. The time of n concurrent exchanges is taken from a replay of n equal buckets.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from functools import lru_cache
 Durations = Callable[[int], float]
 """The seconds of a bucket's exchange, by the number of concurrent exchanges."""
 _DONE = 1e-9
-"""The remaining share of an exchange that is treated as rounding error."""
+"""If at most this share of an exchange remains, the exchange is done: the rest is a rounding error."""
 
 
 def numbers_at_once(lanes: int) -> tuple[int, ...]:
@@ -31,7 +31,7 @@ def numbers_at_once(lanes: int) -> tuple[int, ...]:
 
 
 def end_in_turn_s(ready_s: Iterable[float], exchange_s: Iterable[float]) -> float:
-    """Return the end of exchanges that run one after the other, each as soon as its bucket is ready.
+    """Return the end of exchanges that run one after the other, none of them before its bucket is ready.
 
     The exchanges don't slow down backward. All times are measured from the start of backward.
     """

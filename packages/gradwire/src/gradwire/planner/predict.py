@@ -3,8 +3,8 @@
 A step computes for ``compute_s`` (forward, backward, update). The gradient's exchange takes ``exchange_s``;
 its part ``exposed_s`` doesn't overlap computation and adds to the step.
 
-- One step at a time (``pipeline`` 1): buckets are sent one after the other, or in several lanes, each once
-  its gradients are ready; a single bucket overlaps nothing (Pipe-SGD, equation 2).
+- One step at a time (``pipeline`` 1): buckets are sent one after the other, or in several lanes. A bucket is
+  sent once its gradients are ready; a single bucket overlaps nothing (Pipe-SGD, equation 2).
 - Pipelined (``pipeline`` from 2 up): the exchange of all buckets runs during the computation of the next
   step, and the slower of the two determines the step (Pipe-SGD, equation 4). With one bucket, this is
   equation 5; with several buckets, equation 6 with the whole backward pass. Computation includes the local
@@ -111,8 +111,8 @@ class Prediction:
 class Predictor:
     """A predictor of the step times of ``workload`` on ``world`` hosts, with cached times of exchanges.
 
-    With ``to_loss``, the predictor also predicts the plans' shares of extra steps. With ``half``, buckets run
-    through only that half of a ring (``BucketPlan``).
+    With ``to_loss``, the predictor also predicts the plans' shares of extra steps. With ``half``, the
+    exchange of a bucket is only this half of a ring (``BucketPlan``).
     """
 
     def __init__(
@@ -297,7 +297,7 @@ def choose(predictor: Predictor, space: Space, uncertainty: float = UNCERTAINTY)
 def _search(
     predictor: Predictor, plans: Iterable[Plan], uncertainty: float, known: list[Prediction]
 ) -> list[Prediction]:
-    """Return the predictions of ``plans`` that may be as fast as the fastest of ``plans`` and ``known``."""
+    """Predict those of ``plans`` that may be as fast as the fastest plan among ``plans`` and ``known``."""
     bounds = {plan: predictor.least_s(plan) for plan in plans}
     found: list[Prediction] = []
     fastest_s = min(map(_time_s, known), default=math.inf)
@@ -351,7 +351,7 @@ def rank(
     encodings: Sequence[Codec] | None = None,
     family: Family | None = None,
 ) -> Ranking:
-    """Return the ranking of a request's candidate plans for ``hosts`` hosts.
+    """Rank a request's candidate plans for ``hosts`` hosts, and choose the best plan.
 
     Parameters
     ----------
@@ -362,8 +362,8 @@ def rank(
     hosts
         The number of hosts, from 2 up; it may differ from the request's number.
     encodings, family
-        The candidate encodings in addition to identity, and a cache of exchange times; None for the request's
-        encodings, and for a new cache.
+        The candidate encodings in addition to identity (None: the request's), and a cache of exchange times
+        (None: a new cache).
     """
     offered = request.encodings if encodings is None else encodings
     codecs = tuple(admit(offered, environment.codecs, hosts, request.largest_error))
@@ -388,7 +388,7 @@ MOST = 0.9
 
 
 def uncertainty_of(ranking: Ranking, environment: Environment) -> float:
-    """Return the larger relative error of two steps: the chosen plan's, and the best uncompressed plan's."""
+    """Return the relative error of the chosen plan's step, or of the best uncompressed step if larger."""
     noise = max(_noise(each, environment) for each in (ranking.prediction, ranking.uncompressed))
     return min(MOST, max(UNCERTAINTY, noise))
 

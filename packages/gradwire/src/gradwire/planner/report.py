@@ -28,11 +28,13 @@ _TERMS_LEGEND = (
     "receiving them; wait: for the network, other hosts and cores."
 )
 _LOSS_LEGEND = (
-    ". extra: extra steps that the plan needs to reach a loss, from the gradients' noise and the results of "
-    "other runs; to loss: the step times 1 + extra, and its standard deviation."
+    ". extra: the share of extra steps that the plan needs to reach a loss, from the gradients' noise and "
+    "results of other runs; to loss, ±: the step times 1 + extra, and the standard deviation of this time."
 )
-_SIZES_LEGEND = " seg, bkt: the largest segment and bucket. wire: sent by the busiest host."
-_SCALING_LEGEND = "Adds: the throughput added per host since the last row. Every host keeps its batch size."
+_SIZES_LEGEND = " seg, bkt: the largest segment and bucket. wire: the bytes that the busiest host sends."
+_SCALING_LEGEND = (
+    "Adds: the throughput per host added since the previous row. Each host keeps its batch size."
+)
 Report = list[str | Table]
 """The arguments of ``tables.show``."""
 
@@ -178,8 +180,9 @@ RANKING = (
 )
 LEGEND = (
     "Step = compute + exposed; exposed: the part of the exchange that doesn't overlap computation. Codec: "
-    "encoding and decoding. Wait: for the network, other hosts, and cores. Wire: sent by the busiest host. "
-    "Extra steps: extra steps that the plan needs to reach a loss; to loss: the step times 1 + extra steps."
+    "encoding and decoding. Wait: for the network, other hosts, and cores. Wire: the bytes that the busiest "
+    "host sends. Extra steps: the share of extra steps that the plan needs to reach a loss; to loss: the "
+    "step times 1 + extra steps."
 )
 SHOWN = 12
 """The number of plans in the chart."""
@@ -236,7 +239,7 @@ def _plan(values: Mapping[str, Any]) -> Plan:
 
 
 def _bars(ranking: Sequence[Mapping[str, Any]]) -> Picture:
-    """Return the chart of the fastest plan of each name, with the chosen plan first."""
+    """Return the chart of predicted steps: the chosen plan, then the fastest plan of each other name."""
     fastest: dict[str, Mapping[str, Any]] = {}
     for each in ranking:
         fastest.setdefault(name_plan(_plan(each)), each)
@@ -265,4 +268,4 @@ def _codecs(codecs: Sequence[Mapping[str, Any]]) -> Table:
 
 
 PAGES = MappingProxyType({SCHEMA: page_of})
-"""The page function of each record schema."""
+"""The function that renders the page of a record, by the record's schema."""

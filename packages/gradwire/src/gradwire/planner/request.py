@@ -50,7 +50,7 @@ class Objective(Enum):
 
     @classmethod
     def _missing_(cls, value: object) -> NoReturn:
-        refuse("'step' or 'loss' for the objective", value, "choose one of the two")
+        refuse("'step' or 'loss' for the objective", value, "omit the objective for its default")
 
 
 def _option(option: str, text: str, unit: str = "", default: Any = None, **more: object) -> Any:
@@ -123,7 +123,7 @@ class PlanRequest:
     line: Line | LineRate | Path | None = _option(
         "--measured FILE", "measured link, from 'gradwire line-rate --json FILE'"
     )
-    elsewhere: bool = _option("--elsewhere", "accept a FILE from another machine", default=False)
+    elsewhere: bool = _option("--elsewhere", "accept a measured FILE from another machine", default=False)
     rate: str | float | None = _option("--rate RATE", "rate of each host's link, such as 10gbit", "B/s")
     latency: str | float | None = _option("--latency TIME", "latency of each link (default: 50us)", "s")
     group_size: int | None = _option("--group-size N", "hosts that share an uplink", "hosts", type=int)
@@ -131,22 +131,22 @@ class PlanRequest:
     shared_machine: bool | None = _option("--shared-machine", "all hosts share this machine (testbed)")
     codecs: tuple[Codec, ...] | None = _option("--codecs LIST", "codecs (default: all with a relative bound)")
     largest_error: float | None = _option(
-        "--largest-error X", "per summed element (default: any)", type=float
+        "--largest-error X", "error limit of a summed element (default: none)", type=float
     )
     algorithms: tuple[str, ...] | None = _option("--algorithms LIST", f"algorithms (default: {_NAMES})")
     pipelines: tuple[int, ...] = _option(
         "--pipeline K", "steps in flight, for Pipe-SGD (default: 1, no Pipe-SGD)", "steps", (1,), type=int
     )
-    most_lanes: int = _option("--lanes K", "lane limit (default: 16)", "lanes", MAX_LANES, type=int)
+    most_lanes: int = _option("--lanes K", "most lanes (default: 16)", "lanes", MAX_LANES, type=int)
     objective: Objective | None = _option(
         "--objective WHAT",
         "minimize the time of a 'step', or to a 'loss' (default with --gradients)",
         choices=tuple(each.value for each in Objective),
     )
-    scale: Literal["auto"] | None = _option("--scale auto", "scale gradients to absolute bounds, too")
-    nic: Codec | None = _option("--nic SPEC", "NICs with this codec, as further candidates")
+    scale: Literal["auto"] | None = _option("--scale auto", "also try gradients scaled to absolute bounds")
+    nic: Codec | None = _option("--nic SPEC", "also try compression in NICs with this codec")
     sharded_lr: float | None = _option(
-        "--sharded LR", "also consider Sharded, at this learning rate", type=float
+        "--sharded LR", "also try Sharded, with this learning rate", type=float
     )
     most_hosts: int = _option(
         "--scale-to N", f"predict scaling to N hosts, 0 for none (default: {FARTHEST})", "hosts", 0, type=int
@@ -168,9 +168,9 @@ class PlanRequest:
 
     @classmethod
     def of(cls, model: Model, hosts: int, **values: Any) -> PlanRequest:
-        """Return the request for a model: a module, its parameters, or a value as in the class.
+        """Return the request for a model: a module, its parameters, or any value that the class allows.
 
-        Codecs may be specs, and lists any iterables. Raises as the class does.
+        Codecs may be given as specs, and lists as any iterable. Raises as the class does.
         """
         for name in _LISTS:
             if name in values and (values[name] is not None or name == "pipelines"):
@@ -203,12 +203,12 @@ class PlanRequest:
             refuse("most_hosts of at least 0", self.most_hosts, "pass 0 to predict no scaling")
         size = self.group_size
         if size is not None and self.hosts == 2:
-            raise SpecError("expected at least 3 hosts to divide into groups, got 2; omit the groups")
+            raise SpecError("expected at least 3 hosts to divide into groups, got 2; omit group_size")
         if size is not None and (type(size) is not int or not 1 < size < self.hosts):
             remedy = "pass the number of hosts that share an uplink"
             refuse(f"groups of 2 to {self.hosts - 1} hosts", size, remedy)
         if (size is None) != (self.core_rate is None):
-            raise SpecError("expected both group_size and core_rate, or neither, got one of them; pass both")
+            refuse("both group_size and core_rate, or neither", (size, self.core_rate), "pass both")
         if not (isinstance(self.core_nbytes_per_s, (int, float)) and self.core_nbytes_per_s > 0):
             refuse("a rate above 0 for core_rate", self.core_rate, "pass the uplink's rate, such as 10gbit")
 
@@ -240,7 +240,7 @@ class PlanRequest:
         check_count("most_lanes", self.most_lanes, 1, MAX_LANES)
         if self.largest_error is not None and not is_real(self.largest_error, 0.0, _LARGEST):
             expected = "a number of at least 0 for the largest error, in units of the summed gradients"
-            refuse(expected, self.largest_error, "omit it for no limit")
+            refuse(expected, self.largest_error, "omit largest_error for no limit")
         if self.sharded_lr is not None and not is_real(self.sharded_lr, kinds.ABOVE_ZERO, 1e3):
             remedy = "pass the optimizer's learning rate"
             refuse("a learning rate above 0 for sharded training", self.sharded_lr, remedy)
@@ -334,7 +334,7 @@ def _listed(name: str, value: object) -> tuple[Any, ...]:
 
 
 def _check_gradients(gradients: object, count: int | str) -> None:
-    """Raise ``TensorError`` unless gradients are tensors that are large enough to time a codec."""
+    """Raise ``TensorError`` unless ``gradients`` is a path, or tensors large enough to time a codec."""
     if gradients is None or isinstance(gradients, Path):
         return
     if not isinstance(gradients, Sequence) or isinstance(gradients, str):
@@ -356,7 +356,7 @@ def _nbytes_per_s(rate: str | float | None) -> float:
     return math.inf if found is None else found
 
 
-# The kinds with which a record's fields are read.
+# The kinds that validate the fields of a recorded request.
 
 _SOURCE = kinds.Source("a plan's request", "request the plan again")
 
@@ -396,4 +396,4 @@ _KINDS: Mapping[str, Any] = MappingProxyType(
         "costs": kinds.optional(kinds.keyed(_COST)),
     }
 )
-"""The kinds of the fields that ``PlanRequest.of`` doesn't parse from text."""
+"""The kinds of those fields that ``PlanRequest.of`` doesn't itself convert from JSON."""
