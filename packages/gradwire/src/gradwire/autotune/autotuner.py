@@ -234,7 +234,7 @@ class Autotuner(PlanChooser):
         return found
 
     def _choose(self, sync: BetweenSteps) -> TunerEvent | None:
-        """Run this step's part of the choice. After the last part, store the trial, and return the event."""
+        """Do this step's part of the choice. After the last part, store the trial, and return the event."""
         if self._choosing is None:
             present, now = sync.context.plan, self._times.median
             self._choosing = self._paced(self._survey.choose(self._samples, now, present), now)
@@ -274,7 +274,7 @@ class Autotuner(PlanChooser):
         return is_next and self._samples is None
 
     def _sample_for_look(self) -> None:
-        """Sample this step if the codec's errors are checked before the next step."""
+        """Sample this step if the plan is checked against the contract before the next step."""
         buckets, self._buckets = self._buckets, 0
         since, config = self._step + 1 - self._decide_at, self._config
         if since == config.window_steps or (since > 0 and since % config.resample_steps == 0):
@@ -367,7 +367,7 @@ class Autotuner(PlanChooser):
             self._survey.forget_gradients()
 
     def adapt(self) -> None:
-        """Use the parameters' new codecs, and compare later step times with those of the next window."""
+        """Use the parameters' new codecs, and make the next window the reference of step times."""
         self._take_gentler()
         self._times.forget()
         self._watch.forget()
@@ -387,7 +387,7 @@ class Autotuner(PlanChooser):
         self._samples, self._buckets = self._samples and self._no_samples(self._samples.drawn), 0
 
     def forget(self) -> None:
-        """Discard all measurements, and any trial."""
+        """Discard all measurements, and the trial, if any."""
         self._step, self._before, self._is_loaded = self._step - self._before, 0, False
         self._survey.forget_line()
         self._survey.forget_gradients()

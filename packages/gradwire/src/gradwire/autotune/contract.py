@@ -61,7 +61,7 @@ def suits(codec: Codec, algorithm: str, world: int) -> bool:
 
 
 def encodings(codecs: Iterable[Codec]) -> tuple[Codec, ...]:
-    """Return the codecs of partial and of finished sums for these codecs, without duplicates."""
+    """Return these codecs, and the codecs that encode finished sums in their place, without duplicates."""
     return tuple(dict.fromkeys(each for codec in codecs for each in (codec, codec.of_sums)))
 
 
@@ -129,7 +129,7 @@ class RelativeErrors:
         return {codec: names for codec, names in found.items() if self.part(names) <= self.most_excepted}
 
     def involved(self, present: Plan) -> tuple[Codec, ...]:
-        """Return the codecs that may be chosen, and the more precise codecs of some parameters."""
+        """Return the codecs that may be chosen, and the more precise codecs that some parameters need."""
         suited = self.admitted(present)
         others = (self.gentler(codec, names).values() for codec, names in suited.items())
         return tuple(dict.fromkeys(chain(suited, *others)))
@@ -141,12 +141,12 @@ class RelativeErrors:
     def gentler(
         self, codec: Codec, names: Collection[str], refused: Collection[Codec] = ()
     ) -> dict[str, Codec]:
-        """Return the codec of each of these parameters if the other parameters use ``codec``.
+        """Return a more precise codec for each parameter in ``names``; all other parameters use ``codec``.
 
-        A parameter's codec is the codec with the fewest bytes that meets the contract. But each codec needs
-        its own frames, so a parameter gets the next larger codec of other parameters, if that codec also
-        meets the contract and adds at most ``few_bytes_share`` of the bytes. Parameters below this share are
-        not compressed.
+        A parameter's codec is the codec with the fewest bytes that meets the contract. Because each codec
+        needs its own frames, a parameter instead gets the next larger codec that other parameters use, if
+        that codec also meets the contract and adds at most ``few_bytes_share`` of the bytes. Parameters with
+        less than this share of the bytes are not compressed.
         """
         none = Identity()
         usable = (each for each in self.shares if each not in (codec, none) and each not in refused)
@@ -175,7 +175,7 @@ class RelativeErrors:
 def beyond(
     shares: Mapping[str, float], most: float, others: Collection[str], back: float = DEFAULT.back_share
 ) -> frozenset[str]:
-    """Return the parameters whose error exceeds ``most``, or ``back * most`` for those in ``others``."""
+    """Return the parameters whose error exceeds ``most``, or ``back * most`` for parameters in ``others``."""
     return frozenset(
         name for name, share in shares.items() if share > most * (back if name in others else 1.0)
     )
@@ -328,9 +328,10 @@ class Contract:
 
 
 def is_leaner(lost: RelativeErrors, present: Plan, others: Collection[Codec]) -> bool:
-    """Return whether one of ``others`` meets the contract with a margin and sends far fewer bytes.
+    """Return whether a codec in ``others`` meets the contract with a margin, and sends far fewer bytes.
 
-    The comparison assumes no compression of the parameters for which such a codec breaks the contract.
+    The bytes are compared with those of the present codec. Parameters for which the other codec breaks the
+    contract are assumed to be uncompressed.
     """
     enough = lost.config.far_less_share * lost.nbytes[present.codec]
     with_room = replace(lost, most=lost.most * lost.config.back_share).admitted(present)

@@ -1,9 +1,9 @@
-"""Work between steps, in pieces, and the measurements for a choice: codecs, frames, and links.
+"""Divide work into pieces that run between steps, and measure codecs, frames, and links for a choice.
 
-No step becomes much longer, because measurements and the search for a plan are generators. The generators
-yield None after a piece of local work, and a ``Together`` where all ranks exchange rows. In each step, a rank
-runs pieces until they have taken a share of the step's time. This share grows, which limits the number of
-steps until the work is done.
+Measurements and the search for a plan are generators, so that no step becomes much longer. The generators
+yield None after a piece of local work, and a ``Together`` where all ranks exchange rows. Between two steps, a
+rank runs pieces until they have taken a share of the step's time. This share grows, which limits the number
+of steps until the work is done.
 """
 
 from __future__ import annotations
@@ -49,7 +49,7 @@ class Together:
 
 
 Work = Generator[Together | None, Any, T]
-"""Work in pieces. If one rank yields None between two ``Together``, every rank does so at least once."""
+"""Work in pieces. If one rank yields None between two ``Together``, every rank must do so at least once."""
 
 
 def at_once(work: Work[T], exchange: Exchange | None = None) -> T:
@@ -97,7 +97,7 @@ class PacedWork(Generic[T]):
         self._timeout_s, self._clock, self._config = timeout_s, clock, config
         self._next: Together | None = None
         self._met, self._rest_steps, self._meeting_s = 0, 0, 0.0  # of the latest comparison
-        self._all_wait = True  # for the same Together, with no local pieces left on any rank
+        self._all_wait = True  # whether all ranks wait for the next Together, with no local pieces left
 
     def advance(self, step: int, sync: BetweenSteps) -> bool:
         """Run this step's pieces; return whether the work is done, the same on all ranks."""
@@ -157,7 +157,7 @@ class PacedWork(Generic[T]):
 
     @property
     def _meeting_steps(self) -> int:
-        """The steps between two comparisons, so that comparisons take at most ``paced_share`` of steps."""
+        """The steps until the next comparison, so that comparisons take at most ``paced_share`` of steps."""
         most, share_s = self._config.meeting_steps, self._config.paced_share * self._step_s
         return most if self._meeting_s >= most * share_s else max(1, ceil(self._meeting_s / share_s))
 
@@ -201,9 +201,9 @@ class Costs:
         """Return the environment of plans with these codecs: link, host, and the codecs' costs.
 
         ``summed`` has a gradient, as the sum of one term, and possibly the sum of all ranks' gradients, which
-        may need larger payloads. Each codec is one piece of work, and so are frames. Codecs that were already
-        timed on about as many values aren't timed again; only their outdated payload sizes are measured.
-        Raises ``GradwireError`` if a measurement fails.
+        may need larger payloads. Each codec is one piece of work, and the frames are another piece. Codecs
+        that were already timed on about as many values aren't timed again; only their outdated payload sizes
+        are measured. Raises ``GradwireError`` if a measurement fails.
         """
         every = [*codecs]
         yield from self.time(line, every, summed[1])
@@ -255,7 +255,7 @@ class Costs:
     # The times on all kinds of hosts, as rows of numbers.
 
     def row(self, codecs: Sequence[Codec]) -> list[float]:
-        """Return the seconds of codecs and frames on this host; all 0 unless all were timed."""
+        """Return the seconds of these codecs and of frames on this host; all 0 if anything wasn't timed."""
         names = [*map(str, codecs)]
         if self._host is None or not all(name in self._codecs for name in names):
             return [0.0] * (len(names) * (1 + 2 * len(_TIMES)) + len(_FRAMES) + 2)
@@ -370,7 +370,7 @@ def measure_line(
 
 
 def line_of(rows: Sequence[Sequence[float]]) -> Line:
-    """Return the worst value of each field over the ranks' results of ``measure_line``."""
+    """Return a link with the worst value of each field over all ranks' results of ``measure_line``."""
     lines = [Line(*row) for row in rows if any(row)]
     return Line(
         max(each.latency_s for each in lines),

@@ -26,7 +26,7 @@ from gradwire.units import format_duration, format_rate
 class Mixture:
     """The more precise codecs of some parameters, and the share of the values with each of these codecs.
 
-    ``noise`` is the share of extra steps that the noise of all codecs may cost, a mean over all values.
+    ``noise`` is the share of extra steps that the noise of all codecs may cost, averaged over all values.
     """
 
     gentler: Mapping[str, Codec]
@@ -49,15 +49,15 @@ class Mixture:
 
     @property
     def slack(self) -> float:
-        """The largest relative change in step time that noise and the other codecs may cause."""
+        """The largest relative change in step time that noise and the more precise codecs may cause."""
         return self.noise + self.part
 
     def step_s(self, plan: Plan, predictor: Predictor, buckets: int) -> float:
         """Return the seconds of a step with ``plan`` and with the more precise codecs of some parameters.
 
-        The step times with each codec are weighted by the codecs' shares of the values. Each other codec
-        adds the fixed cost of its frames per parameter, or per bucket if there are fewer buckets. The frames
-        of all codecs are sent in the same steps, so another codec adds no latency.
+        The step times with each codec are weighted by the codec's share of the values. Each more precise
+        codec adds the fixed cost of its frames per parameter, or per bucket if there are fewer buckets. The
+        frames of all codecs are sent in the same steps of the schedule, so more codecs add no latency.
         """
         more_s = 0.0
         for codec, names in by_codec(self.gentler).items():
@@ -168,8 +168,8 @@ def decide(
     Pieces of this work take a few milliseconds.
 
     The expected time to a loss is the step time, increased by the share of extra steps that encoding noise
-    may cost: an exchange with the relative error ``q`` adds the share ``q^2`` to a gradient's variance; if
-    gradient noise limits training, the number of steps grows by at most that share (McCandlish et al., "An
+    may cost. An exchange with the relative error ``q`` increases a gradient's variance by the share ``q^2``.
+    If gradient noise limits training, the number of steps grows by at most this share (McCandlish et al., "An
     Empirical Model of Large-Batch Training", 2018, section 2).
 
     Parameters for which a codec breaks the contract get other codecs (``Mixture``). The ``present`` plan
@@ -299,7 +299,7 @@ def _frames(each: Decision, world: int) -> tuple[object, ...]:
 
 
 def _way(each: Decision) -> tuple[object, ...]:
-    """Return the least predictable parts of a plan: algorithm, compression, other codecs, and lanes."""
+    """Return the least predictable facts of a plan: algorithm, compression, other codecs, and lanes."""
     return each.plan.algorithm, each.plan.codec.EXACT, bool(each.plan.codecs), each.plan.lanes > 1
 
 

@@ -125,9 +125,9 @@ def best_of(
 ) -> Decision:
     """Return the decision with the shortest time to a loss, or an equally fast decision with fewer bytes.
 
-    Among decisions whose times differ by at most the share ``same``, the smallest product of time and bytes
-    is best. Decisions that send as few bytes and add less noise are preferred. Of decisions that differ only
-    in lanes, the decision with the fewest lanes is returned.
+    Among decisions whose times differ by at most the share ``same``, the decision with the smallest product
+    of time and bytes is best. A decision that sends as few bytes and adds less noise is preferred. Of
+    decisions that differ only in lanes, the decision with the fewest lanes is returned.
     """
     every = list(decisions)
     least_s = min(each.to_loss_s for each in every)
@@ -151,7 +151,7 @@ def _leanest(decisions: Sequence[Decision]) -> Decision:
 # The check of a saved decision against the user's present settings, which take precedence.
 
 _CHOSEN = ("codec", "codecs", "algorithm", "segment_nbytes", "lanes")
-"""The fields of a plan that a run chooses; the other fields are the same in all its plans."""
+"""The fields of a plan that a run chooses; all other fields are equal in all plans of the run."""
 
 
 def refusal(decision: Decision, settings: Auto, rules: CandidateRules, names: Iterable[str]) -> str:

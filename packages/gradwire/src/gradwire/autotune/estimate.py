@@ -87,7 +87,8 @@ class Deployment:
     def __post_init__(self) -> None:
         if type(self.hosts) is not int or not 2 <= self.hosts <= MOST_HOSTS:
             raise SpecError(
-                f"expected 2 to {MOST_HOSTS} hosts for an estimate, got {self.hosts!r}; pass another number"
+                f"expected 2 to {MOST_HOSTS} hosts for an estimate, got {self.hosts!r}; pass a number in "
+                "this range"
             )
 
 
@@ -102,8 +103,8 @@ class Estimate:
     kind
         ``"DDP"`` or ``"FSDP2"``.
     plain_s
-        Seconds of a step without gradwire, predicted by the same model as ``step_s``, so that the model's
-        error isn't reported as a gain.
+        Seconds of a step without gradwire, predicted by the same cost model as ``step_s``, so that the cost
+        model's error isn't reported as a gain.
     plan
         The plan with the shortest expected time to a loss.
     step_s, compute_s
@@ -113,8 +114,8 @@ class Estimate:
     limit
         The largest part of ``step_s``.
     spread
-        The relative uncertainty of gains: the observed steps' scatter, plus the model's relative error for
-        the observed step.
+        The relative uncertainty of gains: the observed steps' scatter, plus the cost model's relative error
+        for the observed step.
     """
 
     network: str
@@ -135,7 +136,7 @@ class Estimate:
 
     @property
     def speedup(self) -> float:
-        """The step time without gradwire, divided by the step time with gradwire."""
+        """The step time without gradwire divided by the step time with gradwire."""
         return self.plain_s / self.step_s
 
     @property
@@ -174,7 +175,7 @@ class Estimate:
 
 
 class Estimator:
-    """The predictor of one training run's step times, from the costs of frames and codecs.
+    """The predictor of a training run's step times in any deployment, from the costs of frames and codecs.
 
     ``host`` contains the costs of frames, and ``costs`` the costs of codecs by spec. ``noise`` is the noise
     scale of the gradients (``planner.loss``). ``settings`` contains the candidate codecs and their error
@@ -323,10 +324,10 @@ class Estimator:
 # Estimates as a table.
 
 _LEGEND = (
-    "All times are predicted by one model. gain: the speedup of a step; to loss: the speedup of training to "
+    "One cost model predicts all times. gain: the speedup of a step; to loss: the speedup of training to "
     "the same loss, with the extra steps that encoding needs at this gradient noise. Ranges include the "
-    "scatter of the observed steps and the model's error for them; noisy: an uncertainty above 15 %. limit: "
-    "the largest part of the step with gradwire; CPU: codecs and frames."
+    "scatter of the observed steps, and the cost model's error for these steps; noisy: an uncertainty above "
+    "15 %. limit: the largest part of the step with gradwire; CPU: codecs and frames."
 )
 
 

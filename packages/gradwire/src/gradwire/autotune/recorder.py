@@ -1,4 +1,4 @@
-"""A recorder of steps, and the estimates for an attached run from recorded steps."""
+"""Record the steps of an attached run, and estimate its step time in any deployment from these steps."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ from gradwire.units import parse_rate
 if TYPE_CHECKING:
     from gradwire.sync.bucket.work import BucketWork
 
-# The other measurements for an estimate: frame and codec costs, encoding errors, gradient noise.
+# The measurements for an estimate besides step times: frame and codec costs, encoding errors, gradient noise.
 
 
 def estimator(
@@ -83,8 +83,8 @@ class Recorder(StepObserver):
     kind
         ``"DDP"`` or ``"FSDP2"``.
     warm_up
-        The number of untimed steps at the beginning. Excerpts are from the last untimed steps, or with 0 from
-        the first steps.
+        The number of untimed steps at the beginning. Excerpts of gradients are from the last untimed steps,
+        or, if ``warm_up`` is 0, from the first steps.
 
     Attributes
     ----------
@@ -167,9 +167,10 @@ class Recorder(StepObserver):
     ) -> Estimate | None:
         """Return an estimate for a deployment, measured by rank 0, or None until enough steps are recorded.
 
-        All ranks call it together between two steps. ``rate`` is a link rate such as ``"10gbit"``, or bytes
-        per second; without it, the link is measured. ``hosts`` defaults to the number of ranks. Raises
-        ``SpecError``, ``DataError`` on all ranks if rank 0 cannot measure, and ``ExchangeError``.
+        All ranks call this together between two steps. ``rate`` is a link rate such as ``"10gbit"``, or bytes
+        per second; if it is None, the link is measured. ``hosts`` defaults to the number of ranks. Raises
+        ``SpecError`` for invalid arguments, ``DataError`` on all ranks if rank 0 cannot measure, and
+        ``ExchangeError``.
         """
         line = _line_of(rate, hosts)
         sync.context.check()
@@ -226,9 +227,10 @@ def _line_of(rate: object, hosts: object) -> Line | None:
 def _answer(
     seen: Observed, rate: str | float | None, hosts: int, config: AutoConfig
 ) -> tuple[Estimate | None, str]:
-    """Return an estimate, or None and the error message.
+    """Return an estimate and "", or None and the error message.
 
-    A different deployment is assumed to have one machine per rank, except in a testbed, which is one machine.
+    If ``rate`` or ``hosts`` differ from the observed run, each host is assumed to be a separate machine; in a
+    testbed, all hosts share one machine.
     """
     assert seen.line is not None, "the link was measured, or has the given rate"
     is_here = rate is None and hosts == seen.world

@@ -1,4 +1,4 @@
-"""The observer that samples a bucket: a copy before and after its exchange, and an exact result if drawn."""
+"""Copy a bucket before and after its exchange, and compare the exchange with an exact exchange if drawn."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ if TYPE_CHECKING:
 
 
 class BucketSampler(BucketObserver):
-    """The observer that copies one bucket of a sampled step, and compares its exchange if drawn.
+    """The observer of one bucket in a sampled step; if drawn, its result is compared with an exact result.
 
     Parameters
     ----------
@@ -39,8 +39,8 @@ class BucketSampler(BucketObserver):
     shapes
         The shapes of the model's parameters, by name.
     drawn
-        Whether the bucket's average, or this rank's chunk of the sum, is compared; the same on all ranks. For
-        a large average, the step number draws the compared part.
+        Whether the bucket's average, or this rank's chunk of its sum, is compared with an exact result; the
+        same on all ranks. For a large average, the step number draws the compared part.
     part_nbytes
         The size of parts to sample as if each were a bucket; None to sample the bucket as a whole.
     """
@@ -66,7 +66,7 @@ class BucketSampler(BucketObserver):
         self._compared, self._floats, self._own = slice(None), slice(None), torch.empty(0)
 
     def before(self, values: torch.Tensor) -> None:
-        """Copy this rank's values."""
+        """Copy this rank's values before the exchange."""
         layout, copies = self._layout, self._layout.copies
         laid = values
         if copies > 1:  # a shard of each parameter for every rank
@@ -119,7 +119,11 @@ class BucketSampler(BucketObserver):
         return slice(first, after), slice(begin, starts[after])
 
     def _compare(self, found: torch.Tensor, exchange: Exchange) -> ExchangeCost:
-        """Average the same values exactly and, if the plan has several codecs, with its main codec alone."""
+        """Store the relative errors of the average: as planned, and with the plan's main codec alone.
+
+        For this, the compared part is also averaged exactly and, if the plan has several codecs, with the
+        main codec.
+        """
         own, request = self._own, self._work.request
         exact, plain = own.clone(), found
         alone = BucketRequest(average=request.average, timeout_s=request.timeout_s)
@@ -138,7 +142,7 @@ class BucketSampler(BucketObserver):
         return cost
 
     def _compare_chunk(self, found: torch.Tensor, exchange: Exchange) -> ExchangeCost:
-        """Reduce the same values exactly, and compare this rank's chunk of the ring's sum."""
+        """Sum the bucket exactly, and store the relative errors of this rank's chunk of the ring's sum."""
         link = exchange.link
         cost = Exchange(link, Plan()).reduce(self._own)
         place = [ring.owner(chunk, link.world) for chunk in range(link.world)].index(link.rank)

@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 
 @dataclass
 class Samples:
-    """One rank's gradients of one step, before averaging; large buckets keep only parameters' first rows.
+    """One rank's gradients of one step, before averaging; of large buckets, only each parameter's first rows.
 
     Attributes
     ----------
@@ -67,7 +67,7 @@ class Samples:
         self._values.append(_copied(values, shapes, kept))
 
     def add_sums(self, shapes: Sequence[tuple[int, ...]], exchanged: torch.Tensor, factor: int) -> None:
-        """Copy the same values of the next bucket after its exchange; ``factor`` times these are the sums."""
+        """Copy the sampled values of the next bucket after its exchange, times ``factor`` to get the sums."""
         self._sums.append(factor * _copied(exchanged, shapes, self._shapes[len(self._sums)]))
 
     @property
@@ -114,11 +114,11 @@ class Samples:
         return torch.cat([nothing, *found]).nan_to_num(0.0, 0.0, 0.0)
 
     def compare_with(self, norms: torch.Tensor) -> None:
-        """Relate errors of columns and rows to ``norms`` where ``norms`` exceed the sampled norms.
+        """Divide errors of columns and rows by ``norms`` where ``norms`` exceed this rank's sampled norms.
 
         ``norms`` are the means of ``slice_norms`` over all ranks. Gradients are summed, so the error of a
-        column on one rank is an error of the sum's column. On that rank, the column may be almost zero,
-        because the column's feature is absent from the rank's few examples.
+        column on one rank is an error of the sum's column. This rank's own column may be almost zero, because
+        the column's feature is absent from the rank's few examples.
         """
         self._known.clear()
         buckets = zip(self._values, self._shapes, strict=True)
@@ -218,7 +218,8 @@ def lost_shares(
 
     For a parameter with rows and columns, the error is at least the ``slice_quantile`` of the errors of rows
     and columns, divided by ``slice_room``: the norm of a whole matrix hides columns with much smaller norms.
-    ``norms`` of columns and rows replace smaller norms of ``values``. An error on a zero gradient is 1.
+    ``norms`` of columns and rows replace smaller norms of ``values``. The relative error of a zero gradient
+    is 0 if the gradient is decoded exactly, and otherwise 1.
     """
     shares, squares = list[float](), (values.double().square(), (found - values).double().square())
     judged = iter(() if norms is None else torch.split(norms.double().square(), _counts(shapes, len(values))))

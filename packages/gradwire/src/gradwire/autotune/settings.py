@@ -52,7 +52,7 @@ class AutoConfig:
     most_patience_steps: int = _of(960, "steps", "The patience doubles with each choice, up to this value.")
     quiet_steps: int = _of(500, "steps", "A run that is stable this long returns to its first patience.")
     early_share_of_patience: float = _of(
-        0.25, "share of the patience", "Early in training, gradients change faster than networks."
+        0.25, "share of the patience", "Gradients change faster than networks: they need less patience."
     )
     changed_step_share: float = _of(
         0.25, "share of the shorter step", "A smaller change of the step time seldom changes the best plan."
@@ -82,7 +82,7 @@ class AutoConfig:
     closer_ratio: float = _of(
         1.25,
         "times the least expected time",
-        "Other codecs mostly send more bytes, so no slower plan is tried.",
+        "Other codecs mostly send more bytes, so they are tried only if nearly as fast.",
     )
     exposed_share: float = _of(
         0.1, "share of a step", "If computation hides almost all communication, plans are equally fast."
@@ -91,7 +91,7 @@ class AutoConfig:
     # The comparison of two plans
     stay_share: float = _of(0.05, "share of time or bytes", "A smaller gain isn't worth a change of plan.")
     equal_share: float = _of(
-        0.05, "share of a step", "Step times are no more precise; byte counts are exact."
+        0.05, "share of a step", "Step times aren't more precise than this; byte counts are exact."
     )
     less_noise_share: float = _of(
         0.9, "share of the variance", "If plans send equal bytes, a tenth less noise is a real advantage."
@@ -99,7 +99,7 @@ class AutoConfig:
     least_saved_share: float = _of(
         0.001, "share of the steps", "Less noise must save at least this share of the steps."
     )
-    most_slack: float = _of(0.9, "share of a step", "A mixture of codecs changes the step time by less.")
+    most_slack: float = _of(0.9, "share of a step", "A mixture of codecs changes the step time less.")
     rounding: float = _of(1 + 1e-6, "factor", "A saved relative error was rounded when it was written.")
 
     # The quality contract
@@ -134,7 +134,7 @@ class AutoConfig:
     )
     most_paced_steps: int = _of(150, "steps", "After this many steps, the remaining work runs in one step.")
     meeting_steps: int = _of(
-        10, "steps", "The longest interval between comparisons of the ranks' progress; each takes a latency."
+        10, "steps", "The longest interval between comparisons of progress; a comparison takes a latency."
     )
 
     # The search for a plan
@@ -187,7 +187,7 @@ class AutoConfig:
     attaching_gather_s: float = _of(
         0.02,
         "seconds",
-        "If ranks take longer to exchange a number, links are measured later, a little in each step.",
+        "If ranks take longer to exchange a number, links are measured in pieces between later steps.",
     )
     most_file_nbytes: int = _of(1 << 24, "bytes", "No decision is this large.")
 
@@ -201,7 +201,7 @@ class AutoConfig:
         0.15, "share of the gain", "A less certain gain isn't worth reporting as a number."
     )
     part_nbytes: int = _of(
-        1 << 18, "bytes", "A part spans as few parameters as a segment; one scale for more would save bytes."
+        1 << 18, "bytes", "A part spans as few parameters as a segment; a larger part would compress better."
     )
 
     def __post_init__(self) -> None:

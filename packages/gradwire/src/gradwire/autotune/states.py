@@ -42,16 +42,24 @@ class TunerEvent(Enum):
     CHOICE_IS_NEXT = "a choice is due before the next step, and this step isn't sampled yet"
     LACKS_SAMPLES = "a choice is due, and a rank's sample is missing or not finite"
     FOUND_NO_PLAN = "rank 0 could not predict the step times of plans"
-    FOUND_ONE_PLAN = "no other plan may be as good, or step times aren't steady yet"
+    FOUND_ONE_PLAN = "no other plan may be as good as the best plan, or step times aren't steady yet"
     FOUND_RIVALS = "several plans may be the best"
     HAS_NEXT_TURN = "a turn is over, and another turn in the same direction follows"
     TURNS_BACK = "all plans have had their first turn, and several plans are fast enough for another"
     HAS_NO_TURN = "the last turn is over"
     STEP_TIME_CHANGED = "the step time has changed by ``changed_step_share``, and the patience has passed"
     SOME_NEED_OTHERS = "some parameters newly break the contract, or meet it again"
-    MANY_NEED_OTHERS = "over ``wide_share`` of the values newly break the contract, past some patience"
-    PLAN_IS_UNSUITED = "over ``most_excepted_share`` break the contract, or the codec isn't a candidate"
-    LEANER_SUITS = "a rejected codec now meets the contract with a margin, and sends under ``far_less_share``"
+    MANY_NEED_OTHERS = (
+        "over ``wide_share`` of the values newly break the contract, and ``early_share_of_patience`` of the "
+        "patience has passed"
+    )
+    PLAN_IS_UNSUITED = (
+        "over ``most_excepted_share`` of the values break the contract, or the codec isn't a candidate"
+    )
+    LEANER_SUITS = (
+        "a rejected codec now meets the contract with a margin, and sends less than ``far_less_share`` of "
+        "the present plan's bytes"
+    )
 
 
 @dataclass(frozen=True)
@@ -126,7 +134,7 @@ TRANSITIONS = (
 """All transitions, one for each event."""
 
 
-# The state TRIAL: each of several plans with similar expected times runs for some steps; the fastest stays.
+# The state TRIAL: several plans with similar expected times run for some steps each; the fastest plan stays.
 #
 # Predictions don't include everything: if hosts share cores or links differ, a different algorithm may be the
 # fastest. The steps of a trial are training steps, so a trial costs only the extra time of slower plans.
@@ -208,7 +216,7 @@ class Trial:
 
     @property
     def _most_s(self) -> float:
-        """The most seconds that trials may cost."""
+        """The most seconds that this trial may cost."""
         config = self._config
         return config.trial_share * config.trial_window_steps * self.decisions[0].step_s
 
@@ -229,7 +237,7 @@ class Trial:
         return found if len(found) > 1 else []
 
     def _ahead(self) -> list[int]:
-        """Return the indices of decisions that have a second turn, including untimed decisions."""
+        """Return the indices of the decisions that get a second turn: all but the slow decisions."""
         took = [each.to_loss_s for each in self._tried()]
         limit_s = self._config.behind_ratio * min(took)
         return [index for index, each in enumerate(took) if not limit_s < each < inf]
@@ -309,7 +317,7 @@ def _mean(turns_s: Sequence[float]) -> float:
 
 
 class Watch:
-    """A comparison of each window of steps with the first window after a decision, the same on all ranks.
+    """A comparison of each window of steps with the first window after a decision, equal on all ranks.
 
     Attributes
     ----------

@@ -29,7 +29,7 @@ from gradwire.units import counted, format_duration, format_size
 
 @dataclass(frozen=True)
 class StepTime:
-    """Seconds of a step: computation, its backward pass, and exposed waiting for averages."""
+    """The seconds of a step: its computation, the backward pass in it, and the exposed wait for averages."""
 
     compute_s: float
     backward_s: float
@@ -37,12 +37,12 @@ class StepTime:
 
     @property
     def step_s(self) -> float:
-        """Seconds of the whole step."""
+        """The seconds of the whole step."""
         return self.compute_s + self.exposed_s
 
 
 class _Reading(NamedTuple):
-    """The time, and the training thread's seconds."""
+    """A reading of the clock, and of the training thread's busy and delayed seconds."""
 
     now_s: float
     busy_s: float = 0.0
@@ -52,10 +52,11 @@ class _Reading(NamedTuple):
 class StepTimes:
     """The times of the latest steps. Each step begins when the previous step ends.
 
-    Where threads share cores, an exchange also delays computation that runs at the same time. With
-    ``sharing``, this delay counts as exposed, and ``compute_s`` is the time that computation takes without an
-    exchange: the training thread's CPU time and its waits for anything but a core, and the wait for a core
-    while all ranks compute. ``spent`` returns the training thread's seconds; it is None if a device computes.
+    Where threads share cores, an exchange also delays computation that runs at the same time. If ``sharing``
+    is known, this delay counts as exposed, and ``compute_s`` is the time that computation takes without an
+    exchange. This time consists of the training thread's CPU time, its waits for anything but a core, and its
+    waits for a core while all ranks compute. ``spent`` returns the training thread's seconds; it is None if a
+    device computes.
 
     Attributes
     ----------
@@ -133,12 +134,12 @@ class StepTimes:
         self._uncounted = max(self._uncounted - 1, 0)
 
     def leave_out(self, seconds: float) -> None:
-        """Subtract ``seconds`` in which training paused from the current step."""
+        """Subtract a pause of ``seconds`` from the time of the current step."""
         if self._ended is not None:
             self._ended = self._ended._replace(now_s=self._ended.now_s + seconds)
 
     def leave_out_since(self, paused: _Reading) -> None:
-        """Subtract the time since training paused from the current step."""
+        """Subtract the pause since the reading ``paused`` from the time of the current step."""
         if self._ended is not None:
             pairs = zip(self._ended, paused, self.read(), strict=True)
             self._ended = _Reading(*(ended + now - then for ended, then, now in pairs))
@@ -223,7 +224,7 @@ class Observed:
 
     @property
     def step_s(self) -> float:
-        """Seconds of a step."""
+        """The seconds of a step."""
         return self.compute_s + self.exposed_s
 
     @property
@@ -295,10 +296,10 @@ def observe(
     line: Line | None = None,
     attached: str | None = None,
 ) -> Observed:
-    """Return the steps with the times of the slowest rank. All ranks call this together.
+    """Return the observation of all ranks' steps, with the times of the slowest rank. All ranks call this.
 
-    Without a ``line``, the links between the ranks are measured. The counts and gradients are those of this
-    rank. Raises ``ExchangeError``.
+    If ``line`` is None, the links between the ranks are measured. The counts and gradients are this rank's.
+    Raises ``ExchangeError``.
     """
     median, scatter = steps.times.median, steps.times.disagreement
     row = [*astuple(median), scatter, *_machine()]
@@ -330,7 +331,7 @@ def observe(
 def longest(rows: Sequence[Sequence[float]]) -> StepTime:
     """Return the longest step of all ranks, with the longest computation and backward times.
 
-    The rest of the step is waiting time, because all ranks end a step together.
+    The seconds of the step beyond computation are waiting time, because all ranks end a step together.
     """
     compute_s = max(row[0] for row in rows)
     backward_s = min(max(row[1] for row in rows), compute_s)
@@ -354,7 +355,7 @@ def shares(counts: Sequence[int], most: int = DEFAULT.excerpt_count) -> list[int
 
 
 def stretch(values: torch.Tensor, count: int) -> torch.Tensor:
-    """Return a 1-D copy of the middle ``count`` values, or of all values if fewer, on its device."""
+    """Return a 1-D copy of the middle ``count`` values, or of all values if fewer, on the same device."""
     flat = (values if values.layout is torch.strided else values.to_dense()).detach().reshape(-1)
     begin = max(0, flat.numel() - count) // 2
     return flat[begin : begin + count].clone()

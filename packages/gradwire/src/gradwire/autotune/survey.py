@@ -1,4 +1,4 @@
-"""The measurements in which all ranks take part, and rank 0's conclusions from them."""
+"""The measurements in which all ranks take part, and rank 0's conclusions from these measurements."""
 
 from __future__ import annotations
 
@@ -121,9 +121,9 @@ class Survey:
         return state or decision
 
     def prepare(self, exchange: Exchange, count: int, *, knows_plan: bool) -> None:
-        """Measure codecs, frames, and near links before the first step, unless rank 0 already knows a plan.
+        """Measure codecs, frames, and fast links before the first step, unless rank 0 already knows a plan.
 
-        All ranks call it. One rank on each kind of host measures codecs and frames. ``count`` is the number
+        All ranks call this. One rank on each kind of host measures codecs and frames. ``count`` is the number
         of values in the model's gradient.
         """
         took_s = list[float]()
@@ -167,9 +167,9 @@ class Survey:
         return network.measure_line(self._hosts, self._rank, budget_s, self._config, self._timeout_s)
 
     def choose(self, samples: Samples | None, now: StepTime, present: Plan) -> Work[Trial | None]:
-        """Return the trial of a plan and its rivals, equal on all ranks.
+        """Choose a plan and its rivals, and return their trial, which is equal on all ranks.
 
-        Return None while a rank lacks a finite sample.
+        Return None if a rank lacks a finite sample.
         """
         timeout_s = self._timeout_s
 
@@ -207,7 +207,7 @@ class Survey:
         return Trial(found, present, self._config)
 
     def _gather_all(self, exchange: Exchange, now: StepTime) -> list[list[float]]:
-        """Return the rows of all ranks: the times of a step, relative errors, and links."""
+        """Return the rows of all ranks: times of a step, relative errors, costs, and links."""
         costs = self._costs.row(self._settings.candidates)
         times = now.compute_s, now.backward_s, now.exposed_s
         return gather(exchange, [*times, *self._own_shares, *costs, *self._own_line], self._timeout_s)
@@ -232,7 +232,7 @@ class Survey:
     def _slowest(self, rows: Sequence[Sequence[float]]) -> StepTime:
         """Return the times of the slowest rank, or of the slowest machine if ranks share its cores.
 
-        These ranks take turns, so the mean of their times shows how much work the machine has.
+        Ranks that share cores take turns, so the mean of their times shows how much work the machine has.
         """
         times, sharing = [row[:3] for row in rows], self.sharing
         if self._hosts is None or sharing is None or sharing <= 1:
@@ -276,7 +276,7 @@ class Survey:
         *,
         may_choose: bool,
     ) -> Work[Findings]:
-        """Compare the slowest rank's step times, and check the plan against the contract.
+        """Return the slowest rank's step times, and check the present plan against the contract.
 
         ``may_choose`` says whether enough steps have passed for a new choice because of gradients.
         """
@@ -314,7 +314,7 @@ class Survey:
     ) -> Work[Decision | None]:
         """Return the decision that gives the parameters in ``names`` other codecs, the same on all ranks.
 
-        Return None if these parameters hold too many values, or if the present codec is not a candidate.
+        Return None if these parameters contain too many values, or if the present codec is not a candidate.
         """
         codecs = self._settings.candidates
         if present.codec not in codecs:  # no choice made this plan
