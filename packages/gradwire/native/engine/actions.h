@@ -1,4 +1,4 @@
-// A rank's schedule as rows of numbers, and values derived from it.
+// A rank's schedule as rows of numbers, and values derived from these rows.
 #pragma once
 
 #include <cstddef>
@@ -21,7 +21,7 @@ struct Action {
   std::int64_t keep;
   std::int64_t step;
   std::int64_t place;
-  std::int64_t segment;  // the index of the distinct segment
+  std::int64_t segment;  // the segment's index among the distinct segments
   std::int64_t part;
 
   bool receives() const { return what == Do::add || what == Do::store; }
@@ -38,7 +38,7 @@ inline Order order_of(const Action& action) { return {action.step, action.place}
 
 constexpr std::size_t kNone = std::numeric_limits<std::size_t>::max();
 
-// Returns, for each action, the next action that encodes the same segment, or kNone if the segment changes before.
+// Returns, for each action, the next action on the same segment if that action encodes the segment, else kNone.
 inline std::vector<std::size_t> next_encodings(const Action* actions, std::size_t count, std::size_t segments) {
   std::vector<std::size_t> found(count, kNone);
   std::vector<std::size_t> next(segments, kNone);

@@ -15,7 +15,7 @@ namespace gradwire::engine {
 namespace {
 
 constexpr std::size_t kMostAtOnce = 8;
-// The largest number of bytes to sleep for. Waking earlier overlaps copies with a frame's transfer.
+// The most bytes that must arrive before a sleep ends. With fewer bytes, copies overlap the transfer of a frame.
 constexpr std::size_t kMostLowWater = std::size_t{1} << 17;
 
 bool is_for_later(int error) { return error == EAGAIN || error == EWOULDBLOCK; }
@@ -139,7 +139,7 @@ void Connection::go_on(Activity& activity) {
   }
 }
 
-// Makes polls wake only once this many bytes have arrived, or the peer is gone.
+// Makes a poll return only once this many bytes have arrived, or the peer has closed the connection.
 void Connection::wake_at(std::size_t nbytes) {
   const int wanted = static_cast<int>(std::min(nbytes, kMostLowWater));
   if (wanted == low_water_) return;

@@ -1,6 +1,6 @@
 // The connection to one peer, and its frames in flight; the native counterpart of gradwire/links/channel.py.
 //
-// A frame is sent after its length, 8 bytes. A length of all ones, without a frame, is a keepalive.
+// The 8 bytes of a frame's length are sent before the frame. A length of all ones, without a frame, is a keepalive.
 #pragma once
 
 #include <algorithm>
@@ -22,7 +22,7 @@ constexpr std::size_t kMostFrameNbytes = std::size_t{1} << 25;
 // Seconds of the monotonic clock, as Python's time.monotonic().
 double now_s();
 
-// The times of the last part of a frame moved, the last keepalive received, and the last keepalive sent.
+// The times at which part of a frame last moved, and at which a keepalive was last received and last sent.
 struct Activity {
   double moved_s;
   double heard_s;
@@ -67,7 +67,7 @@ class Connection {
   const Fault& send_fault() const { return send_fault_; }
   const Fault& receive_fault() const { return receive_fault_; }
 
-  // Starts to send a frame, which must not change until `has_sent` returns true for the ticket.
+  // Starts to send a frame, and returns its ticket. The frame must not change until `has_sent` is true for the ticket.
   std::uint64_t send(const FrameParts& frame, Activity& activity);
   bool has_sent(std::uint64_t ticket) const { return sent_ >= ticket; }
   bool is_sending() const { return !outgoing_.empty() && !send_fault_; }
@@ -78,20 +78,21 @@ class Connection {
   bool has_frame() const { return !incoming_.empty() && incoming_.front().done; }
   Incoming take_frame();
   bool is_receiving() const { return !incoming_.empty() && !incoming_.back().done && !receive_fault_; }
-  // Returns whether no frame is expected, so that only a keepalive should arrive next.
+  // Returns whether no receive is posted, so that only a keepalive should arrive next.
   bool expects_keepalive() const { return !is_receiving() && !receive_fault_ && filled_ < kLengthNbytes; }
 
   // Sends as many bytes as the kernel accepts.
   void push(Activity& activity);
-  // Receives the arrived bytes of posted receives and, if listening, keepalives.
+  // Receives the bytes of posted receives that have arrived and, if `listening`, keepalives.
   void pull(bool listening, Activity& activity);
 
-  // The frames left in flight, for the caller to continue with.
+  // The frames that are still in flight, and the state of the socket, with which the caller continues.
   int low_water() const { return low_water_; }
   std::vector<Byte> length() const;
   std::vector<std::vector<Byte>> unsent() const;
   const std::deque<Incoming>& incoming() const { return incoming_; }
-  // Whether the first incomplete receive has got its frame's length, which is its `nbytes`, and how much has arrived.
+  // Whether the first incomplete receive has got its frame's length (in `nbytes`), and how many bytes of the frame, or
+  // else of the length, have arrived.
   bool is_within_frame() const { return within_frame_; }
   std::size_t filled() const { return filled_; }
 

@@ -17,7 +17,7 @@ Loss Errors::measure(const Target& target, const Payload& payload, const Segment
   return measure_whole(target, payload, segment, own == nullptr ? scratch.data() : own, adopts, divisor, threads);
 }
 
-// Formats without ranges are decoded as a whole.
+// Measures the error in a format without ranges, whose payload is decoded as a whole.
 Loss Errors::measure_whole(const Target& target, const Payload& payload, const Segment& segment, float* decoded,
                            bool adopts, float divisor, int threads) const {
   const char* const fault = payload.format.decode(target, payload.data, payload.nbytes, decoded, segment.count,

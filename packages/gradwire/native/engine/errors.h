@@ -16,17 +16,18 @@ struct Segment {
   std::size_t count;
 };
 
-// The memory for the error: none, sums of squares for each range of the bucket, or these and each value's error.
+// The memory for a run's encoding error: none, the sums of squares of each range of the bucket, or these sums and the
+// error of each value.
 struct Errors {
-  float* lost = nullptr;  // null without error feedback
+  float* lost = nullptr;  // the error of each value; null without error feedback
   const std::int64_t* borders = nullptr;
   std::size_t ranges = 0;
   double* sums = nullptr;  // three rows; null for no measurement
 
   bool are_measured() const { return sums != nullptr; }
 
-  // Adds the error of the payload that encodes the segment. With `adopts`, the segment's values are replaced with the
-  // decoded values, divided. `scratch` is memory for the decoded values.
+  // Adds the error of a payload that encodes the segment. With `adopts`, replaces the segment's values with the decoded
+  // values, divided by `divisor`. `scratch` is memory for the decoded values.
   Loss measure(const Target& target, const Payload& payload, const Segment& segment, bool adopts, float divisor,
                std::vector<float>& scratch, int threads) const;
 

@@ -20,7 +20,7 @@ struct Header {
   std::uint32_t sequence;
 };
 
-// Writes the header of a payload, which may be anywhere in memory.
+// Writes the header of a payload to `frame`. The payload may be anywhere in memory.
 void write_header(const Target& target, Byte* frame, const Byte* payload, std::size_t payload_nbytes,
                   const Header& header);
 
@@ -31,7 +31,7 @@ std::size_t seal(const Target& target, Byte* frame, std::size_t payload_nbytes, 
 void renumber(const Target& target, Byte* frame, std::uint32_t sequence);
 
 // Returns whether a frame has the expected header and an intact payload of at most `most_nbytes`, and sets the payload's
-// size. It accepts the same frames as wire.open_frame, which has the reason for refusing a frame.
+// size. The function accepts the same frames as wire.open_frame, which gives the reason for refusing a frame.
 bool open(const Target& target, const Byte* frame, std::size_t nbytes, const Header& expected, std::size_t most_nbytes,
           std::size_t& payload_nbytes);
 

@@ -11,10 +11,10 @@
 namespace gradwire::engine {
 
 // A sealed frame, and the pool of its memory. If `is_finished`, the segment's values need no more work after the send.
-// If the frame sends values directly from the bucket, they are `values`, and mustn't change until it is sent.
+// `values` are the values that are sent directly from the bucket, if any; they mustn't change until the frame is sent.
 struct Frame {
   Byte* memory = nullptr;
-  std::size_t nbytes = 0;  // without `values`
+  std::size_t nbytes = 0;  // of `memory`
   Pool* home = nullptr;
   std::uint32_t sequence = 0;
   bool is_finished = false;
@@ -24,7 +24,7 @@ struct Frame {
   FrameParts parts() const { return {memory, nbytes, reinterpret_cast<const Byte*>(values), sizeof(float) * count}; }
 };
 
-// Returns the frame of an action that was encoded before its turn; without memory if there is none.
+// Removes and returns the frame that was encoded early for an action; a frame without memory if there is none.
 inline Frame take_ready(std::map<std::size_t, Frame>& ready, std::size_t action) {
   const auto found = ready.find(action);
   if (found == ready.end()) return {};

@@ -1,4 +1,4 @@
-// The parameters of a bucket in the exchanged values, as gradwire/exchange/views.py places them.
+// The positions of a bucket's parameters in the exchanged values, as gradwire/exchange/views.py defines them.
 #pragma once
 
 #include <algorithm>
@@ -7,8 +7,8 @@
 
 namespace gradwire::engine {
 
-// The copies between a bucket and the exchanged values, in which each parameter is padded with zeros. A range within one
-// parameter isn't copied.
+// The copies between a bucket and the exchanged values, in which each parameter is padded with zeros. A range of values
+// within one parameter isn't copied.
 struct Copies {
   float* bucket = nullptr;  // null without copies
   const std::int64_t* starts = nullptr;   // positions in the bucket
@@ -16,7 +16,7 @@ struct Copies {
   const std::int64_t* borders = nullptr;  // positions in the exchanged values, and their end
   std::size_t parameters = 0;
 
-  // Returns the place of the exchanged values [start, stop) in the bucket, or null if they need a copy.
+  // Returns the address of the exchanged values [start, stop) in the bucket, or null if these values need a copy.
   float* place_of(std::int64_t start, std::int64_t stop) const {
     if (bucket == nullptr) return nullptr;
     const std::ptrdiff_t number = parameter_of(start);
@@ -25,7 +25,7 @@ struct Copies {
     return bucket + starts[number] + (start - borders[number]);
   }
 
-  // Copies the exchanged values [start, stop) from the bucket.
+  // Copies the exchanged values [start, stop) from the bucket to `values`.
   void bring(float* values, std::int64_t start, std::int64_t stop) const {
     for_each_part(start, stop, [&](std::int64_t from, std::int64_t to, std::int64_t count, std::int64_t zeros) {
       std::copy_n(bucket + from, count, values + to);
@@ -33,7 +33,7 @@ struct Copies {
     });
   }
 
-  // Copies the exchanged values [start, stop) to the bucket.
+  // Copies the exchanged values [start, stop) from `values` to the bucket.
   void take_back(const float* values, std::int64_t start, std::int64_t stop) const {
     for_each_part(start, stop, [&](std::int64_t to, std::int64_t from, std::int64_t count, std::int64_t /*zeros*/) {
       std::copy_n(values + from, count, bucket + to);
@@ -41,7 +41,7 @@ struct Copies {
   }
 
  private:
-  // Returns the parameter that contains a position, or whose padding does.
+  // Returns the index of the parameter that contains a position, in its values or its padding.
   std::ptrdiff_t parameter_of(std::int64_t position) const {
     return std::upper_bound(borders, borders + parameters, position) - borders - 1;
   }

@@ -1,4 +1,4 @@
-// The values of a run that have one codec: how they are encoded, measured, and copied.
+// A part of a run: the values with one codec, and how these values are encoded, measured, and copied.
 #pragma once
 
 #include <bit>
@@ -22,7 +22,7 @@ struct Codec {
   std::uint32_t fingerprint;
   bool exact;
 
-  // Whether payloads are the floats as they lie in memory.
+  // Whether a payload consists of the same bytes as its floats in memory.
   bool is_plain() const {
     const bool keeps_all = format == find_format("pack") && params.a == 32 && of_sums.a == 32;
     return std::endian::native == std::endian::little && keeps_all && exact;
@@ -35,7 +35,7 @@ struct Part {
   Errors errors;
   Copies copies;
 
-  // Returns a segment's values: in the bucket if they lie there as a whole, else in their copy.
+  // Returns a segment's values: in the bucket if they are contiguous there, else in a copy.
   float* values_of(const Action& action) const {
     float* const place = copies.place_of(action.start, action.stop);
     return place != nullptr ? place : values + action.start;
@@ -59,12 +59,12 @@ struct Part {
     return {*codec.format, codec.params, frame + kHeaderNbytes, nbytes};
   }
 
-  // Copies a segment from the bucket, if its values have a copy.
+  // Copies a segment's values from the bucket, unless they are used in place.
   void bring(const Action& action) const {
     if (is_copied(action)) copies.bring(values, action.start, action.stop);
   }
 
-  // Copies the final values of a segment to the bucket, if they have a copy.
+  // Copies a segment's final values to the bucket, unless they are used in place.
   void take_back(const Action& action) const {
     if (is_copied(action)) copies.take_back(values, action.start, action.stop);
   }

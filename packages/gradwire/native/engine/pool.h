@@ -1,4 +1,4 @@
-// Reused memory of one size. Used pages stay mapped and in the cache.
+// A pool of reused blocks of memory of one size, whose pages stay mapped and in the cache.
 #pragma once
 
 #include <sys/mman.h>
@@ -24,10 +24,10 @@ class Pool {
     for (Byte* each : all_) ::munmap(each, nbytes_);
   }
 
-  // Returns the memory that was returned last, if there is any.
+  // Returns the block that was given back last, or a new block if none is free.
   Byte* take() {
     if (free_.empty()) {
-      // This only reserves address space: the kernel provides a page when it is first written.
+      // This only reserves address space: the kernel provides a page when the page is first written.
       void* const made =
           ::mmap(nullptr, nbytes_, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
       if (made == MAP_FAILED) throw std::bad_alloc();
@@ -41,7 +41,7 @@ class Pool {
 
   void give(Byte* memory) { free_.push_back(memory); }
 
-  // Takes back all memory, after a failed run.
+  // Takes back all blocks, after a failed run.
   void reset() { free_ = all_; }
 
  private:

@@ -15,10 +15,10 @@ namespace {
 
 // The limit on receives posted early, and on frames in flight; equal to frame_order.AHEAD.
 constexpr std::size_t kAhead = 4;
-// The largest number of frames encoded early. A ring needs one more than the number of frames in flight.
+// The limit on frames encoded early. A ring needs one more than the number of frames in flight.
 constexpr std::size_t kMostReady = 2 * kAhead;
 
-struct Failed {};  // thrown once the outcome has the reason
+struct Failed {};  // thrown after the reason is stored in the outcome
 
 }  // namespace
 
@@ -66,11 +66,11 @@ class Run {
     while (!in_flight_.empty()) retire();
   }
 
-  // The receives that no action has used.
+  // Returns the actions whose receives were posted, but whose frames were not used.
   std::vector<std::size_t> posted() const { return {posted_.begin(), posted_.end()}; }
 
  private:
-  // The memory for a part's frames, and whether they send the values directly from the bucket.
+  // The memory for a part's frames, and whether the frames send values directly from the bucket.
   struct Sending {
     Pool* outgoing;
     bool is_plain;
@@ -92,7 +92,7 @@ class Run {
     throw Failed{};
   }
 
-  // Posts the next expected receive.
+  // Posts the receive of the next action that receives.
   void post() {
     while (next_ < request_.count && !request_.actions[next_].receives()) ++next_;
     if (next_ == request_.count) {
@@ -134,7 +134,7 @@ class Run {
     return frame;
   }
 
-  // Encodes a segment on its device, which also measures the error and adopts decoded values.
+  // Encodes a segment on the bucket's device, which also measures the error and adopts decoded values.
   std::size_t encode_there(const Action& action, std::size_t index, Frame& frame) {
     std::size_t nbytes = 0;
     frame.is_finished = true;
@@ -162,7 +162,7 @@ class Run {
     return nbytes;
   }
 
-  // Returns whether to encode a segment's sum as soon as a frame has been added to it, while the sum is in the cache.
+  // Returns whether to encode a segment's sum at once after adding a frame to it, while the sum is in the cache.
   bool is_relayed(std::size_t index) const {
     const Format& format = *part_of(request_.actions[index]).codec.format;
     return encoding_after_[index] != kNone && ready_.size() < kMostReady && relays(format);
@@ -211,12 +211,12 @@ class Run {
     in_flight_.push_back({index, frame, peer_of(action).connection.send(parts, activity_)});
   }
 
-  // Waits until no send uses the values of a segment that are about to change.
+  // Waits until no send uses the values of a segment, which are about to change.
   void await_values(const Action& action) {
     await_leaving([&](const InFlight& each) { return each.frame.values == values_of(action) && each.frame.count > 0; });
   }
 
-  // Waits until no send uses the frame; first posts the receives that such a wait requires.
+  // Waits until no send uses the frame's memory. First posts the receives before which those sends can't complete.
   void await_leaving(const Frame& frame) {
     await_leaving([&](const InFlight& each) { return each.frame.memory == frame.memory; });
   }
@@ -332,14 +332,14 @@ class Run {
     return true;
   }
 
-  // Copies a segment from the bucket, once.
+  // Copies a segment from the bucket, unless it was copied before.
   void bring(const Action& action) {
     if (brought_[static_cast<std::size_t>(action.segment)]) return;
     brought_[static_cast<std::size_t>(action.segment)] = true;
     part_of(action).bring(action);
   }
 
-  // Moves all frames that can move until is_done(); fails if that isn't reached.
+  // Moves all frames that can move until is_done() is true; fails if the link fails, or on a timeout or an interrupt.
   template <typename IsDone, typename FaultOf>
   void wait(Connection& own, std::size_t action, const IsDone& is_done, const FaultOf& fault_of) {
     if (is_done()) return;

@@ -1,6 +1,6 @@
 // One run of a schedule, frame by frame, without the interpreter: encode, send, receive, validate, decode.
 //
-// gradwire/exchange/walk.py is the definition; the frames, their order, the windows, and the waits are the same.
+// gradwire/exchange/walk.py is the definition: this run has the same frames, order of frames, windows, and waits.
 #pragma once
 
 #include <cstddef>
@@ -29,7 +29,7 @@ struct Request {
   float ranks;  // the divisor of a sum
   double timeout_s;
   int threads;
-  Device* device = nullptr;  // the bucket's, if the engine can't read its values
+  Device* device = nullptr;  // the device that holds the bucket, if the engine can't read the bucket
 };
 
 // The result for the values of one codec.
@@ -39,7 +39,7 @@ struct PartOutcome {
   std::uint64_t raw_nbytes = 0;
 };
 
-// The result, and the costs as in gradwire/costs.py.
+// The result of a run, and its costs as in gradwire/costs.py.
 struct Outcome {
   Status status = Status::done;
   std::size_t action = 0;  // the failed action
@@ -58,8 +58,8 @@ class Engine {
  public:
   Engine() : incoming_(kMostFrameNbytes) {}
 
-  // Runs a schedule over connections without frames in flight. `is_interrupted`, which may be empty, is called
-  // regularly during waits. After a failure, the peers' connections still hold the frames in flight.
+  // Runs a schedule over connections that have no frames in flight at the beginning. `is_interrupted`, which may be
+  // empty, is called regularly during waits. After a failure, the peers' connections still hold the frames in flight.
   Outcome run(const Request& request, std::vector<Peer>& peers, Activity& activity,
               const std::function<bool()>& is_interrupted);
 

@@ -1,4 +1,4 @@
-// The waits of a run. While it waits for one connection, frames on all connections move.
+// The waits of a run. While the run waits for one connection, frames on all connections move.
 #pragma once
 
 #include <poll.h>
@@ -14,11 +14,11 @@ namespace gradwire::engine {
 struct Peer {
   std::int64_t rank;
   Connection connection;
-  std::uint32_t next_sent;  // the sequence numbers of the next frames
-  std::uint32_t next_received;
+  std::uint32_t next_sent;      // the sequence number of the next frame to send
+  std::uint32_t next_received;  // the sequence number of the next frame to receive
 };
 
-// The way in which a run, or a wait, ended: `interrupted` by an error that the caller or the device has kept.
+// The outcome of a run, or of a wait. After `interrupted`, the caller or the device has the error.
 enum class Status { done, frame_refused, payload_refused, link_failed, timed_out, interrupted };
 
 class Waiter {
@@ -48,7 +48,7 @@ class Waiter {
   void send_due_keepalives();
   // Moves frames on the other connections, and returns the remaining seconds.
   double move_others(Connection& own, double began);
-  // Sleeps until a frame can move.
+  // Sleeps until a frame can move, but at most `left_s` seconds.
   void sleep(double left_s);
   void look_for_interrupts();
 

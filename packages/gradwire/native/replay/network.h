@@ -45,7 +45,7 @@ class Network {
     }
   }
 
-  // Returns the latency between two ranks, the higher latency of their links.
+  // Returns the latency between two ranks, which is the higher latency of the ranks' two links.
   double latency_s(std::size_t sender, std::size_t receiver) const {
     return std::max(latency_s_[sender], latency_s_[receiver]);
   }
@@ -63,7 +63,7 @@ class Network {
     return *found;
   }
 
-  // Returns the seconds that the bytes of the busiest link or core link take at that link's rate.
+  // Returns the largest number of seconds that the bytes of a link or core link take at its rate.
   double busiest_s() const {
     double found = 0.0;
     for (const auto* ports : {&out_, &in_, &up_, &down_}) {

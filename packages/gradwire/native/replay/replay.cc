@@ -40,21 +40,21 @@ class Cores {
   std::priority_queue<double, std::vector<double>, std::greater<>> free_s_;
 };
 
-// A frame between two ranks, which are indices among the ranks of all lanes.
+// A frame. `sender` and `receiver` are indices among the ranks of all lanes.
 struct Frame {
   Frame(std::size_t from, std::size_t to) : sender(from), receiver(to) {}
 
   std::size_t sender;
   std::size_t receiver;
   double nbytes = 0.0;
-  double carried_nbytes = 0.0;  // on the link, which is below `nbytes` if NICs compress the frame
+  double carried_nbytes = 0.0;  // the bytes on the link, fewer than `nbytes` if NICs compress the frame
   std::size_t terms = 1;
   bool queued = false;
   std::optional<double> left_s;
   std::optional<double> arrived_s;
 };
 
-// The state of one rank's thread of one lane.
+// The state of the thread of one lane on one rank.
 struct Rank {
   Rank(const Order& order, std::size_t rank, std::size_t own_lane, Cores& shared, std::size_t terms)
       : number(rank), lane(own_lane), cores(&shared), terms_of(order.segments, terms) {
@@ -70,7 +70,7 @@ struct Rank {
   Cores* cores;
   std::vector<std::size_t> terms_of;  // by segment
   std::vector<const Action*> actions;
-  std::vector<std::size_t> frames;  // of the actions
+  std::vector<std::size_t> frames;  // by action
   std::size_t at = 0;
   bool encoded = false;
   std::size_t waits_for = kNone;  // the frame that must leave or arrive before the thread continues
@@ -135,7 +135,7 @@ class EventLoop {
     throw std::invalid_argument("the frame order of rank " + std::to_string(rank) + " doesn't match its peers' orders");
   }
 
-  // Assigns one frame to every send and the matching receive, in the order between two ranks.
+  // Creates a frame for every send and its matching receive: between two ranks, the n-th receive matches the n-th send.
   void join(std::size_t first, std::size_t world) {
     std::map<std::pair<std::size_t, std::size_t>, std::deque<std::size_t>> ways;
     for (std::size_t i = first; i < first + world; ++i) {
@@ -206,7 +206,7 @@ class EventLoop {
     }
   }
 
-  // Returns whether `now` has reached `when`; if not, schedules the rank to continue then. If the time is unknown, the
+  // Returns whether `now` has reached `when`; if not, schedules the rank to continue at `when`. If `when` is unknown, the
   // rank waits for the frame.
   bool reached(std::size_t index, std::size_t frame, const std::optional<double>& when, double now) {
     if (!when) {
@@ -285,7 +285,7 @@ class EventLoop {
     schedule(rank.cores->take(now, handling_s + decode_s), Subject::rank, index);
   }
 
-  // Posts one more receive of a rank; its sends depend on posted receives (`retire`).
+  // Posts one more receive of a rank. The rank's sends depend on its posted receives (`retire`).
   void post(Rank& rank) {
     if (rank.to_post.empty()) {
       rank.posted_up_to = engine::kLast;
@@ -327,7 +327,7 @@ class EventLoop {
     wake(frame.receiver, number, now);
   }
 
-  // Schedules a rank to continue if it waits for the frame.
+  // Schedules a rank to continue now if the rank waits for the frame.
   void wake(std::size_t index, std::size_t frame, double now) {
     if (ranks_[index].waits_for != frame) return;
     ranks_[index].waits_for = kNone;

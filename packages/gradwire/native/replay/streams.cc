@@ -18,7 +18,7 @@ void release(Port& home, const Stream* stream) {
   std::erase_if(home.held, [stream](const auto& each) { return each.first == stream; });
 }
 
-// Returns `found` and all streams that share ports with them, directly or through other streams.
+// Returns the streams in `found`, and all streams that share ports with these, directly or through other streams.
 std::vector<Stream*> together(std::vector<Stream*> found) {
   std::vector<Stream*> todo = found;
   while (!todo.empty()) {
@@ -43,14 +43,14 @@ struct Waiting {
   bool waits = true;
 };
 
-// A port's rate that isn't assigned, and the waiting streams through the port.
+// The part of a port's rate that isn't assigned yet, and the streams through the port that still wait for a rate.
 struct Shared {
   Port* port;
   double left;
   std::vector<Waiting*> users;
 };
 
-// Returns the weighted max-min fair rates, by filling the narrowest port first.
+// Returns the weighted max-min fair rates of `streams`: in each round, the narrowest port's rate is assigned.
 Rates fair(const std::vector<Stream*>& streams) {
   if (streams.size() == 1) {
     double rate = kEndless;
