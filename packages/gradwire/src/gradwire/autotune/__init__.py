@@ -41,7 +41,7 @@ class InitialPlan:
         """Read a front end's plan argument. Errors call the argument ``name``.
 
         The run chooses its plan if the argument is None, ``"auto"``, or an ``Auto``. ``pipeline`` is the
-        default for plans that don't set it. Raises ``SpecError``.
+        default number of steps in flight. Raises ``SpecError``.
         """
         auto = plan if isinstance(plan, Auto) else Auto() if plan is None or plan == NAME else None
         if auto is None:

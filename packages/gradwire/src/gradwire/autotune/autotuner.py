@@ -338,7 +338,7 @@ class Autotuner(PlanChooser):
         self._adopt(self._earlier, "as in an earlier run: ")
 
     def plan_choice(self) -> None:
-        """Choose a plan after ``warm_up_steps``."""
+        """Schedule the choice of a plan after ``warm_up_steps``."""
         self._decide_at = self._step + self._config.warm_up_steps
 
     def sample_all(self) -> None:
@@ -360,7 +360,7 @@ class Autotuner(PlanChooser):
         self.adopt()
 
     def measure_again(self) -> None:
-        """Choose in the next step, with new measurements of the links."""
+        """Schedule a choice in the next step, with new measurements of the links."""
         self._decide_at = self._step + 1
         self._survey.forget_line()
         if self._found.event is not None:
@@ -373,12 +373,12 @@ class Autotuner(PlanChooser):
         self._watch.forget()
 
     def adapt_and_choose(self) -> None:
-        """Use the parameters' new codecs now, and choose a plan in the next step."""
+        """Use the parameters' new codecs now, and schedule a choice in the next step."""
         self._take_gentler()
         self._decide_at = self._step + 1
 
     def choose_again(self) -> None:
-        """Choose in the next step, with new samples."""
+        """Schedule a choice in the next step, with new samples of gradients."""
         self._decide_at = self._step + 1
         self._survey.forget_gradients()
 

@@ -1,4 +1,4 @@
-"""Samples of a rank's gradient, and the relative errors of codecs and exchanges on them."""
+"""Samples of a rank's gradient, and the relative errors of codecs and exchanges on these samples."""
 
 from __future__ import annotations
 

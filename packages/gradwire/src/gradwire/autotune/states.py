@@ -221,7 +221,7 @@ class Trial:
         return config.trial_share * config.trial_window_steps * self.decisions[0].step_s
 
     def _affordable(self, indices: Iterable[int], turns: int) -> list[int]:
-        """Return the indices of the decisions whose cost allows ``turns`` more turns.
+        """Return the indices of the decisions that may have ``turns`` more turns within the trial's budget.
 
         Return no index if only one decision may continue. Measured step times replace expected step times.
         """

@@ -121,7 +121,7 @@ class Survey:
         return state or decision
 
     def prepare(self, exchange: Exchange, count: int, *, knows_plan: bool) -> None:
-        """Measure codecs, frames, and fast links before the first step, unless rank 0 already knows a plan.
+        """Measure codecs, frames, and low-latency links before the first step, unless rank 0 knows a plan.
 
         All ranks call this. One rank on each kind of host measures codecs and frames. ``count`` is the number
         of values in the model's gradient.

@@ -307,7 +307,10 @@ def check_gloo(environment: Mapping[str, str]) -> Finding:
     except RuntimeError as error:
         reason = str(error).splitlines()[0].rpartition("] ")[2]
         return Finding(
-            "Gloo", "FAIL", f"Gloo cannot listen: {reason}; check {VARIABLE} and GLOO_DEVICE_TRANSPORT"
+            "Gloo",
+            "FAIL",
+            f"Gloo cannot listen: {reason}; unset GLOO_DEVICE_TRANSPORT, or set {VARIABLE} to one of: "
+            f"{_others(interfaces())}",
         )
     address = "" if named else address_of_name()
     if address and is_loopback(address):

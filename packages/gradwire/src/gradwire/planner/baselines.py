@@ -1,4 +1,4 @@
-"""Predicted steps of PyTorch's own DDP: plain, and with its bfloat16 hook."""
+"""Predict the step times of PyTorch's DDP: plain DDP, and DDP with ``bf16_compress_hook``."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ _HALF_NBYTES = 2.0
 
 
 class Baselines:
-    """Predictions of DDP's steps in one environment. Times of exchanges are cached."""
+    """A predictor of DDP's step times in one environment, with cached times of exchanges."""
 
     def __init__(self, workload: Workload, environment: Environment) -> None:
         self._workload = workload

@@ -75,7 +75,7 @@ ROUNDS = 3
 """The number of measurements of each codec, seconds apart, because other load on the machine varies."""
 
 Show = Callable[[int, int, str], None]
-"""A progress callback that receives the number of measurements done, their total, and the next codec."""
+"""A progress callback that receives the numbers of completed and of all measurements, and the next codec."""
 
 
 def measure_codecs(
@@ -86,7 +86,7 @@ def measure_codecs(
     line: Line,
     show: Show = lambda _done, _total, _what: None,
 ) -> dict[str, CodecCost]:
-    """Return the cost of every codec, by its spec, on sums of up to ``world`` of the gradients.
+    """Return the cost of every codec, by its spec, on sums of up to ``world`` gradients.
 
     The gradients belong to different steps or ranks; they have any shape and floating dtype, and equal size.
     ``threads`` is the number of threads of one rank. Between segments, codecs pause for the time in which

@@ -156,7 +156,7 @@ BUCKETS_NBYTES = (1 << 20, 1 << 22, 1 << 24, 1 << 26)
 MOST_BUCKETS = 64
 LANES = (1, 2, 4, 8, 16)
 _DISTANT_S = 1e-3
-"""The latency above which lanes help beyond the number of cores, because buckets mostly wait."""
+"""The latency above which more lanes than cores are useful, because buckets mostly wait for the network."""
 
 
 def lanes_in(environment: Environment, most: int = MAX_LANES) -> tuple[int, ...]:
@@ -264,7 +264,7 @@ def coded(encoding: Codec) -> dict[str, Any]:
 
 
 def candidates(space: Space, workload: Workload, world: int) -> Iterator[Plan]:
-    """Yield the candidate plans of one lane for ``world`` ranks, in order of preference between ties.
+    """Yield the candidate plans with one lane for ``world`` ranks, preferred plans first.
 
     The transport divides a native all-reduce itself, so only one segment size is tried with a native
     all-reduce.

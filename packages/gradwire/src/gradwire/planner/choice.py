@@ -205,7 +205,9 @@ _NONE_KNOWN: Mapping[int, Prediction] = MappingProxyType({})
 
 @dataclass(frozen=True)
 class ScalePoint:
-    """The step time of the best plan on ``hosts`` hosts. A single host exchanges nothing: no prediction.
+    """The step time of the best plan on ``hosts`` hosts.
+
+    For a single host, which exchanges nothing, ``prediction`` is None.
 
     ``plain_s`` and ``hook_s`` are the step times of plain DDP and of its bf16 hook, or None if unknown.
     """

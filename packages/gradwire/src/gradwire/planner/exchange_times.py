@@ -192,7 +192,7 @@ def _busiest_nbytes(algorithm: str, world: int, count: int) -> float:
 
 @lru_cache(maxsize=1024)
 def _card(algorithm: str, world: int) -> tuple[float, int]:
-    """Return the busiest rank's share of a bucket, and its number of steps; cached for all candidates."""
+    """Return which share of a bucket the busiest rank sends, and in how many steps; cached."""
     collective = collectives.get(algorithm)
     return collective.nbytes(world, 1), collective.steps(world)
 
@@ -201,7 +201,7 @@ REPLAYED_WORLD = 16
 MOST_FRAMES = 1200
 """The largest number of frames to replay; a replay takes 10 us per frame, most of it for their order."""
 FEWEST_SEGMENTS = 3
-"""The number of segments per chunk in the shorter of two buckets: enough to keep the links busy."""
+"""The number of segments per chunk in the shorter bucket to extrapolate from: enough to keep links busy."""
 _FASTEST_NBYTES_PER_S = 1e15
 """The rate that represents an infinitely fast link where a finite rate is needed."""
 

@@ -155,7 +155,7 @@ def load_gradients(path: str | os.PathLike[str]) -> list[torch.Tensor]:
 def sizes_of(model: nn.Module | Iterable[nn.Parameter]) -> tuple[int, ...]:
     """Return the sizes of the trainable parameters, counting shared parameters once.
 
-    Raises ``SpecError`` unless ``model`` is a model or its parameters, with values.
+    Raises ``SpecError`` unless ``model`` is a model or its parameters, and the parameters are initialized.
     """
     found: object = model.parameters() if isinstance(model, nn.Module) else model
     if not isinstance(found, Iterable) or isinstance(found, (bytes, torch.Tensor)):

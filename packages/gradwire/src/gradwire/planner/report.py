@@ -36,7 +36,7 @@ _SCALING_LEGEND = (
     "Adds: the throughput per host added since the previous row. Each host keeps its batch size."
 )
 Report = list[str | Table]
-"""The arguments of ``tables.show``."""
+"""The tables and paragraphs of a report, as arguments for ``tables.show``."""
 
 
 def report(choice: Choice, top: int) -> Report:

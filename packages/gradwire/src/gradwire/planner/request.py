@@ -269,7 +269,7 @@ class PlanRequest:
 
     @cached_property
     def found_line(self) -> Line:
-        """The link of each host. Raises ``SpecError`` if its file or figures are invalid."""
+        """The link of each host. Raises ``SpecError`` if the link's file, rate, or latency is invalid."""
         if isinstance(self.line, Line):
             return self.line
         if self.line_rate is not None:
@@ -297,7 +297,7 @@ class PlanRequest:
 
     @property
     def exchanges(self) -> tuple[str, ...]:
-        """The exchanges of the candidate plans."""
+        """The values of ``Plan.exchange`` for the candidate plans."""
         return EXCHANGES[:1] if self.sharded_lr is None else EXCHANGES
 
     def to_values(self) -> dict[str, Any]:

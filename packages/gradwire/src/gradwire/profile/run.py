@@ -142,7 +142,7 @@ def report(
 ) -> list[str | Table]:
     """Return the observation as text, and a table with one row per estimate.
 
-    ``predicted_s`` is the model's prediction for the observed step, in seconds.
+    ``predicted_s`` is the cost model's prediction for the observed step, in seconds.
     """
     said = str(observed)
     if predicted_s is not None:

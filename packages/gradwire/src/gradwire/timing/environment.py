@@ -142,7 +142,7 @@ class Environment:
         if codec not in self.codecs:
             known = ", ".join(self.codecs) or "none"
             raise SpecError(
-                f"the costs of {codec} were not measured (measured: {known}); also measure this codec"
+                f"the costs of {codec} were not measured (measured: {known}); also pass the costs of {codec}"
             )
         return self.codecs[codec]
 

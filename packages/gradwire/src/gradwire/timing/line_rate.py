@@ -188,7 +188,7 @@ class Effort:
 QUICK = Effort(
     tuple(1 << power for power in (0, 10, 14, 16, 18, 19, 20, 21, 22, 23, 24)), repeats=3, time_s=0.05
 )
-"""A measurement of a few seconds, enough to fit a line."""
+"""The effort of a measurement that takes a few seconds, and suffices to fit a ``Line``."""
 
 
 def measure(

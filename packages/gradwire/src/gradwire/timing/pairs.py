@@ -51,7 +51,7 @@ class HostMap:
 
 
 def map_hosts(link: Link) -> HostMap:
-    """Return the hosts of all ranks; all ranks call it. Raises ``LinkError``."""
+    """Return the hosts of all ranks. All ranks call this together. Raises ``LinkError``."""
     machine = machine_id()
     own = machine + (os.readlink(_NETWORK) if is_inside() else ""), machine, f"{processor()}/{cores()}"
     names = from_all(link, b"".join(map(_digest, own)))
@@ -64,7 +64,9 @@ def _digest(name: str) -> bytes:
 
 
 def from_all(link: Link, message: bytes, timeout_s: float | None = None) -> list[bytes]:
-    """Return the messages of all ranks, which have the same length. Raises ``LinkError``.
+    """Send ``message`` to all other ranks, and return all ranks' messages, which have equal lengths.
+
+    Raises ``LinkError``.
 
     ``timeout_s`` is the timeout of each wait; by default, the link's timeout.
     """

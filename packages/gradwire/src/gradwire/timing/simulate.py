@@ -51,7 +51,7 @@ class Pairs:
 
     @classmethod
     def some(cls, source: Ints, target: Ints) -> Pairs:
-        """Return pairs that need not include all ranks."""
+        """Return the pairs of these sources and targets, which need not include all ranks."""
         return cls(source, target, senders=source, receivers=target, by_receiver=ALL)
 
     @classmethod
@@ -133,7 +133,10 @@ def _first_of_step(rank: Ints, step: Ints) -> NDArray[np.bool_]:
 
 
 def _level(level: list[Instance], half: Callable[[Collective], _Schedule]) -> Iterator[Round]:
-    """Yield the messages of the instances of one level. Instances without a common rank run concurrently."""
+    """Yield the messages of one level of a hierarchy.
+
+    The level consists of instances of algorithms. Instances without a common rank run concurrently.
+    """
     for apart in _apart(level):
         alike = groupby(sorted(apart, key=_kind), key=_kind)
         together = [_alike(list(instances), half) for _, instances in alike]
@@ -147,7 +150,7 @@ def _kind(instance: Instance) -> tuple[str, int]:
 
 
 def _apart(level: list[Instance]) -> list[list[Instance]]:
-    """Return sets of instances without a common rank, in an order that preserves every rank's order."""
+    """Divide instances into sets without a common rank, in an order that preserves every rank's order."""
     sets: list[list[Instance]] = []
     begun = dict[int, int]()
     for instance in level:
