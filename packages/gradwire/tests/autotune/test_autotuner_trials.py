@@ -51,7 +51,9 @@ def test_plans_that_may_be_as_good_are_tried_and_the_fastest_stays(
     assert runs[0].plans[-1] == decisions[-1][1].plan
     assert "tried for 10 steps each" in decisions[-1][1].reason
     (line,) = caplog.messages
-    assert line.startswith(f"{decisions[-1][1].in_short}: 200ms a step expected, "), "one line, of the choice"
+    assert line.startswith(f"{decisions[-1][1].in_short}: expected step time 200ms, "), (
+        "one line, of the choice"
+    )
     again = run_ranks(4, train, settings, 2)
     assert again[0].plans == [decisions[-1][1].plan] * 2
 

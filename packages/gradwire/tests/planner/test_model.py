@@ -110,7 +110,7 @@ def test_a_factory_may_give_inputs_too() -> None:
         ("some_factories:wants", "raised TypeError"),
         ("some_factories:leaves", "expected .* to return a model, got an exit with code 3"),
         ("some_factories:text", "to return a torch.nn.Module, .* got a str"),
-        ("some_factories:frozen", "a model with trainable parameters, got none"),
+        ("some_factories:frozen", "a model with trainable parameters, got a model without any"),
     ],
 )
 def test_a_factory_that_is_none_is_one_sentence(text: str, reason: str) -> None:

@@ -92,7 +92,7 @@ def test_a_scale_has_its_own_cost() -> None:
 @pytest.mark.parametrize(
     ("plan", "reason"),
     [
-        (Plan(parse("bf16"), encode_on="device"), "got one that encodes on a device"),
+        (Plan(parse("bf16"), encode_on="device"), "encode_on='host', got 'device'"),
         (
             Plan(codecs=[{"match": "bias", "codec": "bf16"}]),
             "the planner: expected a plan with one codec and one lane, got per-parameter codecs",

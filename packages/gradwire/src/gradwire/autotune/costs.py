@@ -349,7 +349,7 @@ def measure_line(
         sends = any(first == rank for first, _ in group)
         try:
             if begins and hosts.is_shared:
-                from_all(link, bytes(1), late_s)  # no host takes part in two measurements
+                from_all(link, bytes(1), late_s)  # so that no host takes part in two measurements at once
             if sends and is_duplex:
                 own.nbytes = own.nbytes if own.alone else answered_nbytes or own.nbytes
                 own.send_and_answer(link, sources[0] if sources else None)

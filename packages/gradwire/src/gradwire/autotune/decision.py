@@ -80,10 +80,10 @@ class Decision:
             return self.reason
         if self.plan.codec.EXACT and not self.plan.codecs:
             waits = max(1 - self.compute_s / self.step_s, 0.0) if self.step_s else 0.0
-            return f"{100 * waits:.0f} % of a step waits for the network; not compressing"
+            return f"{100 * waits:.0f} % of a step is spent waiting for the network; not compressing"
         between = f" between {counted(hosts, 'host')}" if hosts > 1 else ""
         step, uncompressed = format_duration(self.step_s), format_duration(self.uncompressed_s)
-        return f"{self.in_short}{between}: {step} a step expected, {uncompressed} without compression"
+        return f"{self.in_short}{between}: expected step time {step}, {uncompressed} without compression"
 
     def to_json(self) -> str:
         """Return the decision as the text of a JSON object."""
@@ -333,10 +333,10 @@ def _check_ordinary(path: Path, most_nbytes: int) -> None:
     Reading a pipe or a device may never end, and writing would replace the pipe or device.
     """
     if path.exists() and not path.is_file():
-        raise SpecError(f"expected a regular file for decisions, got {path}; pass another path")
+        raise SpecError(f"expected a regular file for decisions, got {path}; pass the path of a regular file")
     if path.exists() and path.stat().st_size > most_nbytes:
         size = path.stat().st_size
         raise SpecError(
-            f"expected at most {most_nbytes} bytes in {path}, got {size}; remove the file, or pass another "
-            "path"
+            f"expected at most {most_nbytes} bytes in {path}, got {size}; remove the file, or pass the path "
+            "of another file"
         )

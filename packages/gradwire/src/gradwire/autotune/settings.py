@@ -52,7 +52,7 @@ class AutoConfig:
     most_patience_steps: int = _of(960, "steps", "The patience doubles with each choice, up to this value.")
     quiet_steps: int = _of(500, "steps", "A run that is stable this long returns to its first patience.")
     early_share_of_patience: float = _of(
-        0.25, "share of the patience", "Gradients change faster than networks: they need less patience."
+        0.25, "share of the patience", "A choice due to gradients waits less, because gradients change fast."
     )
     changed_step_share: float = _of(
         0.25, "share of the shorter step", "A smaller change of the step time seldom changes the best plan."
@@ -99,7 +99,7 @@ class AutoConfig:
     least_saved_share: float = _of(
         0.001, "share of the steps", "Less noise must save at least this share of the steps."
     )
-    most_slack: float = _of(0.9, "share of a step", "A mixture of codecs changes the step time less.")
+    most_slack: float = _of(0.9, "share of a step", "Mixing codecs changes a step time by less than this.")
     rounding: float = _of(1 + 1e-6, "factor", "A saved relative error was rounded when it was written.")
 
     # The quality contract

@@ -159,8 +159,10 @@ class Trial:
     ) -> None:
         self.decisions, self._config = tuple(decisions), config
         self._turns_s: list[list[float]] = [[] for _ in self.decisions]
-        self._spent_s = 0.0  # beyond the fastest plan's steps
-        self._left = self._affordable(range(len(decisions)), turns=2)  # indices of the next turns
+        self._spent_s = 0.0  # the seconds that slow plans have cost so far
+        self._left = self._affordable(
+            range(len(decisions)), turns=2
+        )  # the next turns, as indices of decisions
         self._disagreements: list[float] = []
         self._before = present
 

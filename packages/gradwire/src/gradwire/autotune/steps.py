@@ -265,7 +265,7 @@ class Observed:
         try:
             check_summed(path)
             content = torch.load(Path(path), map_location="cpu", weights_only=True)
-        except Exception as error:  # torch raises any type for a damaged file
+        except Exception as error:  # torch.load may raise any exception for a damaged file
             reason = (str(error).splitlines() or [type(error).__name__])[0]
             raise DataError(
                 f"expected a readable file of observed steps, got {path}: {reason}; run 'gradwire profile' "

@@ -195,7 +195,7 @@ class Survey:
             self._own_shares = self._contract.own_errors(samples, self._settings.candidates)
             self._costs.forget_sizes()
         if self._is_first:
-            with suppress(GradwireError):  # rank 0 tries again
+            with suppress(GradwireError):  # rank 0 measures again, and reports the reason
                 values = typical(samples.flat, self._config)
                 yield from self._costs.time(self._line, self._settings.candidates, values)
         rows = yield Together(_CHOICE, lambda exchange: self._gather_all(exchange, now))
@@ -317,7 +317,7 @@ class Survey:
         Return None if these parameters contain too many values, or if the present codec is not a candidate.
         """
         codecs = self._settings.candidates
-        if present.codec not in codecs:  # no choice made this plan
+        if present.codec not in codecs:  # the plan of the first steps, not a chosen plan
             return None
         rows = yield from self._gather_errors(samples, codecs)
         own_gentler: Decision | None = None

@@ -59,7 +59,7 @@ class Resources:
     open_files: float  # ulimit -n
     address_space_nbytes: float  # ulimit -v
     locked_nbytes: float  # ulimit -l
-    memory_nbytes: float  # free
+    memory_nbytes: float  # the machine's free memory
 
 
 def find_resources() -> Resources:
@@ -106,7 +106,7 @@ def check_limits(found: Resources, world: int) -> Finding:
     """Return a finding on whether the limits of this process allow a job of ``world`` ranks."""
     files = FILES_FOR_ITSELF + FILES_FOR_A_PEER * (world - 1)
     if found.open_files < files:
-        needed = f"expected at least {files} open files for {world} ranks"
+        needed = f"expected a limit of at least {files} open files for {world} ranks"
         result: Result = "FAIL" if found.open_files < files / 2 else "warn"
         remedy = f"run ulimit -n {max(files, 4096)}"
         return Finding("limits", result, f"{needed}, got {found.open_files:g}; {remedy}")
@@ -236,7 +236,7 @@ def _check_threads(found: Resources, neighbours: int) -> Finding:
     try:
         return check_cores(found, _native.threads(), neighbours)
     except SpecError as error:
-        return Finding("cores", "FAIL", f"{error}; unset or correct GRADWIRE_THREADS")
+        return Finding("cores", "FAIL", f"{error}")
 
 
 def _read_plan(path: Path | None) -> tuple[Plan | None, list[Finding]]:

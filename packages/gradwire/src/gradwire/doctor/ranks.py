@@ -159,7 +159,8 @@ class _LeadingRank:
                     Finding("ranks", "FAIL", f"{silent}; also start gradwire doctor on these ranks")
                 )
             if strange:
-                other = f"{name_ranks(strange)}: got cards of another version; install one version everywhere"
+                remedy = "install the same gradwire on all machines"
+                other = f"{name_ranks(strange)} sent descriptions of another version; {remedy}"
                 found.findings.append(Finding("same gradwire", "FAIL", other))
             return False
         across = compare(found.cards)

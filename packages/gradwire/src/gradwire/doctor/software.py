@@ -136,7 +136,7 @@ def check_kernels(done: SelfTest | None) -> Finding:
         remedy = (
             ("set GRADWIRE_TARGET=scalar, and please report this bug")
             if done.target
-            else "correct or unset GRADWIRE_TARGET"
+            else "or unset this variable"
         )
         return Finding("kernels", "FAIL", f"{done.complaints[0]}{rest}; {remedy}")
     return Finding(
@@ -218,7 +218,7 @@ def _check_expiry(certificate: str, ends: datetime, now: datetime) -> Finding:
 class Interfaces:
     """The interfaces that gradwire would use on this machine, and all existing interfaces."""
 
-    variable: str  # the variable that selects interfaces; "" without
+    variable: str  # the variable that selects interfaces; "" if none does
     named: tuple[str, ...]
     addresses: tuple[str, ...]  # "" without an address; () if the addresses depend on the other ranks
     present: tuple[str, ...]

@@ -137,8 +137,8 @@ def excerpt(gradient: torch.Tensor, count: int = SAMPLE_COUNT) -> torch.Tensor:
         )
     if gradient.is_meta:
         raise TensorError(
-            "expected a gradient with values, got one on the device 'meta'; record gradients of a real "
-            "backward pass"
+            "expected a gradient with values, got a gradient on the device 'meta'; record gradients of a "
+            "real backward pass"
         )
     flat = (gradient if gradient.layout is torch.strided else gradient.to_dense()).detach().flatten()
     if flat.numel() > count:
@@ -148,8 +148,8 @@ def excerpt(gradient: torch.Tensor, count: int = SAMPLE_COUNT) -> torch.Tensor:
     values = flat.to(device="cpu", dtype=torch.float32).contiguous()
     if not values.isfinite().all():
         raise TensorError(
-            "expected a finite gradient to measure codecs on, got one with NaN or infinity; record steps "
-            "that do not overflow"
+            "expected a finite gradient to measure codecs on, got a gradient with NaN or infinity; record "
+            "steps that do not overflow"
         )
     return values
 

@@ -53,8 +53,8 @@ class BucketPlan:
         replace(plan, lanes=1).for_one_codec("the planner")
         if plan.encodes_on_device:
             raise SpecError(
-                "expected a plan that encodes on the host, got one that encodes on a device, for which the "
-                "planner has no costs; use encode_on='host'"
+                "expected a plan with encode_on='host', got 'device', for which the planner has no costs; "
+                "change encode_on to 'host'"
             )
         half = "reduce" if plan.is_sharded else "schedule"
         spec, residual = str(plan.encoding), plan.keeps_residual

@@ -24,8 +24,8 @@ def explain(ranking: Ranking) -> str:
         averages = "the average is in flight" if late == 1 else f"the averages of {late} steps are in flight"
         sentences.append(
             f"The pipeline computes while {averages}. In the meantime, each host updates with its own "
-            "gradients (eager updates, included in compute), which learns about as fast as synchronous "
-            "training."
+            "gradients (eager updates, included in compute), so training learns about as fast as "
+            "synchronous training."
         )
     return " ".join(sentences)
 

@@ -196,7 +196,7 @@ def load_factory(text: str) -> tuple[nn.Module, tuple[Any, ...] | None]:
     if not isinstance(model, nn.Module) or not (inputs is None or isinstance(inputs, (tuple, torch.Tensor))):
         raise SpecError(
             f"expected {text} to return a torch.nn.Module, or a module and a tuple of example inputs, got "
-            f"{_describe(made)}; change its return value"
+            f"{_describe(made)}; change the function's return value"
         )
     if not any(parameter.requires_grad for parameter in model.parameters()):
         raise SpecError(
@@ -237,7 +237,9 @@ def measure_model(model: nn.Module, inputs: tuple[Any, ...], threads: int) -> Me
 
 def _find(text: str) -> Callable[[], object]:
     module_name, _, names = text.partition(":")
-    with _code_of(text, f"the model {text} cannot be imported:", "; run in its folder, or set PYTHONPATH"):
+    with _code_of(
+        text, f"the model {text} cannot be imported:", "; run in the folder of this module, or set PYTHONPATH"
+    ):
         found: object = importlib.import_module(module_name)
     for name in names.split("."):
         if not hasattr(found, name):

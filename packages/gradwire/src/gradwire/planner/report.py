@@ -194,7 +194,10 @@ def page_of(record: Mapping[str, Any]) -> str:
     verdict, why = _verdict(record["explanation"])
     inputs = [(each["name"], each["value"], each["source"]) for each in record["inputs"]]
     ranking, scaling, bars = record["ranking"], record["scaling"], _bars(record["ranking"])
-    plans = ("Predictions: the chosen plan, then all others by step time", _ranking(ranking, record["plan"]))
+    plans = (
+        "Predictions: the chosen plan, then all other plans by step time",
+        _ranking(ranking, record["plan"]),
+    )
     sections = [
         Section("Why", [why] if why else []),
         Section("Plans", [*([bars] if scaling else []), plans, LEGEND]),

@@ -234,7 +234,7 @@ class Session:
 
     def _observed(self, watch: DdpWatch | FsdpWatch) -> Observed:
         timeout_s = self._settings.timeout_s
-        advice = "; check that all ranks run the same number of steps"
+        advice = "; run the same number of steps on all ranks"
         link = connect(watch.group, timeout_s, ExchangeError, advice)
         exchange = Exchange(link, Plan())
         try:

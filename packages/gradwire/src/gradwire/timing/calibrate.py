@@ -87,7 +87,7 @@ def sums(samples: Sequence[torch.Tensor], world: int) -> dict[int, torch.Tensor]
     if not samples or any(sample.shape != samples[0].shape for sample in samples):
         shapes = [tuple(sample.shape) for sample in samples]
         raise TensorError(
-            f"expected at least one gradient, all of equal shape, for calibration, got {shapes}; pass "
+            f"expected one or more gradients of equal shape for calibration, got the shapes {shapes}; pass "
             "gradients of one model"
         )
     if samples[0].numel() == 0:

@@ -34,7 +34,7 @@ def read(link: Link, source: int, receiving: Receiving, nbytes: int, timeout_s: 
     except FrameError:
         pass  # a message without a header
     message: bytes = frame.numpy().tobytes()
-    # A transport that doesn't report sizes returns all memory.
+    # A transport that doesn't report sizes returns the whole memory.
     if len(message) not in (nbytes, max(nbytes, PARTING_NBYTES)):
         raise LinkError(
             f"{what}: expected a message of {nbytes} bytes, got one of {len(message)}; use the same version "
