@@ -218,10 +218,11 @@ class Costs:
         return Environment(line, found, self._frames(), threads=torch.get_num_threads())
 
     def time(self, line: Line | None, codecs: Iterable[Codec], values: torch.Tensor) -> Work[None]:
-        """Time frames, and codecs that weren't timed on about as many values, each in its own piece of work.
+        """Time frames, and the codecs that weren't timed yet on about as many values as there are ``values``.
 
-        Two calls of a codec are as far apart as two segments on ``line``, but at most ``longest_rest_s``,
-        which also applies without a line.
+        Each codec is one piece of work, and the frames are another piece. Between two calls, a codec rests as
+        long as between two segments on ``line``, but at most for ``longest_rest_s``, and for this time if
+        ``line`` is None.
         """
         nbytes, rest_s = FLOAT_NBYTES * self._config.timed_count, self._config.longest_rest_s
         if line is not None:
@@ -333,11 +334,11 @@ def measure_line(
     config: AutoConfig = DEFAULT,
     late_s: float | None = None,
 ) -> Work[LineRow]:
-    """Return the ``Line`` from this rank to the next rank in a ring, as a row; all 0 without a measurement.
+    """Measure the link from this rank to the next rank in a ring, and return its ``Line`` as a row.
 
-    All ranks take part in all pieces. A piece takes about ``budget_s``, or a round trip if a round trip is
-    longer. ``late_s`` limits the wait for other ranks to begin a piece; the default limit is the link's
-    timeout.
+    The row is all 0 if this link wasn't measured. All ranks take part in all pieces. A piece takes about
+    ``budget_s``, or a round trip if a round trip is longer. ``late_s`` limits the wait for other ranks to
+    begin a piece; the default limit is the link's timeout.
     """
     alone, both = directions(hosts.hosts)
     own, answered_nbytes = Direction((rank + 1) % len(hosts.hosts), late_s=late_s), 0

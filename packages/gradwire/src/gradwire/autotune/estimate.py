@@ -201,7 +201,7 @@ class Estimator:
         self._families: dict[tuple[Line, int, bool], Family] = {}
 
     def at(self, place: Deployment, codecs: tuple[Codec, ...] | None = None) -> Estimate:
-        """Return the estimate for one deployment, with the best of ``codecs``; None allows all candidates."""
+        """Return the estimate for a deployment, with the best plan for ``codecs`` (None: all candidates)."""
         predictor, rules = self._predictor(place), self._observed.rules
         most_lanes = MAX_LANES if rules.has_lanes else 1
         space = Space(

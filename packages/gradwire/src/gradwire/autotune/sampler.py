@@ -28,7 +28,7 @@ if TYPE_CHECKING:
 
 
 class BucketSampler(BucketObserver):
-    """The observer of one bucket in a sampled step; if drawn, its result is compared with an exact result.
+    """The observer of one bucket in a sampled step, whose result is compared with an exact result if drawn.
 
     Parameters
     ----------

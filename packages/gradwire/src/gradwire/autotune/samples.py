@@ -56,7 +56,7 @@ class Samples:
     _known: dict[Codec, list[float]] = field(default_factory=dict)
 
     def add(self, shapes: Sequence[tuple[int, ...]], names: Sequence[str], values: torch.Tensor) -> None:
-        """Copy the float32 values of the next bucket, with these parameters, to the host."""
+        """Copy the float32 values of the next bucket to the host; ``names`` are the bucket's parameters."""
         self._known.clear()
         self.names += names
         sizes = [*map(math.prod, shapes)]
@@ -132,7 +132,7 @@ class Samples:
         return self._known[codec]
 
     def measure(self, codecs: Iterable[Codec]) -> Work[None]:
-        """Measure the ``shares`` of several codecs, in a piece of work for each codec and bucket."""
+        """Measure the ``shares`` of several codecs; each codec on each bucket is one piece of work."""
         for codec in codecs:
             if codec in self._known:
                 continue
@@ -146,7 +146,7 @@ class Samples:
 
 @dataclass(frozen=True)
 class Shadow:
-    """The relative errors of a whole exchange of one bucket, or of a part of it, by parameter.
+    """The relative errors of a whole exchange, by parameter, in one bucket or in a part of this bucket.
 
     Attributes
     ----------
@@ -163,7 +163,7 @@ class Shadow:
 def _copied(
     values: torch.Tensor, shapes: Sequence[tuple[int, ...]], sampled: Sequence[tuple[int, ...]]
 ) -> torch.Tensor:
-    """Return a copy on the host of the sampled parts of a bucket, 1-D."""
+    """Copy the sampled parts of a bucket to the host, and return them as 1-D values."""
     flat = values.detach()
     if sampled != [*shapes]:
         sizes = [*map(math.prod, shapes)]
