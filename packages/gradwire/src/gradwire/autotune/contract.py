@@ -143,10 +143,10 @@ class RelativeErrors:
     ) -> dict[str, Codec]:
         """Return a more precise codec for each parameter in ``names``; all other parameters use ``codec``.
 
-        A parameter's codec is the codec with the fewest bytes that meets the contract. Because each codec
-        needs its own frames, a parameter instead gets the next larger codec that other parameters use, if
-        that codec also meets the contract and adds at most ``few_bytes_share`` of the bytes. Parameters with
-        less than this share of the bytes are not compressed.
+        A parameter's codec is the codec with the fewest bytes that meets the contract. But each codec needs
+        its own frames. Therefore, a parameter gets the next larger codec of other parameters, if this codec
+        meets the contract and adds at most ``few_bytes_share`` of the bytes. Parameters with less than this
+        share of the bytes are not compressed.
         """
         none = Identity()
         usable = (each for each in self.shares if each not in (codec, none) and each not in refused)

@@ -70,11 +70,11 @@ def at_once(work: Work[T], exchange: Exchange | None = None) -> T:
 class PacedWork(Generic[T]):
     """Work that begins before step ``first``, and is done at most ``most_paced_steps`` later.
 
-    A rank runs its local pieces by its own clock: at least one in each step, and more until they have taken
-    ``paced_share`` of ``step_s``, a share that doubles every ``paced_doubling_steps``. In some steps, the
-    ranks compare whether all ranks have reached the next ``Together``. If so, all ranks run it in the same
-    step, whatever their clocks say. The ranks compare in every step if a comparison takes at most
-    ``paced_share`` of a step, else less often, but at least in every ``meeting_steps``-th step.
+    A rank runs its local pieces by its own clock: at least one piece in each step, and more pieces until they
+    have taken ``paced_share`` of ``step_s``. This share doubles every ``paced_doubling_steps``. In some
+    steps, the ranks compare whether all ranks have reached the next ``Together``. If so, all ranks run this
+    ``Together`` in the same step, whatever their clocks say. The ranks compare in every step if a comparison
+    takes at most ``paced_share`` of a step, else less often, but at least in every ``meeting_steps``-th step.
 
     Attributes
     ----------

@@ -100,7 +100,7 @@ def search(
 
     Plans without compression are predicted with all algorithms. Each codec is predicted with the
     ``most_algorithms`` that have the smallest lower bounds, unless a bound exceeds the fastest time by more
-    than ``slack``; the present codec is also predicted with the ``present`` algorithm. These plans have the
+    than ``slack``. The present codec is also predicted with the ``present`` algorithm. These plans have the
     medium segment size. The ``most_resized`` plans with the smallest values of ``wanted``, and the fastest
     plan without compression, are also predicted with other segment sizes and with more lanes.
     """

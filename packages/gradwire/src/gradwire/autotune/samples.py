@@ -216,8 +216,9 @@ def lost_shares(
 ) -> list[float]:
     """Return the relative error of each parameter in ``found``, over its sampled values.
 
-    For a parameter with rows and columns, the error is at least the ``slice_quantile`` of the errors of rows
-    and columns, divided by ``slice_room``: the norm of a whole matrix hides columns with much smaller norms.
+    The norm of a whole matrix hides columns with much smaller norms. For a parameter with rows and columns,
+    the error is therefore at least the ``slice_quantile`` of the errors of rows and columns, divided by
+    ``slice_room``.
     ``norms`` of columns and rows replace smaller norms of ``values``. The relative error of a zero gradient
     is 0 if the gradient is decoded exactly, and otherwise 1.
     """

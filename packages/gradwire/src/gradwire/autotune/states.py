@@ -143,7 +143,7 @@ TRANSITIONS = (
 class Trial:
     """The decisions on trial, the most promising first, and their measured step times.
 
-    The plans take turns in this order and then in reverse order, so that no plan gains if the machine becomes
+    The plans take turns in this order and then in reverse order. So no plan gains if the machine becomes
     steadily faster or slower, by up to a twentieth per turn. Slow plans have no second turn: their steps cost
     the most and add the least information.
 

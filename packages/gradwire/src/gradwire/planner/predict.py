@@ -267,9 +267,9 @@ class Ranking:
 def choose(predictor: Predictor, space: Space, uncertainty: float = UNCERTAINTY) -> Ranking:
     """Rank the plans in ``space``, and choose the fastest, or the simplest of equally fast plans.
 
-    Plans are compared by ``Prediction.to_loss_s``. Compression is chosen only if it is faster than the
-    fastest plan without compression by more than ``uncertainty``, even if it needs one standard deviation
-    more extra steps than predicted. Among the remaining plans, times within ``UNCERTAINTY`` tie, because
+    Plans are compared by ``Prediction.to_loss_s``. A plan with compression must be faster than the fastest
+    plan without compression by more than ``uncertainty``, even if it needs one standard deviation more extra
+    steps than predicted. Among the remaining plans, times within ``UNCERTAINTY`` tie, because
     errors of a codec's measured cost affect all its plans equally. Ties are broken in this order: no
     compression, the shorter pipeline (a longer pipeline changes training), fewer lanes, the earlier algorithm
     of ``space``, the earlier codec, all-reduce before sharded, fewer buckets, larger segments (which have

@@ -98,9 +98,9 @@ class PlanRequest:
     most_lanes
         The largest number of lanes. On links with a small latency, a rank's cores also limit this number.
     objective
-        The time to minimize: the step, or the time to a loss, which is the step times 1 + the share of extra
-        steps due to the codec's noise and staleness. None: the loss if there are gradients and ``costs`` is
-        None, otherwise the step.
+        The time to minimize: the step, or the time to a loss. The latter is the step times 1 + the share of
+        extra steps due to the codec's noise and staleness. None: the loss if there are gradients and
+        ``costs`` is None, otherwise the step.
     scale, nic, sharded_lr
         Further candidates: scales (``"auto"``) for codecs that support them; encoding in NICs with the codec
         ``nic``; ``gradwire.sharded.Sharded`` at this learning rate, which determines its weight deltas.

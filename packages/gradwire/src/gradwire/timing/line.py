@@ -1,9 +1,9 @@
 """The cost model of a link: one direction of a host's network, measured or given.
 
 A message of ``n`` bytes takes ``latency + max(0, n - burst) / rate``. This is the alpha-beta model of the
-measurement study (section on the methodology: the latency is the time of a 1-byte message, and the bandwidth
-is the plateau over message sizes), extended by the burst that a rate limiter passes without delay on an idle
-link.
+measurement study (Iandola and others), with the burst that a rate limiter passes without delay on an idle
+link. As in the study's section on the methodology, the latency is the time of a 1-byte message, and the
+bandwidth is the plateau over message sizes.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """Measure latency and bandwidth between two ranks by message size, over the link that training uses.
 
-The rank with the lower number leads. The leader determines the number of messages for each measurement by its
-clock, and sends the number to the other rank, so that a fast link gets enough messages and a slow link
+The rank with the lower number leads. By its clock, the leader determines the number of messages for each
+measurement, and sends this number to the other rank. A fast link thus gets enough messages, and a slow link
 doesn't take hours.
 
 A stream between distant hosts lasts several round trips. TCP opens its window during preceding streams, whose

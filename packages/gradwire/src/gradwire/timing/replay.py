@@ -6,8 +6,8 @@ core, streams over one link share it fairly, and lanes exchange one bucket each,
 in ``native/replay``.
 
 With free codecs and frames, one frame per chunk, and no burst, the replay of a ring equals the ring's closed
-form. For other algorithms, the replay differs from the closed form, because an exchange overlaps neighbouring
-segments, and sends to the next peer while frames to the previous peer are still in flight.
+form. For other algorithms, the replay differs from the closed form: an exchange overlaps neighbouring
+segments. It also sends to the next peer while frames to the previous peer are still in flight.
 """
 
 from __future__ import annotations
@@ -57,8 +57,8 @@ def replay(
 ) -> Replay:
     """Return the replay of an exchange of ``count`` float32 values between ``world`` ranks.
 
-    ``algorithm`` and ``segment_nbytes`` are as in a plan, ``codec`` is the spec of a codec with costs in
-    ``environment``, and ``half`` is ``schedule`` for the all-reduce, or ``reduce`` or ``broadcast``.
+    ``algorithm`` and ``segment_nbytes`` are as in a plan. ``codec`` is the spec of a codec with costs in
+    ``environment``. ``half`` is ``schedule`` for the all-reduce, or ``reduce`` or ``broadcast``.
     ``lanes`` equal buckets are exchanged concurrently, and the result contains the costs of each lane. Raises
     ``SpecError`` if the algorithm is unknown or its schedule is invalid, or if the codec has no costs.
     """
