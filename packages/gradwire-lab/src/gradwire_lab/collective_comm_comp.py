@@ -40,7 +40,7 @@ _PLACE_NBYTES = 64
 
 
 def marked_link(comm: MPI.Comm | None = None, timeout_s: float = 30.0, tos: int = TOS) -> SocketLink:
-    """Return a link between all processes of a communicator, with a second, marked connection to each."""
+    """Return a link between a communicator's processes, with a second, marked connection to each process."""
     check_tos(tos)
     mpi = load_mpi()
     parent = intracommunicator(mpi, comm)

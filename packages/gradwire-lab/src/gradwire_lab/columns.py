@@ -19,10 +19,10 @@ def table_of(columns: Columns[Item], items: Iterable[Item]) -> Table:
 
 
 def text_of(name: str) -> Callable[[Mapping[str, Any]], str]:
-    """Return a function that formats a row's value with ``str``."""
+    """Return a function that formats the value called ``name`` of a row with ``str``."""
     return lambda row: str(row[name])
 
 
 def ms_of(name: str) -> Callable[[Mapping[str, Any]], str]:
-    """Return a function that formats seconds in a row's value as milliseconds."""
+    """Return a function that formats a row's seconds called ``name`` as milliseconds."""
     return lambda row: figure(1e3 * row[name])

@@ -63,7 +63,7 @@ def test_bars_have_an_axis_with_the_unit(column: str, label: str) -> None:
 
 def test_more_rows_than_bars_are_said() -> None:
     many = Table(COLUMNS, [(f"{number}", "2", f"{number}", "") for number in range(SHOWN + 3)])
-    assert "The tables have 3 more." in found([many]).bars().caption
+    assert "The tables have 3 more rows." in found([many]).bars().caption
 
 
 def test_each_experiment_has_an_answer() -> None:

@@ -50,4 +50,4 @@ def test_a_row_keeps_its_own_and_the_logger_its_handlers() -> None:
 def test_several_are_shown_and_the_others_counted() -> None:
     assert warnings_in_words([]) == ""
     assert warnings_in_words("ab") == "Lossy warnings during the measurement: a; b."
-    assert warnings_in_words("abcd").endswith(": a; b; c; and 1 more, which the record has.")
+    assert warnings_in_words("abcd").endswith(": a; b; c; and 1 more in the record.")

@@ -42,7 +42,7 @@ def test_the_summary_counts_by_paper_and_by_exhibit_and_names_what_is_missing(tm
     places = [failed.text.index(part) for part in ("What was measured", "What failed", "Verdicts by paper")]
     assert places == sorted(places)
     assert "2 of 2 tables and figures were shortened; their rows say how." in failed.text
-    assert "Without a record here: study-figure-8." in page.text
+    assert "Exhibits without a record here: study-figure-8." in page.text
 
 
 def test_the_summary_has_what_was_measured_then_modelled_then_what_failed_and_why() -> None:

@@ -118,8 +118,8 @@ class Checked:
 
     ``wire_nbytes`` has the bytes that each rank sent, with headers. ``ratio`` is the number of float bytes of
     all ranks per byte sent. ``largest_error`` is the largest difference from the exact sum, and
-    ``allowed_error`` is the codec's error bound (inf for none). ``first_s`` is the slowest rank's time, with
-    the setup of buffers and connections.
+    ``allowed_error`` is the codec's error bound (inf for none). ``first_s`` is the time of the slowest rank,
+    including the setup of buffers and connections.
     """
 
     wire_nbytes: tuple[int, ...]
@@ -216,10 +216,10 @@ class Result:
 
     @property
     def best_s(self) -> float | None:
-        """The theoretical minimum time: the compressed schedule over the link, without codec and additions.
+        """The theoretical minimum time: the schedule's compressed messages, without codec and additions.
 
-        Source: Iandola and others, a measurement study, equations 1 to 4, computed step by step so that they
-        hold for every algorithm and world.
+        Source: equations 1 to 4 of Iandola and others' measurement study. The schedule is simulated step by
+        step, because the equations don't cover every algorithm and number of ranks.
         """
         if self.line is None:
             return None

@@ -147,15 +147,15 @@ def check(options: AllReduceOptions) -> None:
         )
     if options.data.file is not None:
         load_gradient(options.data.file)
-    _native.target()  # checks GRADWIRE_TARGET, and the next line GRADWIRE_THREADS
-    _native.threads()
+    _native.target()  # raises an error if GRADWIRE_TARGET is invalid
+    _native.threads()  # raises an error if GRADWIRE_THREADS is invalid
     options.check_outputs()
 
 
 def _check_memory(world: int, nbytes: int) -> None:
     """Raise ``JobError`` if local ranks need more memory than the machine has.
 
-    Otherwise, the kernel would kill a process.
+    Without this check, the kernel would kill a rank that runs out of memory.
     """
     needed, there = world * nbytes * LEAST_COPIES, os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
     if not is_launched() and needed > there:
@@ -237,7 +237,7 @@ def _task(options: AllReduceOptions, world: int) -> Task[AllReduceOptions, Event
 
 
 def _measure(options: AllReduceOptions) -> tuple[AllReduceOptions, list[Result]]:
-    """Measure with each number of ranks, using the link measured with the first number."""
+    """Benchmark each number of ranks; only the first benchmark measures the link."""
     results: list[Result] = []
     with progress(len(options.worlds) * len(options.configurations), options.quiet) as advance:
 

@@ -24,8 +24,9 @@ COLUMNS = (
     Column("memcpy", "GB/s"),
 )
 NOTE = (
-    "Speed: bytes of float32 per second of a call. A memcpy of the same array precedes every call, and "
-    "figures are medians, so other load affects both equally. Ratio: bytes of floats per byte of payload."
+    "Speed: bytes of float32 per second of a call. A memcpy of the same array precedes every call, so other "
+    "programs slow the memcpy and the call equally. Figures are medians. Ratio: bytes of floats per byte of "
+    "payload."
 )
 
 

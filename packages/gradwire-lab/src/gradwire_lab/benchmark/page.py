@@ -75,7 +75,7 @@ def _best(share: float | None) -> str:
 
 
 def _is_counted(result: Result) -> bool:
-    """Return whether the number of sent bytes is known, which torch doesn't report."""
+    """Return whether the number of sent bytes is known; torch's all-reduce doesn't report it."""
     return any(result.checked.wire_nbytes)
 
 
@@ -142,7 +142,7 @@ def draw_allreduce(results: list[Result]) -> bytes:
 
 
 def size_of(results: list[Result]) -> tuple[float, float]:
-    """Return the plot's size in inches, for a panel per number of ranks and a line per bar."""
+    """Return the plot's width and height in inches, from the numbers of its panels and bars."""
     worlds = {result.world for result in results}
     names = {_name(result) for result in results}
     return max(8.0, 2.0 + 4.5 * len(worlds)), 4.2 if _has_sizes(results) else 1.6 + 0.32 * len(names)

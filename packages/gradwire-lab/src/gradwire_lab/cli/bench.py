@@ -15,7 +15,7 @@ from gradwire.errors import SpecError
 from gradwire.launch.launched import launched_workers
 from gradwire.units import parse_size
 
-if TYPE_CHECKING:  # torch's import takes seconds, so modules that need it are imported after parsing
+if TYPE_CHECKING:  # these modules import torch, which takes seconds
     from gradwire_lab.benchmark.allreduce_run import AllReduceOptions
 
 BENCHMARKS = MappingProxyType({"allreduce": "algorithms and codecs, torch's all-reduce, and theory"})

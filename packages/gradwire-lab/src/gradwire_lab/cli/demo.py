@@ -50,7 +50,7 @@ SLOW_PARTS = {
 }
 """The jobs on the slow network and their lengths.
 
-The baselines' steps are all alike, but ``attach`` first chooses its plan.
+The job with ``attach`` is longer, because ``attach`` first chooses its plan.
 """
 PACED = [
     "--runs",
@@ -74,7 +74,7 @@ def run(arguments: Sequence[str]) -> int:
     if topology.rates_nbytes_per_s[0] is None or topology.rates_nbytes_per_s[0] > (parse_rate(SLOW) or 0.0):
         networks.append((Topology.even(HOSTS, SLOW), slow))
     for job in (job for _, jobs in networks for job in jobs):
-        train.read(job)  # so that a mistake is reported once, not by every host
+        train.read(job)  # raises errors here, before every host would report them
     if not words.quiet:
         sys.stdout.write(f"{_announcement(words.rate, len(networks) > 1)}\n")
         sys.stdout.flush()

@@ -133,8 +133,9 @@ def _show_relay(report: RelayReport) -> None:
     if report.overruns or report.refused:
         sys.stdout.flush()
         sys.stderr.write(
-            f"gradwire: the relay lost {report.overruns} frames that arrived faster than it read, and hosts' "
-            f"links refused {report.refused}; lower --rate, or run as root, which has larger buffers\n"
+            f"gradwire: {report.overruns} frames were lost because they arrived faster than the relay read, "
+            f"and hosts' links refused {report.refused} frames; lower --rate, or run the testbed as root, "
+            "which allows larger buffers\n"
         )
 
 
@@ -168,7 +169,9 @@ def _parser() -> Parser:
     )
     group.add_argument("--topology", type=file_path, metavar="FILE", help="JSON file with the whole network")
     group.add_argument(
-        "--nic", metavar="SPEC", help="NICs with this codec, and options of gradwire nic (default: none)"
+        "--nic",
+        metavar="SPEC",
+        help="codec and gradwire nic options of a NIC at each host (default: none)",
     )
     group = parser.add_argument_group("run")
     add_timeout(group, None, "after which all hosts are killed")

@@ -57,7 +57,7 @@ def run(arguments: Sequence[str]) -> None:
     """Run ``gradwire train``. Raises ``GradwireError``."""
     words = _parser().parse_args(arguments)
     options = _checked(words)
-    from gradwire_lab.job.job import perform_job  # after the checks, because torch's import takes seconds
+    from gradwire_lab.job.job import perform_job  # imports torch, which takes seconds, so check first
 
     folder = perform_job(options, quiet=words.quiet, verbose=words.verbose)
     if folder is not None:
@@ -148,20 +148,20 @@ def _add_training(group: argparse._ArgumentGroup) -> None:
         "--correction",
         metavar="C",
         default=JobOptions.correction,
-        help="with pipe: eager (default), or none as in the paper",
+        help="with pipe: correction, eager (default) or none",
     )
     group.add_argument(
         "--staleness",
         type=int,
         metavar="S",
-        help="with server: a worker's largest lead (default: 0)",
+        help="with server: largest lead of a worker in steps (default: 0)",
     )
     group.add_argument(
         "--warmup-epochs",
         type=int,
         default=0,
         metavar="N",
-        help="with pipe: first epochs with D-Sync (default: 0)",
+        help="with pipe: epochs of D-Sync before the pipeline (default: 0)",
     )
     group.add_argument(
         "--seed", type=int, default=0, metavar="N", help="random seed, for weights and shuffles (default: 0)"
@@ -289,7 +289,7 @@ def _runs(words: argparse.Namespace) -> tuple[Run, ...]:
 def _codec(words: argparse.Namespace, may_choose: bool, otherwise: str) -> str:
     """Return ``--codec`` or, if it is missing, ``auto`` or ``otherwise``.
 
-    ``auto`` needs ``may_choose``, and no options of the exchange.
+    The result is ``auto`` if ``may_choose`` is true and no option of the exchange is set.
     """
     if words.codec is not None:
         return str(words.codec)

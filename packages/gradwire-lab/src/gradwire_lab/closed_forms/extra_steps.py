@@ -17,7 +17,7 @@ from gradwire.planner.loss import Calibration, Effect
 class MethodRun:
     """The result of a method on a task, compared with exact training on the same batches.
 
-    ``added`` is the noise of the method's encodings predicted by ``added_noise``. ``extra`` is the share of
+    ``added`` is the noise that ``added_noise`` predicts for the method's encodings. ``extra`` is the share of
     extra steps, a mean over seeds, and ``spread`` is its standard deviation.
     """
 

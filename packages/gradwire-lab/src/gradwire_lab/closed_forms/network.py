@@ -17,7 +17,7 @@ from gradwire.fields import ABOVE_ZERO, Kind, Source, anything, of, optional, re
 from gradwire.records import read_object
 from gradwire_lab.closed_forms.formulas import AlphaBetaGamma
 
-if TYPE_CHECKING:  # the module imports NumPy, which would delay commands' --help
+if TYPE_CHECKING:  # simulate imports NumPy, which would delay commands' --help
     from gradwire.timing.simulate import Simulation, Wires
 
 PerRank = float | tuple[float, ...]
@@ -189,7 +189,9 @@ class Network:
 
     def _check_rank(self, rank: int) -> None:
         if rank not in range(self.world):
-            raise SpecError(f"expected a rank from 0 to {self.world - 1}, got {rank!r}")
+            raise SpecError(
+                f"expected a rank from 0 to {self.world - 1}, got {rank!r}; pass a rank of this network"
+            )
 
     def to_json(self) -> str:
         """Return the network as a JSON object."""
@@ -202,7 +204,7 @@ class Network:
 
 
 def _kind(made: type[T], **kinds: Kind[Any]) -> Kind[T]:
-    """Return the field kind of a dataclass that validates its own values."""
+    """Return the kind of a field whose value is a dataclass that validates its own fields."""
     return of(made, **{each.name: anything for each in fields(made)} | kinds)  # type: ignore[arg-type]
 
 
@@ -213,6 +215,9 @@ def _settle_each(owner: object, name: str, count: int, each: str, kind: Kind[flo
         value = tuple(value)
         object.__setattr__(owner, name, value)
         if len(value) != count:
-            raise SpecError(f"{name}: expected one number, or one for each of {count} {each}, got {value!r}")
+            raise SpecError(
+                f"{name}: expected one number, or one for each of {count} {each}, got {value!r}; "
+                f"pass {count} numbers, or a single number for all {each}"
+            )
     for number in value if isinstance(value, tuple) else (value,):
         _SOURCE.read(number, kind, name)

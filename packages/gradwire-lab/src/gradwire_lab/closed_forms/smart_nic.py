@@ -83,7 +83,7 @@ class SmartNic:
         return nbytes * 2 * (nodes - 1) / (nodes * rate)
 
     def add_s(self, nbytes: float, nodes: int) -> float:
-        """Return ``T_add = R 2 (N - 1) / (N P_FPGA b)``. In the paper, the adders run in both halves."""
+        """Return ``T_add = R 2 (N - 1) / (N P_FPGA b)``. In the paper, both halves of the ring add."""
         return nbytes * 2 * (nodes - 1) / (nodes * self.adds_per_s * _FLOAT_NBYTES)
 
     def memory_s(self, nbytes: float) -> float:
@@ -91,7 +91,7 @@ class SmartNic:
         return 2 * nbytes / self.pcie_nbytes_per_s
 
     def exchange_s(self, nbytes: float, nodes: int) -> float:
-        """Return ``T_AR = max(T_ring, T_add, T_mem)``, because the three run at the same time."""
+        """Return ``T_AR = max(T_ring, T_add, T_mem)``: sending, adding, and memory access are concurrent."""
         return max(self.ring_s(nbytes, nodes), self.add_s(nbytes, nodes), self.memory_s(nbytes))
 
     def all_reduce_s(self, width: int, nodes: int) -> float:

@@ -94,7 +94,7 @@ class Findings:
             without_frame(axes)
 
         more = len(self.rows) - len(shown)
-        rest = f" The tables have {more} more." if more else ""
+        rest = f" The tables have {more} more rows." if more else ""
         height_in = 0.8 + 0.3 * len(shown)
         return Picture(
             "answer", f"{self.column.name}, by row of the tables.{rest}", paint, height_in, 1.3 * height_in

@@ -38,7 +38,7 @@ if TYPE_CHECKING:
 Records = Mapping[str, Sequence[Row]]
 """The rows of records, by the titles of their groups."""
 ROW_IN, FRAME_IN = 0.21, 0.95
-"""The height of a row of dots, and the height of the axis."""
+"""The heights of a row of dots and of the axis, in inches."""
 COLOUR_OF = {
     JUDGE: CURVES[7],
     HOOK: CURVES[1],

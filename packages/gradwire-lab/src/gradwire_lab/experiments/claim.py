@@ -228,7 +228,7 @@ class Claim:
 
     @property
     def not_learned(self) -> Sequence[str]:
-        """The problems of the training runs behind the figures, without failures declared before the run."""
+        """The problems of the training runs behind the figures, except failures declared before the run."""
         return [each.problem for each in self.rests_on if each.problem and not each.expected_failure]
 
     @property
@@ -248,7 +248,7 @@ class Claim:
 
     @property
     def _few(self) -> str:
-        """The methods with too few training runs for a verdict, or nothing if all methods have enough."""
+        """The methods with too few training runs for a verdict, or nothing if all have enough runs."""
         short = [
             f"{each.name} has {'no whole training' if each.stage else counted(each.seeds, 'training')}"
             for each in self.rests_on

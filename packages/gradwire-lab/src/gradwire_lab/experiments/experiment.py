@@ -76,7 +76,8 @@ class CheckedOptions:
                 check_known(name, values, word.known)
             if word.least is not None and (not values or min(values) < word.least):
                 raise SpecError(
-                    f"expected {name} of at least {word.least}, got {min(values, default='none')}"
+                    f"expected {name} of at least {word.least}, got {min(values, default='none')}; "
+                    f"pass {word.least} or more"
                 )
             if word.value in _PLACES and found is not None:
                 kind, is_one = _PLACES[word.value]
@@ -115,7 +116,10 @@ def check_known(called: str, names: Collection[str], known: Collection[str]) -> 
     """Raise ``SpecError`` unless ``names`` is not empty and every name is in ``known``."""
     unknown = [name for name in names if name not in known]
     if unknown or not names:
-        raise SpecError(f"expected {called} from {', '.join(known)}, got {(unknown or ['nothing'])[0]!r}")
+        raise SpecError(
+            f"expected {called} from {', '.join(known)}, got {(unknown or ['nothing'])[0]!r}; "
+            "choose from this list"
+        )
 
 
 def sizes_between_commas(text: str) -> tuple[int, ...]:
@@ -220,7 +224,7 @@ class Experiment(Generic[Options]):
 
 
 def turned(names: Sequence[str], number: int, rounds: int) -> list[str]:
-    """Return names rotated for repetition ``number``, so that each repetition begins with a different name.
+    """Return names rotated for one of ``rounds`` repetitions, so that each begins with a different name.
 
     Examples
     --------
@@ -338,7 +342,7 @@ def warnings_in_words(sentences: Sequence[str]) -> str:
     if not sentences:
         return ""
     more = len(sentences) - SHOWN
-    rest = f"; and {more} more, which the record has" if more > 0 else ""
+    rest = f"; and {more} more in the record" if more > 0 else ""
     return f"Lossy warnings during the measurement: {'; '.join(sentences[:SHOWN])}{rest}."
 
 

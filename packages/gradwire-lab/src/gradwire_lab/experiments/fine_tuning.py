@@ -33,7 +33,7 @@ from gradwire_lab.experiments.experiment import (
 )
 from gradwire_lab.experiments.hosts.training import one_thread
 
-if TYPE_CHECKING:  # torch's import takes seconds
+if TYPE_CHECKING:  # these modules import torch, which takes seconds
     from gradwire_lab.experiments.a2dtwp.trainee import Learner
     from gradwire_lab.experiments.tasks import TrainingTask
 
@@ -44,7 +44,7 @@ RATES = (3e-6, 3e-5, 1e-4)
 WANTED = ((3e-5, 10.0), (1e-4, 6.0))
 """The upper ends of learning-rate ranges, and the byte reduction over bfloat16 required in each range."""
 MONITORED, EVERY = 10, 10
-"""The number of batches that time forward and backward, and of batches between two evaluations."""
+"""The numbers of batches whose forward and backward are timed, and of batches between evaluations."""
 COLUMNS = (
     Column("lr"),
     Column.of_text("policy"),
@@ -60,7 +60,7 @@ COLUMNS = (
 NOTE = (
     "Bits: sent per weight and batch, after the first copy. x BF16: reduction of bytes. Packing and "
     "decoding run in parallel with other work, in separate threads. Loss: held-out loss at the end. "
-    "Saved: share of bf16's time to equal loss, the larger of both final losses."
+    "Saved: share of bf16's time to equal loss, which is the larger of the two policies' final losses."
 )
 
 

@@ -37,7 +37,7 @@ from gradwire_lab.experiments.record import RECORD, read_fields
 from gradwire_lab.experiments.speeds import ALONE, HOOK, JUDGE
 from gradwire_lab.experiments.training_speed import EXPERIMENT as TRAINING_SPEED
 
-if TYPE_CHECKING:  # torch's import takes seconds
+if TYPE_CHECKING:  # these modules import torch, which takes seconds
     from gradwire.planner import PlanRequest
     from gradwire.planner.baselines import Baselines
     from gradwire.planner.candidates import Workload
@@ -114,7 +114,7 @@ class GainOptions(CheckedOptions):
     )
     hosts: tuple[int, ...] = option((2, 4, 8, 16), "number of hosts, or several", value="N", least=2)
     against: Path | None = option(
-        None, "folder of records that are also predicted", shown="none", value=FOLDER
+        None, "folder of training-speed records to predict, too", shown="none", value=FOLDER
     )
 
 
@@ -223,7 +223,7 @@ def predicted(values: Any, model: Model, cell: Cell) -> dict[str, Any]:
 
 
 def predicted_step_s(values: Any, cell: Cell) -> float:
-    """Return the predicted step time of a measured method, whose hosts share this machine."""
+    """Return the predicted step time of a method that was measured on hosts that share this machine."""
     shared = {**values, "shared_machine": True}
     request, environment = _placed(shared, TASK_COUNTS[cell["task"]], cell["compute_s"], cell)
     if cell["method"] == HOOK:
@@ -236,7 +236,7 @@ def predicted_step_s(values: Any, cell: Cell) -> float:
 
 
 def _placed(values: Any, count: int, compute_s: float, cell: Cell) -> tuple[PlanRequest, Environment]:
-    """Return the request for a model in a cell's network with measured costs, and its environment."""
+    """Return the planner's request and environment for a model in a cell's network, with measured costs."""
     from gradwire.planner import PlanRequest
     from gradwire.planner.environment import measure
 

@@ -1,6 +1,6 @@
-"""Goals of training runs: figures of a run that has missed its goal are invalid.
+"""Goals of training runs: times, ratios, and speed-ups of a run that misses its goal are invalid.
 
-Such figures are times, ratios, and speed-ups.
+The goals are declared before the training runs.
 """
 
 from __future__ import annotations
@@ -76,7 +76,7 @@ class Trainings:
 
     @property
     def seeds(self) -> int:
-        """The number of training runs of this method, or of the exact method if that number is smaller."""
+        """The smaller number of training runs: this method's, or the exact method's."""
         return min(len(self.accuracies), len(self.exact))
 
     @property

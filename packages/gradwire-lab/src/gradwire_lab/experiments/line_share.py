@@ -30,13 +30,13 @@ from gradwire_lab.experiments.experiment import (
 )
 from gradwire_lab.experiments.hosts import check_networks, measure_cells
 
-if TYPE_CHECKING:  # torch's import takes seconds: only the hosts need it
+if TYPE_CHECKING:  # these modules import torch, which only the hosts need
     from gradwire_lab.experiments.hosts.ranks import Ranks
 
 BASELINE = "identity"
 SEGMENTS = (1 << 19, 1 << 20, 1 << 21)
 BUDGET_S = 2.0
-"""The time in seconds for all exchanges of a cell; 3 to 9 of them run."""
+"""The time budget of a cell's 3 to 9 exchanges, in seconds."""
 COLUMNS: Columns[Row] = (
     (Column("rate"), text_of("rate")),
     (Column("size"), lambda row: exact_size(row["nbytes"])),

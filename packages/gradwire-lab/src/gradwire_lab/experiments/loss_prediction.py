@@ -1,11 +1,11 @@
 """The errors of predicted times to a loss, and the extra time that plans chosen by prediction cost.
 
-On every network, each task is trained with each codec, on DDP and with Pipe-SGD. Every evaluation in the last
-part of a run has a loss that exact DDP reached some steps earlier; the mean ratio of the run's and DDP's
-numbers of steps, minus 1, is the share of extra steps. The time to exact DDP's final loss is DDP's number of
-steps, increased by that share, times the step time. The predictions are the step time, from the measured
-link, hosts, codecs, and computation, and the share of extra steps, from the gradients' noise at the end of
-the exact run.
+On every network, each task is trained with each codec, on DDP and with Pipe-SGD. Each evaluation in the last
+part of a run is compared with the step at which exact DDP had the same loss. The mean ratio of the run's
+steps to DDP's steps, minus 1, is the share of extra steps. The time to exact DDP's final loss is DDP's number
+of steps, increased by the share of extra steps, times the step time. The step time is predicted from the
+measured link, hosts, codecs, and computation. The share of extra steps is predicted from the gradients' noise
+at the end of the exact run.
 """
 
 from __future__ import annotations
@@ -253,7 +253,7 @@ EXPERIMENT = Experiment(
 # The extra steps that a training run needs to reach the losses of another run, from evaluations of both runs.
 
 JUDGED = 0.4
-"""The last part of a run, whose evaluations are compared."""
+"""The share of a run, at its end, whose evaluations are compared."""
 
 
 def extra(exact: Sequence[float], losses: Sequence[float]) -> float:

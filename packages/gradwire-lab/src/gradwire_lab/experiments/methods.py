@@ -188,7 +188,7 @@ def measure(
     device: str = "cpu",
     target: float | None = None,
 ) -> None:
-    """Train the cells' task with each method, from the cell's seed, to the loss ``target``, if known."""
+    """Train the cells' task with each cell's method and seed, up to the loss ``target`` if it is given."""
     files = Files(*(None if name is None else Path(name) for name in (data_dir, images, text)))
 
     def new_task() -> TrainingTask:
@@ -331,7 +331,7 @@ def train(ranks: Ranks, method: ComparedMethod, task: TrainingTask, target: floa
             break
     method.close()
     local_s = method.local_s / (task.block * len(curve))
-    later = blocks[1:]  # the first block connects, and rebuilds buckets
+    later = blocks[1:]  # without the first block, which connects and rebuilds buckets
     return {
         "step_s": statistics.median(undisturbed(later, 3, enough=1)),
         "curve": curve,

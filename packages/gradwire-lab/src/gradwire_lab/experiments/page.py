@@ -155,8 +155,8 @@ COLUMNS = (
     Column.of_text("rule"),
 )
 LEGEND = (
-    "Dot: here, a cross if the rule isn't kept. Small dots: the figures behind the mean. Diamond: published. "
-    "Band: what the rule allows."
+    "Dot: the figure here, or a cross if the rule doesn't hold. Small dots: the figures behind the mean. "
+    "Diamond: the published figure. Band: the figures that the rule allows."
 )
 MARKS = {
     str(mark): mark
@@ -181,10 +181,10 @@ RULES = Note(
     "A claim has a rule, and its verdict follows only from the record's samples and that rule. Did not "
     "learn: a training run behind the figure failed, so the figure doesn't count. Reproduced: measured, "
     "and the rule holds. Exceeded: better than published, for a stated reason. Explained: the rule "
-    "doesn't hold, but a second rule with a stated reason does. Too short: one of these verdicts, but "
-    "with too few training runs. Not reproduced: none of these. Figures that weren't measured are listed "
-    "separately: modelled, calibrated (set from the published figure or its table), and arithmetic "
-    "(published numbers recombined)."
+    "doesn't hold, but a second rule with a stated reason does. Too short: reproduced, exceeded, or "
+    "explained, but with too few training runs. Not reproduced: measured, and no rule holds. Figures that "
+    "weren't measured are listed separately: modelled, calibrated (set from the published figure or its "
+    "table), and arithmetic (published numbers recombined)."
 )
 
 
@@ -214,7 +214,7 @@ def summary(recorded: Sequence[Recorded], titles: Mapping[str, str], missing: Se
         *_notes(_short(judged), seconds_in_words(judged)),
         ("Verdicts by paper", papers),
         ("Verdicts by table or figure", exhibits),
-        *_notes(f"Without a record here: {', '.join(missing)}." if missing else ""),
+        *_notes(f"Exhibits without a record here: {', '.join(missing)}." if missing else ""),
         RULES,
     ]
     return Section("Summary", parts)
@@ -237,7 +237,7 @@ def _answer(judged: Sequence[Judged]) -> str:
     return (
         f"{name.capitalize()}: {counted(count, 'figure')}. {verdicts.capitalize()}."
         if count
-        else "Nothing was run."
+        else "No exhibit was run."
     )
 
 
@@ -313,7 +313,7 @@ def exhibit_section(each: Recorded) -> Section:
     parts += notes(each.judged)
     if exhibit.origins:
         listed = [f"{name}: {origin}" for name, origin in exhibit.origins.items()]
-        parts.append(Details("Where its options and numbers come from", listed))
+        parts.append(Details("Origins of the options and numbers", listed))
     parts += _notes(options_in_words(each.fields["options"]), seconds_in_words([each.judged]))
     return Section(heading, parts, link=exhibit.name)
 

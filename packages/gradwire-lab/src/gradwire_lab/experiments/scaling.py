@@ -34,7 +34,7 @@ from gradwire_lab.experiments.experiment import (
 )
 from gradwire_lab.experiments.hosts import check_networks, measure_cells
 
-if TYPE_CHECKING:  # torch's import takes seconds: only the hosts need it
+if TYPE_CHECKING:  # these modules import torch, which only the hosts need
     from gradwire_lab.experiments.hosts.ranks import Ranks
 
 FORMULAS = {"ring": ring_s, "star": star_s}

@@ -33,7 +33,7 @@ from gradwire_lab.experiments.experiment import (
 )
 from gradwire_lab.experiments.hosts.training import flat
 
-if TYPE_CHECKING:  # torch's import takes seconds
+if TYPE_CHECKING:  # these modules import torch, which takes seconds
     from gradwire_lab.experiments.tasks import TrainingTask
 
 BF16_BITS = 16

@@ -39,7 +39,7 @@ def test_a_peer_that_is_gone_at_the_end_is_one_sentence(monkeypatch: pytest.Monk
     with pytest.raises(LinkError) as error, module.met_ranks():
         pass
     reason = "Connection closed by peer [10.0.0.2]"
-    sentence = f"rank 0 waited for the others: a peer has ended or is too slow ({reason})"
+    sentence = f"rank 0 waited for the other ranks: a peer has ended or is too slow ({reason})"
     assert str(error.value) == f"{sentence}; see the other ranks' errors"
 
 

@@ -46,7 +46,7 @@ def test_a_short_run_lossy_warnings_and_a_busy_machine_are_told() -> None:
     assert "table I is too short for a final verdict: steps 168 instead of 600." in text
     assert "table I: Lossy warnings during the measurement: rank 0: fp8 loses 99.0%; rank 1: fp8" in text
     assert text.count("loses") == 3
-    assert "; and 2 more, which the record has." in text
+    assert "; and 2 more in the record." in text
     assert f"table I: {BUSY}" in text
     whole = " ".join(lines(*report([Judged(exhibit, claims)], TITLES)))
     assert "short" not in whole

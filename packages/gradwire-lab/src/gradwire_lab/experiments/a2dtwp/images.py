@@ -149,7 +149,7 @@ def _read_archive(path: Path) -> tuple[torch.Tensor, torch.Tensor]:
 def _summed(
     differences: np.ndarray[tuple[int, ...], np.dtype[np.uint8]],
 ) -> np.ndarray[tuple[int, ...], np.dtype[np.uint8]]:
-    """Return the images from planes (G, R - G, B - G), all modulo 256 and differenced twice."""
+    """Return the images of planes (G, R - G, B - G), stored as differences modulo 256 along both axes."""
     planes = differences.cumsum(2, np.uint8).cumsum(3, np.uint8)
     green = planes[0]
     return np.stack([planes[1] + green, green, planes[2] + green], 1)

@@ -32,7 +32,7 @@ from gradwire_lab.job.record import reach
 AROUND = 7
 """The number of cycles on either side in the running median of cycle times.
 
-Other programs run in bursts.
+The median removes the bursts in which other programs run.
 """
 SMOOTHED = 3
 """The number of evaluations whose mean is the smoothed error after the last evaluation."""
@@ -289,7 +289,7 @@ def between(found: dict[int, float], bits: float) -> float:
 
 
 def _spans(training: Row, begin: float, end: float | None) -> Iterator[tuple[float, Sequence[int]]]:
-    """Yield spans of batches between ``begin`` and ``end``: their length and each layer's bits."""
+    """Yield the length and each layer's bits of each span of equal bits between ``begin`` and ``end``."""
     changes = [(int(batch), bits) for batch, bits in training["bits"]]
     last = float(training["errors"][-1][0]) if end is None else end
     ends = [*(batch - 1 for batch, _ in changes[1:]), last]

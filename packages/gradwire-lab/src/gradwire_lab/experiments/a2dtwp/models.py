@@ -63,7 +63,7 @@ def build(name: str, shape: Shape, seed: int, *, he: bool = False) -> nn.Module:
 
 
 def blocks_of(model: nn.Module) -> list[str]:
-    """Return the names of the residual blocks, each of which has a single precision."""
+    """Return the names of the residual blocks. All weights of a block are sent with equally many bits."""
     return [name for name, module in model.named_modules() if isinstance(module, ResidualBlock)]
 
 

@@ -23,7 +23,7 @@ STUCK = MappingProxyType(
         )
     }
 )
-"""The networks that aren't expected to learn in this number of batches, and the reasons.
+"""The networks that aren't expected to learn in the experiment's number of batches, and the reasons.
 
 Only float32 is trained for them.
 """
@@ -33,12 +33,12 @@ STATIC = MappingProxyType({8: "static:8", 16: "static:16", 24: "static:24", 32: 
 DELTAS = ("delta", "delta:fp32")
 POLICIES = (FP32, BF16, "static:8", "static:16", "static:24", AWP, *DELTAS)
 TRAINS_AS = MappingProxyType({"delta": BF16, "delta:fp32": FP32})
-"""The lossless policies, and the policies with the same bits on the device.
+"""Each lossless policy, and the policy that gives the device the same weights, bit for bit.
 
 The two policies of a pair share a training run.
 """
 AWP_FORMATS = MappingProxyType({f"awp:{bits}": bits for bits in STATIC})
-"""The policies of AWP with all layers at fixed bits, including the norms.
+"""The policies that compute norms as AWP does, but keep all layers at a fixed number of bits.
 
 AWP's batch times are interpolated between the times of these policies.
 """
@@ -75,8 +75,8 @@ LINKS = ("x86", "power")
 LONGER, TRAINING, PACE, BATCH = "longer", "training", "pace", "batch"
 """The kinds of cells.
 
-The kinds measure the accuracy of a longer training run, errors and bits of a training run, seconds of
-computation, and milliseconds of a batch.
+In this order, the kinds measure the accuracy of a longer training run, errors and bits of a training run,
+seconds of computation, and milliseconds of a batch.
 """
 LONGER_SEED, TIMES_LONGER = 0, 2
 """The seed of the longer float32 training runs, and their relative number of batches.

@@ -1,8 +1,8 @@
 """A training run with a policy, on a simulated device with a published system's link.
 
 A *cycle* is an update of the master weights, their transfer to the device, a forward, and a backward pass.
-Policies alternate batch by batch, so that disturbances of the machine affect all of them equally, and each
-cycle is timed on one system's link, because a policy's weights don't depend on the link.
+Policies alternate batch by batch, so that disturbances of the machine affect all policies equally. A policy's
+weights don't depend on the link, so each cycle is timed on only one system's link.
 """
 
 from __future__ import annotations
@@ -136,7 +136,7 @@ class Trainee:
         return {**found, "sent_nbytes": total.sent_nbytes, "gradient_nbytes": total.gradient_nbytes}
 
     def _pass(self, batch: Batch, number: int) -> None:
-        torch.manual_seed(number)  # identical dropout with each policy
+        torch.manual_seed(number)  # the same dropout with every policy
         torch.autograd.backward(self._learner.loss(self._offload, batch))
 
 

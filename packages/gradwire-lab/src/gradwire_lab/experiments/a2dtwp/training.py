@@ -57,7 +57,7 @@ def train(options: A2dtwpOptions, model: str, policy: str, seed: int) -> dict[st
         every, errors = max(options.batches // EVALUATIONS, 1), list[tuple[int, float]]()
         batches = islice(images.batches(SIZES[name], seed), options.batches)
         for number, (x, y) in enumerate(batches, 1):
-            torch.manual_seed(seed << 20 | number)  # identical dropout with each policy
+            torch.manual_seed(seed << 20 | number)  # the same dropout with every policy
             optimizer.zero_grad()
             torch.autograd.backward(nn.functional.cross_entropy(offload(x), y))
             optimizer.step()

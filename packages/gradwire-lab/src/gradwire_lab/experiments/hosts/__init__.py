@@ -76,7 +76,7 @@ def run_on_hosts(
     Raises ``TestbedError``, and ``JobError`` if a host fails.
     """
     if importlib.util.find_spec("torch") is None:
-        importlib.import_module("torch")  # raises here, instead of on every host
+        importlib.import_module("torch")  # raises an error here, before every host would
     card = [sys.executable, "-m", "gradwire", "nic", "--codec", *nic.split()] if nic else []
     with Testbed(Topology.even(hosts, rate, mtu_nbytes=mtu_nbytes, delay=delay), nic=card) as bed:
         environment = inherited_environment() | dict(variables or {})

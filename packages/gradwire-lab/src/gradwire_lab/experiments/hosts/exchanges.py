@@ -12,7 +12,7 @@ from gradwire_lab.closed_forms.formulas import AlphaBetaGamma
 from gradwire_lab.experiments.experiment import Cell, Report, Reporter, Row
 from gradwire_lab.experiments.hosts import measure_cells
 
-if TYPE_CHECKING:  # torch's import takes seconds: only the hosts need it
+if TYPE_CHECKING:  # these modules import torch, which only the hosts need
     import torch
 
     from gradwire.links import Link
@@ -76,11 +76,12 @@ def exchanging(
 def measure(
     ranks: Ranks, cells: Sequence[Cell], most: int, budget_s: float, line_nbytes: int | None = None
 ) -> None:
-    """Measure the cells of one network as one of its ranks: up to ``most`` exchanges in ``budget_s`` each.
+    """Measure the cells of one network as one of its ranks.
 
-    A cell has the ``algorithm`` and the ``nbytes`` of a gradient. Optional are the ``codec``; ``ranks``, if
-    only the first hosts exchange; and ``down``, if a different algorithm broadcasts the sum. The link is
-    measured with messages of at most ``line_nbytes``; None means no limit.
+    Each cell has up to ``most`` exchanges, within ``budget_s`` seconds. A cell has the ``algorithm`` and the
+    ``nbytes`` of a gradient. Optional are the ``codec``; ``ranks``, if only the first hosts exchange; and
+    ``down``, if a different algorithm broadcasts the sum. The link is measured with messages of at most
+    ``line_nbytes``; None means no limit.
     """
     from gradwire.machine import cores
 

@@ -1,4 +1,4 @@
-"""One rank of an experiment on a testbed, which connects, measures, times plans, and reports rows."""
+"""One rank of an experiment on a testbed: the rank connects, measures, times plans, and reports rows."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ TIMEOUT_S = 300.0
 SETTLE_S = 0.02
 """The pause between two exchanges.
 
-A rate limiter regains its burst, as between training steps.
+In the pause, a rate limiter regains its burst, as it does between training steps.
 """
 AGREEMENTS = 3
 """The number of agreements before the first timed run, to measure the time of an agreement."""
@@ -57,7 +57,7 @@ def met_ranks() -> Iterator[Ranks]:
         link = ProcessGroupLink(group, timeout_s=TIMEOUT_S)
         try:
             yield Ranks(rank, world, link)
-            with in_words(f"rank {rank} waited for the others", TIMEOUT_S):
+            with in_words(f"rank {rank} waited for the other ranks", TIMEOUT_S):
                 dist.barrier()  # no rank sees a closed connection
         finally:
             link.close()
@@ -151,7 +151,7 @@ class Ranks:
             link.close()
 
     def time_s(self, plan: Plan, count: int, budget_s: float, least: int = 5, most: int = 15) -> list[float]:
-        """Return the seconds of all-reduces, as measured by ``repeat_s``."""
+        """Return the seconds of a plan's all-reduces, as measured by ``repeat_s``."""
         return self.timed(Exchange(self.link, plan).all_reduce, count, budget_s, least, most).seconds
 
     def timed(
@@ -188,7 +188,7 @@ class Ranks:
         least: int,
         most: int,
     ) -> list[float]:
-        """Return the seconds of runs, each until the last rank has finished, identical on all ranks.
+        """Return the seconds of each run until its last rank has finished, identical on all ranks.
 
         Runs during which a hypervisor stole the cores are discarded, because their times also depend on other
         guests of the machine. If fewer than ``least`` runs are left after four times the budget, the least
@@ -215,10 +215,11 @@ class Ranks:
         return Exchange(self.link, plan).all_reduce(self.gradient(count)).ratio
 
     def _meet(self) -> float:
-        """Wait for a common time and return it.
+        """Wait until a time on which all ranks have agreed, and return this time.
 
-        Barriers end milliseconds apart, but all ranks share a clock. The common time must lie after the
-        agreement on it, which takes longer than the pause between distant hosts.
+        So runs begin simultaneously: all ranks share a clock, whereas a barrier ends milliseconds apart on
+        different ranks. The time is later than the agreement by the pause and by the duration of an
+        agreement, which exceeds the pause between distant hosts.
         """
         if self._agreement_s is None:
             dist.barrier()

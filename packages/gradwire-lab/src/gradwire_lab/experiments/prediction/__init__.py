@@ -39,7 +39,7 @@ from gradwire_lab.experiments.prediction.tables import (
     table,
 )
 
-if TYPE_CHECKING:  # torch's import takes seconds: only the hosts need it
+if TYPE_CHECKING:  # these modules import torch, which only the hosts need
     from gradwire.timing.environment import Environment
     from gradwire_lab.experiments.hosts.ranks import Ranks
 

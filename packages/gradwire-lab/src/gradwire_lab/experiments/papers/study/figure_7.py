@@ -17,7 +17,7 @@ from gradwire_lab.experiments.papers.exhibit import RUN_TIME, chosen, exhibit, o
 from gradwire_lab.testbed.namespaces import burst_nbytes
 from gradwire_lab.testbed.topology import USUAL_MTU_NBYTES
 
-if TYPE_CHECKING:  # torch's import takes seconds: only the hosts need it
+if TYPE_CHECKING:  # these modules import torch, which only the hosts need
     from gradwire_lab.experiments.hosts.ranks import Ranks
 
 PLACE = "figure 7"
