@@ -69,8 +69,8 @@ def test_folders_without_records_are_refused(tmp_path: Path) -> None:
             lambda fields: [row.pop("square") for row in fields["rows"]],
             r"its rows can't be judged \(KeyError: 'square'\)",
         ),
-        (lambda fields: fields["rows"].pop(), "lacks rows: expected 3 for 3 cells, got 2"),
-        (lambda fields: fields.update(rows=[]), "lacks rows: expected 3 for 3 cells, got 0"),
+        (lambda fields: fields["rows"].pop(), "lacks rows: expected 3 different rows, got 2"),
+        (lambda fields: fields.update(rows=[]), "lacks rows: expected 3 different rows, got 0"),
     ],
 )
 def test_damaged_records_are_refused_with_their_path(

@@ -40,7 +40,7 @@ if TYPE_CHECKING:  # these modules import torch, which only the hosts need
 FORMULAS = {"ring": ring_s, "star": star_s}
 SEGMENT_NBYTES = 1 << 20
 BUDGET_S = 10.0
-"""The time in seconds for all exchanges of a cell; 1 to 5 of them run."""
+"""The time budget of a cell's 1 to 5 exchanges, in seconds."""
 COLUMNS: Columns[Row] = (
     (Column.of_text("algorithm"), text_of("algorithm")),
     (Column("hosts"), text_of("hosts")),

@@ -47,7 +47,7 @@ WARM_STEPS = 150
 SAMPLES = 3
 """The number of batches per rank before and after the timed steps, whose gradients determine the ratio."""
 BUDGET_S = 8.0
-"""The time budget of a cell's steps in seconds; 7 to 40 steps are timed."""
+"""The time budget of a cell's 7 to 40 timed steps, in seconds."""
 PACING_S = 1.2 / 1024
 """The longest transmission that Linux passes to a NIC in one piece: 1/1024 s at 1.2 times the rate."""
 GOOD = 0.05

@@ -98,8 +98,10 @@ def test_there_is_one_row_for_each_cell_and_none_twice() -> None:
     )
     rows = [{**cell, "data": "mnist", "accuracy": 0.9} for cell in cells]
     made.check_rows({"numbers": [3]}, rows[::-1])
-    for left, found in ((rows[:3], "got 3, of which 3"), ([*rows[:3], rows[0]], "got 4, of which 3")):
-        with pytest.raises(JobError, match=f"lacks rows: expected 4 for 4 cells, {found} are different"):
+    for left, found in ((rows[:3], "got 3 rows, 3"), ([*rows[:3], rows[0]], "got 4 rows, 3")):
+        with pytest.raises(
+            JobError, match=f"lacks rows: expected 4 different rows, {found} of them different"
+        ):
             made.check_rows({"numbers": [3]}, left)
 
 

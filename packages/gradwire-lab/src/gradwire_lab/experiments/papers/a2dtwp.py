@@ -73,19 +73,19 @@ UNCHANGED = MappingProxyType(
 )
 """The kernels that AWP doesn't change.
 
-The spread of the ratios of all these kernels in both tables bounds each ratio.
+Each ratio may be anywhere in the range of these kernels' published ratios in both tables.
 """
 OVERHEAD = MappingProxyType({"x86": 0.0105 + 0.0660, "power": 0.0054 + 0.0682})
 """The share of a batch's time that norms, packing, and unpacking take (section V-G)."""
 GAIN = MappingProxyType({"x86": 0.0618, "power": 0.1191})
-"""The mean share of the time that is saved, over the networks and batch sizes."""
+"""The published mean share of time that A2DTWP saves, over the networks and batch sizes."""
 GAINS = MappingProxyType({"x86": (0.0415, 0.0840), "power": (0.0686, 0.1984)})
-"""The mean shares of time saved, over the batch sizes.
+"""The published range over the networks of the mean share of time that A2DTWP saves.
 
-The smallest share is ResNet's, and the largest share is VGG's.
+Means are over the batch sizes. The smallest share is ResNet's, and the largest share is VGG's.
 """
 ELAPSED = MappingProxyType({"alexnet": (0.990, 0.996), "vgg": (0.907, 0.936), "resnet": (0.765, 0.778)})
-"""The time of the same epochs relative to float32, on x86.
+"""The published time of A2DTWP relative to float32 for the same number of epochs, on x86.
 
 The range is over the numbers of epochs.
 """
@@ -118,7 +118,7 @@ NEAREST = "the nearest neighbour's accuracy on these images; a longer training r
 
 
 def claims(rows: Sequence[Row]) -> list[Claim]:
-    """Compare gains, errors, and kernels with published figures, and AWP with available alternatives."""
+    """Compare gains, errors, and kernels with published figures, and AWP with the other policies."""
     found = MeasuredPolicies(rows)
     on = "on digits" if found.images == DIGITS else ""
     parts: list[Claim] = []

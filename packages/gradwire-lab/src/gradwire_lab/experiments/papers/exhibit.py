@@ -219,7 +219,7 @@ def exhibit(
 def _unless_fitted(claim: Claim, fitted: Sequence[str]) -> Claim:
     if claim.basis is not Basis.MEASURED or claim.published is None:
         return claim
-    whole = re.compile(rf"\b{re.escape(claim.published.place)}\b")  # not "table II" in "table III"
+    whole = re.compile(rf"\b{re.escape(claim.published.place)}\b")  # "table II" must not match "table III"
     is_fitted = any(whole.search(where.split(",")[0]) for where in fitted)
     return replace(claim, basis=Basis.CALIBRATED) if is_fitted else claim
 
@@ -245,7 +245,7 @@ def _other_number(cells: Sequence[Cell], rows: Sequence[Row]) -> str:
     different = {repr(sorted((name, row[name]) for name in names & row.keys())) for row in rows}
     if len(rows) == len(different) == len(cells):
         return ""
-    return f"{len(cells)} for {len(cells)} cells, got {len(rows)}, of which {len(different)} are different"
+    return f"{len(cells)} different rows, got {len(rows)} rows, {len(different)} of them different"
 
 
 def _name(paper: str, place: str) -> str:

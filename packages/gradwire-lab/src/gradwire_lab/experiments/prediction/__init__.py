@@ -50,7 +50,7 @@ LEARNING_RATE = 1e-3
 SEGMENT_NBYTES = 1 << 20
 LEAST_HOSTS = {"hierarchical": 4}
 BUDGET_S = 2.0
-"""The time in seconds for all exchanges of a cell; 3 to 15 of them run."""
+"""The time budget of a cell's 3 to 15 exchanges, in seconds."""
 NEAR: tuple[Network, ...] = (
     (2, "200mbit", ""),
     (3, "200mbit", ""),
@@ -226,7 +226,7 @@ def _sharded(
     weights.grad = None
     optimizer = torch.optim.Adam(model.parameters(), lr=LEARNING_RATE)
     with Sharded(model, optimizer, plan, group=ranks.link) as method:
-        for _ in range(3):  # full copies, and an optimizer's first steps
+        for _ in range(3):  # untimed: full copies, and an optimizer's first steps
             method.step(loss)
         seconds = time_s(lambda: method.step(loss))
     if environment is None:

@@ -26,7 +26,7 @@ if TYPE_CHECKING:
     from gradwire_lab.experiments.hosts.ranks import Ranks
 
 BUDGET_S = 1.0
-"""The time in seconds for the timed steps of a cell; 3 to 15 of them run."""
+"""The time budget of a cell's 3 to 15 timed steps, in seconds."""
 TIMEOUT_S = 120.0
 
 

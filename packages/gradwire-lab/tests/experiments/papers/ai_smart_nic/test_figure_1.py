@@ -33,7 +33,10 @@ def failed(found: list[dict[str, object]]) -> list[str]:
 
 def test_verdicts_follow_from_the_steps_and_the_times() -> None:
     assert failed(row()) == []
-    assert failed(row(steps=7)) == ["time steps of four workers", "later steps, which store it"]
+    assert failed(row(steps=7)) == [
+        "time steps of four workers",
+        "later steps, which store the received chunk",
+    ]
     assert len(failed(row(adding=4))) == 2
     for name, figure in (("receivers", 2), ("senders", 2), ("share_of_a_step", 0.5), ("complete", 0.9)):
         assert len(failed(row(**{name: figure}))) == 1

@@ -87,7 +87,7 @@ def test_times_of_dead_trainings_count_for_nothing() -> None:
     alive = [each for each in EXHIBIT.claims(dead) if each.verdict is not Verdict.DID_NOT_LEARN]
     assert [each.text for each in alive if "accuracy" not in each.text] == [
         "share of WA's time in communication, for which the links' rate was set",
-        "WA's time over that with a tree of aggregators",
+        "WA's time over the time with a tree of aggregators",
         "communication saved by the ring",
         "time saved by the ring",
     ]

@@ -38,7 +38,7 @@ def test_errata_are_explained_and_the_rest_is_reproduced() -> None:
         "largest error at 0.00390625",
         "accuracy lost by 24 truncated bits, worst network",
     }
-    assert found.pop("largest ratio of a truncation: 32 bits over those that are kept") is Verdict.ARITHMETIC
+    assert found.pop("largest ratio of a truncation: 32 bits over the kept bits") is Verdict.ARITHMETIC
     assert {verdict for text, verdict in found.items() if text not in explained} == {Verdict.REPRODUCED}
 
 
@@ -61,7 +61,7 @@ def test_altered_data_fails() -> None:
     for ratio in (2.0, 13.0):
         assert failed(**{"inceptionn:2^-10": {"ratios": [ratio]}}) == ["ratio at 2^-10, CNN"]
     assert failed(**{"truncate:16": {"ratios": [5.0]}}) == [
-        "largest ratio of a truncation: 32 bits over those that are kept"
+        "largest ratio of a truncation: 32 bits over the kept bits"
     ]
     assert failed(**{"inceptionn:2^-8": {"accuracies": [0.9]}}) == ["accuracy lost by 2^-8, CNN"]
     lost = {"inceptionn:2^-10, scaled": {"accuracies": [0.9]}}
@@ -77,7 +77,7 @@ def test_ratios_of_dead_trainings_count_for_nothing() -> None:
     half = verdicts([*rows(**dead), *alive])  # type: ignore[arg-type]
     assert half["ratio at 2^-6, largest of all networks"] is Verdict.DID_NOT_LEARN, "one of two is dead"
     every = verdicts([row | {"accuracies": [0.1]} for row in rows()])
-    every.pop("largest ratio of a truncation: 32 bits over those that are kept")
+    every.pop("largest ratio of a truncation: 32 bits over the kept bits")
     assert set(every.values()) == {Verdict.DID_NOT_LEARN}, "dead runs agree with each other"
 
 

@@ -24,18 +24,18 @@ from gradwire_lab.experiments.papers.exhibit import (
 PLACE = "figure 1"
 WORKERS = 4
 STEPS, ADDING = 2 * (WORKERS - 1), WORKERS - 1
-"""The published number of steps, and the number of first steps in which workers add the received chunk."""
+"""The published number of steps, and the number of initial steps that add the received chunk."""
 WITHIN, EXACT = 0.15, 1e-6
 """The allowed deviation of a time from its formula, and the floating-point tolerance.
 
 The allowed deviation is the same as for the measurement study.
 """
 BUDGET_S = 20.0
-"""The time in seconds for all exchanges of a cell; at least one runs."""
+"""The time budget of a cell's exchanges in seconds; at least one exchange runs."""
 
 
 def cells(options: ExchangeOptions) -> list[Cell]:
-    """Return a cell for each number of workers, which are the first hosts of one testbed."""
+    """Return a cell for each number of workers. The workers are the first hosts of one testbed."""
     hosts = max(options.workers)
     network = {"hosts": hosts, "rate": rate(hosts, options.total_mbit), "nbytes": options.nbytes}
     return [
@@ -74,11 +74,11 @@ def claims(rows: Sequence[Row]) -> list[Claim]:
     published = [
         ("time steps of four workers", row["steps"], STEPS, ""),
         ("steps that add the received chunk", row["adding"], ADDING, ""),
-        ("later steps, which store it", row["steps"] - row["adding"], STEPS - ADDING, ""),
+        ("later steps, which store the received chunk", row["steps"] - row["adding"], STEPS - ADDING, ""),
         ("neighbours that a worker sends to", row["receivers"], 1, ""),
         ("neighbours that a worker receives from", row["senders"], 1, ""),
-        ("a worker's gradient that moves in a step", row["share_of_a_step"], 1 / WORKERS, SHARE),
-        ("chunks with the sums of all at the end", row["complete"], 1, SHARE),
+        ("share of a worker's gradient that moves in a step", row["share_of_a_step"], 1 / WORKERS, SHARE),
+        ("share of chunks with the sum of all workers at the end", row["complete"], 1, SHARE),
     ]
     found = [
         Claim(

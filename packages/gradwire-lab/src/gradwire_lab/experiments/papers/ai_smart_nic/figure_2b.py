@@ -21,7 +21,7 @@ SIMILAR, WELL = 0.2, 1.35
 The growth is the time after a doubling of the number of nodes over the time before.
 """
 BUDGET_S = 30.0
-"""The time in seconds for all exchanges of a cell; at least one runs."""
+"""The time budget of a cell's exchanges in seconds; at least one exchange runs."""
 
 
 @dataclass(frozen=True)

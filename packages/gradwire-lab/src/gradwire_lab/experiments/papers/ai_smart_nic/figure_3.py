@@ -46,7 +46,7 @@ def run(
 
 
 def published_order(layers: int) -> list[str]:
-    """Return the order in the figure.
+    """Return the order of backward passes and updates in the figure.
 
     A layer is updated once the gradients of the layer below are computed.
     """
@@ -78,7 +78,7 @@ def claims(rows: Sequence[Row]) -> list[Claim]:
             rests_on=[each for row in layered for each in trainings(rows, row)],
         ),
         Claim(
-            f"batch {batch}: exchange that is left exposed, of the naive step's",
+            f"batch {batch}: exposed exchange time over the naive step's",
             only(fmean(own["exposed_s"]) / fmean(naive["exposed_s"])),
             at_most(1 / own["layers"] + WITHIN),
             published=Published(PLACE),
@@ -99,7 +99,7 @@ ORIGINS = origins(
     WITHIN=chosen("hosts share a core and wait for each other"),
     layers=RUN_TIME,
     batches=paper("section V.B"),
-    steps=chosen("a training run of one process reaches the goal in this many"),
+    steps=chosen("a training run of one process reaches the goal in this many steps"),
     seeds=chosen("the minimum for a verdict on a training run"),
 )
 EXHIBIT = exhibit(

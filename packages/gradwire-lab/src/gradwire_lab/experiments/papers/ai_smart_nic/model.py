@@ -19,7 +19,7 @@ ORIGINS = origins(
     widths=RUN_TIME,
     batches=paper("section V.B"),
     layers=RUN_TIME,
-    steps=chosen("a training run of one process reaches the goal in this many"),
+    steps=chosen("a training run of one process reaches the goal in this many steps"),
     seeds=chosen("the minimum for a verdict on a training run"),
 )
 FIGURES = Exhibit(
@@ -67,10 +67,10 @@ MODEL = Exhibit(
     step_claims,
     "six layers of 256 x 256 weights (20 of 2048 x 2048 in the paper) learn MNIST if GRADWIRE_DATA has it, "
     "else scikit-learn's digits, on two to four hosts (six in the paper) at 200 Mbit/s. Workers compute for "
-    "real, all on one core. A software ring on another core replaces the smart NICs; without smart NICs, it "
-    "shares the workers' core. gradwire nic isn't used, because it encodes each value by itself, and BFP "
-    "shares an exponent. The model is calibrated on two hosts, one rate, one width, and one batch, without "
-    "BFP, and predicts all other configurations.",
+    "real, all on one core. A software ring on another core replaces the smart NICs; without smart NICs, the "
+    "ring shares the workers' core. gradwire nic isn't used, because it encodes each value by itself, but "
+    "the values of a BFP block share an exponent. The model is calibrated on two hosts, one rate, one width, "
+    "and one batch, without BFP, and predicts all other configurations.",
     (26, 600),
     ORIGINS,
 )

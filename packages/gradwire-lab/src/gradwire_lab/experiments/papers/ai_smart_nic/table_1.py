@@ -59,8 +59,8 @@ IN_LOGIC = (
     "of its DSPs. Without the adders, the ring takes less logic than "
     "published."
 )
-NO_DSP = "the eight adders here are logic; the published ones are DSPs, one for each of the eight lanes."
-MEMORIES = "the memories here hold chunks of 512 words; the paper doesn't say what its own hold."
+NO_DSP = "the eight adders here are logic; the published adders are DSPs, one for each of the eight lanes."
+MEMORIES = "the memories here hold chunks of 512 words; the paper doesn't state the size of its chunks."
 NO_MEMORY = "the words of a block wait in registers here, and in memories in the published circuit."
 
 

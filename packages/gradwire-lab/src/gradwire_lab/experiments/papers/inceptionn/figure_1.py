@@ -33,7 +33,7 @@ ORGANISATIONS = {
 WITHIN, FASTER, EVEN = 0.2, 1.1, 0.01
 """The allowed deviation from formulas, the ratio that counts as faster, and the tolerance of "even"."""
 BUDGET_S = 20.0
-"""The time in seconds for all exchanges of a cell; at least one runs."""
+"""The time budget of a cell's exchanges in seconds; at least one exchange runs."""
 
 
 @dataclass(frozen=True)
@@ -104,21 +104,21 @@ def claims(rows: Sequence[Row]) -> list[Claim]:
     published = Published(PLACE)
     return [
         Claim(
-            "one aggregator's time over that of a tree of them (a): disperses the load",
+            "time of one aggregator over a tree of aggregators (a): disperses the load",
             over(FLAT, TREE),
             at_least(FASTER),
             unit=RATIO,
             published=Published("section II.B"),
         ),
         Claim(
-            "aggregators' time (a) over that of rings below them (b)",
+            "time of aggregators (a) over rings below an aggregator (b)",
             over(TREE, LEAVES),
             at_least(FASTER),
             unit=RATIO,
             published=published,
         ),
         Claim(
-            "time of rings below an aggregator (b) over that of rings alone (c)",
+            "time of rings below an aggregator (b) over rings alone (c)",
             over(LEAVES, RINGS),
             at_least(FASTER),
             unit=RATIO,

@@ -237,7 +237,7 @@ def _of_ring(found: OrganisationRows) -> Iterator[Claim]:
         rests_on=found.trainings(WA),
     )
     yield Claim(
-        "WA's time over that with a tree of aggregators",
+        "WA's time over the time with a tree of aggregators",
         only(found.step_s(WA) / found.step_s(TREE)),
         at_least(FASTER),
         unit=RATIO,
@@ -259,7 +259,7 @@ def _of_codec(found: OrganisationRows) -> Iterator[Claim]:
     yield _saved("communication saved by WA+C", found, "WA+C", WA, AGGREGATOR_CUT)
     for run in COMPRESSED:
         yield _saved(f"communication saved by {run}", found, run, WA, FULL_CUT)
-        yield _saved(f"communication that {run} saves of the ring's", found, run, INC, RING_CUT)
+        yield _saved(f"share of the ring's communication that {run} saves", found, run, INC, RING_CUT)
         yield Claim(
             f"speed-up of {run}",
             only(found.step_s(WA) / found.step_s(run)),

@@ -126,7 +126,7 @@ def claims(rows: Sequence[Row]) -> list[Claim]:
 def _ratios(networks: Sequence[NetworkRows]) -> Iterator[Claim]:
     truncated = {f"{each.network}, {scheme}": each.ratio(scheme) for each in networks for scheme in TRUNCATED}
     yield Claim(
-        "largest ratio of a truncation: 32 bits over those that are kept",
+        "largest ratio of a truncation: 32 bits over the kept bits",
         only(max(truncated.values())),
         near(RATIO_TRUNCATED, ROUNDED),
         unit=RATIO,
@@ -175,7 +175,7 @@ def _accuracies(networks: Sequence[NetworkRows]) -> Iterator[Claim]:
         near(LOST_TRUNCATED, OF_LOST),
         published=Published(PLACE, LOST_TRUNCATED),
         otherwise=Explanation(
-            "networks here are small, and the paper finds truncation suitable for simple ones, too.",
+            "networks here are small, and the paper finds truncation suitable for simple networks, too.",
             Bound(0.0, OF_SIMPLE),
         ),
         rests_on=[each.trainings(EXACT) for each in networks],

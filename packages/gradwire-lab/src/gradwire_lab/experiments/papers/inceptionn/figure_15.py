@@ -23,13 +23,14 @@ The formulas are p + lg p and 2 (p - 1)/p messages.
 WITHIN, STRAIGHT = 0.2, 0.1
 """The allowed deviations of times from formulas, and of times from a straight line."""
 BUDGET_S = 15.0
-"""The time in seconds for all exchanges of a cell; at least one runs."""
+"""The time budget of a cell's exchanges in seconds; at least one exchange runs."""
 
 
 def cells(options: ExchangeOptions) -> list[Cell]:
-    """Return a cell for each organisation and number of workers, which are the first hosts of one testbed.
+    """Return a cell for each organisation and number of workers.
 
-    WA uses an additional host as the aggregator, which broadcasts weights with a tree, as in figure 12.
+    The workers are the first hosts of one testbed. WA uses an additional host as the aggregator, which
+    broadcasts weights with a tree, as in figure 12.
     """
     hosts = max(options.workers) + 1
     network = {"hosts": hosts, "rate": rate(hosts, options.total_mbit), "nbytes": options.nbytes}
@@ -60,7 +61,7 @@ def claims(rows: Sequence[Row]) -> list[Claim]:
     return [
         _grows(measured, WA, "8 workers over 4 with an aggregator: grows"),
         Claim(
-            "times with an aggregator over those on a straight line",
+            "times with an aggregator over the times on a straight line",
             {str(workers): seconds / straight_s[workers] for workers, seconds in own},
             near(1.0, STRAIGHT),
             of_each=True,

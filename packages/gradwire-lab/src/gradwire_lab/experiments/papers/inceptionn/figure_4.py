@@ -19,7 +19,7 @@ PLACE = "figure 4"
 BITS = (16, 22, 24)
 EXACT, GRADIENTS, WEIGHTS = "exact", "g", "w"
 GENTLE, HARSH = 0.02, 0.10
-"""The largest loss of accuracy with 16 truncated bits of gradients, the least loss with 24 of weights.
+"""The largest accuracy loss with 16 truncated gradient bits, and the least loss with 24 weight bits.
 
 Truncated weights must lose more accuracy than truncated gradients, by at least ``GENTLE``; a smaller
 difference counts as none.
@@ -83,7 +83,7 @@ def ends(rows: Sequence[Row], network: str, what: str, bits: int) -> list[float]
 
 ORIGINS = origins(
     BITS=paper("figure 4"),
-    GENTLE=chosen("two points, as of any lossy method"),
+    GENTLE=chosen("two points, as for any lossy method"),
     HARSH=chosen("clearly more than the scatter of seeds"),
     networks=RUN_TIME,
     seeds=chosen("the minimum for an interval"),

@@ -105,10 +105,10 @@ def claims(rows: Sequence[Row]) -> list[Claim]:
 
 
 ORIGINS = origins(
-    EDGES=chosen("the bounds of table III, and those of the figure's axis"),
-    NORMAL_KURTOSIS=chosen("that of a normal distribution"),
+    EDGES=chosen("the bounds of table III, and the ends of the figure's axis"),
+    NORMAL_KURTOSIS=chosen("the kurtosis of a normal distribution"),
     MOSTLY=chosen("the figure's axis ends at 1"),
-    TIGHTLY=chosen("a peak, as the paper has it in words"),
+    TIGHTLY=chosen("a peak, which the paper states in words"),
     network=RUN_TIME,
     seeds=chosen("the minimum for an interval"),
     steps=RUN_TIME,

@@ -51,7 +51,7 @@ SLOWER, SNAPPY_RATIO = (2.0, 4.0), 1.5
 TRUNCATED = (0.6, 1.0)
 """The bound for the time with truncation, which is slightly shorter in the paper's words."""
 TWICE, RATIOS = 0.1, 0.2
-"""The allowed deviations of times from the published range, and of Snappy's ratio from one digit."""
+"""The allowed deviations of times and of Snappy's ratio from the published figures."""
 GRADIENTS = WORKERS / (WORKERS + log2(WORKERS))
 """The share of gradients in an aggregator's communication, by its formula.
 
@@ -287,7 +287,7 @@ ORIGINS = origins(
     steps=RUN_TIME,
     repeats=RUN_TIME,
     first_steps=RUN_TIME,
-    BATCH=chosen("half of table I's, for memory"),
+    BATCH=chosen("half of table I's batch, to save memory"),
 )
 EXHIBIT = exhibit(
     "inceptionn",

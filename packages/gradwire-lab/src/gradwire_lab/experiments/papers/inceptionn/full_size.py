@@ -15,7 +15,7 @@ from gradwire.errors import DataError
 from gradwire_lab.experiments.hosts.training import flat
 from gradwire_lab.job.data import data_folder
 
-if TYPE_CHECKING:  # these modules import torch, which takes seconds
+if TYPE_CHECKING:  # functions import torch, because the import takes seconds
     import torch
     from torch import nn
 

@@ -115,7 +115,9 @@ ORIGINS = origins(
     WORKERS=chosen("a core for each worker; the paper has four with a GPU each"),
     on_cifar=RUN_TIME,
     seeds=chosen("three, the minimum for an interval"),
-    ratios=chosen("from a link whose exchange computation hides to one whose exchange hides computation"),
+    ratios=chosen(
+        "from links on which computation takes longer to links on which communication takes longer"
+    ),
     steps=RUN_TIME,
     windows=RUN_TIME,
     window=RUN_TIME,

@@ -61,13 +61,13 @@ With K = 2, the loss of accuracy must be smaller than this difference; with a la
 larger.
 """
 UNLIMITED_RESOURCES = (
-    "equation 3 is for resources without a limit: K computations and K exchanges at once, where a host here "
-    "has a core and a link"
+    "equation 3 assumes unlimited resources for K concurrent computations and exchanges, whereas a host here "
+    "has one core and one link"
 )
-OLDER_RECORD = "the record is from before segments of a gradient could leave during backward"
+OLDER_RECORD = "the record is older than gradwire's exchange of segments during backward"
 WHOLE_BACKWARD = (
-    "equation 6 has only the first segment of the backward pass, and a worker computes all of it in every "
-    "step"
+    "equation 6 contains only the first segment of the backward pass, but a worker computes the whole pass "
+    "in every step"
 )
 
 if TYPE_CHECKING:
@@ -268,7 +268,9 @@ ORIGINS = origins(
     NO_BETTER=chosen("the scatter of shared cores"),
     EQUAL=chosen("half a point, as for figure 4"),
     seeds=chosen("three, the minimum for an interval"),
-    ratios=chosen("from a link whose exchange computation hides to one whose exchange hides computation"),
+    ratios=chosen(
+        "from links on which computation takes longer to links on which communication takes longer"
+    ),
     steps=RUN_TIME,
     windows=RUN_TIME,
     window=RUN_TIME,

@@ -58,8 +58,8 @@ WORKERS = 2
 STALE_MOMENTUM = 0.5
 """The least momentum at which a pipeline without a correction is expected to fail."""
 STALE = (
-    "a momentum of 0.9 goes on for ten steps with gradients of weights that are a step old; the paper names "
-    "no momentum, and its pipeline has no correction"
+    "with a momentum of 0.9, a stale gradient affects about ten steps; the paper states no momentum, and its "
+    "pipeline has no correction"
 )
 
 
@@ -168,7 +168,7 @@ def _pipelines(measured: MeasuredWays, momentum: float) -> Iterator[Claim]:
                 declared=problem,
             )
             yield Claim(
-                f"what {own} hides of the shorter of communication and computation",
+                f"share of the shorter of communication and computation that {own} hides",
                 only(hidden_s / sum(measured.overlapped_s(ratio, codec) for ratio in times)),
                 near(1.0, WITHIN),
                 system,
@@ -225,7 +225,7 @@ def _published(measured: MeasuredWays, momentum: float) -> Iterator[Claim]:
 
 ORIGINS = origins(
     ACCURACIES=paper("figure 4"),
-    EQUAL=chosen("half a point: the paper's own ways differ by as much"),
+    EQUAL=chosen("half a point: the paper's own methods differ by as much"),
     OVER_D=paper("figure 4"),
     OVER_PS=paper("figure 4"),
     BEYOND=chosen("a tenth, because machines differ; two digits alone would allow 2 %"),
@@ -234,15 +234,17 @@ ORIGINS = origins(
     WORKERS=chosen("a core for each worker; the paper has four with a GPU each"),
     STALE_MOMENTUM=chosen("between the two momenta"),
     seeds=chosen("three, the minimum for an interval"),
-    ratios=chosen("from a link whose exchange computation hides to one whose exchange hides computation"),
+    ratios=chosen(
+        "from links on which computation takes longer to links on which communication takes longer"
+    ),
     momenta=chosen("none, and the usual one; the paper names none"),
     lrs=chosen("as in the project's other training runs of MNIST-MLP"),
     steps=RUN_TIME,
     windows=RUN_TIME,
     window=RUN_TIME,
     batch=calibrated(
-        "section 3.1, after a run with 512 in which the pipeline hid 46 %: with 5,120, a step computes for "
-        "twenty times the processor time of an exchange, which shares the worker's core; the paper has 100"
+        "section 3.1, after a run with 512 in which the pipeline hid 46 %. With 5,120, the computation of a "
+        "step takes twenty times the processor time of an exchange on the same core. The paper has 100"
     ),
 )
 EXHIBIT = exhibit(

@@ -91,7 +91,7 @@ CIFAR = "cifar100"
 WEIGHTS = "resnet-cifar10-weights/resnet20*.th"
 """The file below ``$GRADWIRE_DATA`` with the weights of a ResNet-20 for CIFAR-10."""
 CHANNELS, BLOCKS, SIDE = (16, 32, 64), 3, 4
-"""The channels of the three stages, the blocks per stage, and the last outputs' averaged side."""
+"""The channels of the stages, the blocks per stage, and the side of the averaged last outputs in pixels."""
 COUNT = CHANNELS[-1] * SIDE * SIDE
 AT_ONCE = 250
 """The number of images per forward pass of the network."""
@@ -264,7 +264,7 @@ class RankWork:
         momentum: float = 0.0,
         warmup_steps: int = 0,
     ) -> RankTask:
-        """Return training with SGD, whose learning rate rises to ``lr``.
+        """Return the task of training a model with SGD and a learning rate that rises to ``lr``.
 
         Timed steps may continue beyond the end of this training.
         """
@@ -277,7 +277,7 @@ class RankWork:
         return RankTask(model, optimizer, loss, rate, accuracy, warmup_steps)
 
     def of_images(self, model: nn.Module, images: Dataset, lr: float, **more: Any) -> RankTask:
-        """Return the training of an image classifier."""
+        """Return the task of training an image classifier."""
 
         def loss(step: int) -> torch.Tensor:
             x, labels = images.train_batch(self.part(step, len(images.train_labels)))
@@ -287,7 +287,7 @@ class RankWork:
 
 
 def mnist_mlp(work: RankWork) -> RankTask:
-    """Return the training of the 784-500-500-10 MLP.
+    """Return the task of training the 784-500-500-10 MLP.
 
     Each momentum in the options has its own learning rate.
     """
@@ -299,7 +299,7 @@ def mnist_mlp(work: RankWork) -> RankTask:
 
 
 def small_network(work: RankWork) -> RankTask:
-    """Return the training of an AlexNet or a ResNet-18 with few channels."""
+    """Return the task of training an AlexNet or a ResNet-18 with few channels."""
     cell, images = work.cell, dataset(work.cell["data"])
     model = networks_build(cell["network"], images.image_shape[0], images.classes, cell["seed"])
     warmup_steps = round(work.options["warmup"] * work.steps)
@@ -307,7 +307,7 @@ def small_network(work: RankWork) -> RankTask:
 
 
 def last_layer(work: RankWork) -> RankTask:
-    """Return the training of the layer after a fixed network.
+    """Return the task of training the layer after a fixed network.
 
     Only timed steps recompute the features.
     """

@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from _typeshed import DataclassInstance
 
 TRAINER = "gradwire_lab.experiments.papers.pipe_sgd.trainer"
-"""The name of the module that trains on the hosts, which imports torch."""
+"""The module that trains on the hosts, by name, because the module imports torch."""
 PLAIN, LINE, MODEL, TIME, TRAIN = "plain", "line", "model", "time", "train"
 """The kinds of cells.
 
@@ -29,7 +29,7 @@ UNLIMITED = "unlimited"
 IN_SEGMENTS = "K = 2 in segments"
 """The name of a pipeline whose segments leave during backward."""
 BUCKET_NBYTES = 1 << 16
-"""The size of these segments: each of the two largest weights of MNIST-MLP fills a segment."""
+"""The size of segments that leave during backward: each of MNIST-MLP's two largest weights fills one."""
 
 
 class TrainingMethod(NamedTuple):

@@ -85,7 +85,7 @@ def measure(ranks: Ranks, cells: Sequence[Cell], powers: Sequence[int], time_s: 
 
 def _socket_s(ranks: Ranks) -> float:
     """Return half of the median round trip of one byte between two plain TCP sockets of these hosts."""
-    host = os.environ["MASTER_ADDR"]  # rank 0's
+    host = os.environ["MASTER_ADDR"]  # the address of rank 0
     if ranks.rank:
         with socket.create_connection((host, ranks.gather(None)[0])) as peer:
             return _half_trip_s(peer, leads=False)
@@ -129,7 +129,7 @@ def _claims(row: Row) -> Iterator[Claim]:
             system,
             published=Published(PLACE, NOMINAL_SHARE),
             better=Explanation(
-                "a rate limit carries all frames at the nominal rate, and headers leave 95.6 % of them.",
+                "a rate limit carries frames at the nominal rate, and 95.6 % of a frame are data.",
                 Bound(NOMINAL_SHARE, (1 + VARIANCE) * FRAME_SHARE),
             ),
         )
@@ -149,12 +149,12 @@ def _claims(row: Row) -> Iterator[Claim]:
         published=Published(PLACE, LATENCY_US),
         otherwise=Explanation(
             f"hosts exchange over TCP, not InfiniBand's verbs. A byte takes {1e6 * row['socket_s']:.1f} us "
-            f"between two plain sockets of theirs, and at most {OVER_TCP:g} times that through a link.",
+            f"between plain sockets of these hosts, and at most {OVER_TCP:g} times as long through a link.",
             Bound(1e6 * row["socket_s"], 1e6 * OVER_TCP * row["socket_s"]),
         ),
     )
     yield Claim(
-        "latency over that of two plain TCP sockets of the same hosts",
+        "latency of a link over two plain TCP sockets of the same hosts",
         only(latency_s / row["socket_s"]),
         Bound(1.0, OVER_TCP),
         system,

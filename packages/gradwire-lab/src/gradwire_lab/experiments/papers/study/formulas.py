@@ -69,7 +69,7 @@ Bandwidth dominates the time of the large gradient, and latency the time of the 
 WITHIN = 0.15
 """The allowed deviation of a cell's median from its formula."""
 BUDGET_S = 3.0
-"""The time in seconds for all exchanges of a cell; at least one runs."""
+"""The time budget of a cell's exchanges in seconds; at least one exchange runs."""
 AT_ONCE = "the server receives from all workers at once, and the formula adds their latencies up."
 
 
@@ -123,7 +123,7 @@ def _bandwidth(number: int, algorithm: str, rows: dict[int, Row | None]) -> Clai
 
 
 def _latency(number: int, algorithm: str, rows: dict[int, Row | None]) -> Iterator[Claim]:
-    """Yield a claim about the fewest hosts, and a claim about the most hosts, which share cores."""
+    """Yield a claim about latency on the fewest hosts, and a claim on the most hosts, which share cores."""
     for hosts in dict.fromkeys((min(rows, default=0), max(rows, default=0))):
         row = rows.get(hosts)
         yield Claim(
