@@ -268,7 +268,9 @@ def read_count(text: str) -> int:
     """Parse a count such as 4096, 64Ki, or 16Mi."""
     match = re.fullmatch(r"(\d+)(Ki|Mi)?", text)
     if match is None:
-        raise argparse.ArgumentTypeError(f"expected a count such as 4096, 64Ki, or 16Mi, got {text!r}")
+        raise argparse.ArgumentTypeError(
+            f"expected a count such as 4096, 64Ki, or 16Mi, got {text!r}; pass a whole number"
+        )
     return int(match[1]) * {None: 1, "Ki": 1 << 10, "Mi": 1 << 20}[match[2]]
 
 

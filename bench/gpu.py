@@ -230,6 +230,7 @@ def show_crossings(plan: Plan, n: int, device: torch.device) -> None:
     if found:
         raise SystemExit(
             f"{plan.codec}: expected no stream synchronizations or pageable copies in the trace, got {found}"
+            "; please report this bug"
         )
 
 

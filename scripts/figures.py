@@ -151,7 +151,7 @@ def measure(
     """Perform the experiments whose records aren't finished; interrupted experiments are continued."""
     unknown = [name for name in names if name not in FIGURES]
     if unknown:
-        raise SpecError(f"expected some of {', '.join(FIGURES)}, got {unknown[0]!r}")
+        raise SpecError(f"expected some of {', '.join(FIGURES)}, got {unknown[0]!r}; choose from these names")
     for name in names:
         experiment, options = experiment_of(FIGURES[name])
         folder = root / MEASURED / name / machine_name()
@@ -242,7 +242,7 @@ def unrecorded(root: Path) -> list[Mapping[str, str]]:
     for entry in entries:
         if entry.keys() != {"page", "head", "kind", "reason"} or entry["kind"] not in KINDS:
             raise SpecError(
-                f"{UNRECORDED}: expected page, head, kind ({', '.join(KINDS)}), and reason, got {entry}"
+                f"{UNRECORDED}: expected page, head, kind ({', '.join(KINDS)}), reason, got {entry}; edit it"
             )
     return list(entries)
 

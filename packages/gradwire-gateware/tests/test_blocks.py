@@ -10,7 +10,7 @@ from gradwire_gateware.blocks import BLOCKS, build, read_parameters
 @pytest.mark.parametrize(
     ("block", "codec", "width", "sentence"),
     [
-        ("inceptionn", None, 256, "expected a block .inceptionn-compressor, .*, got 'inceptionn'"),
+        ("inceptionn", None, 256, "expected one of the blocks inceptionn-compressor, .*, got 'inceptionn'"),
         ("skid-buffer", None, 128, "skid-buffer: expected words of 256 or 512 bits, got 128"),
         (
             "bfp-compressor",

@@ -105,10 +105,10 @@ BLOCKS = MappingProxyType(
 def build(name: str, codec: str | None, width: int, parameters: Mapping[str, int] = NO_PARAMETERS) -> Any:
     """Return a block as an Amaranth component. Raises ``SpecError`` and ``MissingPackageError``."""
     if name not in BLOCKS:
-        raise SpecError(f"expected a block ({', '.join(BLOCKS)}), got {shown(name)}")
+        raise SpecError(f"expected one of the blocks {', '.join(BLOCKS)}, got {shown(name)}; choose one")
     block = BLOCKS[name]
     if width not in WIDTHS:
-        raise SpecError(f"{name}: expected words of 256 or 512 bits, got {width}")
+        raise SpecError(f"{name}: expected words of 256 or 512 bits, got {width}; choose 256 or 512")
     numbers = _numbers(name, block, parameters)
     given: list[Any] = []
     if block.codecs:
@@ -154,7 +154,10 @@ def _numbers(name: str, block: Block, given: Mapping[str, int]) -> dict[str, int
             raise SpecError(f"{name}: expected {others}, got {shown(key)}; omit {key}")
         limits = PARAMETERS[key]
         if not limits.least <= value <= limits.most:
-            raise SpecError(f"{name}: expected {key} from {limits.least} to {limits.most}, got {value}")
+            raise SpecError(
+                f"{name}: expected {key} from {limits.least} to {limits.most}, got {value}; pass e.g. "
+                f"{key}={limits.default}"
+            )
     return {key: given.get(key, PARAMETERS[key].default) for key in block.parameters}
 
 

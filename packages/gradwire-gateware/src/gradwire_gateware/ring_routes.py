@@ -88,7 +88,8 @@ class Ring(NamedTuple):
         """Return a ring of ``world`` engines. Raises ``SpecError`` for unsupported parameters."""
         if not isinstance(codec, Identity | Inceptionn | Bfp):
             raise SpecError(
-                f"a hardware ring: expected codec identity, inceptionn, or bfp, got {shown(str(codec))}"
+                f"a hardware ring: expected codec identity, inceptionn, or bfp, got {shown(str(codec))}; "
+                "choose one of these codecs"
             )
         if isinstance(codec, Bfp) and chunk_words % BfpLayout.of(codec, width).words:
             raise SpecError(

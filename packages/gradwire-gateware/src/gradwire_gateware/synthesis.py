@@ -208,7 +208,9 @@ def cells(blocks: Sequence[str], targets: Sequence[str], width: int) -> list[Cel
     for called, names, known in (("blocks", blocks, BLOCKS), ("targets", targets, TARGETS)):
         for name in names:
             if name not in known:
-                raise SpecError(f"expected one of {', '.join(known)} as {called}, got {shown(name)}")
+                raise SpecError(
+                    f"expected one of {', '.join(known)} as {called}, got {shown(name)}; choose one"
+                )
     return [
         Cell(block, codec, width, target)
         for target in targets

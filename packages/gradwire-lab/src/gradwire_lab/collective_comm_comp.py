@@ -99,7 +99,7 @@ def _done(begin: Callable[[], Any], what: str, timeout_s: float) -> None:
     if not poll(is_done, timeout_s):
         raise LinkTimeoutError(
             f"{what}: the collective is incomplete after {timeout_s:g} s; "
-            "check the other processes, or raise timeout_s"
+            "look for an error of another process, or raise timeout_s"
         )
 
 

@@ -18,6 +18,6 @@ def test_a_file_has_the_published_checksum(tmp_path: Path) -> None:
 def test_a_file_that_cannot_be_read_is_one_sentence(tmp_path: Path) -> None:
     with pytest.raises(
         DataError,
-        match=r"^cannot read .*gone: No such file or directory; check the path and its permissions$",
+        match=r"^cannot read .*gone: No such file or directory; put a readable file there$",
     ):
         md5_of(tmp_path / "gone")

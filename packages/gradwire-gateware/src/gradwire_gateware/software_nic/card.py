@@ -65,7 +65,9 @@ class EthernetPort:
             self._index = socket.if_nametoindex(self.interface)
         except OSError as error:
             names = ", ".join(name for _, name in socket.if_nameindex())
-            raise NicError(f"expected one of the interfaces {names}, got {self.interface!r}") from error
+            raise NicError(
+                f"expected one of the interfaces {names}, got {self.interface!r}; choose one"
+            ) from error
         kind = struct.unpack_from("=H", self._ask(_SIOCGIFHWADDR), 16)[0]
         if kind != _ETHERNET:
             raise NicError(f"expected an Ethernet interface, got {self.interface!r}; pass another interface")

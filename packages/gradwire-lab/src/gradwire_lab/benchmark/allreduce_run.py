@@ -138,12 +138,12 @@ def check(options: AllReduceOptions) -> None:
     if not 1 <= options.iterations <= 1_000_000 or not 0 <= options.warmup <= 1_000_000:
         raise JobError(
             "expected --iterations from 1 to 1000000 and --warm-up from 0 to 1000000, got "
-            f"{options.iterations} and {options.warmup}"
+            f"{options.iterations} and {options.warmup}; pass e.g. --iterations 20 --warm-up 3"
         )
     if not 0 < options.most_s <= 86_400 or not 0 <= options.pause_s <= 60:
         raise JobError(
             "expected --max-time above 0 and at most 86400 seconds, and --pause from 0 to 60 seconds, got "
-            f"{options.most_s:g} and {options.pause_s:g}"
+            f"{options.most_s:g} and {options.pause_s:g}; pass e.g. --max-time 20s --pause 0"
         )
     if options.data.file is not None:
         load_gradient(options.data.file)

@@ -44,11 +44,13 @@ class DataSpec:
             number = math.nan
         if kind not in _DEFAULT_SCALES or not math.isfinite(number) or not number > 0:
             raise SpecError(
-                f"expected --values such as laplace:1e-3, normal:1, or FILE.pt, got {shown(text)}"
+                f"expected --values such as laplace:1e-3, normal:1, or FILE.pt, got {shown(text)}; "
+                "pass a distribution and its scale, or a file of tensors"
             )
         if not _SMALLEST <= number <= _LARGEST:
             raise SpecError(
-                f"expected --values with a scale from {_SMALLEST:g} to {_LARGEST:g}, got {shown(text)}"
+                f"expected --values with a scale from {_SMALLEST:g} to {_LARGEST:g}, got {shown(text)}; "
+                f"pass e.g. {kind}:1"
             )
         return cls(kind, number)
 

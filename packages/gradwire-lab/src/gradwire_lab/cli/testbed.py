@@ -68,7 +68,9 @@ def _run(arguments: Sequence[str]) -> int:
     topology = _topology(options)
     for option, limit_s in (("--timeout", options.timeout_s), ("--grace", options.grace)):
         if limit_s is not None and not 0 <= limit_s <= LONGEST_S:
-            raise SpecError(f"expected {option} from 0 to {LONGEST_S:g} seconds, got {limit_s:g}")
+            raise SpecError(
+                f"expected {option} from 0 to {LONGEST_S:g} seconds, got {limit_s:g}; pass e.g. {option} 60s"
+            )
     if options.out is not None:
         check_folder_new("--out", options.out, [RECORD], options.overwrite)
     _check_launcher(command)
@@ -195,7 +197,8 @@ def _nic(words: str | None) -> list[str]:
         codec, *others = shlex.split(words)
     except ValueError as error:
         raise SpecError(
-            f"expected a codec and options for --nic, such as 'inceptionn:2^-10 --json -', got {words!r}"
+            f"expected a codec and options for --nic, such as 'inceptionn:2^-10 --json -', got {words!r}; "
+            "begin with a codec, and close all quotation marks"
         ) from error
     from gradwire_gateware.cli import nic  # imported here, because it needs the compiled kernels
 

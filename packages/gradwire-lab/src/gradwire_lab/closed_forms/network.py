@@ -50,7 +50,8 @@ class Groups:
         of = tuple(self.of) if isinstance(self.of, Sequence) else ()
         if not of or not all(type(group) is int and group >= 0 for group in of):
             raise SpecError(
-                f"expected groups as whole numbers of at least 0, one for each rank, got {self.of!r}"
+                f"expected groups as whole numbers of at least 0, one for each rank, got {self.of!r}; "
+                "pass the group of every rank"
             )
         object.__setattr__(self, "of", of)
         _settle_each(self, "uplink_nbytes_per_s", self.count, "groups", real(ABOVE_ZERO))

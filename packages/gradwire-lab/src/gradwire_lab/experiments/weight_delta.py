@@ -60,13 +60,15 @@ def read_rates(text: str) -> tuple[float, ...]:
     try:
         return tuple(dict.fromkeys(map(float, text.split(","))))
     except ValueError:
-        raise SpecError(f"expected learning rates such as 3e-5,1e-4, got {text!r}") from None
+        raise SpecError(
+            f"expected learning rates such as 3e-5,1e-4, got {text!r}; separate numbers by commas"
+        ) from None
 
 
 def check_rates(rates: Sequence[float]) -> None:
     """Raise ``SpecError`` unless there is at least one learning rate and all rates are between 0 and 1."""
     if not rates or any(not 0 < rate < 1 for rate in rates):
-        raise SpecError(f"expected learning rates between 0 and 1, got {list(rates)}")
+        raise SpecError(f"expected learning rates between 0 and 1, got {list(rates)}; pass e.g. 3e-5")
 
 
 @dataclass(frozen=True)

@@ -24,7 +24,7 @@ from gradwire.errors import DataError
 from gradwire.files import cache_folder
 from gradwire.version import how_to_install
 
-_READABLE, _WRITABLE = "check the path and its permissions", "check permissions and free space"
+_READABLE, _WRITABLE = "put a readable file there", "make the folder writable, or free disk space"
 
 # scikit-learn's handwritten digits: 1797 real scans of 8x8 pixels, installed with the package.
 

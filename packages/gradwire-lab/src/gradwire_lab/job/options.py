@@ -92,7 +92,7 @@ COMPARISONS = ("paper", "ddp")
 def make_run(method: str, codec: str = UNCOMPRESSED, staleness: int | None = None) -> Run:
     """Return a run with the codec's canonical spec or ``auto``. Raises ``SpecError``."""
     if method not in METHODS:
-        raise SpecError(f"expected one of the methods {', '.join(METHODS)}, got {method!r}")
+        raise SpecError(f"expected one of the methods {', '.join(METHODS)}, got {method!r}; choose one")
     if staleness is not None:
         _check_staleness(method, staleness)
     if method in TORCHS and codec != UNCOMPRESSED:
@@ -142,10 +142,10 @@ def _parse_one(spec: str) -> Run:
     if method not in METHODS:
         raise SpecError(
             f"expected METHOD:CODEC, as in 'pipe:quantize:8', with one of the methods {', '.join(METHODS)}, "
-            f"got {spec!r}"
+            f"got {spec!r}; begin with one of these methods"
         )
     if bounded and not _SHORT_NUMBER.fullmatch(staleness):
-        raise SpecError(f"expected a staleness such as server@2, got {head!r}")
+        raise SpecError(f"expected a staleness such as server@2, got {head!r}; write a number after '@'")
     return make_run(method, codec or UNCOMPRESSED, int(staleness) if bounded else None)
 
 
@@ -153,7 +153,7 @@ def _check_staleness(method: str, staleness: int) -> None:
     if method != "server":
         raise SpecError(f"expected the method server with a staleness, got {method}; omit the staleness")
     if not is_whole(staleness, 0, LARGEST_STALENESS):
-        raise SpecError(f"expected a staleness from 0 to {LARGEST_STALENESS}, got {staleness}")
+        raise SpecError(f"expected a staleness from 0 to {LARGEST_STALENESS}, got {staleness}; pass e.g. 2")
 
 
 # The options.
@@ -387,14 +387,14 @@ def _check_extras(options: JobOptions) -> None:
 
 def _one_of(option: str, value: str, choices: tuple[str, ...]) -> None:
     if value not in choices:
-        raise JobError(f"expected one of {', '.join(choices)} for {option}, got {value!r}")
+        raise JobError(f"expected one of {', '.join(choices)} for {option}, got {value!r}; choose one")
 
 
 def _within(option: str, value: float, low: int, high: int) -> None:
     if not low <= value <= high:
-        raise JobError(f"expected {option} from {low} to {high}, got {value}")
+        raise JobError(f"expected {option} from {low} to {high}, got {value}; pass a number in this range")
 
 
 def _above_zero(option: str, value: float) -> None:
     if not 0 < value <= _MOST:
-        raise JobError(f"expected {option} above 0 and at most {_MOST:g}, got {value:g}")
+        raise JobError(f"expected {option} above 0 and at most {_MOST:g}, got {value:g}; pass e.g. 0.03")

@@ -179,7 +179,10 @@ def weights_through(codec: Codec | str | None, plan: Plan, ledger: Ledger | None
 def check_steps(steps: object) -> None:
     """Raise ``SpecError`` unless ``steps`` is a whole number from 0 up."""
     if not is_whole(steps, 0, sys.maxsize):
-        raise SpecError(f"serve: expected a whole number of at least 0 steps, got {shown(steps)}")
+        raise SpecError(
+            f"serve: expected a whole number of at least 0 steps, got {shown(steps)}; pass the number of "
+            "steps that each worker runs"
+        )
 
 
 def star_of(plan: PlanLike) -> Plan:

@@ -164,7 +164,8 @@ class StaleWorker(WorkerMethod):
             raise ExchangeError(f"the server stopped because {whom}; see the error of rank {answer.rank}")
         if answer.kind not in (Kind.WEIGHTS, Kind.SAME) or answer.clock != clock:
             raise FrameError(
-                f"expected an answer to step {clock}, got {answer.kind.name} for step {answer.clock}"
+                f"expected an answer to step {clock}, got {answer.kind.name} for step {answer.clock}; "
+                "create a StaleServer on rank 0 of the link"
             )
         return answer
 

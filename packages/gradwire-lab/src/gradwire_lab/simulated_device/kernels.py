@@ -56,7 +56,8 @@ class Kernels(TorchDispatchMode):  # type: ignore[no-untyped-call]
         if strange and name not in _MIXED:
             raise RuntimeError(
                 f"{name}: expected all tensors on one device, got a tensor of shape {tuple(here[0].shape)} "
-                f"on {self._device} and a tensor of shape {tuple(strange[0].shape)} elsewhere"
+                f"on {self._device} and a tensor of shape {tuple(strange[0].shape)} elsewhere; move both "
+                "to one device"
             )
 
 

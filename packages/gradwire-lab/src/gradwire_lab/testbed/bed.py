@@ -234,4 +234,6 @@ def check_command(command: Sequence[str], path: str, folder: Path) -> None:
         else shutil.which(program, path=path) is not None
     )
     if not found:
-        raise TestbedError(f"the command {program!r} is not found or not executable; check the path")
+        raise TestbedError(
+            f"the command {program!r} is not found or not executable; pass the path of a program"
+        )

@@ -72,10 +72,14 @@ class Topology:
         for rate in (*self.rates_nbytes_per_s, self.core_nbytes_per_s):
             if rate is not None and not LEAST_NBYTES_PER_S <= rate <= MOST_NBYTES_PER_S:
                 least, most = format_rate(LEAST_NBYTES_PER_S), format_rate(MOST_NBYTES_PER_S)
-                raise SpecError(f"expected testbed rates from {least} to {most}, got {format_rate(rate)}")
+                raise SpecError(
+                    f"expected testbed rates from {least} to {most}, got {format_rate(rate)}; pass e.g. 1gbit"
+                )
         if not 0 <= self.delay_s <= LONGEST_DELAY_S:
             longest = format_duration(LONGEST_DELAY_S)
-            raise SpecError(f"expected a testbed delay from 0 to {longest}, got {self.delay_s:g} s")
+            raise SpecError(
+                f"expected a testbed delay from 0 to {longest}, got {self.delay_s:g} s; pass e.g. 0.01"
+            )
         if not 0 <= self.jitter_s <= self.delay_s:
             raise SpecError(
                 f"expected a testbed jitter from 0 to its delay of {format_duration(self.delay_s)}, got "
@@ -89,14 +93,17 @@ class Topology:
         if not LEAST_MTU_NBYTES <= self.mtu_nbytes <= MOST_MTU_NBYTES:
             raise SpecError(
                 f"expected a testbed MTU from {LEAST_MTU_NBYTES} to {MOST_MTU_NBYTES} bytes, got "
-                f"{self.mtu_nbytes}"
+                f"{self.mtu_nbytes}; pass e.g. {USUAL_MTU_NBYTES}"
             )
         self._check_groups()
 
     def _check_groups(self) -> None:
         if self.groups and (min(self.groups) < 1 or sum(self.groups) != self.hosts):
             sizes = ", ".join(map(str, self.groups))
-            raise SpecError(f"expected groups that add up to the {self.hosts} hosts, got the sizes {sizes}")
+            raise SpecError(
+                f"expected groups that add up to the {self.hosts} hosts, got the sizes {sizes}; pass the "
+                "size of every group"
+            )
         if self.core_nbytes_per_s is not None and len(self.groups) < 2:
             raise SpecError(
                 "core rate: expected at least 2 groups of hosts, got 1; pass more groups, or omit the core "
@@ -189,7 +196,9 @@ def equal_groups(hosts: int, groups: int) -> tuple[int, ...]:
     Raises ``SpecError`` if the hosts can't be divided equally.
     """
     if not 1 <= groups <= hosts or hosts % groups:
-        raise SpecError(f"expected a number of groups that divides the {hosts} hosts, got {groups}")
+        raise SpecError(
+            f"expected a number of groups that divides the {hosts} hosts, got {groups}; pass a divisor"
+        )
     return (hosts // groups,) * groups if groups > 1 else ()
 
 
@@ -210,7 +219,7 @@ def hardware_address(host: int, *, nic: bool = False) -> str:
 
 def _check_hosts(hosts: int) -> None:
     if not 1 <= hosts <= MOST_HOSTS:
-        raise SpecError(f"expected 1 to {MOST_HOSTS} hosts in a testbed, got {hosts}")
+        raise SpecError(f"expected 1 to {MOST_HOSTS} hosts in a testbed, got {hosts}; pass e.g. 4")
 
 
 def _rate(word: object) -> float | None:

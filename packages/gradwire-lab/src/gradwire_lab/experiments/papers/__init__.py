@@ -44,7 +44,8 @@ def chosen(name: str | None) -> list[Exhibit[Any]]:
     names = [each for paper, places in _PLACES.items() for each in places if name in (None, paper, each)]
     if not names:
         raise SpecError(
-            f"expected a paper ({', '.join(PAPERS)}) or a name from gradwire reproduce --list, got {name!r}"
+            f"expected a paper ({', '.join(PAPERS)}) or a name from gradwire reproduce --list, got {name!r}; "
+            "omit the name to run all exhibits"
         )
     return [BY_NAME[each] for each in names]
 

@@ -85,8 +85,8 @@ def _network(text: str) -> Network:
     number = parse_whole(hosts)
     if number is None or not 1 <= len(parts) <= 2 or not all(parts):
         raise SpecError(
-            "expected near, distant, or a list of HOSTS:RATE[:DELAY] for --networks, such as "
-            f"4:1gbit,2:200mbit:25ms, got {text!r}"
+            f"expected near, distant, or HOSTS:RATE[:DELAY] in --networks, got {text!r}; write e.g. 4:1gbit "
+            "or 2:200mbit:25ms"
         )
     rate, delay = (*parts, "")[:2]
     return number, rate, delay if delay and parse_duration(delay) else ""
