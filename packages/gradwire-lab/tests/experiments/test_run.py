@@ -56,7 +56,7 @@ def test_what_was_measured_before_an_end_is_not_measured_again(
     with pytest.raises(type(error)):
         perform(first.experiment(), Options(), tmp_path)
     assert capsys.readouterr().err == (
-        f"gradwire: 2 of 3 cells are in {tmp_path}; to measure the rest, repeat the command with "
+        f"gradwire: 2 of 3 cells are in {tmp_path}; to measure the other cells, repeat the command with "
         f"--out {tmp_path}\n"
     )
     record = json.loads((tmp_path / "record.json").read_text())

@@ -253,7 +253,7 @@ def perform(
             if record is not None and not quiet and len(before) < len(rows) < len(cells):
                 sys.stderr.write(
                     f"gradwire: {len(rows)} of {len(cells)} cells are in {record.folder}; to measure the "
-                    f"rest, repeat the command with --out {record.folder}\n"
+                    f"other cells, repeat the command with --out {record.folder}\n"
                 )
     rows = in_order(cells, rows)
     if len(rows) != len(cells):
@@ -284,7 +284,7 @@ def _plot(plot: Callable[[list[Row]], bytes] | None, rows: list[Row], quiet: boo
 OTHERS = "others"
 """The field of a row with the share of the cores that other programs used or a hypervisor took."""
 SHORTEST_S = 1.0
-"""The shortest measurement with a value in this field.
+"""The shortest measurement for which ``OTHERS`` is recorded, in seconds.
 
 Shorter times are inexact, because the kernel counts CPU time in ticks of 10 ms.
 """
@@ -307,7 +307,7 @@ class OtherPrograms:
         self._since, self._before = time.monotonic(), others_s(proc)
 
     def joined(self, row: Row) -> Row:
-        """Return the row with the share since the previous row."""
+        """Return the row with ``OTHERS``, the share since the previous row."""
         began, before = self._since, self._before
         self._since, self._before = time.monotonic(), others_s(self._proc)
         took = self._since - began
@@ -345,7 +345,7 @@ def others_s(proc: Path = PROC) -> float | None:
 
 
 def others_in_words(rows: Sequence[Row]) -> str:
-    """Return a sentence about the rows that have the field, or nothing without such rows.
+    """Return a sentence about the rows that have ``OTHERS``, or nothing without such rows.
 
     Examples
     --------

@@ -109,7 +109,7 @@ class Trained:
 
     @property
     def problem(self) -> str:
-        """The reason why these times are invalid: plain DDP hasn't learned, or there are too few seeds."""
+        """The reason why the methods' times are invalid: plain DDP didn't learn, or seeds are too few."""
         goal = next(iter(self.judge.rows.values()))["goal"]
         if goal is None:
             return "no goal is set for this data, so it's unknown whether the models learned"

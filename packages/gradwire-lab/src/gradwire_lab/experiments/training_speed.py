@@ -46,7 +46,7 @@ RUNS = "gradwire_lab.experiments.methods"
 """The module that trains on the hosts, by name, because the module imports torch."""
 TASKS = ("mnist-mlp", "cifar-cnn", "wide-mlp", "gpt")
 ALWAYS = (ALONE, JUDGE)
-"""The methods with which the table compares all others."""
+"""The methods with which the table compares all other methods."""
 USUAL = (*ALWAYS, HOOK, "PowerSGD 1", ATTACHED, *FIXED[:2], PIPELINED)
 """The methods in the documentation's tables: common baselines, gradwire's defaults, and two plans."""
 METHODS = (

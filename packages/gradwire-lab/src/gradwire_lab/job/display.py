@@ -67,7 +67,7 @@ class ProgressLines(Display):
         self._every_s = every_s
         self._began = self._said = monotonic()
         self._run, self._steps, self._step, self._state = "", 0, 0, ""
-        self._failed: OSError | None = None  # the reader of standard output is gone
+        self._failed: OSError | None = None  # set once the reader of standard output is gone
         self._saying, self._ended = Lock(), ThreadingEvent()
         self._ticker = Thread(target=self._tick, name="gradwire progress", daemon=True)
 

@@ -28,7 +28,7 @@ def load_and_perform(context: RankContext[Progress], options: JobOptions) -> Non
 def perform_all(context: RankContext[Progress], options: JobOptions, dataset: Dataset) -> None:
     """Perform every run of the job. Raises ``GradwireError``."""
     torch.set_num_threads(max(1, cores() // context.ranks_here))
-    os.environ.setdefault(VARIABLE, "quiet")  # the progress and the report show the choices
+    os.environ.setdefault(VARIABLE, "quiet")  # no log of choices: the progress and the report show them
     store = context.join_store()
     with joined_group(store, context.rank, context.world, options.timeout_s):
         job = Job(options, dataset, Team(store, context.rank, options), context)

@@ -115,7 +115,7 @@ class OnDDP:
 def bf16_hook(ddp: DistributedDataParallel) -> None:
     """Register torch's bfloat16 hook under a different name.
 
-    DDP rejects the hook by name without NCCL, but Gloo can sum bfloat16.
+    Without NCCL, DDP rejects a hook with torch's name, although Gloo can sum bfloat16.
     """
     ddp.register_comm_hook(ddp.process_group, _bf16_on_gloo)
 

@@ -299,8 +299,8 @@ def check(options: JobOptions) -> None:
     writes = not is_launched() or launched_rank()[0] == 0
     check_folder_new("--out", options.out, (*FILES, PAGE), options.overwrite or not writes)
     rates_in_words()
-    _native.target()  # checks GRADWIRE_TARGET, and the next line GRADWIRE_THREADS
-    _native.threads()  # last, because it may import torch, which takes seconds
+    _native.target()  # raises an error if GRADWIRE_TARGET is invalid
+    _native.threads()  # also checks GRADWIRE_THREADS; last, because this may import torch
 
 
 def check_data(options: JobOptions, dataset: Dataset) -> None:

@@ -124,8 +124,8 @@ Progress = RunStarted | StepDone | EpochDone | RunDone
 
 # Time to equal loss: each run's training time until it reaches the baseline's final loss.
 #
-# The target loss is the median of the baseline's last held-out losses. A run reaches it when its held-out
-# loss, interpolated linearly, first falls to it. The same criterion applies to the baseline.
+# The target loss is the median of the baseline's last held-out losses. A run reaches the target when its
+# held-out loss, interpolated linearly, first falls to the target. The same criterion applies to the baseline.
 
 LAST = 3
 """The number of the baseline's last evaluations whose median is the target loss."""

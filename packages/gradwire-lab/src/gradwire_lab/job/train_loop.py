@@ -57,7 +57,7 @@ class Team:
 
     @property
     def is_server(self) -> bool:
-        """Return whether this rank is the server."""
+        """Whether this rank is the server."""
         return self.rank == self.workers
 
     def takes_part(self, run: Run) -> bool:

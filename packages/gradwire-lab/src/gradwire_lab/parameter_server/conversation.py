@@ -8,7 +8,7 @@ sent as the bits of floats in an exact codec.
 kind   from a worker                           meaning
 ====== ======================================= ==========================================================
 PUSH   clock, staleness, count; the gradient   the worker has done step ``clock`` and waits for weights
-PART   the same; flags, then the gradient      as PUSH, and parameters with the flag 0 are unused
+PART   as PUSH; flags, then the gradient       as PUSH, and parameters with the flag 0 are unused
 DRAIN  clock, staleness, count                 the worker waits until all workers have drained
 ====== ======================================= ==========================================================
 
@@ -159,8 +159,8 @@ class Conversation:
     ) -> None:
         """Send a message and its floats (1-D float32), and wait until they are sent.
 
-        ``feedback`` stores the encoding error after everything is sent. ``before`` is sent first, without
-        loss. Raises ``LinkError``.
+        ``feedback`` stores the encoding error after everything is sent. ``before`` has floats that are sent
+        between the message and ``floats``, without loss. Raises ``LinkError``.
         """
         feedback = ErrorFeedback(codec) if feedback is None else feedback
         with self._clock("encode_s"):

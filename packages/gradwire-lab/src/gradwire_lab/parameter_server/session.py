@@ -188,7 +188,7 @@ class Session:
         try:
             while self._serve(goal, events) in (Kind.PUSH, Kind.PART):
                 pass
-        except BaseException as error:  # the server raises it
+        except BaseException as error:  # the server raises the error
             what = error
         events.put(Event(self, what))
 

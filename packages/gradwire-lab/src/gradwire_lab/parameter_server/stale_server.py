@@ -52,7 +52,7 @@ from gradwire_lab.parameter_server.session import (
 # Updates of the server's weights: one per gradient, or one per step of all workers.
 
 Schedule = Callable[[int], None]
-"""A function that sets the learning rates of a step, from 0, right before its gradient is applied."""
+"""A function that sets a step's learning rates, called with the step (from 0) before an update."""
 
 
 class Updates(ABC):
@@ -256,7 +256,7 @@ class StaleServer(Method):
         wait_s, at_work = 0.0, len(self._sessions)
         while at_work:
             started = time.perf_counter()
-            event = events.get()  # ends, because each session waits for its worker within the link's timeout
+            event = events.get()  # each session reports within the link's timeout
             wait_s += time.perf_counter() - started
             if isinstance(event.what, BaseException):
                 raise _LostError(event.session.rank, self._clocks.of(event.session.rank), event.what)

@@ -34,7 +34,7 @@ from gradwire_lab.parameter_server.session import check_staleness
 class StaleWorker(WorkerMethod):
     """A worker (ranks 1..p) that pushes gradients and pulls weights, and waits if it is too far ahead.
 
-    ``drain`` waits until all workers have drained, and gives all of them the same weights. The state includes
+    ``drain`` waits until all workers have drained, and gives all workers the same weights. The state includes
     the weights, and is available only after a ``drain``. See ``StaleServer`` for the arguments.
 
     Attributes

@@ -95,7 +95,7 @@ class Copy(Operation):
         target = self._tensor if self.up else self._host
         if target.is_contiguous():
             spoil(extent(target))
-        else:  # the memory between its elements may belong to other tensors
+        else:  # other tensors may own the memory between the target's elements
             with torch.inference_mode():
                 target.detach().fill_(torch.nan)
 

@@ -65,7 +65,7 @@ class Testbed:
         self.topology = topology
         self.nic = tuple(nic)
         self.impairment: Impairment | None = None
-        """The mechanism that delays and loses frames, known inside the ``with`` block; None if none do."""
+        """The mechanism that delays and loses frames, known inside the ``with`` block; None without both."""
         self._may_use_netem = netem
         self._entry: Entry | None = None
         self._channel: Channel | None = None

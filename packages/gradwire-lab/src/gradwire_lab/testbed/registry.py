@@ -109,7 +109,7 @@ def _locked(folder: Path, make: bool) -> Iterator[None]:
     while True:
         try:
             if make:
-                with suppress(FileExistsError):  # Path.mkdir checks again, when the folder may be gone
+                with suppress(FileExistsError):  # Path.mkdir would check whether the folder still exists
                     os.mkdir(folder, mode=0o700)
             descriptor = os.open(folder, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC)
         except FileNotFoundError:

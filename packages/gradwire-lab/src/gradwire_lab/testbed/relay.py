@@ -26,13 +26,16 @@ from gradwire_lab.testbed.layout import relay_end
 from gradwire_lab.testbed.topology import Topology, hardware_address, host_name
 
 TICK_SHARE, LEAST_TICK_S, MOST_TICK_S = 0.02, 100e-6, 500e-6
-"""The tick, the time between two checks of the interfaces while frames wait, as a share of the delay, and the
-limits of the tick. A delay is off by half a tick on average. On two cores, a tick of 500 us instead of 250 us
-saves a fifth of the relay's processor time, and a tick of 1 ms saves another sixth."""
+"""The tick as a share of the delay, and the limits of the tick.
+
+The tick is the time between two checks of the interfaces while frames wait. A delay is off by half a tick on
+average. On two cores, a tick of 500 us instead of 250 us saves a fifth of the relay's processor time, and a
+tick of 1 ms saves another sixth.
+"""
 LEAST_POLL_S = 1e-3
 """The shortest wait in which an arriving frame wakes the relay up; ``poll`` counts whole milliseconds."""
 SAMPLED = 16
-"""The interval, in frames, between reads with the kernel's time stamp, which measure errors of delays."""
+"""One frame in this many is read with the kernel's time stamp, to measure the error of its delay."""
 FRAME_NBYTES = 1 << 17
 BUFFER_NBYTES = 64 << 20
 """The buffer of an interface, for the frames that arrive while other processes keep the relay waiting."""
@@ -229,7 +232,7 @@ def main(topology: Topology) -> None:
     except OSError as error:
         _tell({"failed": error.strerror or str(error)})
         return
-    gc.disable()  # nothing here has cycles, and a collection would stop all links
+    gc.disable()  # no reference cycles arise here, and a collection would stop all links
     take_precedence()
     _tell({"ready": True})
     report = relay.run(sys.stdin.fileno())

@@ -58,7 +58,7 @@ class Channel:
         try:
             head, files, _, _ = socket.recv_fds(self._end, _LENGTH.size, _MOST_FILES)
             for file in files:
-                os.set_inheritable(file, False)  # recv_fds has no option for it
+                os.set_inheritable(file, False)  # recv_fds has no option for this
             rest = self._exactly(_LENGTH.size - len(head)) if head else None
             body = None if rest is None else self._exactly(_LENGTH.unpack(head + rest)[0])
         except ConnectionError:

@@ -86,7 +86,7 @@ class Supervisor:
     def _start(self, message: Message, files: list[int]) -> None:
         """Start the command on every host, with two of ``files`` as its standard output and error."""
         try:
-            self._awake = keep_awake()  # until the sweep
+            self._awake = keep_awake()  # the sweep ends these processes
             self._relay.start()
             self._nics.start(files[1::2])
             for host, namespace in enumerate(self._namespaces):

@@ -242,7 +242,7 @@ def overlapped(worker: TimedWorker, communication: Communication) -> None:
 
 
 def layerwise(worker: TimedWorker, communication: Communication) -> None:
-    """Compute a layer while the layer above is exchanged, and update (figure 3b).
+    """Compute each layer's gradients while the layer above is exchanged, and then update (figure 3b).
 
     After computing a layer, wait for the exchange of the layer above, start this layer's exchange, and then
     update the layer above.
