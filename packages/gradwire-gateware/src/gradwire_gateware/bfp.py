@@ -194,12 +194,12 @@ class BfpCutter(Circuit):
         # The end offsets of the next two words' mantissas, counted from the first current word.
         after, beyond = Signal(bits + 1, init=opening), Signal(bits + 2, init=first_two)
         step = Mux(index == (layout.words - 2) % layout.words, opening, nbytes)
-        fits = Signal(init=first_two <= size)  # ``beyond`` in the first word
+        fits = Signal(init=first_two <= size)  # whether ``beyond`` is in the first word
 
         move = _Move(Signal(), Signal(), after[bits], step, first_two)
         now, then = self._words_at_hand(m, move)
         in_then = then.tvalid & then.tlast
-        between = Mux(closes, opening, nbytes)  # of ``after`` and ``beyond``
+        between = Mux(closes, opening, nbytes)  # the bytes between ``after`` and ``beyond``
         m.d.comb += [
             self.valid.eq(now.tvalid & (now.tlast | then.tvalid | fits)),
             self.last.eq(move.last),

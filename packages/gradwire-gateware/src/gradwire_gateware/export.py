@@ -36,10 +36,10 @@ _MEANINGS = {
 
 
 _MEMORY = re.compile(r"^( *)(reg \[\d+:0\] [^;]* \[\d+:0\];)$", re.MULTILINE)
-"""The declaration of a memory.
+"""The declaration of a memory, which gets the attribute ``no_rw_check``.
 
-All memories belong to queues, which never read a word in the cycle in which they write it. Without this
-information, synthesis adds a register and a multiplexer for each bit.
+All memories belong to queues, which never read a word in the cycle in which they write it. Without the
+attribute, synthesis adds a register and a multiplexer for each bit.
 """
 
 _TRIGGER = re.compile(r"^( *)(reg (\\\$auto\$verilog_backend\S*) += 0;)$", re.MULTILINE)

@@ -222,7 +222,7 @@ def shift_left_bytes(value: Value, count: Value, nbytes: int) -> Value:
 
 
 def spread_left_bytes(m: Module, value: Value, counts: Sequence[Value], nbytes: int) -> Value:
-    """Shift as ``shift_left_bytes``, by two copies of the count for half of the bits of each byte.
+    """Shift as ``shift_left_bytes`` does, with one copy of the count for each half of every byte's bits.
 
     The function uses masks, because Yosys turns a multiplexer with 0 in front of a register into the
     register's reset, which then depends on the register's enable.
@@ -266,7 +266,8 @@ def clipped(value: Value, size: int) -> Value:
 def count_kept(keep: Value) -> Value:
     """Return the number of set bits in a mask of 2^k bits, which are the lowest bits.
 
-    A bit of the count is the parity of the number of multiples of its weight that the set bits reach.
+    Bit i of the count is the parity of the number of set bits at positions that are multiples of 2^i, counted
+    from 1.
     """
     bits = len(keep).bit_length()
     return Cat(keep[2**bit - 1 :: 2**bit].xor() for bit in range(bits))

@@ -1,4 +1,7 @@
-"""The compressor and the decompressor of ``errbound``. In both, the data of a chunk wait for its tags."""
+"""The compressor and the decompressor of ``errbound``.
+
+In both circuits, a chunk's data wait for the chunk's tags.
+"""
 
 from __future__ import annotations
 

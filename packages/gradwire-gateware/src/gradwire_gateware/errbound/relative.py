@@ -255,7 +255,7 @@ def waiting(m: Module, codec: ErrBound, come: Any, may_leave: Value, takes: Valu
     index, word = Signal(range(max(2, words))), Signal(range(max(2, chunk_words)))
     rests, has_room = Signal(), Signal()
     opens, moves = index == 0, come.tvalid & come.tready
-    is_full, is_whole = Signal(init=chunk_words == 1), Signal(init=words == 1)  # the chunk, the block
+    is_full, is_whole = Signal(init=chunk_words == 1), Signal(init=words == 1)  # chunk, or block, is full
     ends = come.tlast | is_full
     closes = ends | is_whole
     has_bound = Const(1, 1) if codec.block is None else come.tkeep[0]
@@ -311,9 +311,9 @@ def _leaving(
 ) -> Word:
     """Return the words of blocks with known bounds.
 
-    If a block's bound ``is_near``, its squares are added one by one, in the CPU's order, before its words are
-    read again. A few words wait in LUT RAM and a register, so that their consumer, which stalls many
-    registers, doesn't also have to stall the memory in the same cycle.
+    If a block's bound ``is_near``, the block's squares are added one by one, in the CPU's order, before the
+    block's words are read again. A few words wait in LUT RAM and a register, so that their consumer, which
+    stalls many registers, doesn't also have to stall the memory in the same cycle.
     """
     stage, marks = Pipeline(m, Const(1)), values.first.marks
     opens, closes, near = marks[0], marks[1], bounds.first
@@ -333,7 +333,7 @@ def _leaving(
     current = Mux(opens, Mux(is_added, exact, near.bound), bound)
     fields = Cat(current, marks[1:], values.first.word)
     m.submodules.leaving = few = LutFIFO(width=len(fields), depth=_FEW)
-    has_place = stage.hold(may_leave & (few.level < _FEW - 2), resets=True)  # two more are in flight
+    has_place = stage.hold(may_leave & (few.level < _FEW - 2), resets=True)  # two more words are in flight
     leaves = is_open & has_place & ~adds_up
     m.d.comb += [
         few.w_data.eq(stage.hold(fields)),

@@ -115,7 +115,7 @@ def added(stage: Pipeline, a: Double, b: Double) -> Value:
 
     one, small = Const(1, 1), exact[len(below) :]
     total = stage.hold((large + small)[: SIGNIFICAND_BITS + 1])
-    above = stage.hold((Cat(one, large) + Cat(one, small))[1 : SIGNIFICAND_BITS + 2])  # one more
+    above = stage.hold((Cat(one, large) + Cat(one, small))[1 : SIGNIFICAND_BITS + 2])  # the sum plus 1
     guard, below = stage.hold(exact[len(below) - 1]), stage.hold(exact[: len(below) - 1].any())
     exponent, raised = stage.hold(exponent), stage.hold((exponent + 1)[:EXPONENT_BITS])
     up_without_carry = guard & (below | total[0])

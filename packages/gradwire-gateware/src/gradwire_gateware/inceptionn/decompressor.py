@@ -43,7 +43,8 @@ class _Place:
     """A pipeline position of a word before it becomes the current word.
 
     The registers of ``stage`` load in a cycle in which the word in this position ``goes``, and the current
-    word ``is_idle`` or ``is_done``, the latest signal. The data registers of ``follow`` load one cycle later.
+    word ``is_idle`` or ``is_done``. Of these signals, ``is_done`` is the last to settle. The data registers
+    of ``follow`` load one cycle later.
     """
 
     def __init__(self, m: Module, is_idle: Value, is_done: Value) -> None:
