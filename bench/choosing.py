@@ -25,7 +25,7 @@ AUTO, FIXED = "auto", "fp8"
 WARM = 5
 """The number of first steps, which allocate buffers."""
 WINDOW = 100
-"""The number of first steps of whose time the trials may take a tenth."""
+"""The number of first steps in which trials may take at most a tenth of the time."""
 ON_TRIAL = "on trial"
 
 
@@ -63,7 +63,7 @@ class Lines(logging.Handler):
         self.lines, self.first_s = list[str](), 0.0
 
     def emit(self, record: logging.LogRecord) -> None:
-        """Keep a line."""
+        """Store the text of a log record."""
         self.first_s = self.first_s or perf_counter()
         self.lines.append(record.getMessage())
 

@@ -118,7 +118,7 @@ class Characters(Lesson):
 
 
 class Columns(Lesson):
-    """The table of ``gradwire experiment auto``."""
+    """The task ``table`` of ``gradwire experiment auto``: rows whose columns have different scales."""
 
     rate = 1e-2
 

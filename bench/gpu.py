@@ -83,7 +83,10 @@ def main(arguments: list[str] | None = None) -> int:
     if faults:
         print("\n".join(faults))
         return 1
-    print(f"bytes, bits and sums are the host's for {args.identity_values:,} random values of every kind\n")
+    print(
+        f"encoded bytes, decoded bits, and sums equal the host's for {args.identity_values:,} random values "
+        "of every kind\n"
+    )
     measure(args.codecs, args.values, device)
     few = args.values if args.interpret else args.values // 4
     print(

@@ -76,11 +76,13 @@ def main(arguments: list[str] | None = None) -> int:
         with tempfile.TemporaryDirectory() as folder:
             spawn(train, (method, args, folder), nprocs=RANKS)  # type: ignore[no-untyped-call]
             print(Path(folder, "row").read_text(), flush=True)
-    print("(a step of rank 0; what crossed the bus in multiples of the gradients' float32)\n")
+    print("(per step of rank 0; bytes over the bus in multiples of the float32 gradients)\n")
     print(f"{'weights on the host':22} {'ms':>8} {'loss':>8} {'x fewer bytes':>14}")
     for policy in (None, *POLICIES):
         print(offloaded(policy, args), flush=True)
-    print(f"(in {CHECKED} more steps, the weights on the device were the masters, as the policy rounds them)")
+    print(
+        f"(in {CHECKED} more steps, the weights on the device equalled the masters, rounded as by the policy)"
+    )
     return 0
 
 
@@ -196,7 +198,7 @@ def traced(steps: Callable[[], object], device: str) -> Counter[str]:
 
 
 def offloaded(policy: str | None, args: argparse.Namespace) -> str:
-    """Train with the weights on the host, or without a policy on the device; return the row."""
+    """Train with the weights on the host or, without a policy, on the device; return the row."""
     masters = model(args)
     if policy is None:
         masters = masters.to(args.device)

@@ -65,7 +65,7 @@ def measure_here(words: argparse.Namespace) -> None:
         ways = [ComparedOnDDP(tasks[0]), hooked]
         block = max(tasks[0].block // 2, 2)
         for way in ways:
-            way.train(block)  # connects, and rebuilds buckets
+            way.train(block)  # untimed: DDP connects and rebuilds buckets
         pairs = []
         for number in range(words.pairs):
             order = (0, 1) if number % 2 == 0 else (1, 0)

@@ -1,4 +1,4 @@
-"""Compare numbers of lanes with plain DDP, for a gradient in 16 buckets; run it on the hosts of a testbed.
+"""Compare numbers of lanes with plain DDP, for a gradient in 16 buckets, on the hosts of a testbed.
 
     gradwire testbed run --hosts 2 --rate 200mbit --delay 25ms -- python bench/lanes.py     # two minutes
 

@@ -51,7 +51,7 @@ from pipe_variants import (  # type: ignore[import-not-found]  # next to this sc
 
 WORKERS = 4
 BATCH, CONTEXTS, CONTEXT = 25, 12, 64
-"""Images, or contexts of text and their bytes, per worker and step."""
+"""Numbers per worker and step: images, or contexts of text, and the bytes of a context."""
 NOISY_BATCH, EXPECTING, HELD_OUT = 8, 512, 1000
 """Numbers of images of the noisy task: per worker and step, for the expected gradient, and held out."""
 HELD_OUT_CONTEXTS, AT_ONCE = 256, 32
@@ -258,7 +258,7 @@ def report(task: Task, runs: list[dict[str, Any]]) -> None:
         f"\n{task.title}: {len(task.weights) / 1e6:.2f} M parameters, {task.steps} steps, {most} seeds\n"
         f"{'method':12s}  held-out loss  lowest  highest   of the gap   extra memory  extra updates"
     )
-    # Without a gap, a share of it is meaningless.
+    # Without a gap, a share of the gap is meaningless.
     is_gap = max(kept["sync"]["losses"]) < min(kept["none"]["losses"])
     for name, run in kept.items():
         losses = run["losses"]

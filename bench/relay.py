@@ -35,7 +35,7 @@ NO_LOSS = 1e-12  # a loss that never happens, but makes every packet one frame
 PORT, STREAMS, PROBES = 6000, 4, 500
 SO_TIMESTAMPNS, TIMESPEC = 35, struct.Struct("=qq")
 WARM_UP_S = 1.0
-"""The time of a stream before its goodput counts, for the beginning of the connection."""
+"""The time at the beginning of a stream that its goodput excludes, because TCP starts slowly."""
 
 
 def main() -> None:

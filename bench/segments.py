@@ -5,7 +5,7 @@
 Each variant trains a block of steps, and the blocks take turns. Rank 0 prints the milliseconds of a step:
 medians, and quartiles in brackets. The last column is the time by the variant's equation, from parts that the
 same run measures: a step without an exchange, and each bucket's exchange without computation. Equation 6 is
-computed with the whole backward pass, because a processor computes all of it.
+computed with the whole backward pass, because a processor computes the whole pass in every step.
 """
 
 from __future__ import annotations

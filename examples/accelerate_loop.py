@@ -36,7 +36,7 @@ def main() -> None:
     parser.add_argument("--epochs", type=int, default=12)
     options = parser.parse_args()
 
-    accelerator = Accelerator(cpu=not torch.cuda.is_available())  # Accelerate doesn't detect this
+    accelerator = Accelerator(cpu=not torch.cuda.is_available())  # Accelerate doesn't detect a missing GPU
     set_seed(0)
     data = digits()
     plain = nn.Sequential(nn.Linear(64, 256), nn.ReLU(), nn.Linear(256, 10))
@@ -45,7 +45,7 @@ def main() -> None:
         torch.optim.SGD(plain.parameters(), lr=0.1, momentum=0.9),
         DataLoader(TensorDataset(*data[:TRAIN]), batch_size=BATCH, shuffle=True),
     )
-    attached = attach_prepared(accelerator, model, options.plan)  # the one line
+    attached = attach_prepared(accelerator, model, options.plan)  # the line that adds gradwire
 
     losses = []
     for _ in range(options.epochs):

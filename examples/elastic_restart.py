@@ -54,18 +54,18 @@ def save(folder: Path, steps_done: int, parts: Parts) -> None:
     dist.barrier()
     if dist.get_rank() == 0:
         gradwire.save_checkpoint(folder / "last.pt", {"steps_done": steps_done})
-    dist.barrier()  # otherwise a rank that continues and fails could end the others before the checkpoint
+    dist.barrier()  # until last.pt is written, no rank may continue: its failure would end rank 0
 
 
 def load(folder: Path, parts: Parts) -> int:
     """Load the last complete checkpoint into all parts; return its number of steps, or 0 without one.
 
-    A damaged file is an error. Then replicas compare their weights and optimizer states, because a rank that
-    loaded a different file than the others must not continue.
+    A damaged file is an error. Then replicas compare their weights and optimizer states, because a rank must
+    not continue if it loaded a different file than the other ranks.
     """
     last = folder / "last.pt"
     steps_done = [gradwire.load_checkpoint(last)["steps_done"] if last.exists() else 0]
-    dist.broadcast_object_list(steps_done)  # rank 0's value is used
+    dist.broadcast_object_list(steps_done)  # all ranks get rank 0's value
     if steps_done[0]:
         state = gradwire.load_checkpoint(_file(folder, steps_done[0]))
         for name, part in parts.items():
@@ -99,7 +99,8 @@ def with_ddp(model: nn.Module) -> tuple[Parts, Step, Callable[[], None]]:
     """Return the state to save and the functions of a step and the end, for DDP with residuals."""
     wrapped = DistributedDataParallel(model)
     optimizer = torch.optim.AdamW(model.parameters(), lr=1e-2)
-    # DDP rebuilds its buckets after the first backward pass. Done now, they are the same after a restart.
+    # DDP rebuilds its buckets after the first backward pass. After this pass, a restarted run has the same
+    # buckets.
     loss_of(wrapped, batch(0)).backward()
     attached = gradwire.attach(wrapped, "topk:0.1", optimizer=optimizer, check_replicas_every=EVERY)
 

@@ -62,7 +62,7 @@ def main() -> None:
     trainer = pl.Trainer(
         accelerator="cpu",
         devices=int(os.environ.get("LOCAL_WORLD_SIZE", "2")),
-        strategy=strategy,  # the one line
+        strategy=strategy,  # the line that adds gradwire
         max_epochs=options.epochs,
         logger=False,
         enable_checkpointing=False,

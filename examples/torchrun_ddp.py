@@ -39,7 +39,7 @@ def main() -> None:
     rank, world = dist.get_rank(), dist.get_world_size()
     torch.manual_seed(0)
     model = DistributedDataParallel(nn.Sequential(nn.Linear(64, 256), nn.ReLU(), nn.Linear(256, 10)))
-    attached = gradwire.attach(model, options.plan)  # the one line
+    attached = gradwire.attach(model, options.plan)  # the line that adds gradwire
 
     x, y = digits()
     mine = slice(rank, TRAIN, world)

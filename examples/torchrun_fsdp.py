@@ -45,7 +45,7 @@ def main() -> None:
     for layer in (model[0], model[2]):
         fully_shard(layer)
     fully_shard(model)
-    attached = gradwire.attach_fsdp(model, options.plan, options.weights)  # the one line
+    attached = gradwire.attach_fsdp(model, options.plan, options.weights)  # the line that adds gradwire
 
     x, y = digits()
     mine = slice(rank, TRAIN, world)

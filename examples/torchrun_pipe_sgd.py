@@ -47,7 +47,7 @@ def main() -> None:
     losses: list[float] = []
     with gradwire.PipeSGD(
         model, optimizer, options.plan, warmup_steps=5, ledger=ledger
-    ) as pipe:  # the one line
+    ) as pipe:  # the line that adds gradwire
         for _ in range(options.epochs):
             for images, labels in zip(x[mine].split(BATCH), y[mine].split(BATCH), strict=True):
 

@@ -67,7 +67,7 @@ def main() -> None:
                 save_strategy="no",
                 report_to="none",
                 disable_tqdm=True,
-                use_cpu=not torch.cuda.is_available(),  # the trainer doesn't detect this
+                use_cpu=not torch.cuda.is_available(),  # the trainer doesn't detect a missing GPU
                 dataloader_pin_memory=False,
             ),
             train_dataset=data[:TRAIN],
@@ -75,7 +75,7 @@ def main() -> None:
             compute_metrics=accuracy_of,
         )
         gradwire = GradwireCallback(trainer, options.plan)
-        trainer.add_callback(gradwire)  # the one line
+        trainer.add_callback(gradwire)  # the line that adds gradwire
         trainer.train()
         accuracy = trainer.evaluate()["eval_accuracy"]
 

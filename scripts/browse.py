@@ -49,7 +49,7 @@ def browser_path() -> str | None:
 
 
 def pages_of(paths: list[Path]) -> list[Path]:
-    """Return the HTML files of the paths, with sorted folders."""
+    """Return the HTML files of the paths, sorted within each folder."""
     found = [sorted(path.rglob("*.html")) if path.is_dir() else [path] for path in paths]
     return [page.resolve() for each in found for page in each]
 

@@ -12,7 +12,7 @@ import gradwire
 def train(config: dict[str, str]) -> None:
     """Train one worker's replica."""
     model = ray.train.torch.prepare_model(torch.nn.Linear(64, 1))
-    attached = gradwire.attach(model, config["plan"])  # the one line
+    attached = gradwire.attach(model, config["plan"])  # the line that adds gradwire
 
     optimizer = torch.optim.SGD(model.parameters(), lr=0.01)
     for _ in range(20):

@@ -87,4 +87,6 @@ def test_the_table_of_examples_names_all_and_each_shows_its_one_line() -> None:
     assert set(re.findall(r"\]\((\w+)\.py\)", table)) == {*NAMES, *APART}
     assert len(NAMES) >= 6
     for name in NAMES:
-        assert (EXAMPLES / f"{name}.py").read_text(encoding="utf-8").count("# the one line") == 1, name
+        assert (EXAMPLES / f"{name}.py").read_text(encoding="utf-8").count(
+            "# the line that adds gradwire"
+        ) == 1, name

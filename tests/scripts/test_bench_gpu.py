@@ -25,7 +25,9 @@ def test_it_compares_and_counts_with_the_interpreter(interpreted: Callable[..., 
     specs = ["bf16", "quantize:4", "errbound:2^-10"]
     text = interpreted(printed, *specs, "--interpret", "--residual", "--values", "64")
     assert text.startswith("Triton's interpreter on the CPU, torch ")
-    assert "bytes, bits and sums are the host's for 300 random values of every kind" in text
+    assert (
+        "encoded bytes, decoded bits, and sums equal the host's for 300 random values of every kind" in text
+    )
     rows = {line.split()[0]: line.split()[1:] for line in text.splitlines() if line.startswith(tuple(specs))}
     assert rows.keys() == set(specs)
     crossed, floats = float(rows["bf16"][0]), 8 * 64
