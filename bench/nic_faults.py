@@ -213,7 +213,7 @@ def until(condition: Callable[[], object]) -> None:
 
 
 def ip(*lines: str) -> str:
-    """Run ``ip`` with each of these argument lines; return the output."""
+    """Run ``ip`` once for each line of arguments; return the output."""
     output = ""
     for line in lines:
         output += subprocess.run(["ip", *line.split()], check=True, capture_output=True, text=True).stdout

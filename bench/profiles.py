@@ -24,7 +24,7 @@ from gradwire.tables import Column, Table, figure, show
 FOLDER = Path(__file__).parent / "profiled"
 ATTACHED = FOLDER / "attached.py"
 SCRIPTS = {"gpt_train.py": ("--max-iters",), "ddp_example.py": (), "fsdp_example.py": ("--steps",)}
-"""The scripts, and their option for the number of steps; without an option, an epoch has ten steps."""
+"""The scripts, and each script's option for the number of steps, if any. Otherwise, epochs have ten steps."""
 
 
 @dataclass(frozen=True)

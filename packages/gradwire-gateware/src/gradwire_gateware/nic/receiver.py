@@ -33,7 +33,7 @@ from gradwire_gateware.stream import Circuit, Pipeline, block_ports, registered,
 _CUT_NBYTES = 6
 """The largest number of bytes before the payload in a body.
 
-These are up to three bytes of each of two incomplete floats.
+The bytes are up to three bytes of each of two incomplete floats.
 """
 
 

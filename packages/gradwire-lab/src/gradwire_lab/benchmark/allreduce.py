@@ -104,7 +104,7 @@ def time_calls(
 
 
 def slowest(seconds: list[float], gather: Gather) -> Timing:
-    """Return each iteration's time on its slowest rank, the same on all ranks."""
+    """Return each iteration's time on its slowest rank; all ranks return the same times."""
     rows = gather(torch.tensor(seconds, dtype=torch.float64))
     return Timing(tuple(rows.max(dim=0).values.tolist()))
 
@@ -137,7 +137,7 @@ def check_all_reduce(
     world: int,
     gather: Gather,
 ) -> Checked:
-    """Run one all-reduce, and compare it with the exact sum and between ranks. Raises ``JobError``."""
+    """Run one all-reduce, and compare its sum with the exact sum and between ranks. Raises ``JobError``."""
     bucket = data.bucket(rank, configuration.count)
     start = time.perf_counter()
     accounting = all_reduce(bucket)
@@ -236,7 +236,7 @@ class Result:
         return None if best_s is None else best_s / self.timing.p50_s
 
     def describe(self, torch_s: float | None) -> dict[str, object]:
-        """Return the result as a JSON object. ``torch_s`` is torch's median for the same size and world."""
+        """Return the result as a JSON object. ``torch_s`` is the median of torch's equal all-reduce."""
         checked, timing, name = self.checked, self.timing, self.configuration
         return {
             "world": self.world,

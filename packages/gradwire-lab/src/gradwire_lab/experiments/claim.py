@@ -197,7 +197,7 @@ class Claim:
 
     @property
     def title(self) -> str:
-        """The claim in words, and its system."""
+        """The claim's text, followed by the claim's system."""
         return " ".join(filter(None, (self.text, self.system)))
 
     @property

@@ -254,7 +254,7 @@ def cells_of(common: Cell = MappingProxyType({}), /, **values: Iterable[Any]) ->
 
 
 def select(rows: Sequence[Row], **wanted: object) -> list[Row]:
-    """Return the rows with these names and values."""
+    """Return the rows whose fields have the values in ``wanted``."""
     return [row for row in rows if is_row_of(wanted, row)]
 
 
@@ -292,7 +292,7 @@ LOSSY = "lossy"
 The field is absent without warnings.
 """
 SHOWN = 3
-"""The number of warnings per exhibit that a report shows; the record has all of them."""
+"""The number of warnings per exhibit that a report shows; the record has all warnings."""
 
 
 class HeardWarnings(logging.Handler):

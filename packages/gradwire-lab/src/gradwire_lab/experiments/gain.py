@@ -196,7 +196,7 @@ def calibrated(most_hosts: int) -> dict[str, Any]:
 
 
 def _least(found: Sequence[Any]) -> Any:
-    """Return a structure of costs in which each number is the smallest of several such structures."""
+    """Merge several structures of costs into one structure with the smallest value of each number."""
     first = found[0]
     if isinstance(first, tuple):
         return tuple(map(_least, zip(*found, strict=True)))

@@ -81,7 +81,7 @@ class Trainings:
 
     @property
     def problem(self) -> str:
-        """The reason why these training runs are invalid, or nothing if they learned."""
+        """The reason why the training runs are invalid, or nothing if their models learned."""
         values = (*self.accuracies, *self.exact)
         if self.stage and not values:
             return ""
@@ -102,7 +102,7 @@ class Trainings:
         return ""
 
     def in_words(self) -> str:
-        """Return both accuracies with their intervals: ``INC+C 0.953 ± 0.004 (exact 0.961 ± 0.003)``."""
+        """Return the accuracies and intervals as text: ``INC+C 0.953 ± 0.004 (exact 0.961 ± 0.003)``."""
         if self.stage:
             return f"{self.name}, {self.stage}"
         return f"{self.name} {_interval(self.accuracies)} (exact {_interval(self.exact)})"

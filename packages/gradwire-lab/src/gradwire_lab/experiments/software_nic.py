@@ -142,7 +142,7 @@ def measure(ranks: Ranks, cells: Sequence[Cell], data_dir: str | None = None) ->
 
 
 def behind_nics(line: Line, ratio: float, mtu_nbytes: int, *, merge: bool = True) -> Line:
-    """Return the link as it appears to hosts whose NICs encode with a codec of this ratio.
+    """Return the link as it appears to hosts whose NICs compress values by ``ratio``.
 
     Headers are included (``packet_ratio``); the NICs' processing time is not included.
     """

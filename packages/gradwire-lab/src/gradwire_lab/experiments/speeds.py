@@ -253,7 +253,7 @@ def _over(one: Speed, other: Speed) -> str:
 def _times_in_words(one: Speed, other: Speed) -> str:
     """Return the ratio of the times to the loss as text.
 
-    If a method does not reach the loss with all seeds, return that method instead.
+    If a method misses the loss with any seed, return the method's name instead.
     """
     missing = " and ".join(each.method for each in (one, other) if not each.has_reached)
     return f"not reached by {missing}" if missing else _in_words(ratio(one.time_s, other.time_s))

@@ -245,7 +245,7 @@ class JobOptions:
         codec = parse(run.codec)
         scales = run.codec != UNCOMPRESSED or base.offload is not None
         base = replace(base, codec=codec, scale=base.scale or (self.scale if scales else None))
-        if run.method == "server":  # its gradient stays whole
+        if run.method == "server":  # a server's gradient has one bucket
             return replace(base, algorithm="star", pipeline=1, bucket_nbytes=None)
         pipeline = base.pipeline if run.method == "pipe" else 1
         exchange = "sharded" if run.method == "sharded" else "all_reduce"

@@ -45,7 +45,7 @@ class Clocks:
         self._done = dict.fromkeys(workers, 0)
 
     def tick(self, rank: int) -> int:
-        """Count one more gradient of ``rank``, and return its number of gradients."""
+        """Count one more gradient of ``rank``, and return the rank's number of gradients."""
         self._done[rank] += 1
         return self._done[rank]
 

@@ -79,10 +79,7 @@ class Copy(Operation):
         self._tensor, self._host = tensor, host
 
     def run(self) -> None:
-        """Copy.
-
-        If another stream uses the memory at the same time, fill the target with poison.
-        """
+        """Execute the copy or, if another stream uses the memory at the same time, poison the target."""
         if self.races:
             self.spoil()
         elif self.up:

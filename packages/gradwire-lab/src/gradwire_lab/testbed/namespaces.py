@@ -44,7 +44,7 @@ def inside(namespace: int) -> Iterator[None]:
 
 @contextmanager
 def lending(*capabilities: int) -> Iterator[None]:
-    """Make programs started in the ``with`` block inherit these capabilities from an ordinary user.
+    """Let programs that an ordinary user starts in the ``with`` block inherit ``capabilities``.
 
     Programs of root have all capabilities in any case.
     """

@@ -186,7 +186,7 @@ TIMEOUT_S = 120.0
 def measure(
     ranks: Ranks, cells: Sequence[Cell], data_dir: str | None = None, text: str | None = None
 ) -> None:
-    """Train each cell's task with its method."""
+    """Train each cell's task with the cell's method."""
     folder, file = (None if name is None else Path(name) for name in (data_dir, text))
     for cell in cells:
         task = TASKS[cell["task"]](ranks.rank, cell["seed"], folder, file)

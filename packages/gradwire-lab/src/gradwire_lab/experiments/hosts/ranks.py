@@ -45,7 +45,7 @@ MOST_STOLEN = 0.02
 
 @contextmanager
 def met_ranks() -> Iterator[Ranks]:
-    """Connect to the other hosts' ranks, with one thread each, and disconnect together.
+    """Connect the ranks of all hosts, and disconnect them together. Each rank computes on one thread.
 
     Raises ``GradwireError``.
     """
@@ -106,7 +106,7 @@ class Ranks:
         line = self.line()
         ends = self.gather(end_cost(self.link, dist.barrier))
         table = {}
-        if self.rank < cores():  # one rank per core shares the memory, as in an exchange; other ranks idle
+        if self.rank < cores():  # as in an exchange, one rank per core uses the memory
             if samples is None:
                 samples = [gradient(1 << 20, seed) for seed in range(4)]
             rest_s = rest_between_segments(line, segment_nbytes)

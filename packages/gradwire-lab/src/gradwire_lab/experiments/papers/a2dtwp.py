@@ -154,11 +154,11 @@ class _Group:
         return NOT_TIMED if None in each else ""
 
     def has(self, *policies: str) -> bool:
-        """Return whether all networks were trained with these policies."""
+        """Return whether all networks of the group were trained with the given policies."""
         return all(self.found.trainings(model, policy) for model in self.networks for policy in policies)
 
     def trainings(self, *policies: str) -> list[Trainings]:
-        """Return each network's training runs with these policies, with the float32 runs as exact runs."""
+        """Return each network's training runs with the given policies; float32 runs are the exact runs."""
         return [_trainings(self.found, model, policy) for model in self.networks for policy in policies]
 
 

@@ -86,7 +86,7 @@ def origins(**named: Origin) -> Origins:
 
 
 DATA = "data"
-"""The field of a cell with the name of its images."""
+"""The field with the name of the images that a cell uses."""
 DIGITS = "digits"
 """scikit-learn's digits, which are available without ``$GRADWIRE_DATA``."""
 NO_ORIGINS: Origins = MappingProxyType({})
@@ -128,7 +128,7 @@ class Exhibit(Generic[Options]):
 
     @property
     def name(self) -> str:
-        """The exhibit's name on the command line, and its record's folder."""
+        """The exhibit's name on the command line, and the name of the folder of its record."""
         return _name(self.paper, self.place)
 
     def options(self, full: bool) -> Options:
@@ -263,7 +263,7 @@ def each(measure: Callable[[Options, Cell], Mapping[str, Any]]) -> Run[Options]:
 
 
 def row_of(rows: Sequence[Row], **names: object) -> Row:
-    """Return the first row with these names and values. Raises ``LookupError`` without such a row."""
+    """Return the first row that has the fields in ``names``. Raises ``LookupError`` without such a row."""
     found = select(rows, **names)
     if not found:
         raise LookupError(f"expected a row with {in_words(names, ())}, got none")

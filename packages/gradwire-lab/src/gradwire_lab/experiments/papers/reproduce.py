@@ -244,7 +244,7 @@ def in_words(judged: Sequence[Judged]) -> str:
 
 
 def by_basis(judged: Sequence[Judged]) -> list[tuple[str, int, str]]:
-    """Return the origins of figures, their numbers, and their verdicts.
+    """Return, for each origin of figures, the number of figures and their verdicts.
 
     Measured figures with a published counterpart are first, then measured figures without a counterpart.
     Figures that weren't run are last.

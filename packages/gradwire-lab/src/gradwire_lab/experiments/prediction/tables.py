@@ -111,7 +111,7 @@ def _part(
 
 
 def _choices(group: Sequence[Row], codecs: Sequence[str], losses: list[float]) -> list[tuple[str, ...]]:
-    """Return the choices among these rows, and append their extra times to ``losses``."""
+    """Return the planner's choices in a group of rows, and append the choices' extra times to ``losses``."""
     found = []
     for number in range(1, len(codecs) + 1):
         allowed = [row for row in group if row["codec"] in codecs[:number]]

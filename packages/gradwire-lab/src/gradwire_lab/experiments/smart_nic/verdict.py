@@ -1,4 +1,4 @@
-"""The model's errors, and the claims about them."""
+"""The errors of the smart NIC's model, and the claims about the errors."""
 
 from __future__ import annotations
 

@@ -167,7 +167,7 @@ def computing_s(row: Row) -> float:
 
 
 def communicating_s(row: Row) -> float:
-    """Return the median of a step's seconds without its computation."""
+    """Return the median step time without computation, in seconds."""
     return float(median(all_s - own_s for all_s, own_s in zip(row["step_s"], row["compute_s"], strict=True)))
 
 
@@ -179,7 +179,7 @@ class OrganisationRows:
         self.goal = GOALS[rows[0]["data"]]
 
     def communicating_s(self, run: str) -> float:
-        """Return the seconds of a step without its computation."""
+        """Return the step time without computation, in seconds."""
         return _mean(map(communicating_s, self._rows[run]))
 
     def step_s(self, run: str) -> float:
@@ -222,7 +222,7 @@ BYTES = (
 
 
 def claims(rows: Sequence[Row]) -> list[Claim]:
-    """Compare communication, total time, and accuracies, each with the training runs behind it."""
+    """Compare communication, total time, and accuracies with the published figures."""
     found = OrganisationRows(rows)
     return [*_of_ring(found), *_of_codec(found), *_accuracies(found)]
 

@@ -89,7 +89,7 @@ def measure(options: InceptionnTable3Options, cell: Cell) -> Mapping[str, Any]:
 
 
 def ratio(classes: Sequence[float]) -> float:
-    """Return the compression ratio of a gradient with these shares of the classes."""
+    """Return a gradient's compression ratio from the shares of its values in each class."""
     return 32 / sum(share * bits for share, bits in zip(classes, CLASSES, strict=True))
 
 

@@ -56,7 +56,7 @@ def cells(options: CifarConvexOptions) -> list[Cell]:
 
 
 def claims(rows: Sequence[Row]) -> list[Claim]:
-    """Compare accuracies with D-Sync's, and the times with each other."""
+    """Compare accuracies with D-Sync's, and the methods' times with each other."""
     data = rows[0]["data"]
     measured = MeasuredWays(rows, GOALS[data] if data == DIGITS else GOAL)
     exact = _trainings(measured, "D-Sync")

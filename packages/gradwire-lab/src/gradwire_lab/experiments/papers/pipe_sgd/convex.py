@@ -84,7 +84,7 @@ def _worker(images: Dataset, cell: Cell, rank: int, losses: list[float]) -> Work
 
 
 def claims(rows: Sequence[Row]) -> list[Claim]:
-    """Fit the mean excess loss of training over its length, and compare larger K with K = 1."""
+    """Fit the mean excess loss as a function of the training length, and compare K > 1 with K = 1."""
     longest = max(row["steps"] for row in rows)
     accuracies = {pipeline: values(rows, "accuracy", pipeline, longest) for pipeline in pipelines(rows)}
     learned = [

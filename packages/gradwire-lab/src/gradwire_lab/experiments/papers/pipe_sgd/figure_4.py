@@ -193,7 +193,7 @@ def _allowed(ratio: float) -> Explanation:
 
 
 def _published(measured: MeasuredWays, momentum: float) -> Iterator[Claim]:
-    """Compare Pipe-SGD with its better codec, T or Q, with both baselines, at published speed-ups."""
+    """Compare Pipe-SGD's speed-ups over both baselines, with its better codec, with published speed-ups."""
     system = f"at momentum {momentum:g}"
     for ratio in measured.ratios:
         times = {run: measured.step_s(run, ratio, momentum=momentum) for run in RUNS}

@@ -83,7 +83,7 @@ def published_slope(lengths: Sequence[int]) -> float:
 
 
 def claims(rows: Sequence[Row]) -> list[Claim]:
-    """Fit the mean excess loss over the length, and compare larger K with K = 1."""
+    """Fit the mean excess loss as a function of the training length, and compare K > 1 with K = 1."""
     lengths = sorted({row["steps"] for row in rows})
     published = Published(PLACE, published_slope(lengths))
     # Proofs about stale gradients have a factor of K at most; the paper states none.

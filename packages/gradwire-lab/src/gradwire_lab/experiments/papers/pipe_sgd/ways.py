@@ -118,7 +118,7 @@ def on_hosts(task: str, workers: int) -> Run[DataclassInstance]:
 
 
 def _placed(cell: Cell, workers: int, known: Sequence[Row]) -> Cell:
-    """Return a cell with its hosts and their rate."""
+    """Return a cell with the added fields ``hosts`` and ``rate``."""
     hosts = workers + (WAYS[cell["run"]].has_server if "run" in cell else 0)
     if "ratio" not in cell:
         return {**cell, "hosts": hosts, "rate": UNLIMITED}

@@ -84,7 +84,7 @@ def measure(ranks: Ranks, cells: Sequence[Cell], powers: Sequence[int], time_s: 
 
 
 def _socket_s(ranks: Ranks) -> float:
-    """Return half of the median round trip of one byte between two plain TCP sockets of these hosts."""
+    """Return half of the median round trip of one byte between plain TCP sockets of both hosts."""
     host = os.environ["MASTER_ADDR"]  # the address of rank 0
     if ranks.rank:
         with socket.create_connection((host, ranks.gather(None)[0])) as peer:

@@ -119,7 +119,7 @@ def _over_best(found: Found, hosts: Sequence[int]) -> Iterator[Claim]:
 
 
 def _samples(found: Found, hosts: Sequence[int], algorithms: Sequence[str]) -> int:
-    """Return the smallest number of measurements among these exchanges."""
+    """Return the number of measurements of the least measured exchange."""
     rows = [found.get((each, algorithm)) for each in hosts for algorithm in algorithms]
     return min((len(row["seconds"]) for row in rows if row is not None), default=0)
 
