@@ -66,7 +66,7 @@ def work(plan: str, path: str, hosts: int, steps: int, width: int) -> None:
 
 
 def parts(seconds: list[float], steps: int) -> list[float]:
-    """Return the seconds at each rate."""
+    """Return the total seconds of the steps at each link rate."""
     return [sum(seconds[part * steps : (part + 1) * steps]) for part in range(len(RATES))]
 
 

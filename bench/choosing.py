@@ -69,7 +69,7 @@ class Lines(logging.Handler):
 
 
 def work(plan: str, path: str, steps: int, width: int, batch: int) -> None:
-    """Train as one rank."""
+    """Train as one rank, and write the step times, decisions, and log lines to ``path``."""
     os.environ["GRADWIRE_LOG"] = "info"
     training, lines = Training(width, batch), Lines()
     logging.getLogger("gradwire").addHandler(lines)

@@ -203,7 +203,7 @@ def baselines(seed: int) -> dict[str, tuple[Callable[[DistributedDataParallel], 
 
 @dataclass(frozen=True)
 class Row:
-    """The result of one training run."""
+    """The result of one training run with one codec."""
 
     codec: str
     loss: float

@@ -103,7 +103,7 @@ def difference_bits(before: torch.Tensor, after: torch.Tensor) -> float:
 
 @dataclass(frozen=True)
 class Result:
-    """One row of the table."""
+    """The bits per weight and the speeds of the deltas at one learning rate."""
 
     bound: float
     bits: float

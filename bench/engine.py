@@ -55,7 +55,7 @@ def main() -> None:
 
 
 def measure(rank: int, folder: str, repeats: int) -> None:
-    """Run one of the two ranks; rank 0 prints."""
+    """Time the exchanges as one of the two ranks; rank 0 prints the tables."""
     torch.set_num_threads(1)
     dist.init_process_group("gloo", store=FileStore(str(Path(folder, "store")), 2), rank=rank, world_size=2)
     assert dist.group.WORLD is not None

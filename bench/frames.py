@@ -45,7 +45,7 @@ def main() -> None:
 
 
 def measure(rank: int, folder: str) -> None:
-    """Run one of the two ranks; rank 0 prints."""
+    """Time frames as one of the two ranks; rank 0 prints the table."""
     torch.set_num_threads(1)
     store = FileStore(str(Path(folder, "store")), 2)
     dist.init_process_group("gloo", store=store, rank=rank, world_size=2)

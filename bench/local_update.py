@@ -51,7 +51,7 @@ def main() -> None:
 def measure(
     count: int, name: str, make: Callable[[list[nn.Parameter]], torch.optim.Optimizer], repeats: int
 ) -> None:
-    """Print one row."""
+    """Measure an optimizer with ``count`` weights, and print the row."""
     parameters = [nn.Parameter(torch.randn(count // LAYERS)) for _ in range(LAYERS)]
     optimizer = make(parameters)
     gradients = FlatGradients(parameters)

@@ -31,9 +31,9 @@ EXPONENT_BITS = 10
 BIAS = 370
 SUMS = 16
 _SQUARED = 5
-"""The stages of a square."""
+"""The number of pipeline stages of a square."""
 _ADDED = 6
-"""The stages of an addition."""
+"""The number of pipeline stages of an addition."""
 COUNT_BITS = 17
 """The number of bits of a block's number of values, which is at most 65536."""
 _OFFSET = 32

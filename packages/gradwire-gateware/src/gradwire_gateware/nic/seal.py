@@ -160,14 +160,14 @@ class Seal(Meter):
 
 
 def _next(state: int) -> int:
-    """Return the state after eight more zero bits."""
+    """Return a CRC's state after eight more zero bits."""
     for _ in range(8):
         state = state >> 1 ^ (_POLYNOMIAL if state & 1 else 0)
     return state
 
 
 def _before(state: int) -> int:
-    """Return the state before the last eight zero bits."""
+    """Return a CRC's state before the last eight zero bits."""
     for _ in range(8):
         state = ((state ^ _POLYNOMIAL) << 1 | 1) if state >> 31 else state << 1
     return state

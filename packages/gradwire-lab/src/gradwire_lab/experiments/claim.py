@@ -79,12 +79,12 @@ class Bound:
 
 
 def at_least(value: float) -> Bound:
-    """Return a lower bound."""
+    """Return the bound of figures of at least ``value``."""
     return Bound(least=value)
 
 
 def at_most(value: float) -> Bound:
-    """Return an upper bound."""
+    """Return the bound of figures of at most ``value``."""
     return Bound(most=value)
 
 

@@ -51,7 +51,7 @@ class ComparedMethod(ABC):
 
     @abstractmethod
     def close(self) -> None:
-        """Close connections."""
+        """Close the method's connections."""
 
 
 class ComparedOnDDP(ComparedMethod):
@@ -73,7 +73,7 @@ class ComparedOnDDP(ComparedMethod):
         self._own = on_ddp.OnDDP(task.model, task.optimizer(task.model), hook, bucket_mb=bucket_mb)
 
     def train(self, steps: int) -> None:
-        """Train this many more steps."""
+        """Train for ``steps`` more steps."""
         self.computed_s = 0.0
         with nullcontext() if self._exchanging else self._own.ddp.no_sync():
             for _ in range(steps):
@@ -103,7 +103,7 @@ class Pipelined(ComparedMethod):
         )
 
     def train(self, steps: int) -> None:
-        """Train this many more steps."""
+        """Train for ``steps`` more steps."""
         for _ in range(steps):
             batch = next(self._task.batches)
             record = self._pipe.step(lambda batch=batch: self._task.loss(self._task.model, batch))  # type: ignore[misc]

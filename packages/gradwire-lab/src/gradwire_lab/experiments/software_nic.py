@@ -172,7 +172,7 @@ def _warm_up(task: TrainingTask, first: TrainingTask) -> None:
 
 
 def _steps_s(ranks: Ranks, task: TrainingTask, plan: Plan) -> list[float]:
-    """Return the seconds of steps, over separate connections."""
+    """Return the step times of a plan, trained over new connections."""
     import torch.distributed as dist
 
     from gradwire.links import ProcessGroupLink

@@ -89,7 +89,7 @@ class Port:
         self.sent = self.nbytes = self.refused = self.overruns = 0
 
     def fileno(self) -> int:
-        """Return the descriptor to wait for frames."""
+        """Return the descriptor that is readable once frames have arrived."""
         return self._source.fileno()
 
     @property

@@ -78,7 +78,7 @@ def run(
 
 
 def train_cell(options: A2dtwpOptions, cell: Cell) -> dict[str, Any]:
-    """Return the figures of a training run."""
+    """Train the cell's network with the cell's policy, and return the figures."""
     from gradwire_lab.experiments.a2dtwp.training import train
 
     if cell["kind"] == LONGER:

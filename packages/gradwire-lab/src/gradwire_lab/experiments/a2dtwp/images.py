@@ -33,7 +33,7 @@ class Images:
 
     @property
     def classes(self) -> int:
-        """The number of classes."""
+        """The number of the images' classes."""
         return int(self.train_labels.max()) + 1
 
     def part(self, count: int) -> Images:

@@ -76,7 +76,7 @@ def curve_of(row: Row, system: str) -> list[tuple[float, float, float]]:
 
 
 def last_error(row: Row) -> float:
-    """Return the smoothed final error."""
+    """Return the smoothed final error of a training run."""
     return fmean(error for _, error in row["errors"][-SMOOTHED:])
 
 
@@ -171,11 +171,11 @@ class MeasuredPolicies:
         ]
 
     def last_error(self, model: str, policy: str) -> float:
-        """Return the smoothed final error."""
+        """Return the smoothed final error of a policy, averaged over the seeds."""
         return self.curve(model, policy)[-1][1]
 
     def target(self, model: str) -> float:
-        """Return the target error."""
+        """Return the target error: float32's final error plus ``EQUAL``."""
         return self.last_error(model, FP32) + EQUAL
 
     def batches_to(self, model: str, policy: str) -> float | None:

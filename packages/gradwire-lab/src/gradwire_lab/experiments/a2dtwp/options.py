@@ -1,4 +1,4 @@
-"""Options of the experiment: networks, policies, links, and sizes."""
+"""Options of the experiment ``a2dtwp``: networks, policies, links, and sizes."""
 
 from __future__ import annotations
 

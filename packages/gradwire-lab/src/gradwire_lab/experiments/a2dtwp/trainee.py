@@ -110,7 +110,7 @@ class Trainee:
         return [each["compute_s"] for each in self._cycles[system]]
 
     def figures(self) -> dict[str, Any]:
-        """Return the figures of a row."""
+        """Return the figures of this training run, for a row of the record."""
         return {
             "parameters": self._count,
             "errors": self.errors,

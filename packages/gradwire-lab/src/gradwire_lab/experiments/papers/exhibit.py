@@ -34,7 +34,7 @@ if TYPE_CHECKING:
 
 
 class OriginKind(TextEnum):
-    """The kind of origin of a number."""
+    """The kind of origin of a number: a paper, a calibration, or a choice."""
 
     PAPER = "published"
     CALIBRATED = "calibrated on"
@@ -132,7 +132,7 @@ class Exhibit(Generic[Options]):
         return _name(self.paper, self.place)
 
     def options(self, full: bool) -> Options:
-        """Return the options of a run."""
+        """Return the options of ``--full``, or else of ``--quick``."""
         return self.full if full else self.quick
 
     def judge(self, rows: Sequence[Row]) -> list[Claim]:
@@ -318,7 +318,7 @@ def groups_side_by_side(measure: MeasureGroup[Options], alike: Sequence[str]) ->
 
 @dataclass(frozen=True)
 class _Work(Generic[Options]):
-    """The work that all processes share."""
+    """The groups of cells that the processes measure, and how."""
 
     measure: MeasureGroup[Options]
     options: Options

@@ -136,7 +136,7 @@ def _errors(steps: Sequence[Row], calibration: Row) -> list[Claim]:
 
 @dataclass(frozen=True)
 class MeasuredSteps:
-    """The rows of one configuration."""
+    """The measured steps of one configuration, with all methods and codecs."""
 
     rows: Sequence[Row]
 

@@ -183,11 +183,11 @@ class OrganisationRows:
         return _mean(map(communicating_s, self._rows[run]))
 
     def step_s(self, run: str) -> float:
-        """Return the seconds of a step."""
+        """Return the mean step time of a run in seconds."""
         return _mean(median(row["step_s"]) for row in self._rows[run])
 
     def ends(self, run: str) -> list[float]:
-        """Return the final accuracies, by seed."""
+        """Return the final accuracies of a run, by seed."""
         return [row["accuracy"] for row in self._rows[run]]
 
     def trainings(self, *runs: str) -> list[Trainings]:

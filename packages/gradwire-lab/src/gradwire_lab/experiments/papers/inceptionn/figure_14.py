@@ -105,7 +105,7 @@ class NetworkRows:
         return Trainings(name, self.ends(scheme), self.ends(EXACT), GOALS[self.rows[0]["data"]])
 
     def ends(self, scheme: str) -> list[float]:
-        """Return the final accuracies, by seed."""
+        """Return the final accuracies with a scheme, by seed."""
         return [row["accuracies"][-1] for row in self.of(scheme)]
 
     def ratio(self, scheme: str) -> float:

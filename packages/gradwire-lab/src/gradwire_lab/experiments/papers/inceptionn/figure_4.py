@@ -77,7 +77,7 @@ def claims(rows: Sequence[Row]) -> list[Claim]:
 
 
 def ends(rows: Sequence[Row], network: str, what: str, bits: int) -> list[float]:
-    """Return the final accuracies, by seed."""
+    """Return a network's final accuracies with one truncation, by seed."""
     return [row["accuracies"][-1] for row in select(rows, network=network, of=what, bits=bits)]
 
 
