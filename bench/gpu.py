@@ -216,7 +216,7 @@ def show_crossings(plan: Plan, n: int, device: torch.device) -> None:
     taken_ms = []
     for encodes_here in (True, False):
         ranks = [Rank(link, plan, n, device, encodes_here) for link in loopback(2, timeout_s=600.0)]
-        all_reduce(ranks)  # warms up
+        all_reduce(ranks)  # untimed warm-up
         times = []
         for _ in range(3):
             began = perf_counter()

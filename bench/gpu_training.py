@@ -164,7 +164,8 @@ def train(rank: int, method: str, args: argparse.Namespace, folder: str) -> None
     dist.all_gather(gathered, weights)
     if not torch.equal(*(each.view(torch.int32) for each in gathered)):
         raise SystemExit(
-            f"{method}: expected identical weights on all ranks, got different weights; please report this"
+            f"{method}: expected identical weights on all ranks, got different weights; "
+            "please report this bug"
         )
     if rank == 0:
         floats = 4 * weights.numel() * TRACED
@@ -221,7 +222,7 @@ def offloaded(policy: str | None, args: argparse.Namespace) -> str:
             if not torch.equal(rounded(here.detach(), policy or ""), there.detach().float().cpu()):
                 raise SystemExit(
                     f"{policy}: expected the rounded master weights on the device, got different weights; "
-                    "please report this"
+                    "please report this bug"
                 )
 
     times = step_times(step, SETTLED + args.steps, args.device)[SETTLED:]

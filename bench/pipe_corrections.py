@@ -224,7 +224,7 @@ def measure(name: str, words: Words) -> list[dict[str, Any]]:
         task = make(name, words, seed)
         trained = METHODS[method](task, words.pipeline)
         loss = task.held_out_loss(trained.train())
-        loss = loss if isfinite(loss) else inf  # diverged
+        loss = loss if isfinite(loss) else inf  # the run diverged
         run = {"memory": trained.extra_memory(), "updates": trained.extra_updates(), "losses": []}
         runs.setdefault(method, {"method": method, **run})["losses"].append(loss)
         print(f"measured: {name}, {method}, seed {seed}: loss {loss:.4g}", file=sys.stderr, flush=True)

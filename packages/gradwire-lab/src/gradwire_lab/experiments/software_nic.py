@@ -186,7 +186,7 @@ def _steps_s(ranks: Ranks, task: TrainingTask, plan: Plan) -> list[float]:
             batch = next(task.batches)
             method.step(lambda: task.loss(task.model, batch))
 
-        step()  # the first step connects
+        step()  # untimed: the first step connects
         return ranks.repeat_s(step, budget_s=BUDGET_S, least=7, most=40)
     finally:
         link.close()

@@ -170,7 +170,7 @@ def marked_processes(mark: str) -> Iterator[int]:
 def _is_marked(process: int, mark: str) -> bool:
     try:
         variables = Path(f"/proc/{process}/environ").read_bytes().split(b"\0")
-    except OSError:  # gone, or another user's
+    except OSError:  # the process is gone, or another user's
         return False
     return f"{MARK}={mark}".encode() in variables
 

@@ -58,7 +58,7 @@ def met_ranks() -> Iterator[Ranks]:
         try:
             yield Ranks(rank, world, link)
             with in_words(f"rank {rank} waited for the other ranks", TIMEOUT_S):
-                dist.barrier()  # no rank sees a closed connection
+                dist.barrier()  # so that no rank sees a closed connection
         finally:
             link.close()
 
@@ -146,7 +146,7 @@ class Ranks:
         link = ProcessGroupLink(members, timeout_s=self.link.timeout_s, tos=tos)
         try:
             yield link
-            dist.barrier(members)  # no rank sees a closed connection
+            dist.barrier(members)  # so that no rank sees a closed connection
         finally:
             link.close()
 
@@ -168,7 +168,7 @@ class Ranks:
         An untimed exchange of the first ``first_count`` values precedes the timed exchanges.
         """
         source, processor_s = self.gradient(count), list[float]()
-        exchange(source[:first_count].clone())  # allocates the buffers
+        exchange(source[:first_count].clone())  # untimed: allocates the buffers
         bucket = torch.empty_like(source)
 
         def run() -> None:

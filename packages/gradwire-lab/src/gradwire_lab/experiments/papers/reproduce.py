@@ -21,7 +21,7 @@ from gradwire_lab.experiments.record import RECORD, REMEDY, RecordFile, others_i
 LONGEST = 60
 """The length to which a progress line shortens the description of a measured cell."""
 OTHER_OPTIONS = (
-    "expected the options of --quick or --full in its record, got other options; repeat the same gradwire "
+    "expected the options of --quick or --full in the record, got other options; repeat the same gradwire "
     "reproduce with --overwrite."
 )
 

@@ -69,7 +69,7 @@ def measure(ranks: Ranks, cells: Sequence[Cell], environment: Environment | None
         forward_s, backward_s = _passes_s(ranks, model)
         plan = plan_of(cell)
         with _training(model, plan) as step:
-            ranks.repeat_s(step, budget_s=BUDGET_S, least=4, most=10)  # TCP's windows open
+            ranks.repeat_s(step, budget_s=BUDGET_S, least=4, most=10)  # untimed: TCP's windows open
             seconds = ranks.repeat_s(step, budget_s=BUDGET_S, least=3, most=15)
         if environment is None or family is None:
             continue

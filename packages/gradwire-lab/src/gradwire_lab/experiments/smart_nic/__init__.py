@@ -173,7 +173,7 @@ def _run(_options: SmartNicOptions, cells: Sequence[Cell], _before: Sequence[Row
     published([cell for cell in cells if cell["part"] not in (RING, CALIBRATION, STEP)], report)
     rings = select(cells, part=RING)
     if rings:
-        from gradwire_lab.experiments.smart_nic.rings import simulate  # imports amaranth
+        from gradwire_lab.experiments.smart_nic.rings import simulate  # this module imports amaranth
 
         simulate(rings, report)
     measure_cells(STEPS_MODULE, [cell for cell in cells if cell["part"] in (CALIBRATION, STEP)], report)
