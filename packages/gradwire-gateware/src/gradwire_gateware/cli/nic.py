@@ -89,7 +89,7 @@ def parser() -> Parser:
         help="one-way delay of every frame, such as 1ms (default: 0)",
     )
     group.add_argument(
-        "--seed", type=int, default=0, metavar="N", help="random seed for the faults (default: 0)"
+        "--seed", type=int, default=0, metavar="N", help="random seed, for the faults (default: 0)"
     )
     group = parser.add_argument_group("output")
     add_json(group)
