@@ -70,7 +70,7 @@ def test_options_become_those_of_the_experiment(
         ("scaling --out=", "name a folder"),
         ("scaling --hosts 1", "at least 2 hosts, got 1"),
         ("line-share --hosts two", "expected a whole number, got 'two'"),
-        ("prediction --networks 4", "a list of HOSTS:RATE[:DELAY] for --networks"),
+        ("prediction --networks 4", "near, distant, or HOSTS:RATE[:DELAY] in --networks"),
         ("training-speed --tasks mnist", "expected --tasks from mnist-mlp, cifar-cnn, wide-mlp, gpt"),
     ],
 )

@@ -51,8 +51,7 @@ COLUMNS: Columns[Row] = (
 NOTE = (
     "Moved: weights whose bfloat16 bits changed in a step. Bits: bits of a delta per weight. x BF16: "
     "reduction from 16 bits. 2-bit: without the entropy coder. Full copy: bits of the first payload. All "
-    "figures are means over the measured steps. After each step, the replica has the bits of the rounded "
-    "weights."
+    "are means over the measured steps. After each step, the replica has the bits of the rounded weights."
 )
 
 
