@@ -177,7 +177,7 @@ class Ring:
         self._kept: list[torch.Tensor] = []
 
     def average(self, gradients: Sequence[torch.Tensor]) -> torch.Tensor:
-        """Return the average; the gradients are modified."""
+        """Return the average of the ranks' gradients; the input gradients are modified."""
         world, count = len(gradients), gradients[0].numel()
         if self._keeps:
             self._kept = self._kept or [torch.zeros(count) for _ in gradients]

@@ -43,7 +43,7 @@ from gradwire_lab.job.data import data_folder, find, find_cifar10
 from gradwire_lab.testbed.registry import KEPT_MEMORY
 
 RUNS = "gradwire_lab.experiments.methods"
-"""The module that trains on the hosts, by name, because the module imports torch."""
+"""The name of the module that trains on the hosts; importing the module here would import torch."""
 TASKS = ("mnist-mlp", "cifar-cnn", "wide-mlp", "gpt")
 ALWAYS = (ALONE, JUDGE)
 """The methods with which the table compares all other methods."""

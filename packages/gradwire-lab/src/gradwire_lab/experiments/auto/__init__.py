@@ -33,7 +33,7 @@ from gradwire_lab.experiments.learning import loss_of
 from gradwire_lab.testbed.registry import KEPT_MEMORY
 
 RUNS = "gradwire_lab.experiments.auto.runs"
-"""The module that trains on the hosts, by name, because the module imports torch."""
+"""The name of the module that trains on the hosts; importing the module here would import torch."""
 TASKS = ("mlp", "cnn", "batch-norm", "gpt", "lstm", "table")
 DDP, AUTO = "DDP", "auto"
 UNLIMITED = (DDP, "bf16 hook")

@@ -165,7 +165,7 @@ def plot(rows: Sequence[Row]) -> bytes:
 __all__ = ["EXPERIMENT", "SmartNicOptions"]
 
 STEPS_MODULE = "gradwire_lab.experiments.smart_nic.steps"
-"""The module that runs steps on the hosts, by name, because the module imports torch."""
+"""The name of the module that runs steps on the hosts; importing the module here would import torch."""
 
 
 def _run(_options: SmartNicOptions, cells: Sequence[Cell], _before: Sequence[Row], report: Reporter) -> None:

@@ -51,10 +51,10 @@ def failed(found: list[dict[str, Any]]) -> list[str]:
 def test_verdicts_follow_from_the_steps() -> None:
     assert failed(rows()) == []
     assert failed(rows(at_1_K1=1.5)) == ["a synchronous step over equation 2"]
-    assert failed(rows(at_1_K3=0.5)) == ["a step with K = 2 over one with K = 3"]
+    assert failed(rows(at_1_K3=0.5)) == ["a step with K = 2 over a step with K = 3"]
     slow = ["a step with K = 2 over equation 4", "a step with K = 2 over equation 5"]
-    worse = [f"a step with K = 2 over one with K = {pipeline}" for pipeline in (3, 4)]
-    cheap = "a step with segments over one without"
+    worse = [f"a step with K = 2 over a step with K = {pipeline}" for pipeline in (3, 4)]
+    cheap = "a step with segments over a step without"
     assert failed(rows(at_3_K2=4.0)) == [*slow, cheap, *worse, "scaling efficiency over equation 7"]
     assert failed(rows(at_1_K2=0.5))[:2] == slow, "too fast is another equation, too"
 
@@ -72,7 +72,7 @@ def test_equation_6_adds_latencies_and_synchronisations() -> None:
     assert failed(rows(at_1_segments=1.0)) == [SIX, f"{SIX} with the whole backward pass"], "no latencies"
     assert failed(rows(beta=2.0))[1:] == [SIX, f"{SIX} with the whole backward pass"]
     quick = failed(rows(None, **{"at_0.3_segments": 0.7}))
-    assert quick == [f"{SIX} with the whole backward pass", "a step with segments over one without"]
+    assert quick == [f"{SIX} with the whole backward pass", "a step with segments over a step without"]
 
 
 def test_a_step_with_the_whole_backward_pass_is_explained() -> None:
@@ -94,16 +94,16 @@ def test_a_record_without_segments_still_has_its_other_claims() -> None:
         "a step over equation 3",
         SIX,
         f"{SIX} with the whole backward pass",
-        "a step with segments over one without",
+        "a step with segments over a step without",
     ]
     assert failed(older) == []
 
 
 def test_a_depth_that_did_not_learn_has_no_speed() -> None:
     dead = verdicts(rows({4: 0.1}), Verdict.DID_NOT_LEARN)
-    assert dead == ["a step with K = 2 over one with K = 4"]
+    assert dead == ["a step with K = 2 over a step with K = 4"]
     assert failed(rows({2: 0.943, 3: 0.937})) == ["accuracy lost by K = 2"]
-    assert failed(rows({3: 0.90})) == ["a step with K = 2 over one with K = 3"]
+    assert failed(rows({3: 0.90})) == ["a step with K = 2 over a step with K = 3"]
     harmless = failed(rows({3: 0.949, 4: 0.95}))
     assert harmless == [f"accuracy that K = {more} loses beyond K = 2: only harms" for more in (3, 4)]
     everything = [row | ({"accuracy": 0.1} if "accuracy" in row else {}) for row in rows()]

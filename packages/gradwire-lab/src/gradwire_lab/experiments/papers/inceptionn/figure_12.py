@@ -183,7 +183,7 @@ class OrganisationRows:
         return _mean(map(communicating_s, self._rows[run]))
 
     def step_s(self, run: str) -> float:
-        """Return the mean step time of a run in seconds."""
+        """Return the mean step time of a run, in seconds."""
         return _mean(median(row["step_s"]) for row in self._rows[run])
 
     def ends(self, run: str) -> list[float]:

@@ -152,7 +152,7 @@ def _steps(measured: MeasuredWays) -> Iterator[tuple[Claim, Unpack[tuple[str, ..
     for pipeline in PIPELINES[2:]:
         yield (
             Claim(
-                f"a step with K = 2 over one with K = {pipeline}",
+                f"a step with K = 2 over a step with K = {pipeline}",
                 {f"link of ratio {ratio:g}": step_s[2][ratio] / step_s[pipeline][ratio] for ratio in parts},
                 at_most(1 + NO_BETTER),
                 of_each=True,
@@ -189,7 +189,7 @@ def _segments(measured: MeasuredWays) -> Iterator[Claim]:
         Claim("a step over equation 6", {}, of_each, unit="", published=Published("equation 6", 1.0)),
         Claim("a step over equation 6 with the whole backward pass", {}, of_each, unit=""),
         Claim(
-            "a step with segments over one without",
+            "a step with segments over a step without",
             {},
             at_least(1 - NO_BETTER),
             unit=RATIO,

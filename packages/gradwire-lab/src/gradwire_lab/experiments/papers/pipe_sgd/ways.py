@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from _typeshed import DataclassInstance
 
 TRAINER = "gradwire_lab.experiments.papers.pipe_sgd.trainer"
-"""The module that trains on the hosts, by name, because the module imports torch."""
+"""The name of the module that trains on the hosts; importing the module here would import torch."""
 PLAIN, LINE, MODEL, TIME, TRAIN = "plain", "line", "model", "time", "train"
 """The kinds of cells.
 
