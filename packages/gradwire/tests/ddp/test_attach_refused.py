@@ -68,7 +68,7 @@ def test_a_model_that_is_no_ddp_gets_advice_of_its_own() -> None:
     assert not_ddp(by_fsdp).endswith("use gradwire.attach_fsdp")
     compiled = torch.compile(DistributedDataParallel(nn.Linear(3, 1)), backend="eager")
     assert not_ddp(compiled).endswith("attach model._orig_mod instead")
-    assert not_ddp(nn.Linear(3, 1)).endswith(", got a Linear; wrap the model first")
+    assert not_ddp(nn.Linear(3, 1)).endswith("a Linear; wrap the model in DistributedDataParallel first")
 
 
 def test_the_first_line_precedes_an_import_that_takes_seconds(monkeypatch: pytest.MonkeyPatch) -> None:

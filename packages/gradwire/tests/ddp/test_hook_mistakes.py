@@ -45,8 +45,8 @@ def _has_gradient(module: nn.Module) -> bool:
 @pytest.mark.parametrize(
     ("make", "said"),
     [
-        (lambda: nn.Linear(3, 1), "got a Linear; wrap the model first"),
-        (lambda: nn.Sequential(_ddp()), "got a Sequential; wrap the model first"),
+        (lambda: nn.Linear(3, 1), "got a Linear; wrap the model in DistributedDataParallel first"),
+        (lambda: nn.Sequential(_ddp()), "got a Sequential; wrap the model in DistributedDataParallel first"),
         (lambda: "model", "got a str; wrap"),
         (lambda: None, "got a NoneType; wrap"),
         (lambda: torch.optim.SGD(nn.Linear(3, 1).parameters(), lr=0.1), "got a SGD; wrap"),

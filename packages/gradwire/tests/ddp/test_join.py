@@ -73,5 +73,5 @@ def test_a_torch_that_hides_who_has_joined_is_named(monkeypatch: pytest.MonkeyPa
         has_joined()
     assert str(caught.value) == (
         f"gradwire cannot detect joined ranks with torch {torch.__version__}; omit "
-        "divide_by_initial_world_size=False from join, so join divides by all ranks"
+        "divide_by_initial_world_size=False from join, so that join divides by the number of all ranks"
     )

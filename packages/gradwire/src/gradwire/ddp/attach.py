@@ -1,4 +1,4 @@
-"""The communication hook that exchanges DDP's buckets while backward computes the other gradients.
+"""DDP's communication hook, which exchanges each bucket while backward computes the next gradients.
 
 ``attach`` registers the hook with ``DistributedDataParallel.register_comm_hook``. Li et al., "PyTorch
 Distributed", VLDB 2020, section 3.2.3, describe how DDP forms and orders buckets.
@@ -59,14 +59,14 @@ def attach(
     optimizer: torch.optim.Optimizer | None = None,
     check_replicas_every: int | None = None,
 ) -> Attached:
-    """Average a DDP model's gradients with gradwire, compressed on every hop. The training loop is unchanged.
+    """Average a DDP model's gradients with gradwire, compressed on every hop, in an unchanged training loop.
 
     All ranks of the model's group call this at the same point with the same plan. A communication thread
     exchanges each bucket while backward computes the next buckets; with the algorithm ``backend``, Gloo's
-    all-reduce does. ``backward`` returns when all buckets are averaged, with identical bits on all ranks.
-    Gradients in
-    float16 and bfloat16 are exchanged as float32 and rounded at the end. Gradients of other dtypes are
-    averaged by torch's own all-reduce, which the ledger counts.
+    all-reduce averages the bucket instead. ``backward`` returns when all buckets are averaged, with identical
+    bits on all ranks. Gradients in float16 and bfloat16 are exchanged as float32, and the averages are
+    rounded to the gradients' dtype. Gradients of all other dtypes are averaged by torch's own all-reduce, and
+    the ledger counts them as bypasses.
 
     Parameters
     ----------
@@ -79,22 +79,23 @@ def attach(
         planner: any path, or a string that ends with ``.json`` or contains ``/``. By default, or with
         ``"auto"`` or an ``Auto``, the run measures and chooses a plan.
     timeout_s
-        The timeout of any single wait for a peer, here and within a step; above 0 and at most 1e6 seconds.
+        The timeout of every single wait for a peer, in this call and within a step; above 0 and at most 1e6
+        seconds.
     begin_timeout_s
-        The timeout of the wait for other ranks to begin a step, because they may compile, evaluate, or save
-        between two steps. By default, the timeout of the model's process group, as in DDP (30 minutes for
-        Gloo, unless it was set), or ``timeout_s``, whichever is longer. A dead process is detected at once,
-        without a timeout.
+        The timeout of the wait until all other ranks begin a step, in seconds. Between two steps, a rank may
+        compile, evaluate, or save. By default, the longer of ``timeout_s`` and the timeout of the model's
+        process group, which DDP uses (30 minutes for Gloo, unless it was set). A dead process is detected at
+        once, without a timeout.
     ledger
         The ledger that counts buckets and bypasses; the caller closes it. By default, a new ledger.
     strict
-        Whether ``backward`` raises ``LossyError`` on all ranks, in the same step, if on any rank a parameter
-        without a residual has lost more than half of its gradient's norm to encoding in several steps. By
-        default, that rank issues a ``LossyWarning``, once for all parameters of a bucket; see
-        ``docs/accounting.md``.
+        Whether encoding that destroys gradients is an error. If, on any rank, a parameter without a residual
+        has lost more than half of its gradient's norm to encoding in several steps, ``backward`` raises
+        ``LossyError`` on all ranks, in the same step. By default, only the rank with this parameter issues a
+        ``LossyWarning``, once for all parameters of a bucket; see ``docs/accounting.md``.
     optimizer
-        The model's optimizer, for ``check_replicas`` and ``check_replicas_every``, which then also compare
-        its state.
+        The model's optimizer, whose state ``check_replicas`` and ``check_replicas_every`` then also compare.
+        By default, they compare only weights.
     check_replicas_every
         The number of steps between comparisons of all ranks' weights, bit for bit, by a CRC32C; the first
         backward pass begins with a comparison. If weights differ, ``backward`` raises ``StateError`` on all
@@ -110,10 +111,11 @@ def attach(
     ------
     AttachError
         For a model that is not a DDP, is already attached, has another hook, or has gradients or parameters
-        that hooks do not support; or if plans or versions differ, or a rank is late. An error on one rank is
-        raised on all ranks.
+        that hooks do not support; if ranks have different plans or versions of gradwire; or if a rank is
+        late. An error on one rank is raised on all ranks.
     SpecError
-        For an invalid or pipelined plan, and for an invalid timeout, optimizer or number of steps.
+        For an invalid plan, a plan with a pipeline, and an invalid timeout, ``optimizer``, or
+        ``check_replicas_every``.
     StateError
         From ``backward``, if replicas differ. Restart from a checkpoint.
     LossyError
@@ -163,14 +165,15 @@ Hook = Callable[[DDPBucket], torch.futures.Future[torch.Tensor]]
 
 
 class HookState:
-    """The state of DDP's hook, referenced by DDP's C++ side, where the garbage collector does not see it.
+    """The state of gradwire's hook, held by a C++ reference that Python's garbage collector does not see.
 
     Raises ``AttachError`` if the module trains a parameter that DDP does not average.
 
     Attributes
     ----------
     stand_in
-        A hook that averages the buckets instead of gradwire, from the next step on; the same on all ranks.
+        A hook that averages the buckets instead of gradwire from the next step on, the same hook on all
+        ranks; None if gradwire averages the buckets.
     """
 
     def __init__(
@@ -203,8 +206,8 @@ def gradwire_hook(state: HookState, bucket: DDPBucket) -> torch.futures.Future[t
         return state.stand_in(bucket)
     if state.backward_check.versions:
         state.backward_check.check_unwritten(bucket)
-    # With a static graph, DDP exchanges the first step's gradients after backward, without the engine's
-    # callbacks.
+    # With a static graph, DDP calls the hook for the first step's buckets only after backward. The engine
+    # then runs no more callbacks, so the last call waits for the averages.
     last_waits = state.sync.steps_done == 0 and model is not None and model.static_graph
     return state.reducer.take(bucket, last_waits=last_waits, by_active=by_active)
 

@@ -43,7 +43,7 @@ def not_ddp(model: object) -> str:
         return f"{got}, whose gradients FSDP reduces; use gradwire.attach_fsdp"
     if isinstance(getattr(model, "_orig_mod", None), DistributedDataParallel):
         return f"{got} that wraps a DistributedDataParallel; attach model._orig_mod instead"
-    return f"{got}; wrap the model first"
+    return f"{got}; wrap the model in DistributedDataParallel first"
 
 
 def check_model(model: DistributedDataParallel) -> None:
@@ -56,7 +56,7 @@ def check_model(model: DistributedDataParallel) -> None:
     if hooks:
         raise AttachError(
             f"attach: expected a model without a communication hook, got one with {', '.join(hooks)}; "
-            "remove register_comm_hook"
+            "remove the call of register_comm_hook"
         )
     if getattr(model, "_use_python_reducer", False):
         raise AttachError(
@@ -94,8 +94,8 @@ def check_plan(plan: Plan, model: DistributedDataParallel) -> None:
 
 # The parameters that DDP averages, compared with the module's current parameters.
 #
-# DDP's constructor reads the module's parameters. If ``load_state_dict(assign=True)``, a new layer or
-# ``requires_grad_`` changes them later, DDP silently leaves the new parameters unaveraged.
+# DDP's constructor reads the module's parameters. DDP silently leaves a parameter unaveraged if
+# ``load_state_dict(assign=True)`` or a new layer adds it later, or ``requires_grad_`` unfreezes it later.
 
 
 class AveragedParameters:
@@ -127,13 +127,13 @@ class AveragedParameters:
             how = "unfrozen" if each in self._frozen else "added"
             raise AttachError(
                 f"{name} was {how} after DistributedDataParallel was created, so its gradient is not "
-                "averaged; finish such changes (including load_state_dict(assign=True)) before you create "
+                "averaged; add, unfreeze, and load_state_dict(assign=True) all parameters before you create "
                 "the DistributedDataParallel and the optimizer"
             )
         self._note()
 
     def _note(self) -> None:
-        """Store the parameters and modules of each module, with references, so that no id is reused."""
+        """Store each module's parameters and modules, with references, so that Python reuses no id."""
         self._groups = [
             group for each in self._module.modules() for group in (each._parameters, each._modules)
         ]
@@ -179,7 +179,7 @@ class CopiedNotes:
     """The placeholder in a copied model for the original's ``BackwardCheck``."""
 
     def __call__(self, *_: object) -> None:
-        """Do nothing."""
+        """Ignore a forward pass of the copy."""
 
 
 class TakenHooks(list[tuple[Any, object]]):
@@ -220,8 +220,8 @@ class BackwardCheck:
     Attributes
     ----------
     versions
-        The versions of parameters with hooks at the end of the last forward pass; empty once all gradients
-        are averaged.
+        torch's version counters of parameters with hooks at the end of the last forward pass; empty once all
+        gradients are averaged.
     """
 
     def __init__(self, sync: GradientSync, parameters: Iterable[torch.Tensor]) -> None:
@@ -315,7 +315,7 @@ def _will_accumulate(parameter: torch.Tensor) -> bool:
         return False
     try:
         return torch._C._will_engine_execute_node(get_gradient_edge(parameter).node)
-    except RuntimeError:  # torch.autograd.grad, which returns the gradient instead
+    except RuntimeError:  # within torch.autograd.grad, which adds to no gradient
         return False
 
 
@@ -347,8 +347,9 @@ class ForwardCheck:
 def _will_cut_buckets(model: nn.Module) -> bool:
     """Return whether DDP broadcasts its rebuilt buckets in this forward pass, once after its first step.
 
-    That broadcast has the process group's timeout and torch's errors, so a named barrier precedes the
-    broadcast. Under ``join``, there is no barrier, because ranks without batches would not take part.
+    The broadcast of buckets waits as long as the process group's timeout, and its errors name no rank.
+    Therefore, a named barrier precedes it, except under ``join``, because ranks without batches would not
+    take part in the barrier.
     """
     cuts = getattr(model, "static_graph", False) or not getattr(model, "find_unused_parameters", False)
     return cuts and not joins(model) and not getattr(model, "_has_rebuilt_buckets", True)

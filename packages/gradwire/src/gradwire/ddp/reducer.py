@@ -44,7 +44,8 @@ def joins(model: nn.Module) -> bool:
 def divides_by_active(model: nn.Module) -> bool:
     """Return whether a model divides its gradients by the number of ranks that still have batches.
 
-    The result is the same on all ranks. DDP uses this number only for the first model of a ``Join``.
+    The result is the same on all ranks. In a ``Join`` of several models, DDP divides so only for the first
+    model.
     """
     is_first = getattr(getattr(model, "_join_config", None), "is_first_joinable", False)
     return joins(model) and is_first and not getattr(model, "_divide_by_initial_world_size", True)
@@ -55,7 +56,7 @@ def has_joined() -> bool:
     if _SHADOWS is None:
         raise AttachError(
             f"gradwire cannot detect joined ranks with torch {torch.__version__}; omit "
-            "divide_by_initial_world_size=False from join, so join divides by all ranks"
+            "divide_by_initial_world_size=False from join, so that join divides by the number of all ranks"
         )
     frame = sys._getframe()
     while frame.f_back is not None and frame.f_code is not _SHADOWS.__code__:
@@ -93,7 +94,7 @@ class DDPBucket(Protocol):
         """Return whether this is the last bucket of its backward pass."""
 
     def buffer(self) -> torch.Tensor:
-        """Return the gradients, 1-D unless they are sparse."""
+        """Return the bucket's gradients as a 1-D tensor, or as a sparse tensor."""
 
     def parameters(self) -> list[torch.Tensor]:
         """Return the parameters in the order of their gradients in the buffer."""
@@ -181,7 +182,7 @@ class BucketReducer:
         )
 
     def _finish(self) -> None:
-        """Wait for the step's buckets. Backward raises the errors."""
+        """Wait until the step's buckets are averaged. Errors are raised by ``backward``."""
         self._sync.collect()
         # An error before DDP's own callback would leave DDP in the middle of a pass, and unusable.
         if not _queued_in_engine(self._sync.end_step):
