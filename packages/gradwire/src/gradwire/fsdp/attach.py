@@ -1,9 +1,10 @@
 """The entry point for FSDP2: an encoded reduce-scatter of gradients and all-gather of weights.
 
-``attach_fsdp`` checks the model, makes all ranks agree, connects the links of its groups, creates one
-``GradientSync`` over them, and replaces FSDP's collectives with exchanges (``fsdp.comms``). If a peer dies,
-``SyncContexts.using`` (``fsdp/sync_contexts.py``) adds the collective and a remedy to the error, and
-``SyncContext.fail`` (``sync/context.py``) closes all links; each later exchange raises the reason.
+``attach_fsdp`` checks the model, checks that all ranks have equal settings, connects the links of the model's
+groups, creates one ``GradientSync`` over these links, and replaces FSDP's collectives with exchanges
+(``fsdp/comms.py``). If a peer dies, ``SyncContexts.using`` (``fsdp/sync_contexts.py``) adds the collective
+and a remedy to the error, and ``SyncContext.fail`` (``sync/context.py``) closes all links. Each later
+exchange raises an error with the reason.
 """
 
 from __future__ import annotations
@@ -55,8 +56,8 @@ def attach_fsdp(
     call changes every FSDP module within ``module`` through ``set_custom_reduce_scatter`` and
     ``set_custom_all_gather``. On a two-dimensional mesh, the all-reduce between replicas is encoded, too.
 
-    Gradients and weights in bfloat16 and float16 are exchanged as float32 of equal value. Other dtypes use
-    FSDP's own collectives, and the ledger counts and logs them as bypasses.
+    Gradients and weights in bfloat16 and float16 are exchanged as float32 of equal value. FSDP's own
+    collectives exchange all other dtypes, and the ledger counts and logs these exchanges as bypasses.
 
     Parameters
     ----------
@@ -64,25 +65,25 @@ def attach_fsdp(
         A module that is or contains an ``FSDPModule``, on the CPU or an accelerator.
     gradients
         A plan; a codec, or its spec; or a file written by ``Plan.save`` or the planner: any path, or a string
-        that ends with ``.json`` or contains ``/``. Gradients are scattered around a ring; the plan's
-        algorithm is used between replicas, and its buckets are not used, because FSDP exchanges one module's
-        gradients at a time. By default, or with ``"auto"`` or an ``Auto``, the run measures and chooses one
-        codec for all parameters. The choice requires all modules to be sharded over all ranks; otherwise, the
-        default is ``fp8``.
+        that ends with ``.json`` or contains ``/``. Gradients are always scattered around a ring; the plan's
+        algorithm applies only between replicas. The plan's buckets are ignored, because FSDP exchanges one
+        module's gradients at a time. By default, or with ``"auto"`` or an ``Auto``, the run measures and
+        chooses one codec for all parameters. This choice requires all modules to be sharded over all ranks;
+        if they are not, the default is ``fp8``, and ``"auto"`` is an error.
     weights
         A codec or its spec. All ranks, including the owner of a shard, compute with the decoded weights; the
         shards that the optimizer updates stay exact. ``identity`` is exact for every dtype. ``delta:fp32`` is
-        also exact, and sends the changes since the last all-gather; ``delta:bf16`` does this with weights
-        rounded to bfloat16. Both keep all weights in host memory on every rank, so they require modules with
-        ``reshard_after_forward=False``. None keeps FSDP's own all-gather.
+        also exact, and sends the changes since the last all-gather; ``delta:bf16`` sends the changes of
+        weights rounded to bfloat16. Both delta codecs keep all weights in host memory on every rank, and
+        require modules with ``reshard_after_forward=False``. None keeps FSDP's own all-gather.
     timeout_s
-        The timeout of any single wait for a peer; above 0 and at most 1e6 seconds.
+        The timeout of every single wait for a peer; above 0 and at most 1e6 seconds.
     ledger
         The ledger that counts exchanges and bypasses; the caller closes it. By default, a new ledger.
     strict
         Whether ``backward`` raises ``LossyError`` on all ranks, in the same step, if on any rank encoding
-        errors exceed half of a parameter's gradient; see ``gradwire.attach``. By default, that rank warns.
-        ``strict`` requires all modules to be on one mesh of all ranks.
+        errors exceed half of a parameter's gradient; see ``gradwire.attach``. By default, the rank with this
+        parameter only warns. ``strict`` requires all modules to be on one mesh of all ranks.
 
     Returns
     -------
@@ -92,11 +93,12 @@ def attach_fsdp(
     Raises
     ------
     SpecError
-        For an invalid plan, codec, or timeout. After this error and ``AttachError``, the module is unchanged.
+        For an invalid plan, codec, or timeout. A ``SpecError`` or ``AttachError`` leaves the module
+        unchanged.
     AttachError
-        For a module without FSDP or an attached module, for a torch without FSDP's extension points,
-        if ranks differ or are late, for ``strict`` if modules are not on a mesh of all ranks, and for deltas
-        of weights that a module frees after forward.
+        For a module without FSDP or an already attached module; for a torch without FSDP's extension points;
+        if ranks have different settings or are late; if ``strict`` is set and a module is not on a mesh of
+        all ranks; and if ``weights`` is a delta codec and a module frees its weights after forward.
     LossyError
         From ``backward``, if ``strict``. All gradients are reduced, and training can continue.
     ExchangeError
@@ -207,10 +209,10 @@ def _check(units: list[Unit], plan: Plan, weights: Codec | None, strict: bool) -
 def _groups(
     units: list[Unit], weights: Codec | None, *, all_agree: bool
 ) -> list[tuple[Purpose, dist.ProcessGroup]]:
-    """Return the groups to connect, each once, in an order that all ranks share.
+    """Return the process groups to connect, without repetitions, in an order that all ranks share.
 
-    The last group is the one in which ranks choose plans and agree: the group of all ranks if required,
-    otherwise a group that reduces gradients.
+    In the last group, the ranks choose plans and agree on them. It is the group of all ranks if one is
+    required, otherwise a group that reduces gradients.
     """
     every = dict.fromkeys(each for unit in units for each in unit.groups())
     gathers = [each for each in every if each[0] is Purpose.GATHER and weights is not None]

@@ -1,8 +1,8 @@
-"""The exchanges that FSDP2 calls instead of its own collectives, at its extension points.
+"""The replacements for FSDP2's collectives: exchanges that FSDP2 calls at its extension points.
 
 ``FSDPModule.set_custom_all_gather`` and ``set_custom_reduce_scatter`` accept objects that allocate memory and
 communicate. Between the replicas of a hybrid mesh, FSDP calls ``torch.distributed.all_reduce`` on a process
-group, and a process group can be implemented in Python.
+group; ``ReplicaGroup`` implements such a group in Python.
 """
 
 from __future__ import annotations
@@ -42,14 +42,14 @@ def residual_key(bucket: str, count: int) -> str:
 class ShardedSteps:
     """The steps of one sharded model on one rank, shared by the exchanges of all units.
 
-    A step begins with the first gradient that a backward pass reduces, and ends with the pass. FSDP waits for
+    A step begins when a backward pass reduces its first gradient, and ends with this pass. FSDP waits for
     each collective, so exchanges run on the calling thread.
 
     Attributes
     ----------
     stand_in
-        A function that is called once per backward pass, when the first gradient is reduced. If it is set,
-        FSDP's own collectives run instead of exchanges, on all ranks.
+        None, or a function that is called once per backward pass, when the first gradient is reduced. While a
+        function is set, FSDP's own collectives run instead of exchanges, on all ranks.
     """
 
     def __init__(self, sync: GradientSync, contexts: SyncContexts, ledger: Ledger) -> None:
@@ -80,9 +80,10 @@ class ShardedSteps:
         tensor: torch.Tensor,
         result: torch.Tensor,
     ) -> None:
-        """Reduce a unit's gradients over a group, and store this rank's part in ``result``.
+        """Reduce a unit's gradients over a group, and store this rank's result.
 
-        With ``Purpose.SCATTER``, the part is the rank's shard, and ``tensor`` may be overwritten.
+        With ``Purpose.SCATTER``, ``result`` gets the rank's shard, and ``tensor`` may be overwritten; with
+        ``Purpose.REPLICATE``, ``result`` gets all reduced gradients.
         """
         self._begin()
         began, scatters = perf_counter(), purpose is Purpose.SCATTER
@@ -133,7 +134,7 @@ class ShardedSteps:
 
 
 class _Comm:
-    """FSDP's interface ``Comm`` for one unit. ``before``, the replaced object, allocates the memory."""
+    """FSDP's interface ``Comm`` for one unit. ``before``, the replaced object, allocates the buffers."""
 
     def __init__(self, bucket: str, steps: ShardedSteps, before: Any) -> None:
         self.before = before
@@ -164,7 +165,7 @@ class GatherWeights(_Comm):
         group: dist.ProcessGroup,
         async_op: bool = False,
     ) -> dist.Work | None:
-        """Fill ``output_tensor`` with the members' ``input_tensor``, in the order of the members."""
+        """Fill ``output_tensor`` with the decoded shards of all members, in the order of the members."""
         if self.steps.stand_in is not None:
             own: dist.Work | None = self.before(output_tensor, input_tensor, group, async_op)
             return own

@@ -1,8 +1,8 @@
-"""The sync contexts of sharded training: a context with its own link for each process group and purpose.
+"""The sync contexts of sharded training. Each pair of process group and purpose has a context and a link.
 
 In FSDP, member ``r`` of a group owns shard ``r``. After a ring's reduce half, chunk ``c`` belongs to the rank
-``collectives.ring.owner``, which is not ``c``. Therefore, the members of a sharding group are ordered in the
-ring such that the owner of chunk ``c`` is member ``c``. No shard then has to be moved.
+``collectives.ring.owner``, which is not ``c``. Therefore, the ring orders the members of a sharding group
+such that the owner of chunk ``c`` is member ``c``, and no shard has to be moved.
 """
 
 from __future__ import annotations
@@ -61,11 +61,11 @@ class GroupMember:
 
 
 class SyncContexts:
-    """All contexts of one rank, which all ranks connect in the same order.
+    """The sync contexts of one rank. All ranks connect their contexts in the same order.
 
     An error in one context closes the links of all contexts (``SyncContext.fail``), so that peers waiting in
-    other groups fail at once. The attribute ``step`` is the training step of the current exchanges, or the
-    last step. ``plan`` is the gradients' plan, and ``weights`` is the codec of the weights.
+    other groups fail at once. The attribute ``step`` is the training step of the current exchanges, or of the
+    last ones between steps. ``plan`` is the gradients' plan, and ``weights`` is the codec of the weights.
     """
 
     def __init__(self, plan: Plan, weights: Codec | None, options: SyncOptions, ledger: Ledger) -> None:
@@ -92,7 +92,7 @@ class SyncContexts:
 
     @contextmanager
     def using(self, purpose: Purpose, group: dist.ProcessGroup, what: str) -> Iterator[GroupMember]:
-        """Yield this rank's membership in a group for an exchange, shown as ``what`` in a profile.
+        """Yield this rank's membership in a group for one exchange, which profiles show as ``what``.
 
         An error in the exchange, such as a dead peer, ends all contexts. The error's note contains the
         collective, the module, and a remedy. Raises ``ExchangeError`` if the contexts have ended.

@@ -27,12 +27,12 @@ _AMONG_REPLICAS = " among replicas"
 
 @dataclass(frozen=True)
 class UnitLayouts:
-    """The layouts of one unit's buckets, whose parameters share one warning.
+    """The layouts of one unit's buckets. A ``LossyWarning`` covers all parameters of a unit.
 
     A scattered bucket consists of every rank's shards of all parameters, padded to the same length. Between
     replicas, FSDP reduces the shards of one rank. ``shapes`` are the shapes of one rank's shards, with
-    padding. FSDP omits parameters without a gradient and does not name them, so such a bucket is measured as
-    a whole.
+    padding. FSDP omits parameters without a gradient and does not name the omitted parameters. The encoding
+    error of such a bucket is measured as a whole.
     """
 
     unit: str
@@ -62,7 +62,7 @@ class UnitLayouts:
         return f"{self.unit} (some of its parameters)"
 
 
-@lru_cache(maxsize=1024)  # backward passes reuse the layouts, and the memory of their norms
+@lru_cache(maxsize=1024)  # backward passes reuse the layouts and their memory for norms
 def _layout_of(layouts: UnitLayouts, count: int, copies: int, ending: str) -> Layout:
     if sum(layouts.counts) * copies != count:
         return Layout((layouts._rest + ending,), (count,), (layouts.unit,))
@@ -74,8 +74,8 @@ def _layout_of(layouts: UnitLayouts, count: int, copies: int, ending: str) -> La
 class Unit:
     """The parameters that one call of ``fully_shard`` grouped. FSDP communicates them together.
 
-    ``module`` is an ``FSDPModule``, whose annotations don't include custom collectives, and ``parameters`` is
-    FSDP's object for the group.
+    ``module`` is an ``FSDPModule``, annotated as ``Any`` because torch's annotations lack custom collectives.
+    ``parameters`` is FSDP's object for the parameters.
     """
 
     name: str
