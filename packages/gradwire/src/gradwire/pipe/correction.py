@@ -20,7 +20,7 @@ from gradwire.sync.flat.gradients import Bucket, FlatGradients
 from gradwire.sync.flat.update import clip, in_force
 
 CORRECTIONS = ("eager", "none")
-"""The accepted values of ``correction``, of which the first is the default."""
+"""The accepted values of ``correction``. The first value is the default."""
 
 
 class Correction:
@@ -37,12 +37,12 @@ class Correction:
         return nullcontext()
 
     def copy(self, gradients: FlatGradients, bucket: Bucket) -> None:
-        """Copy a bucket of this rank's local gradient before its exchange."""
+        """Copy a bucket of this rank's local gradient before the exchange averages the bucket in place."""
 
     def note(self, scheduled: list[dict[str, Any]], absent: Collection[int] = ()) -> None:
         """Record the local gradient whose buckets have been copied, with the learning rates of its step.
 
-        ``absent`` has the numbers of the parameters without a gradient.
+        ``absent`` contains the numbers of the parameters without a gradient.
         """
 
     def keep(self, count: int) -> None:
@@ -101,9 +101,9 @@ _APART = ("state", "param_groups", "defaults")
 class VirtualWeights:
     """A second set of a model's trainable weights and of its optimizer's state.
 
-    The constructor allocates memory for the weights. Memory for the optimizer's state follows on first use.
-    Virtual updates don't change the optimizer's ``state``, ``param_groups``, and attributes that are numbers,
-    tensors, or containers of them. The user's step hooks don't run for virtual updates.
+    The constructor allocates memory for the weights; the first use allocates memory for the optimizer's
+    state. Virtual updates don't change the optimizer's ``state``, ``param_groups``, and attributes that are
+    numbers, tensors, or containers of them. The user's step hooks don't run for virtual updates.
 
     Parameters
     ----------
@@ -111,7 +111,7 @@ class VirtualWeights:
         The trainable parameters, each once. Outside of ``ahead`` they are the masters.
     optimizer
         A ``torch.optim`` optimizer whose ``step`` needs no closure. Raises ``SpecError`` if it wraps another
-        optimizer, whose state would change.
+        optimizer, because virtual updates would change the inner optimizer's state.
     """
 
     def __init__(self, parameters: Sequence[Parameter], optimizer: torch.optim.Optimizer) -> None:
@@ -178,7 +178,7 @@ class VirtualWeights:
         ]
         try:
             for parameter, _ in strangers:
-                parameter.grad = None  # the step would update them, and nothing would undo the update
+                parameter.grad = None  # otherwise, the step would update the parameter irreversibly
             vars(optimizer).update(self._copies(attributes))
             optimizer._optimizer_step_pre_hooks = OrderedDict()
             optimizer._optimizer_step_post_hooks = OrderedDict()
@@ -247,7 +247,7 @@ def _copy(value: Any) -> Any:
 
 @dataclass(slots=True)
 class _Own:
-    """A local gradient of this rank. ``usable`` is whether the gradient is finite, or None if unchecked."""
+    """A local gradient of this rank. ``usable`` says whether the gradient is finite; None means unchecked."""
 
     gradients: FlatGradients
     scheduled: list[dict[str, Any]]
@@ -293,12 +293,12 @@ class Eager(Correction):
         """Copy a bucket, because its exchange averages it in place."""
         if self._copied is None:
             if not self._free:
-                self.keep(len(self._own) - 1)  # the oldest: its average is applied before the next backward
+                self.keep(len(self._own) - 1)  # the oldest's average is applied before the next backward
             self._copied = self._free.pop()
         bucket.view(self._copied.flat).copy_(bucket.view(gradients.flat))
 
     def note(self, scheduled: list[dict[str, Any]], absent: Collection[int] = ()) -> None:
-        """Record the gradient whose buckets have been copied."""
+        """Record the local gradient whose buckets have been copied."""
         assert self._copied is not None, "all buckets are copied first"
         self._own.append(_Own(self._copied, scheduled, absent))
         self._copied = None
@@ -330,7 +330,7 @@ class Eager(Correction):
             self._own.append(_Own(gradients, each.scheduled, absent, is_finite(own)))
 
     def _look(self) -> None:
-        """Clip new local gradients. ``note`` doesn't, because that would delay their exchange."""
+        """Clip new local gradients. ``note`` doesn't, because clipping would delay their exchange."""
         for own in self._own:
             if own.usable is None:
                 own.usable = is_finite(own.gradients.flat)

@@ -39,17 +39,18 @@ class PipeSGD(WorkerMethod):
     the script's collectives. Between two calls, all ranks' weights have the same bits.
 
     Step t waits for the averaged gradient of step t-K, updates ``w[t] = w[t-1] - lr * mean(g[t-K])``,
-    computes ``g[t]``, and passes it to the communication thread: after backward, or with the plan's
-    ``bucket_nbytes`` each bucket as soon as backward has computed it. Gradients of steps <= 0 are zero: the
-    first K steps make no update at all, so momentum and weight decay don't act there either. A step takes
-    ``max(l_up + l_comp, l_comm)`` from K = 2 on (equation 4). A gradient is applied with the learning rate
-    (and momentum or betas) of the step that computed it, so that K = 1 has the results of D-Sync under every
-    schedule, bit for bit after a drain.
+    computes ``g[t]``, and passes it to the communication thread: as a whole after backward, or, if the plan
+    has ``bucket_nbytes``, each bucket as soon as backward has computed it. Gradients of steps <= 0 are zero:
+    the first K steps make no update at all, so they apply no momentum and no weight decay either. A step
+    takes ``max(l_up + l_comp, l_comm)`` from K = 2 on (equation 4). A gradient is applied with the learning
+    rate (and momentum or betas) of the step that computed it. Therefore, K = 1 gives the results of D-Sync
+    with every learning rate schedule, bit for bit after a drain.
 
-    With ``correction="eager"``, a rank computes ``g[t]`` at virtual weights: updated with its own gradients
-    of the steps in flight, instead of the averages. The pipeline then learns about as fast as D-Sync
-    (``correction.Eager``). Virtual weights exist only while ``compute_loss`` runs: at any other time the
-    model has the masters. With ``"none"``, a rank computes ``g[t]`` at ``w[t]``, as in the paper.
+    With ``correction="eager"``, a rank computes ``g[t]`` at virtual weights: the masters, updated with the
+    rank's own gradients of the steps in flight in place of their averages. The pipeline then learns about as
+    fast as D-Sync (``correction.Eager``). Virtual weights exist only while ``compute_loss`` runs: at any
+    other time the model has the masters. With ``"none"``, a rank computes ``g[t]`` at ``w[t]``, as in the
+    paper.
 
     Buffers of the model (a BatchNorm's running statistics) start with rank 0's values and then differ between
     ranks during training. An eager pipeline copies rank 0's buffers to all ranks in every ``drain``.
@@ -59,16 +60,17 @@ class PipeSGD(WorkerMethod):
     Parameters
     ----------
     model
-        Dense float32 parameters on one device. Raises ``TensorError`` otherwise. Pass the module inside a
-        ``DistributedDataParallel``, which would also average gradients.
+        A module with dense float32 parameters on one device; any other module raises ``TensorError``. Instead
+        of a ``DistributedDataParallel``, which would also average gradients, pass the module that it wraps.
     optimizer
-        A ``torch.optim`` optimizer of the model's parameters whose ``step`` needs no closure. The script
-        doesn't call its ``step``; it calls the ``step`` of a learning rate scheduler as usual, once per
-        step.
+        A ``torch.optim`` optimizer of the model's parameters whose ``step`` needs no closure. ``PipeSGD``
+        calls ``optimizer.step``; the script must not. The script calls the ``step`` of a learning rate
+        scheduler as usual, once per training step.
     plan
-        An argument of ``Plan.of``; its ``pipeline`` is K, the number of steps in flight. A codec or its spec
-        uses a ring with a pipeline of 2. By default, or with ``"auto"`` or an ``Auto``, the run measures and
-        chooses a plan with a pipeline of 2, and drains the pipeline before it changes to a different plan.
+        An argument of ``Plan.of``. The plan's ``pipeline`` is K, the number of steps in flight. A codec or
+        its spec means a ring with a pipeline of 2. By default, or with ``"auto"`` or an ``Auto``, the run
+        measures and chooses a plan with a pipeline of 2, and drains the pipeline before it changes to a
+        different plan.
     warmup_steps
         The number of synchronous steps before the empty pipeline starts. The paper warms up for 5 epochs
         (AlexNet, ResNet), and not at all for small or convex models.
@@ -82,7 +84,8 @@ class PipeSGD(WorkerMethod):
         or replace any ``.grad`` (a new None means 0), in the same way on all ranks. An eager pipeline doesn't
         call the function with local gradients.
     correction
-        ``"eager"`` or ``"none"``, which saves the time and memory of the local update; the same on all ranks.
+        ``"eager"`` or ``"none"``, the same on all ranks. ``"none"`` saves the time and memory of the local
+        updates.
     strict, group, timeout_s, ledger
         See ``Method``.
 
@@ -90,7 +93,8 @@ class PipeSGD(WorkerMethod):
     ------
     SpecError
         If the plan, warm-up, norm, or timeout is invalid, if the model is a DDP model, if the optimizer has
-        other parameters, or if updates are eager and the model's forward pass writes its parameters.
+        parameters that aren't the model's, or if updates are eager and the model's forward pass writes
+        parameters.
     ExchangeError
         If ``torch.distributed`` isn't initialised, if this process isn't in the group, or if the other ranks
         don't arrive within the timeout or have different options.

@@ -50,12 +50,12 @@ class _UnderWay:
 class Pipeline:
     """The gradients of up to K steps in flight, for a fixed set of parameters.
 
-    K buffers are used in turn: backward writes into one, the exchange averages it in place, and the optimizer
-    reads it K steps later, just before backward reuses it. Eager updates copy K - 1 local gradients, the
-    weights, and the optimizer's state; the paper's pipeline copies nothing. Between steps every ``.grad`` is
-    None, because its buffer is in flight. If the plan divides the gradient into buckets, each bucket is sent
-    as soon as backward has computed it (equation 6), after the buckets of earlier steps. Otherwise, the
-    gradient is sent after backward (equation 5).
+    K buffers are used in turn: backward writes into one buffer, the exchange averages this buffer in place,
+    and the optimizer reads it K steps later, just before backward reuses it. Eager updates copy K - 1 local
+    gradients, the weights, and the optimizer's state; the paper's pipeline copies nothing. Between steps
+    every ``.grad`` is None, because its buffer is in flight. If the plan divides the gradient into buckets,
+    each bucket is sent as soon as backward has computed it (equation 6), after the buckets of earlier steps.
+    Otherwise, the gradient is sent after backward (equation 5).
 
     ``buckets_of`` returns the buckets of a gradient in the layout that all K buffers share.
     """
@@ -188,8 +188,8 @@ class Pipeline:
         groups = len(self._optimizer.param_groups)
         if any(len(each.scheduled) > groups for each in in_flight):
             raise StateError(
-                f"expected gradients in flight with at most {groups} parameter groups, got more; resume "
-                "with the same optimizer"
+                f"expected gradients in flight with at most {groups} parameter groups, got "
+                f"{max(len(each.scheduled) for each in in_flight)}; resume with the same optimizer"
             )
         counts = [each.gradient.numel() for each in in_flight]
         own = [each.own.numel() for each in in_flight if each.own is not None]
