@@ -1,9 +1,9 @@
-"""A comparison of step times with and without gradwire, by blocks of steps that take turns.
+"""A comparison of step times with and without gradwire, in alternating blocks of steps.
 
-The steps of one training run are averaged in turn by DDP itself, by PyTorch's bf16 hook, and by gradwire. All
-blocks of a cycle are next to each other in time, so a change of the machine's speed affects all methods
-alike. Each cycle gives one ratio of step times. The gain is the geometric mean of the ratios, with a 95 %
-interval.
+In one training run, DDP itself, PyTorch's bf16 hook, and gradwire average the gradients in turn, for a block
+of steps each. One block of every method is a cycle. The blocks of a cycle are adjacent in time, so a change
+of the machine's speed affects all methods alike. Each cycle gives one ratio of step times. The gain is the
+geometric mean of the cycles' ratios, with a 95 % interval.
 """
 
 from __future__ import annotations
@@ -26,21 +26,18 @@ BLOCK_STEPS = 4
 The number is small, so that the blocks of a cycle are close in time.
 """
 SKIPPED_STEPS = 1
-"""The number of first steps of a block that aren't counted.
-
-These steps follow steps averaged by a different method.
-"""
+"""The number of uncounted steps at the beginning of a block, because the block before used another method."""
 LEAST_CYCLES = 3
 """The minimum number of cycles, because fewer cycles give no useful interval."""
 NOISY_SHARE = 0.3
-"""The limit of an interval's width, as the ratio of its ends minus 1.
+"""The largest width of a tie's interval, as the ratio of its ends minus 1.
 
-A wider interval around 1 isn't a tie, but means that the result is unknown.
+If an interval around 1 is wider, the result is unknown instead of a tie.
 """
 
 
 class Turns:
-    """The order of the blocks, and the times of their steps.
+    """The order of a comparison's blocks, and the times of the blocks' steps.
 
     The order is the same on all ranks, because it depends only on the number of steps. Every second cycle
     uses the reverse order, so that a steady change of the machine's speed cancels out.
@@ -70,10 +67,7 @@ class Turns:
         return ATTACHED if self.is_over else self._order[len(self._blocks) - 1]
 
     def passed(self, began: Any, ended: Any) -> None:
-        """Record the marks of a step's beginning and end.
-
-        The current method averaged the step.
-        """
+        """Record the marks of the beginning and end of a step that the current method averaged."""
         if self.is_over:
             return
         block = self._blocks[-1]
@@ -82,7 +76,7 @@ class Turns:
             self._blocks.append([])
 
     def cycles(self, seconds: Callable[[Any], float]) -> dict[str, tuple[float, ...]]:
-        """Return the median step time of each complete cycle's block, by method.
+        """Return the median step time in each complete cycle, for each method.
 
         ``seconds`` converts a mark to seconds.
         """
@@ -99,12 +93,12 @@ _IN_WORDS = MappingProxyType({PLAIN: "PyTorch's own all-reduce", BF16: "its bf16
 
 @dataclass(frozen=True)
 class Compared:
-    """The result of a comparison, for the report.
+    """The result of comparing step times with and without gradwire, for the report.
 
     Attributes
     ----------
     cycles_s
-        The median step time of each cycle, in seconds, by method.
+        For each method, the median step time in each cycle, in seconds.
     wanted
         The number of cycles that the comparison needs.
     plan
@@ -131,7 +125,7 @@ class Compared:
         return Ratio.of(other_s / own_s for other_s, own_s in pairs)
 
     def verdict(self) -> str:
-        """Return the result in a sentence."""
+        """Return the result of the comparison in a sentence."""
         if self.is_short:
             return (
                 f"Too short to choose: the script ended after {self.cycles} of {self.wanted} cycles of the "
@@ -149,7 +143,7 @@ class Compared:
         )
 
     def table(self) -> Table:
-        """Return a table with a row for each method."""
+        """Return the table of step times and gains, with a row for each method."""
         columns = (
             Column.of_text("averaged by"),
             Column("cycles"),
@@ -181,7 +175,7 @@ ON_LOSS = (
 
 
 def _is_noisy(ratio: Ratio) -> bool:
-    """Return whether the interval includes 1, and is too wide for a tie."""
+    """Return whether a ratio's interval includes 1 and is too wide for a tie."""
     return ratio.is_tie and ratio.most > (1 + NOISY_SHARE) * ratio.least
 
 

@@ -1,4 +1,4 @@
-"""The models of a run in its processes: their attachment, and the methods that average their steps."""
+"""The script's models: how gradwire attaches to them, and the methods that average their gradients."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ class StepSink:
         self._passed = passed
 
     def write(self, step: StepCounts) -> None:
-        """Report a step that is complete."""
+        """Report the end of a step that gradwire averaged."""
         if step.complete:
             self._passed(ATTACHED)
 
@@ -51,7 +51,7 @@ class AttachableModel(Protocol):
     name
         The model's name in messages.
     methods
-        The methods that can average its steps.
+        The methods that can average the model's gradients, such as gradwire and torch's own all-reduce.
     """
 
     name: str
@@ -121,7 +121,7 @@ class DdpModel:
         return attach(self.module, settings.plan, timeout_s=settings.timeout_s, ledger=ledger)
 
     def give_up(self, attached: Attached) -> None:  # noqa: ARG002
-        """Average as DDP does, but keep the connections open, because DDP cannot remove a hook."""
+        """Average as DDP does, but keep gradwire's hook and connections, because DDP cannot remove a hook."""
         self.use(PLAIN, lambda _way: None)
 
     def use(self, method: str, passed: Passed) -> None:
@@ -155,8 +155,8 @@ def _averaged(
 def plain_hook(model: DistributedDataParallel, bucket: Any) -> Future:
     """Average a bucket as DDP does without a hook, with the same bits.
 
-    DDP divides gradients that are views of a bucket and are not reset to None, and multiplies all other
-    gradients.
+    To average, DDP divides gradients that are views of a bucket and are not reset to None, and multiplies all
+    other gradients by the inverse.
     """
     group, gradients = model.process_group, bucket.buffer()
     gradients.mul_(1.0 / group.size())

@@ -1,4 +1,4 @@
-"""The models that have begun training, and the turns in which their steps are averaged."""
+"""The models that have begun training, and the turns in which different methods average their gradients."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from gradwire.sync.bucket.observe import NO_CHOOSER
 from gradwire.sync.ledger.summary import ledger_fields
 
 SETTLING = 10
-"""The number of steps with one plan before a comparison, more than a trial's turn of 5 or 6 steps."""
+"""The steps with an unchanged plan before a comparison: more than a trial of a plan, which takes 5 or 6."""
 
 
 @dataclass(eq=False)
@@ -36,13 +36,13 @@ class RunModel:
 
     @property
     def handle(self) -> Attached:
-        """Gradwire's handle on this model, which must be attached."""
+        """Gradwire's handle on this model. Gradwire must be attached to the model."""
         assert self.attached is not None, "callers check that gradwire is attached"
         return self.attached
 
     @property
     def has_chosen(self) -> bool:
-        """Whether the plan is fixed, or the run has chosen a plan."""
+        """Whether this model's plan is final: passed by the user, or already chosen by the run."""
         return self.handle._chooser is NO_CHOOSER or bool(self.handle.decisions)
 
     def outcome(self) -> ModelOutcome:
@@ -55,10 +55,11 @@ class RunModel:
 
 
 class ModelTurns:
-    """The turns of all attached models of a process: one method averages each step, for all models.
+    """The turns of averaging methods, shared by all attached models of a process.
 
-    The steps of the model with the most parameters are timed. If a model is added, or the plan changes, the
-    comparison starts over. All ranks switch after the same steps, because only steps and plans count.
+    In each turn, one method averages the gradients of all models. Only steps of the model with the most
+    parameters are timed. If a model is added, or the timed model's plan changes, the comparison starts over.
+    All ranks switch after the same steps, because turns depend only on steps and plans.
 
     Parameters
     ----------
@@ -86,7 +87,7 @@ class ModelTurns:
         return "" if self._plan is None else name_plan(self._plan)
 
     def cycles_s(self) -> dict[str, tuple[float, ...]] | None:
-        """Return the step times of the complete cycles, by method, or None without a comparison."""
+        """Return each method's step times in the complete cycles, or None without a comparison."""
         if not self._cycles:
             return None
         if self._turns is None or self._marks is None:
@@ -113,7 +114,7 @@ class ModelTurns:
             self._same += timed.has_chosen
             if self._same >= SETTLING:
                 self._start(timed)
-        elif method == self._turns.method:  # unlike a step under DDP's join, which gradwire always averages
+        elif method == self._turns.method:  # false under DDP's join, whose steps gradwire always averages
             self._turn(method)
 
     def _start(self, timed: RunModel) -> None:
@@ -137,7 +138,7 @@ class ModelTurns:
         self._turns, self._same = None, 0
 
     def _use(self, method: str, before: str) -> None:
-        """Average the next steps of all models with ``method``, after a step that ``before`` averaged."""
+        """Switch all models from the method ``before`` to ``method``, from the next step on."""
         if method == before:
             return
         now_s = perf_counter()

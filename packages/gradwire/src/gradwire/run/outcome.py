@@ -1,4 +1,4 @@
-"""The outcome of a run, which rank 0 writes for the command: models, and a comparison of steps."""
+"""The outcome of ``gradwire run``, written by rank 0: the script's models, and a comparison of steps."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class ModelOutcome:
-    """One model of the script, on rank 0.
+    """The outcome for one model of the script, on rank 0.
 
     Attributes
     ----------
@@ -42,14 +42,14 @@ class ModelOutcome:
 
 @dataclass(frozen=True)
 class RunOutcome:
-    """The models of the script, in the order of their creation, and the comparison of their steps.
+    """The outcome of a run: the script's models, and the comparison of their steps.
 
     Attributes
     ----------
     models
-        The models.
+        The outcome for each model, in the order of the models' creation.
     cycles_s
-        The cycles of ``Compared``; None without a comparison.
+        For each method, the median step time in each cycle (see ``Compared``); None without a comparison.
     plan
         The plan of the compared steps, in words.
     """
@@ -69,20 +69,20 @@ class RunOutcome:
 
     @classmethod
     def load(cls, path: Path) -> Self:
-        """Return the outcome in a file written by ``save``. Raises ``JobError`` if it is invalid."""
+        """Return the outcome in a file written by ``save``. Raises ``JobError`` if the file is invalid."""
         source = Source(f"the outcome {path}", "run 'gradwire run' again", JobError)
         return source.of_json(path.read_text(encoding="utf-8"), of(cls, **KINDS))
 
     @classmethod
     def of_record(cls, record: Mapping[str, Any]) -> Self:
-        """Return the outcome of a run's record. Raises ``JobError`` if it is invalid."""
+        """Return the outcome of a run's record. Raises ``JobError`` if the record is invalid."""
         given = Source("the record of a run", "run 'gradwire run' again", JobError).fields(record)
         found: dict[str, Any] = {name: given.get(name, kind) for name, kind in KINDS.items()}
         return cls(**found)
 
 
 def _cycles(value: object) -> dict[str, tuple[float, ...]]:
-    """Return the step times of a comparison: each above 0, and the same number for each method.
+    """Return a comparison's step times, checked: above 0, and equally many for each method.
 
     Raises ``JobError``.
     """

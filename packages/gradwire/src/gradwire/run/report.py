@@ -1,4 +1,4 @@
-"""The report of a run: on standard error at the script's end, as a record, and as a page."""
+"""The report of ``gradwire run``: on standard error at the script's end, as a record, and as a page."""
 
 from __future__ import annotations
 
@@ -71,7 +71,7 @@ def _not_attached(model: ModelOutcome) -> str:
 
 
 def record_of(options: Mapping[str, object], outcome: RunOutcome, code: int) -> dict[str, object]:
-    """Return the record of a run."""
+    """Return the record of a run: its options, its outcome, and the script's exit code."""
     return make_record(SCHEMA, {"options": options, "exit_code": code, **asdict(outcome)})
 
 
@@ -96,7 +96,7 @@ def _steps(found: Compared | None) -> list[Section]:
 
 
 def _section(model: ModelOutcome, number: int, outcome: RunOutcome) -> Section:
-    """Return the section of the model with this number. Several models may have the same name."""
+    """Return a model's section. ``number`` makes the section's link unique if models have the same name."""
     link = f"model {number}" if outcome.models[1:] else ""
     if model.problem:
         return Section(model.name, [_not_attached(model)], link)

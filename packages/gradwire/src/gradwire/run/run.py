@@ -20,14 +20,14 @@ from gradwire.script.lifeline import private_folder
 from gradwire.tables import lines
 
 STEPS = 5 * BLOCK_STEPS
-"""The default number of counted steps for each method: five cycles."""
+"""The default number of counted steps for each compared method: five cycles."""
 PASSED_ON = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP, signal.SIGUSR1, signal.SIGUSR2)
-"""The signals that are passed on to the script, because it may save a checkpoint before it ends."""
+"""The signals that are passed on to the script, which may handle them by saving a checkpoint."""
 
 
 @dataclass(frozen=True)
 class RunOptions:
-    """Options of a run.
+    """The options of ``gradwire run``.
 
     Attributes
     ----------

@@ -1,4 +1,4 @@
-"""The models of one process of a script, and gradwire's attachment before their first training pass."""
+"""The models in one of the script's processes, to which gradwire attaches before the first training pass."""
 
 from __future__ import annotations
 
@@ -32,10 +32,7 @@ MEETING_S = 300.0
 Ranks may compile before this pass.
 """
 SAVED_EVERY_S = 2.0
-"""The interval between saved outcomes.
-
-A rank may be killed at any time.
-"""
+"""The interval between saved outcomes in seconds, short because a rank may be killed at any time."""
 NO_PASS = "the script ended before its first training pass (gradients enabled, in training mode)"
 
 
@@ -48,20 +45,20 @@ def say(sentence: str) -> None:
 
 @cache
 def session_of(settings: str) -> RunSession:
-    """Return this process's session, whose ``settings`` are the text of an ``Entry``."""
+    """Return this process's session. ``settings`` is the text in the ``Entry`` of ``gradwire run``."""
     return RunSession(RunSettings.of_text(settings))
 
 
 class FirstPass:
     """A forward pre-hook that calls ``then`` once, before the first training pass of a module.
 
-    Evaluation doesn't count, because a script may evaluate on one rank only. A copy of the module has no such
-    hook.
+    Evaluation passes don't count, because a script may evaluate on one rank only. A copy of the module
+    doesn't copy the hook.
     """
 
     def __init__(self, module: nn.Module, then: Callable[[], None]) -> None:
         self._module, self._then, self._is_over = weakref.ref(module), then, False
-        # A compiled forward pass would call this only while tracing.
+        # A compiled forward pass would call the hook only while tracing.
         self._begin = torch.compiler.disable(self._look)  # type: ignore[no-untyped-call]
         self._handle = module.register_forward_pre_hook(self, prepend=True)
 
@@ -89,11 +86,11 @@ class NoHook:
     """The placeholder for a ``FirstPass`` in a copy of its module."""
 
     def __call__(self, *_: object) -> None:
-        """Do nothing."""
+        """Ignore a forward pass of the copy."""
 
 
 class RunSession:
-    """The models of a process, their attachment, and a comparison of their steps."""
+    """The session of one process, which attaches gradwire to the models and compares the models' steps."""
 
     def __init__(self, settings: RunSettings) -> None:
         self._settings = settings
@@ -118,7 +115,7 @@ class RunSession:
             # Not atexit: processes that multiprocessing started end without it.
             Finalize(None, self._save, kwargs={"now": True}, exitpriority=0)
         known = self._pending.get(id(module))
-        if known is None or known[0]() is not module:  # fully_shard may return a module again
+        if known is None or known[0]() is not module:  # fully_shard may return one module twice
             own = weakref.ref(module)
             self._pending[id(module)] = (
                 own,
@@ -131,7 +128,7 @@ class RunSession:
         """Attach to a model that begins its first training pass on this rank."""
         root = module()
         assert root is not None, "its forward pass is running"
-        for each in root.modules():  # the attachment covers FSDP's modules within
+        for each in root.modules():  # attaching to the root also attaches to FSDP's modules within
             pending = self._pending.pop(id(each), None)
             if pending is not None:
                 pending[1].remove()
@@ -193,7 +190,7 @@ class RunSession:
             say(f"{found.verdict()} The script continues with gradwire.")
 
     def _save(self, *, now: bool = False) -> None:
-        """Write the outcome on rank 0, and an empty file on other ranks to show that they ran."""
+        """Write the outcome on rank 0; on every other rank, write an empty file to show that it ran."""
         if self._rank is None or (not now and monotonic() - self._saved_at < SAVED_EVERY_S):
             return
         self._saved_at = monotonic()

@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class RunSettings:
-    """The settings of a run, and the path of its outcome.
+    """The settings of ``gradwire run`` for the script's processes.
 
     Attributes
     ----------
@@ -26,7 +26,7 @@ class RunSettings:
     plan
         The codec, or the file of a plan, for ``gradwire.attach``; None if the run chooses its plan.
     timeout_s
-        The timeout for a single wait for another rank.
+        The timeout of every single wait for a peer, in seconds.
     strict
         Whether the script ends with an error if gradwire can't be attached to a model.
     cycles
@@ -49,20 +49,20 @@ class RunSettings:
 
     @property
     def elsewhere(self) -> Path:
-        """The file that all ranks except rank 0 write, so that a machine without rank 0 detects its ranks."""
+        """The file that ranks other than 0 write. On a machine without rank 0, it shows that ranks ran."""
         return Path(self.folder) / "elsewhere"
 
     @property
     def facts(self) -> dict[str, str]:
-        """The settings on which all ranks must agree, without the plan, which ``attach`` checks."""
+        """The settings that must be equal on all ranks, except the plan, which ``attach`` compares."""
         compares = f"with {self.cycles} cycles" if self.cycles else "no"
         return {"--strict": str(self.strict), "--timeout": str(self.timeout_s), "--compare": compares}
 
     def entry(self) -> Entry:
-        """Return the entry of a run's session into the script's processes."""
+        """Return the ``Entry`` that starts a ``RunSession`` in the script's processes."""
         return Entry(self.folder, "gradwire.run.session:session_of", json.dumps(asdict(self)))
 
     @classmethod
     def of_text(cls, words: str) -> Self:
-        """Return the settings of an entry. Raises ``JobError``."""
+        """Return the settings in the text of an ``Entry``. Raises ``JobError``."""
         return Source("a run's settings", "run 'gradwire run' again", JobError).of_json(words, of(cls))

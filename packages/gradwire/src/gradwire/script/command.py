@@ -1,4 +1,4 @@
-"""Start a script's command with an observer in its processes, all of which end with this process."""
+"""Run a script's command with an observer in each of its processes, which all end with this process."""
 
 from __future__ import annotations
 
@@ -15,18 +15,19 @@ from gradwire.errors import JobError
 from gradwire.script.entry import Entry
 
 GRACE_S = 5.0
-"""The time that a script has to clean up after SIGTERM."""
+"""The seconds that a script has to clean up after SIGTERM."""
 _LIBC = ctypes.CDLL(None)
 _PR_SET_PDEATHSIG = 1
 
 
 def run_script(command: Sequence[str], entry: Entry, passed_on: Collection[int] = ()) -> int:
-    """Run a command to its end, and return its exit code, which is 128 + n if signal n ended it.
+    """Run a command to its end, and return its exit code, or 128 + n if signal n ended the command.
 
-    The signals in ``passed_on`` are sent to the command's process group, and the wait continues. Signals that
-    this process ignores are also ignored in the command. If an exception such as an interrupt ends the wait,
-    the group gets SIGTERM, so that it can clean up, and then SIGKILL. If this process is killed, the kernel
-    kills the command. Raises ``JobError`` if the command cannot be started.
+    Signals in ``passed_on`` that this process receives are sent to the command's process group, and the wait
+    continues. The command ignores the signals that this process ignores. If an exception, such as an
+    interrupt, ends the wait, the group gets SIGTERM, so that its processes can clean up, and then SIGKILL. If
+    this process is killed, the kernel kills the command. Raises ``JobError`` if the command cannot be
+    started.
     """
     with _passing_on(passed_on) as group:
         try:
@@ -38,7 +39,8 @@ def run_script(command: Sequence[str], entry: Entry, passed_on: Collection[int] 
             )
         except OSError as error:
             raise JobError(
-                f"{command[0]} cannot be started: {error.strerror or error}; pass a program for this machine"
+                f"{command[0]} cannot be started: {error.strerror or error}; pass the path of a program that "
+                "runs on this machine"
             ) from error
         group.begin(process.pid)
         try:
@@ -55,7 +57,7 @@ def run_script(command: Sequence[str], entry: Entry, passed_on: Collection[int] 
 
 
 class _Group:
-    """The process group that gets this process's signals, including those before its start."""
+    """The command's process group, which gets this process's signals, even those before the group's start."""
 
     def __init__(self) -> None:
         self._process: int | None = None
@@ -89,7 +91,7 @@ def _passing_on(signals: Collection[int]) -> Iterator[_Group]:
 
 
 def _end_with_parent() -> None:
-    """Make the kernel kill this process, which is about to execute the command, when its parent ends."""
+    """In the new process of the command, ask the kernel to kill this process when its parent ends."""
     _LIBC.prctl(_PR_SET_PDEATHSIG, signal.SIGKILL, 0, 0, 0)
 
 

@@ -22,7 +22,7 @@ from gradwire.script.lifeline import end_with_command
 if TYPE_CHECKING:
     from typing_extensions import Self
 
-# Call a function with a module of another package as soon as the module is imported.
+# A hook on the import of a module: a function is called with the module as soon as the script imports it.
 
 Then = Callable[[ModuleType], None]
 
@@ -37,7 +37,7 @@ def when_imported(name: str, then: Then) -> None:
 
 
 class _Finder(MetaPathFinder):
-    """A finder that finds one module once, through the other finders, and wraps the module's loader."""
+    """An import finder that finds one module, once, through the other finders, and wraps its loader."""
 
     def __init__(self, name: str, then: Then) -> None:
         self._name, self._then = name, then
@@ -60,7 +60,7 @@ class _Finder(MetaPathFinder):
 class _Loader(Loader):
     """A loader that loads a module with ``inner`` and then calls ``then``.
 
-    Only ``inner`` is visible as the module's loader.
+    The module's ``__loader__`` is ``inner``, as if this class did not exist.
     """
 
     def __init__(self, inner: Loader, then: Then) -> None:
@@ -80,7 +80,7 @@ class _Loader(Loader):
         return getattr(self._inner, name)
 
 
-# The observer of the script's models, which the command names in the environment.
+# The observer of the script's models. The command names the observer in an environment variable.
 
 VARIABLE = "GRADWIRE_SCRIPT"
 START = Path(__file__).parent / "start"
@@ -101,14 +101,14 @@ class ModelObserver(Protocol):
 
 @dataclass(frozen=True)
 class Entry:
-    """The reference to the observer of a script's models, for the script's processes.
+    """The environment variable's content: how the script's processes find the observer of their models.
 
     Attributes
     ----------
     folder
         The command's private folder, whose lifeline the processes watch.
     observer
-        ``module:function``. The function is called for each model, and returns the process's
+        The name of a function, as ``module:function``. It is called for each model, and returns the process's
         ``ModelObserver``.
     settings
         The function's argument.
@@ -125,7 +125,7 @@ class Entry:
 
     @classmethod
     def of_environment(cls) -> Self | None:
-        """Return the entry in the environment, or None without one. Raises ``JobError``."""
+        """Return the entry in the environment variable, or None if it is not set. Raises ``JobError``."""
         words = os.environ.get(VARIABLE)
         if not words:
             return None

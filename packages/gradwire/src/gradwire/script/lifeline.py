@@ -1,8 +1,8 @@
 """The temporary folder of a command that runs a script, and the end of the script with the command.
 
 The command holds a lock on a file in the folder. In every Python process of the script, a thread waits for
-that lock, and gets it as soon as the command has ended for any reason. Unless the file says that the command
-has finished, the process removes the folder, which may contain gradients, and kills itself.
+that lock, and gets it as soon as the command has ended for any reason. If the file doesn't say that the
+command finished its work, the process removes the folder, which may contain gradients, and kills itself.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ A process may have found the folder under its old name and be about to add a fil
 def private_folder() -> Iterator[Path]:
     """Yield a new folder that only this user can read, and remove it at the end.
 
-    Folders of killed commands are also removed.
+    The folders that killed commands have left are removed, too.
     """
     remove_leftovers()
     folder = Path(tempfile.mkdtemp(prefix=PREFIX))
@@ -70,14 +70,14 @@ def end_with_command(folder: Path) -> None:
 def _watch(folder: Path) -> bool:
     try:
         opened = os.open(folder / _ALIVE, os.O_RDONLY | os.O_CLOEXEC)
-    except OSError:  # on another machine, or after the command's end
+    except OSError:  # this machine isn't the command's, or the command has ended
         return False
     Thread(target=_wait, args=(opened, folder), name="gradwire lifeline", daemon=True).start()
     return True
 
 
 def _wait(opened: int, folder: Path) -> None:
-    with suppress(OSError):  # a process that becomes a daemon closes all files, and is not killed
+    with suppress(OSError):  # a process that becomes a daemon closes all files; it is not killed
         before = os.fstat(opened)
         fcntl.flock(opened, fcntl.LOCK_SH)
         if not os.path.samestat(before, os.fstat(opened)) or os.pread(opened, len(_DONE), 0) == _DONE:

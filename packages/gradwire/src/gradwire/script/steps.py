@@ -1,4 +1,4 @@
-"""Clocks of the device that computes, for the times of training steps, and the ends of backward passes."""
+"""Clocks that time training steps on the device that computes, and a callback after backward passes."""
 
 from __future__ import annotations
 
@@ -19,23 +19,23 @@ class Marks(Protocol):
         """Return a mark of the current time."""
 
     def seconds(self, mark: Any) -> float:
-        """Return the time of a mark in seconds from a fixed origin, possibly after a wait for a device."""
+        """Return a mark's time in seconds from a fixed origin. The call may wait for the device."""
 
 
 class HostMarks:
-    """Marks of the host's clock."""
+    """The clock of the host, whose marks are the times themselves."""
 
     def now(self) -> float:
         """Return a mark of the current time."""
         return perf_counter()
 
     def seconds(self, mark: float) -> float:
-        """Return the time of a mark."""
+        """Return the time of a mark, which is the mark itself."""
         return mark
 
 
 class DeviceMarks:
-    """Marks as events in an accelerator's current stream, because the host runs ahead of the accelerator."""
+    """The clock of an accelerator, whose marks are events in a stream, because the host runs ahead."""
 
     def __init__(self, device: torch.device) -> None:
         self._device = device.type
@@ -54,7 +54,7 @@ class DeviceMarks:
 
 
 def marks_of(device: torch.device) -> Marks:
-    """Return the clock for gradients on this device."""
+    """Return the clock that times the training of a model on this device."""
     return HostMarks() if device.type == "cpu" else DeviceMarks(device)
 
 
@@ -64,8 +64,8 @@ def marks_of(device: torch.device) -> Marks:
 def after_backward(then: Callable[[], None]) -> None:
     """Call ``then`` at the end of the running backward pass.
 
-    DDP and FSDP queue callbacks during the pass, in which they wait for gradients. A callback that another
-    callback queues runs after all of these callbacks.
+    During the pass, DDP and FSDP queue callbacks that wait for gradients. ``then`` runs after those
+    callbacks, because a callback queues it.
     """
     queue = Variable._execution_engine.queue_callback
     queue(lambda: queue(then))
