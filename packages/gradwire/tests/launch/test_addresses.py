@@ -109,7 +109,7 @@ def test_nccls_variable_selects_as_nccl_does(text: str, names: tuple[str, ...]) 
         ),
         ("docker0", "expected an interface with an address, got 'docker0'; set this variable"),
         ("^eth,ib,docker", "expected an interface with an address, got '^eth,ib,docker'; set this variable"),
-        ("eth0:1", "exclusions), got 'eth0:1'; correct this list, or set GLOO_SOCKET_IFNAME"),
+        ("eth0:1", "exclusions), got 'eth0:1'; write such a list, or set GLOO_SOCKET_IFNAME instead"),
         ("==eth0", "exclusions), got '==eth0'"),
     ],
 )

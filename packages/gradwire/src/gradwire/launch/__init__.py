@@ -1,6 +1,6 @@
-"""The start and rendezvous of ranks, launched by ``torchrun`` or as processes on this machine.
+"""The start and rendezvous of ranks, which ``torchrun`` starts, or gradwire as processes on this machine.
 
-``launched`` reads torchrun's variables. ``local`` starts and supervises ranks as processes, or runs the one
-rank that a launcher has started. ``rendezvous`` joins the store that all ranks share and creates their group.
-``store`` adds a timeout to every call of that store.
+``launched`` reads torchrun's environment variables. ``local`` starts and supervises ranks as processes, or,
+in a process that a launcher has started, runs this process's rank. ``rendezvous`` joins the store that all
+ranks share and creates their group. ``store`` adds a timeout to every call of that store.
 """

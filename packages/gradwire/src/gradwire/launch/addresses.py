@@ -2,13 +2,14 @@
 
 The first choice is an interface that the user names in ``GLOO_SOCKET_IFNAME``, or else in
 ``NCCL_SOCKET_IFNAME``. The second choice is the local address of the route to the store's host, because every
-rank reaches that host. Without a store's host, the address is the first address of this host's name, as in
-Gloo.
+rank reaches that host. If no host serves the store, the address is the first address of this host's name, as
+in Gloo.
 
 On the store's host, the route to the store may be the loopback interface. The address then depends on the
 other ranks: it is the local address of the route to a rank on another host (``listening``).
 
-Only ``GLOO_SOCKET_IFNAME`` is a list in the user's order, so lanes use only its interfaces.
+Lanes are distributed only over the interfaces in ``GLOO_SOCKET_IFNAME``, because only this variable is a list
+in the user's order.
 """
 
 from __future__ import annotations
@@ -32,12 +33,12 @@ _IPV6 = Path("/proc/net/if_inet6")
 _ON_THE_LINK = "20"
 _LOOPBACK, _LOOPBACK_INTERFACE = "127.0.0.1", "lo"
 _ELSEWHERE = ("192.0.2.1", "2001:db8::1")
-"""Addresses for documentation, which no host has: packets to them would take the default route."""
+"""Addresses for documentation. No host has them, so packets to them would take the default route."""
 _NCCL = re.compile(r"\^?=?[\w.@-]+(,[\w.@-]+)*,?")
 
 
 class Selection(NamedTuple):
-    """The interfaces of this host that a variable selects, in order of preference."""
+    """The interfaces of this host that an environment variable selects, in order of preference."""
 
     variable: str
     names: tuple[str, ...]
@@ -48,7 +49,7 @@ class Selection(NamedTuple):
 
 
 def selection(environment: Mapping[str, str]) -> Selection | None:
-    """Return the interfaces that the user selects, read as Gloo and NCCL do, or None if no variable is set.
+    """Return the interfaces that the user's variable selects, as for Gloo and NCCL, or None without one.
 
     Raises ``LinkError`` if ``NCCL_SOCKET_IFNAME`` selects no interface.
     """
@@ -61,7 +62,7 @@ def selection(environment: Mapping[str, str]) -> Selection | None:
     if not _NCCL.fullmatch(text):
         raise LinkError(
             f"{OTHER_VARIABLE}: expected comma-separated interface prefixes (after '=': exact names; after "
-            f"'^' or '^=': exclusions), got {text!r}; correct this list, or set {VARIABLE}"
+            f"'^' or '^=': exclusions), got {text!r}; write such a list, or set {VARIABLE} instead"
         )
     names = tuple(name for name in interfaces() if _selects(text, name) and address_of(name))
     if not names:
@@ -73,7 +74,7 @@ def selection(environment: Mapping[str, str]) -> Selection | None:
 
 
 def gloo_interfaces(environment: Mapping[str, str]) -> tuple[str, ...]:
-    """Return the interfaces in ``GLOO_SOCKET_IFNAME``; () if it is not set."""
+    """Return the interfaces in ``GLOO_SOCKET_IFNAME``; () if the variable is not set."""
     return tuple(name for name in environment.get(VARIABLE, "").split(",") if name)
 
 
@@ -83,7 +84,7 @@ def interfaces() -> tuple[str, ...]:
 
 
 def _selects(text: str, name: str) -> bool:
-    """Return whether the text of ``NCCL_SOCKET_IFNAME`` selects an interface; ``lo`` needs its exact name."""
+    """Return whether ``NCCL_SOCKET_IFNAME`` selects an interface; only the exact name selects ``lo``."""
     excludes, exact = text.startswith("^"), "=" in text[:2]
     given = [each for each in text.lstrip("^=").split(",") if each]
     if excludes and name == _LOOPBACK_INTERFACE:
@@ -92,7 +93,7 @@ def _selects(text: str, name: str) -> bool:
 
 
 def own_choice(environment: Mapping[str, str], store_host: str = "", lane: int = 0) -> str:
-    """Return the address to listen on; "" if it depends on the other ranks.
+    """Return the address to listen on; "" if the choice requires addresses of other ranks.
 
     ``store_host`` is the name or address of the store's host, or "" without a store. ``lane`` is the number
     of the link's lane. Of n interfaces in ``GLOO_SOCKET_IFNAME``, lane j uses number j modulo n. Raises
@@ -120,10 +121,10 @@ def own_choice(environment: Mapping[str, str], store_host: str = "", lane: int =
 
 
 def choice_towards(others: Iterable[str], environment: Mapping[str, str]) -> str:
-    """Return the address to listen on, on the store's host, given the addresses of ranks in ``others``.
+    """Return the address to listen on, for a rank on the store's host.
 
-    If no route leads to another host, return the first selected address, or the first address of this host's
-    name.
+    It is the local address of the route to one of ``others``, the addresses of other ranks. If no route leads
+    to another host, it is the first selected address, or the first address of this host's name.
     """
     selected = selection(environment)
     allowed = () if selected is None else selected.addresses()
@@ -145,7 +146,7 @@ def route_to(host: str) -> str:
             with suppress(OSError), socket.socket(family, kind, protocol) as asking:
                 asking.connect(place)
                 found.append(str(asking.getsockname()[0]))
-    usable = [each for each in found if "%" not in each]  # link-local: peers don't know the interface's name
+    usable = [each for each in found if "%" not in each]  # not link-local: peers lack the interface's name
     return min(usable, key=lambda each: (is_loopback(each), ":" in each), default="")
 
 
@@ -166,7 +167,7 @@ def with_port(host: str, port: int | str) -> str:
 
 
 def remedy(address: str) -> str:
-    """Return the advice for a host that listens on ``address`` but cannot be reached."""
+    """Return the remedy to show if a host listens on ``address`` but cannot be reached."""
     if is_loopback(address):
         return (
             f"other hosts cannot reach the loopback address {address}; for ranks on several hosts, set "
@@ -214,9 +215,10 @@ def address_of_name() -> str:
 
 
 def outward_address(environment: Mapping[str, str]) -> str:
-    """Return an address for ranks on any host, chosen without a store or a rank.
+    """Return an address of this host for ranks on any host, chosen without asking a store or another rank.
 
-    If this host's name resolves to a loopback address, return the address of the default route, if any.
+    If this host's name resolves to a loopback address, the result is the local address of the default route,
+    if there is one.
     """
     chosen = own_choice(environment)
     if selection(environment) is None and is_loopback(chosen):

@@ -16,12 +16,12 @@ VARIABLES = ("RANK", "WORLD_SIZE", "MASTER_ADDR")
 
 
 def is_launched() -> bool:
-    """Return whether ``torchrun``, or a launcher with the same variables, has started this process."""
+    """Return whether ``torchrun``, or a launcher that sets the same variables, has started this process."""
     return all(os.environ.get(variable) for variable in VARIABLES)
 
 
 def launched_rank() -> tuple[int, int]:
-    """Return rank and world size from the launcher's variables. Raises ``JobError``."""
+    """Return the rank and world size that the launcher has set as variables. Raises ``JobError``."""
     rank, world = whole("RANK"), whole("WORLD_SIZE")
     if rank >= world:
         raise JobError(f"expected a RANK below WORLD_SIZE={world}, got {rank}; start with torchrun")
@@ -29,7 +29,7 @@ def launched_rank() -> tuple[int, int]:
 
 
 def launched_workers(has_server: bool, asked: int | None) -> int | None:
-    """Return the number of workers, or None if no launcher started this process. Raises ``JobError``."""
+    """Return the number of launched workers, or None if no launcher started them. Raises ``JobError``."""
     if not is_launched():
         _refuse_half_launched()
         return None
@@ -46,7 +46,7 @@ def launched_workers(has_server: bool, asked: int | None) -> int | None:
 
 
 def whole(variable: str) -> int:
-    """Return a variable's value as a whole number. Raises ``JobError``."""
+    """Return an environment variable's value as a whole number. Raises ``JobError``."""
     text = os.environ.get(variable, "")
     number = parse_whole(text)
     if number is None:
@@ -55,7 +55,7 @@ def whole(variable: str) -> int:
 
 
 def _refuse_half_launched() -> None:
-    """Raise ``JobError`` if only some variables are set: otherwise every rank would run its own job."""
+    """Raise ``JobError`` if some launcher variables are missing: each rank would run its own job."""
     given = [variable for variable in VARIABLES if os.environ.get(variable)]
     if set(given) & {"RANK", "WORLD_SIZE"}:
         missing = [variable for variable in VARIABLES if variable not in given]
@@ -65,7 +65,7 @@ def _refuse_half_launched() -> None:
         )
 
 
-# Signals while processes run: only the parent handles them, and ends the other processes.
+# Signals while processes run: only the parent handles signals, and then ends the other processes.
 
 
 @contextmanager

@@ -1,9 +1,9 @@
-"""The agreement of ranks on the addresses at which they listen, through the store that they share.
+"""The choice of the addresses on which ranks listen, with the help of the store that all ranks share.
 
 A rank on a host without the store listens on the local address of its route to the store. On the store's
 host, that route may be the loopback interface, as on Debian, where a host's own name resolves to a loopback
-address. A rank on the store's host takes the address of its route to a rank on another host. Without such a
-rank, all ranks reach the store by a loopback address, so they share its host.
+address. Therefore, a rank on the store's host listens on the local address of its route to a rank on another
+host. If there is no such rank, all ranks run on the store's host, where any address works.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from gradwire.launch.store import TimedStore
 
 
 def listening_address(store: TimedStore, rank: int, world: int, deadline: float, lane: int = 0) -> str:
-    """Return the address on which this rank's lane listens; all ranks of the store call this once.
+    """Return the address on which this rank's lane listens. All ranks of the store call this once per lane.
 
     Raises ``LinkError`` if the store fails or a selected interface has no address, and ``TimeoutError`` if
     this rank needs another rank's address and doesn't get it by the deadline.
@@ -38,7 +38,7 @@ def address_key(rank: int) -> str:
 
 
 def _others(store: TimedStore, rank: int, world: int, deadline: float) -> Iterator[str]:
-    """Yield the addresses of the other ranks that other hosts can reach, waiting for each."""
+    """Yield the other ranks' addresses, waiting for each of them; omit those that no other host can reach."""
     for other in range(world):
         if other != rank:
             (address,) = store.get([address_key(other)], deadline)
@@ -49,8 +49,8 @@ def _others(store: TimedStore, rank: int, world: int, deadline: float) -> Iterat
 def direct_gloo(store: Store, rank: int, world: int, doing: str, timeout_s: float) -> None:
     """Make this process's Gloo groups listen on its links' interface, if no interface is selected.
 
-    Gloo would listen at the address of the host's name. All ranks of the store call this once, with the same
-    key space; ``doing`` and the errors are as in ``TimedStore``.
+    By default, Gloo listens on the address of the host's name. All ranks of the store call this once, with
+    the same key prefix. ``doing`` and the errors are those of ``TimedStore``.
     """
     if world > 1 and not os.environ.get(VARIABLE):
         timed = TimedStore(PrefixStore("gradwire/gloo", store), doing)

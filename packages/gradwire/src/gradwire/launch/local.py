@@ -1,4 +1,4 @@
-"""Ranks as supervised processes on this machine."""
+"""Tasks whose ranks run as supervised processes on this machine, or as one rank of a launched job."""
 
 from __future__ import annotations
 
@@ -30,10 +30,10 @@ Options = TypeVar("Options")
 
 @dataclass
 class RankContext(Generic[Event]):
-    """One rank's context: its number, the function that reports events, and access to the shared store.
+    """The context that a rank's work receives: its rank, the function that reports events, and the store.
 
-    ``doing`` is the current part of the rank's work, for failure messages. ``join_store`` returns the store
-    that all ranks share, and can be called once.
+    ``doing`` describes what the rank is doing, for failure messages. ``join_store`` returns the store that
+    all ranks share, and can be called once.
     """
 
     rank: int
@@ -44,7 +44,7 @@ class RankContext(Generic[Event]):
 
     @property
     def ranks_here(self) -> int:
-        """The number of ranks that share this machine's cores. All hosts of a testbed share one machine."""
+        """The number of ranks that share this machine's cores. In a testbed, all hosts share one machine."""
         if is_inside():
             return self.world
         return whole("LOCAL_WORLD_SIZE") if "LOCAL_WORLD_SIZE" in os.environ else self.world
@@ -68,11 +68,12 @@ class Task(Generic[Options, Event]):
     shared
         The options, by name, that must be the same on all launched ranks.
     preload
-        Modules whose import takes seconds, imported once for all local processes.
+        The names of modules whose import takes seconds. They are imported once for all local processes.
     title
         A function that returns the name of a rank in messages.
     when
-        A function that returns the time in messages, such as "during run 2", for the last event (or None).
+        A function that receives the last event, or None, and returns the time for messages, such as "during
+        run 2".
     """
 
     work: Callable[[RankContext[Event], Options], None]
@@ -103,8 +104,8 @@ class Warned:
 class Failed:
     """A message from a rank that has failed.
 
-    ``consequence`` says whether a different rank's failure may be the cause, because a peer is gone or
-    silent. ``details`` is the traceback of an internal error; "" for an error that gradwire raises on
+    ``consequence`` says whether another rank's failure may be the cause, because this rank's peer is gone or
+    silent. ``details`` is the traceback of an internal error, or "" for an error that gradwire raises on
     purpose.
     """
 
@@ -126,7 +127,7 @@ def describe_failure(context: RankContext[Event], error: BaseException) -> Faile
     )
 
 
-# A local process, which runs one rank, reports through its pipe, and never outlives its parent.
+# A local process, which runs one rank, reports to its parent through a pipe, and never outlives the parent.
 
 
 def main(
@@ -138,7 +139,7 @@ def main(
     timeout_s: float,
     connection: Connection[Event | Finished | Failed | Warned, None],
 ) -> None:
-    """Run one rank and report its events and its end through ``connection``."""
+    """Run one rank in this process, and report the rank's events and its end through ``connection``."""
     Thread(target=_end_with_parent, name="gradwire lifeline", daemon=True).start()
     send = _one_at_a_time(connection.send)
     telling = _Telling(send)
@@ -186,18 +187,18 @@ def _end_with_parent() -> None:
 
 
 GRACE_S = 1.0
-"""The time to wait for other reports after a first failure, to distinguish causes from consequences."""
+"""The seconds to wait for other ranks' reports after a failure, to distinguish cause and consequences."""
 JOIN_S = 5.0
-"""The time that a process may take to exit after its last message."""
+"""The seconds that a process may take to exit after its last message."""
 _CONTEXT = get_context("forkserver")
 _LOSSY = logging.getLogger(LOSSY_LOGGER)
 _LOSSY.addHandler(logging.NullHandler())  # ranks have printed their warnings themselves
 
 
 def run_local(task: Task[Options, Event], show: Callable[[Event], None]) -> None:
-    """Run a task in local processes, which have all ended on return. ``show`` receives all ranks' events.
+    """Run a task in local processes, one per rank, and pass all ranks' events to ``show``.
 
-    Raises ``JobError`` if a rank fails.
+    On return, all processes have ended. Raises ``JobError`` if a rank fails.
     """
     _CONTEXT.set_forkserver_preload(["gradwire.launch.local", *task.preload])
     store = open_store(task.timeout_s)
@@ -217,7 +218,7 @@ class _Children(Generic[Options, Event]):
     def __enter__(self) -> _Children[Options, Event]:
         resource_tracker.ensure_running()  # before signals are blocked: its start would unblock signals
         try:
-            with interrupts_held():  # Ctrl-C reaches all processes, but only the parent must handle it
+            with interrupts_held():  # only the parent must handle Ctrl-C, which reaches all processes
                 for rank in range(self._task.world):
                     self._start(rank)
         except BaseException:
@@ -285,7 +286,7 @@ class _Children(Generic[Options, Event]):
             if report is None:
                 raise JobError(self._describe_death(gone))
         reports = [report for report in failures.values() if report is not None]
-        cause = min(reports, key=lambda report: report.consequence)  # not a consequence, if possible
+        cause = min(reports, key=lambda report: report.consequence)  # prefer a cause to a consequence
         text = f"{self._task.title(cause.rank)} failed ({cause.doing}): {cause.reason}"
         if cause.details:
             raise RuntimeError(f"{text}\n\n{cause.details}")
@@ -300,7 +301,7 @@ class _Children(Generic[Options, Event]):
         return f"{title} {how} {when}; the other processes were ended and nothing was written"
 
     def _end(self) -> None:
-        """Kill all processes, which have no files that could be left partly written."""
+        """Kill all processes. They write no files, so none is left partly written."""
         for process in self._processes:
             if process.is_alive():
                 process.kill()

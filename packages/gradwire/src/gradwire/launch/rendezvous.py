@@ -1,7 +1,7 @@
 """The rendezvous store of a job: the parent process's store, or the store at ``torchrun``'s address.
 
 Both are ``torch.distributed`` stores. The parent's store is in memory and listens only on the loopback
-interface: there is no rendezvous file, and no other host can read or write.
+interface: there is no rendezvous file, and no other host can read or write the store.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ from gradwire.launch.store import server_of, within
 
 LOCAL = "127.0.0.1"
 SLACK_S = 5.0
-"""The additional seconds after a timeout until a call of torch is abandoned."""
+"""The seconds after torch's own timeout until a call of torch is abandoned."""
 MOST_PORT = 65535
 _BACKLOG = 128
 
@@ -39,7 +39,8 @@ _BACKLOG = 128
 def open_store(timeout_s: float) -> TCPStore:
     """Return the store of a local job, hosted by this process on a free port of the loopback interface.
 
-    By default, torch listens on all interfaces, so that any host with access could read and write.
+    torch's default is to listen on all interfaces: every host that reaches the port could read and write the
+    store.
     """
     with socket.create_server((LOCAL, 0), backlog=_BACKLOG) as listening:
         port = int(listening.getsockname()[1])
@@ -50,13 +51,13 @@ def open_store(timeout_s: float) -> TCPStore:
 
 
 def join_store(port: int, timeout_s: float) -> Store:
-    """Return a client of the parent's store."""
+    """Return a client of the local job's store, which the parent process hosts on ``port``."""
     os.environ["GLOO_SOCKET_IFNAME"] = "lo"  # other machines must not reach these ranks
     return TCPStore(LOCAL, port, None, False, timedelta(seconds=timeout_s))
 
 
 def join_launched(timeout_s: float) -> Store:
-    """Return the store at MASTER_ADDR:MASTER_PORT. Raises ``JobError`` within about ``timeout_s``."""
+    """Return a launched job's store, at MASTER_ADDR:MASTER_PORT. Raises ``JobError`` by ``timeout_s``."""
     rank, world = launched_rank()
     host, port = os.environ["MASTER_ADDR"], whole("MASTER_PORT")
     place = with_port(host, port)
@@ -103,7 +104,7 @@ def _is_taken(port: int) -> bool:
 
 
 def _check_address(host: str, port: int) -> None:
-    """Raise ``JobError`` for an invalid address, for which torch would log forty lines."""
+    """Raise ``JobError`` for an invalid store address, because torch would log forty lines."""
     if not 1 <= port <= MOST_PORT:
         raise JobError(
             f"MASTER_PORT: expected 1 to {MOST_PORT}, got {port}; set MASTER_PORT to rank 0's port"
@@ -114,12 +115,12 @@ def _check_address(host: str, port: int) -> None:
         reason = error.strerror if isinstance(error, OSError) else error
         raise JobError(
             f"MASTER_ADDR: expected rank 0's address or name, got {host!r}, which this machine cannot "
-            f"resolve ({reason}); correct MASTER_ADDR"
+            f"resolve ({reason}); set MASTER_ADDR to the address of rank 0's host"
         ) from error
 
 
 def _reach(host: str, port: int, timeout_s: float, rank: int) -> None:
-    """Retry until rank 0 listens. Raises ``JobError``; torch would log forty lines for each attempt."""
+    """Wait until rank 0 listens. Raises ``JobError``. torch would log forty lines for each attempt."""
     deadline = monotonic() + timeout_s
     while True:
         try:
@@ -136,9 +137,9 @@ def _reach(host: str, port: int, timeout_s: float, rank: int) -> None:
 
 
 def _rendezvous(rank: int, world: int, timeout_s: float) -> Store | Exception:
-    """Return torch's store, or the error, within a timeout.
+    """Return torch's store, or the error if torch does not connect within the timeout.
 
-    Without this timeout, torch waits forever for a program that listens but does not answer.
+    torch itself waits forever for a program that listens but does not answer.
     """
 
     def join() -> Store:
@@ -153,7 +154,7 @@ def _rendezvous(rank: int, world: int, timeout_s: float) -> Store | Exception:
         return error
 
 
-# The default group of all ranks, for communication outside of the links.
+# The default process group of all ranks, for communication outside of gradwire's links.
 
 POLL_S = 0.1
 ANSWER_S = 30.0
@@ -175,17 +176,16 @@ def joined_group(store: Store, rank: int, world: int, timeout_s: float) -> Itera
 
 
 def gather(group: dist.ProcessGroup, values: torch.Tensor) -> torch.Tensor:
-    """Return every rank's ``values`` (1-D, equal lengths) as rows. Raises torch's errors."""
+    """Gather every rank's ``values`` (1-D, equal lengths) as the rows of a tensor. Raises torch's errors."""
     rows = [torch.empty_like(values) for _ in range(dist.get_world_size(group))]
     dist.all_gather(rows, values, group=group)
     return torch.stack(rows)
 
 
 def wait_for(store: Store, key: str) -> None:
-    """Block until a rank sets ``key``, without a time limit, because a measurement may take arbitrarily long.
+    """Block until a rank sets ``key``, without a limit, because a measurement may take arbitrarily long.
 
-    Raises torch's error if the store's host fails meanwhile, and ``LinkTimeoutError`` if the store does not
-    answer.
+    Raises torch's error if the store's host fails, and ``LinkTimeoutError`` if the store does not answer.
     """
     port, place = server_of(store)
     try:
@@ -200,7 +200,7 @@ def wait_for(store: Store, key: str) -> None:
 
 @contextmanager
 def in_words(doing: str, timeout_s: float) -> Iterator[None]:
-    """Convert torch.distributed's ``RuntimeError`` of many lines to a ``LinkError`` of one line."""
+    """Run a ``with`` block, and convert torch's ``RuntimeError`` of many lines to a ``LinkError`` of one."""
     started = monotonic()
     try:
         yield

@@ -1,7 +1,7 @@
-"""torch's store with timeouts for all calls; torch's own calls hang if the store's process is stopped.
+"""torch's store with a timeout for every call. torch's own calls hang if the store's process is stopped.
 
-The timeout of ``store.wait`` is not sufficient: after it, torch sends the server a cancellation and waits for
-the answer. ``check`` supports no timeout at all.
+The timeout of torch's ``Store.wait`` is not sufficient: when it expires, torch sends the server a
+cancellation and waits for the answer. ``Store.check`` supports no timeout at all.
 """
 
 from __future__ import annotations
@@ -23,18 +23,18 @@ from gradwire.launch.addresses import with_port
 
 # A call that may never return runs in a thread, which is abandoned after a timeout.
 #
-# At the end of the process, such threads are woken first: a thread that returns from torch's code while the
-# interpreter shuts down would abort the process.
+# Before the interpreter shuts down, the abandoned threads are woken: a thread that returns from torch's code
+# during the shutdown would abort the process.
 
 Answer = TypeVar("Answer")
 
 _END_S = 0.5
 _calls: dict[threading.Thread, int | None] = {}
-"""The threads of calls in progress, with the ports of the processes that must answer."""
+"""The threads of calls in progress, each with the port of the process that must answer."""
 
 
 def within(call: Callable[[], Answer], timeout_s: float, port: int | None = None) -> Answer:
-    """Return the result of ``call``, run with a timeout; ``port`` is the port of the peer that must answer.
+    """Run ``call`` with a timeout, and return its result; ``port`` is the port of the peer that must answer.
 
     Raises the error of ``call``, and ``TimeoutError`` if ``call`` doesn't return in time; the thread of
     ``call`` continues.
@@ -62,7 +62,7 @@ def within(call: Callable[[], Answer], timeout_s: float, port: int | None = None
 
 
 def _wake() -> None:
-    """Make threads that wait for an answer return from torch's code before the interpreter shuts down."""
+    """Before the interpreter shuts down, make threads that wait for an answer return from torch's code."""
     left = dict(_calls)
     join_all(left, _END_S)
     silent = {port for thread, port in left.items() if thread.is_alive() and port is not None}
@@ -79,7 +79,7 @@ def join_all(threads: Iterable[threading.Thread], timeout_s: float) -> None:
 
 
 def _shut_down(ports: set[int]) -> None:
-    """Shut down this process's connections to ``ports``, whose processes have not answered."""
+    """Shut down this process's connections to ``ports``, the ports of peers that have not answered."""
     for name in os.listdir("/proc/self/fd"):
         with suppress(OSError), socket.socket(fileno=os.dup(int(name))) as connection:
             peer = connection.getpeername()
@@ -93,31 +93,31 @@ os.register_at_fork(after_in_child=_calls.clear)
 
 _ADVICE = "check that the store's process runs and that its host is reachable"
 _PATIENCE_S = 1.0
-"""The minimum timeout of a call, even of one that starts just before its deadline."""
+"""The minimum timeout of a call in seconds, even for a call that starts just before its deadline."""
 _FIRST_INTERVAL_S, _LONGEST_INTERVAL_S, _GROWTH = 0.001, 0.05, 1.5
 _UNSET = "\0 unset"
-"""The result of comparing a key that is not set; no rank writes it."""
+"""The value with which ``compare_set`` answers for a key that is not set. No rank writes this value."""
 _COMPARING = (TCPStore, HashStore, FileStore)
-"""The stores whose ``compare_set`` returns the value of a key, whether the key is set or not."""
+"""The stores whose ``compare_set`` answers both for keys that are set and for keys that are not."""
 _FEW = 3
-"""The number of keys up to which single reads take at most as many round trips as a joint read."""
+"""The most keys for which reading one by one takes no more round trips than reading them together."""
 
 
 class StoreError(LinkError):
-    """An error for a store that is gone. Callers add nothing to its message."""
+    """The error for a store that is gone. Callers don't extend the message, which is complete."""
 
 
 class StoreTimeoutError(StoreError, LinkTimeoutError):
-    """An error for a store that does not answer."""
+    """The error for a store that does not answer."""
 
 
 class TimedStore:
-    """A store whose every call has a deadline (of ``time.monotonic``).
+    """A store each of whose calls has a deadline, a time of ``time.monotonic``.
 
     Methods raise ``StoreTimeoutError`` if the store does not answer, and ``StoreError`` if the store is gone.
-    The message names the store's host and the key, and starts with ``doing``, the caller and its purpose:
-    "rank 1 connecting with the 2 ranks of its group". ``host`` is the store's host, or "" if no host serves
-    the store.
+    The message names the store's host and the key, and starts with ``doing``, which names the caller and its
+    purpose, such as "rank 1 connecting with the 2 ranks of its group". ``host`` is the store's host, or "" if
+    no host serves the store.
     """
 
     def __init__(self, store: Store, doing: str) -> None:
@@ -141,7 +141,7 @@ class TimedStore:
         return self._call(lambda: self._store.check(list(keys)), keys[0], deadline)
 
     def find(self, key: str, deadline: float) -> str | None:
-        """Return the value of ``key``, or None if it is not set, if possible in one round trip."""
+        """Return the value of ``key``, or None if the key is not set, in one round trip if possible."""
         if self._compares:
             found = self._call(lambda: self._store.compare_set(key, _UNSET, _UNSET), key, deadline)
             return None if found == _UNSET.encode() else found.decode(errors="replace")
@@ -199,7 +199,7 @@ class TimedStore:
 def polls(deadline: float) -> Iterator[None]:
     """Yield once for each poll, at increasing intervals. Raises ``TimeoutError`` at the deadline.
 
-    An interval includes its poll, so that the next poll immediately follows a poll that takes a round trip.
+    An interval begins with a poll. If that poll takes as long as the interval, the next poll follows at once.
     """
     interval = _FIRST_INTERVAL_S
     while True:
