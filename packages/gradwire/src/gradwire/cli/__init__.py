@@ -1,4 +1,4 @@
-"""The command line: parse arguments, call a command of this or another package, and report errors."""
+"""The command line: it parses arguments, calls a command of this or another package, and reports errors."""
 
 from gradwire.cli.main import main
 

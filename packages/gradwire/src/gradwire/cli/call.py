@@ -1,4 +1,4 @@
-"""One call of ``gradwire``: its settings, its verbosity, and the destination of its record."""
+"""One call of the command ``gradwire``: its settings, its verbosity, and the path of its record."""
 
 from __future__ import annotations
 
@@ -19,9 +19,9 @@ if TYPE_CHECKING:
 
 
 class Call:
-    """One call of a command: it adds settings to the command's arguments, and applies the parsed options.
+    """One call of a command, which adds the settings file's options to the user's arguments.
 
-    Only the parsers of ``command`` use the call, because a command may use the parser of another command.
+    Only the parsers of ``command`` use the settings; a command may also call the parser of another command.
     """
 
     def __init__(self, command: str | None = None, settings: SettingsFile | None = None) -> None:
@@ -31,11 +31,9 @@ class Call:
         self.is_verbose = False
 
     def words(self, parser: argparse.ArgumentParser, given: Sequence[str]) -> list[str]:
-        """Return the arguments that the settings add in front of the ``given`` arguments.
+        """Return the arguments that the settings file adds in front of the user's arguments, ``given``.
 
-        The given arguments take precedence.
-
-        Raises ``SpecError``.
+        The user's arguments take precedence. Raises ``SpecError``.
         """
         path = parser.prog.split()[1:]
         if self._settings is None or path[:1] != [self._command]:
@@ -52,7 +50,7 @@ class Call:
         return [word for words in kept.values() for word in words]
 
     def apply(self, parser: argparse.ArgumentParser, found: Any) -> None:
-        """Apply the options that every command has, after the command's parser has parsed them."""
+        """Apply the parsed values of the options that every command has, such as ``--quiet``."""
         if parser.prog.split()[1:2] != [self._command]:
             return
         loudness = {"quiet": "quiet", "verbose": "debug"}
@@ -68,11 +66,11 @@ class Call:
             self._undo.enter_context(output_kept_for_files())
 
     def note(self) -> str:
-        """Return a note for errors that names the settings used, or an empty string without settings."""
+        """Return a note for errors that names the options from the settings file, or "" if there are none."""
         return f" ({self._file} sets {', '.join(self._set)})" if self._set else ""
 
     def close(self) -> None:
-        """Undo what the options have changed in this process."""
+        """Undo the effects of the options on this process, such as environment variables."""
         self._undo.close()
 
     @property

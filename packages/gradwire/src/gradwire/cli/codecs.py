@@ -21,7 +21,7 @@ MEASURED = 1 << 17
 """The number of values in a measured chunk: all codecs together take about a second."""
 REPEATS = 3
 _LEAST_S = 1e-12
-"""The minimum time per value, because a codec may seem faster than an empty call."""
+"""The minimum time per value in seconds, because noise may make a codec seem faster than an empty call."""
 COLUMNS = (
     Column.of_text("spec"),
     *(Column("bits"), Column("max bits"), Column("encode", "GB/s"), Column("add", "GB/s")),
@@ -75,7 +75,7 @@ NOTES = MappingProxyType(
         ),
     }
 )
-"""The notes of this package's codecs; the classes' docstrings state the exact bounds."""
+"""Notes on this package's codecs. The docstrings of the codecs' classes state the exact bounds."""
 
 
 class Speed(NamedTuple):
@@ -87,7 +87,7 @@ class Speed(NamedTuple):
 
 
 def run(arguments: Sequence[str]) -> None:
-    """Print the table, or one card. Raises ``SpecError`` for an unknown codec."""
+    """Print the table of codecs, or one codec's card. Raises ``SpecError`` for an unknown codec."""
     parser = Parser(
         prog="gradwire codecs",
         usage="gradwire codecs [SPEC] [options]",
@@ -115,7 +115,7 @@ def run(arguments: Sequence[str]) -> None:
 
 
 def specs_of_all() -> list[str]:
-    """Return an example spec of each codec, of this and other packages."""
+    """Return one example spec for each codec of this and other packages."""
     names = [*(row.name for row in TABLE), *plugins.names(plugins.CODECS)]
     return [class_of(name).EXAMPLES[0] for name in names]
 
@@ -147,7 +147,7 @@ def measure(
 
 
 def table(speeds: Mapping[str, Speed] = MappingProxyType({})) -> Table:
-    """Return the table of codecs: example spec, sizes, speeds (or else the source), and error bound.
+    """Return the table of codecs: example spec, sizes, error bound, and speeds, or the source without speeds.
 
     For a codec of another package, the source is the package, whose documentation states the bound.
     """
@@ -181,7 +181,7 @@ def _most_bits(codec: Codec) -> str:
 
 
 def note_of(codec: Codec) -> CodecNote:
-    """Return the note of a codec. The source of another package's codec is the package."""
+    """Return the note on a codec. For a codec of another package, the note's source is the package."""
     own = NOTES.get(codec.name)
     return CodecNote("", plugins.origin(plugins.CODECS, codec.name) or "", "") if own is None else own
 

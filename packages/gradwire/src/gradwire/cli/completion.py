@@ -17,7 +17,7 @@ from gradwire.cli.parser import Parser, add_usual
 from gradwire.cli.walk import choices, walk
 
 FILES, FOLDERS = "<files>", "<folders>"
-"""Kinds of values that the shell itself completes."""
+"""Placeholders for option values that the shell itself completes: paths of files, and paths of folders."""
 
 
 def run(arguments: Sequence[str]) -> None:
@@ -39,7 +39,7 @@ def run(arguments: Sequence[str]) -> None:
 
 @dataclass(frozen=True)
 class Option:
-    """One option: its names, its help, and the values to offer, or None if it takes no value."""
+    """One option: its names, its help, and the values that the shell offers; None if it takes no value."""
 
     names: tuple[str, ...]
     text: str
@@ -48,9 +48,9 @@ class Option:
 
 @dataclass(frozen=True)
 class Node:
-    """A command or sub-command: its words, its options, and the words that may follow, with their help.
+    """A command or sub-command: its words, its options, and the words that may follow it, with their help.
 
-    ``runs`` is true if the command line of another program follows ``--``.
+    ``runs`` is true for a command that runs another program, whose command line follows ``--``.
     """
 
     words: tuple[str, ...]
@@ -105,7 +105,7 @@ def _values(action: argparse.Action) -> tuple[str, ...]:
 _BY_METAVAR = MappingProxyType({"FILE": (FILES,), "PATH": (FILES,), "DIR": (FOLDERS,)})
 
 
-# bash: one function, whose ``case`` statements hold the names.
+# bash: one function, whose ``case`` statements contain the names of commands, options, and values.
 
 
 def bash(found: Sequence[Node]) -> str:
@@ -210,7 +210,7 @@ complete -F _gradwire gradwire
 """
 
 
-# zsh: the same cases, with the help of each name.
+# zsh: one function with the same ``case`` statements as for bash, and with the help text of each name.
 
 
 def zsh(found: Sequence[Node]) -> str:

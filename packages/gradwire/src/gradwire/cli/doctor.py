@@ -1,4 +1,4 @@
-"""``gradwire doctor``: parse its options, and run the checks of ``gradwire.doctor``."""
+"""``gradwire doctor``: the command's options, and the call of the checks in ``gradwire.doctor``."""
 
 from __future__ import annotations
 

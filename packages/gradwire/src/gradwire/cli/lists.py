@@ -1,4 +1,4 @@
-"""Lists on the command line: sizes of a sweep, codecs, algorithms, and numbers of ranks."""
+"""Readers of lists in command-line options: message sizes, codecs, algorithms, and numbers of ranks."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ MOST_NBYTES = 1 << 32
 
 
 def geometric(low_nbytes: int, high_nbytes: int, factor: int) -> tuple[int, ...]:
-    """Return ``low``, ``low * factor``, ... up to ``high``. Raises ``SpecError``.
+    """Return the sizes ``low``, ``low * factor``, ... up to ``high``, in bytes. Raises ``SpecError``.
 
     Examples
     --------
@@ -18,13 +18,11 @@ def geometric(low_nbytes: int, high_nbytes: int, factor: int) -> tuple[int, ...]
     (1, 2, 4, 8)
     """
     if factor < 2:
-        raise SpecError(
-            f"expected a whole number of at least 2 for --factor, got {factor}; pass a larger factor"
-        )
+        raise SpecError(f"expected a whole number of at least 2 for --factor, got {factor}; pass --factor 2")
     if not 1 <= low_nbytes <= high_nbytes:
         raise SpecError(
             "expected sizes of at least 1 byte for --min and --max, in ascending order, got "
-            f"{low_nbytes} and {high_nbytes}; pass other sizes"
+            f"{low_nbytes} and {high_nbytes}; pass a --min from 1 byte up to --max"
         )
     _check_most(high_nbytes)
     sizes = [low_nbytes]
@@ -34,17 +32,18 @@ def geometric(low_nbytes: int, high_nbytes: int, factor: int) -> tuple[int, ...]
 
 
 def listed(sizes: tuple[int, ...]) -> tuple[int, ...]:
-    """Return the sizes in ascending order. Raises ``SpecError`` if a size is repeated, 0, or too large."""
+    """Return ``sizes`` in ascending order. Raises ``SpecError`` if a size is repeated, 0, or too large."""
     if min(sizes) < 1 or len(set(sizes)) < len(sizes):
         raise SpecError(
-            f"expected distinct sizes of at least 1 byte, got {', '.join(map(str, sizes))}; correct the list"
+            f"expected distinct sizes of at least 1 byte, got {', '.join(map(str, sizes))}; pass each "
+            "size once, and no 0"
         )
     _check_most(max(sizes))
     return tuple(sorted(sizes))
 
 
 def codec_specs(text: str) -> tuple[str, ...]:
-    """Return the canonical specs of ``identity,quantize:8,block=256,fp16``. Raises ``SpecError``.
+    """Return the canonical specs in a comma-separated list of codecs. Raises ``SpecError``.
 
     Examples
     --------
@@ -57,7 +56,7 @@ def codec_specs(text: str) -> tuple[str, ...]:
 
 
 def algorithm_specs(text: str) -> tuple[str, ...]:
-    """Return the specs of ``ring,hierarchical:4,ring+star,tree``. Raises ``SpecError``.
+    """Return the specs in a comma-separated list of all-reduce algorithms. Raises ``SpecError``.
 
     Examples
     --------
@@ -79,14 +78,14 @@ def whole_numbers(option: str, text: str) -> tuple[int, ...]:
         if number is None:
             raise SpecError(
                 f"expected comma-separated whole numbers, such as 2,4,8, for {option}, got {shown(text)}; "
-                "correct the list"
+                "pass numbers and commas only"
             )
         numbers.append(number)
     return tuple(numbers)
 
 
 def _specs(text: str, known: set[str]) -> tuple[str, ...]:
-    """Return the specs in a comma-separated list, in which a spec may itself contain commas."""
+    """Return the specs in a comma-separated list whose specs may contain commas themselves."""
     specs: list[str] = []
     for part in between_commas(text):
         begins = part.partition(":")[0] in known or ":" in part
@@ -111,7 +110,7 @@ def between_commas(text: str) -> tuple[str, ...]:
 def _once(option: str, words: tuple[str, ...]) -> tuple[str, ...]:
     for number, word in enumerate(words):
         if word in words[:number]:
-            raise SpecError(f"expected distinct words for {option}, got {word} twice; list each word once")
+            raise SpecError(f"expected distinct words for {option}, got {word} twice; pass {word} once")
     return words
 
 

@@ -24,7 +24,7 @@ EXIT_BUG = 1
 EXIT_INTERRUPTED = 130
 EXIT_CLOSED = 128 + signal.SIGPIPE
 EXIT_BY_RICH = 1
-"""The exit code of rich after standard output is closed."""
+"""The exit code with which the package rich ends the process after standard output is closed."""
 EXITS_BY_SIGNAL = MappingProxyType({128 + number: number for number in (signal.SIGTERM, signal.SIGHUP)})
 
 COMMANDS = MappingProxyType(
@@ -49,7 +49,7 @@ ELSEWHERE = MappingProxyType(
         **dict.fromkeys(("nic", "gateware"), "gradwire-gateware"),
     }
 )
-"""The commands of packages that may be missing, and the package to install."""
+"""The commands of packages that may not be installed, each with the package to install."""
 
 
 def commands() -> dict[str, tuple[str, str]]:
@@ -99,7 +99,7 @@ In the script, add one line after DistributedDataParallel(...):
 Each run writes a record, and the record as an HTML page. All commands:
   gradwire --help
 """
-"""First steps, printed by ``gradwire`` without arguments, except paragraphs whose command is missing."""
+"""First steps, printed by ``gradwire`` without arguments. Paragraphs of missing commands are omitted."""
 _NAMED = re.compile(r"^ .*\bgradwire ([a-z][a-z-]*)", re.MULTILINE)
 
 
@@ -110,7 +110,7 @@ def start(known: Container[str]) -> str:
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Run ``gradwire`` and return its exit code.
+    """Run the command line ``gradwire``, and return the exit code.
 
     0: done. 1: a bug in gradwire, with its traceback. 2: the user's mistake, with one sentence on standard
     error. 130: interrupted. 128 + n: ended by signal n; 141 if standard output is closed. A command that runs
@@ -192,7 +192,7 @@ def _nowhere() -> TextIO:
 
 
 def _closed() -> int:
-    """Return the exit code after SIGPIPE, and discard further output, which Python would flush at exit."""
+    """Discard further output, which Python would flush at exit, and return the exit code of SIGPIPE."""
     os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
     return EXIT_CLOSED
 

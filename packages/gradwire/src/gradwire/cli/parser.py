@@ -1,4 +1,4 @@
-"""argparse with one-line errors, and help for terminals of 80 columns."""
+"""A parser on top of argparse, with errors of one line, and help for terminals of 80 columns."""
 
 from __future__ import annotations
 
@@ -24,9 +24,9 @@ Chosen = TypeVar("Chosen")
 
 
 class Parser(argparse.ArgumentParser):
-    """An ``ArgumentParser`` whose errors are one line, with the nearest name for a misspelled name.
+    """An ``ArgumentParser`` with errors of one line, which suggest the nearest name for a misspelled name.
 
-    The parser also reads the options that a settings file sets (``gradwire.cli.call``).
+    The parser also applies the options in the user's settings file (``gradwire.cli.call``).
     """
 
     def __init__(self, prog: str, description: str, usage: str, epilog: str) -> None:
@@ -48,7 +48,7 @@ class Parser(argparse.ArgumentParser):
             for word in takewhile(lambda word: word != "--", words)
             if word.startswith("--") and word.partition("=")[0] not in self._option_string_actions
         )
-        for word in misspelled:  # before argparse reports its missing value instead
+        for word in misspelled:  # before argparse reports a missing value
             self.error(self._unknown([word]))
         found, unknown = self.parse_known_args(words, namespace)
         if unknown:
@@ -56,7 +56,7 @@ class Parser(argparse.ArgumentParser):
         return found
 
     def parse_known_args(self, args: Any = None, namespace: Any = None) -> tuple[Any, list[str]]:
-        """Parse as argparse does, after the settings; reject ``--option=--``, which Python < 3.13 drops."""
+        """Parse the settings and the arguments; reject ``--option=--``, whose value Python < 3.13 drops."""
         args = sys.argv[1:] if args is None else list(args)
         call = current_call()
         found, unknown = super().parse_known_args([*call.words(self, args), *args], namespace)
@@ -70,9 +70,9 @@ class Parser(argparse.ArgumentParser):
         return found, unknown
 
     def parse_command(self, arguments: Sequence[str], example: str) -> tuple[Any, list[str]]:
-        """Return the parsed options before ``--``, and the command after it, which must not be empty.
+        """Return the parsed options before ``--``, and the command after ``--``, which must not be empty.
 
-        Raises ``SpecError``, also for a command without ``--``; the error shows the correct call.
+        Raises ``SpecError``. If ``--`` is missing, the error shows the correct call.
         """
         own, command = split_command(arguments)
         place = None if "--" in arguments else self._command_place(own)
@@ -85,7 +85,7 @@ class Parser(argparse.ArgumentParser):
         return words, command
 
     def print_help(self, file: Any = None) -> None:
-        """Print the help, or raise ``Inspected`` if a caller has requested this parser."""
+        """Print the help, or raise ``Inspected`` with this parser if ``inspecting`` is set."""
         if inspecting.get():
             raise Inspected(self)
         super().print_help(file)
@@ -98,7 +98,7 @@ class Parser(argparse.ArgumentParser):
         raise SystemExit(EXIT_MISTAKE)
 
     def _unknown(self, words: Sequence[str]) -> str:
-        """Return the error message for words that match no option or argument."""
+        """Return the error message for command-line words that match no option or argument."""
         if not words[0].startswith("-"):
             return f"expected no further argument, got {shown(words[0])}"
         option = words[0].partition("=")[0]
@@ -106,7 +106,7 @@ class Parser(argparse.ArgumentParser):
         return f"expected an option of {self.prog}, got {option}{near}"
 
     def _command_place(self, words: Sequence[str]) -> int | None:
-        """Return the index of the first word that is neither an option nor its value, or None."""
+        """Return the index of the first word that is neither an option nor an option's value, or None."""
         place = 0
         while place < len(words) and words[place].startswith("-"):
             option, equals, _ = words[place].partition("=")
@@ -140,7 +140,7 @@ _NUMBERS: Mapping[Any, str] = MappingProxyType({int: "a whole number", float: "a
 
 
 class Inspected(BaseException):
-    """The exception raised instead of printing a parser's help, for a caller that needs the parser."""
+    """The exception that ``print_help`` raises for a caller that needs the parser instead of the help."""
 
     def __init__(self, parser: Parser) -> None:
         super().__init__(parser)
@@ -148,7 +148,7 @@ class Inspected(BaseException):
 
 
 inspecting: ContextVar[bool] = ContextVar("inspecting", default=False)
-"""The switch for ``--help``: if true, ``--help`` raises ``Inspected``."""
+"""The switch of ``--help``: if true, it raises ``Inspected`` with the parser instead of printing help."""
 
 
 class Formatter(argparse.RawDescriptionHelpFormatter):
@@ -159,9 +159,9 @@ class Formatter(argparse.RawDescriptionHelpFormatter):
 
 
 def chosen(kind: Callable[..., Chosen], words: argparse.Namespace, **others: object) -> Chosen:
-    """Return a dataclass instance with values from the options named like its fields, and from ``others``.
+    """Return an instance of ``kind``: ``others``, and the options that have the names of its fields.
 
-    An option that is None keeps the dataclass's default.
+    ``kind`` is a dataclass. If an option is None, the field keeps its default.
     """
     dataclass: Any = kind
     named = {each.name: getattr(words, each.name, None) for each in fields(dataclass)} | others
@@ -191,11 +191,11 @@ def split_command(words: Sequence[str]) -> tuple[list[str], list[str]]:
     return [*words[:place]], [*words[place + 1 :]]
 
 
-# Options that several commands share, each with one meaning, and the readers of their values.
+# Options that mean the same in several commands, and the functions that read their values.
 
 
 def add_usual(group: argparse._ActionsContainer) -> None:
-    """Add the options that every command has."""
+    """Add the options that every command has: ``--quiet``, ``--verbose``, and ``--help``."""
     loudness = group.add_mutually_exclusive_group()
     loudness.add_argument("--quiet", action="store_true", help="show no progress")
     loudness.add_argument(
@@ -218,7 +218,7 @@ def add_timeout(group: argparse._ActionsContainer, default_s: float | None, note
 
 
 def add_json(group: argparse._ActionsContainer, dest: str = "json") -> None:
-    """Add ``--json``."""
+    """Add ``--json``, the file to which a command writes its record."""
     group.add_argument(
         "--json",
         dest=dest,
@@ -229,7 +229,7 @@ def add_json(group: argparse._ActionsContainer, dest: str = "json") -> None:
 
 
 def add_save(group: argparse._ActionsContainer) -> None:
-    """Add ``--save``."""
+    """Add ``--save``, the file to which a command writes a plan."""
     group.add_argument(
         "--save",
         type=file_path,
@@ -239,7 +239,7 @@ def add_save(group: argparse._ActionsContainer) -> None:
 
 
 def add_folder(group: argparse._ActionsContainer, default: str) -> None:
-    """Add ``--out`` and ``--overwrite``. ``default`` names the usual folder."""
+    """Add ``--out``, the folder of the results, and ``--overwrite``. ``default`` names the default folder."""
     group.add_argument(
         "--out", type=folder_path, metavar="DIR", help=f"folder of the results (default: {default})"
     )
@@ -247,7 +247,7 @@ def add_folder(group: argparse._ActionsContainer, default: str) -> None:
 
 
 def add_overwrite(group: argparse._ActionsContainer) -> None:
-    """Add ``--overwrite``."""
+    """Add ``--overwrite``, with which a command replaces older results."""
     group.add_argument("--overwrite", action="store_true", help="replace older results")
 
 
@@ -272,14 +272,14 @@ def seconds(text: str) -> float:
 
 
 def file_path(text: str) -> Path:
-    """Return the path of a file, and reject an empty name, which may come from an unset shell variable."""
+    """Return the path of a file; reject an empty string, which an unset shell variable may have caused."""
     if not text:
         raise argparse.ArgumentTypeError("expected a path, got an empty string; name a file")
     return Path(text)
 
 
 def folder_path(text: str) -> Path:
-    """Return the path of a folder, and reject an empty name, which isn't the current folder."""
+    """Return the path of a folder; reject an empty string, because ``Path("")`` is the current folder."""
     if not text:
         raise argparse.ArgumentTypeError("expected a path, got an empty string; name a folder, such as '.'")
     return Path(text)

@@ -1,4 +1,4 @@
-"""``gradwire plan``: read a request, choose a plan, print it, and write it."""
+"""``gradwire plan``: choose the fastest plan for a model and network, print the choice, and write it."""
 
 from __future__ import annotations
 
@@ -44,7 +44,7 @@ _READ: MappingProxyType[str, Callable[[Any], Any]] = MappingProxyType(
         "pipelines": lambda most: (1,) if most == 1 else (1, most),
     }
 )
-"""The functions that parse fields of a request from options; other options are passed unchanged."""
+"""The functions that convert an option's text to a field of the request; other texts stay as they are."""
 
 
 def run(arguments: Sequence[str]) -> None:
@@ -96,7 +96,7 @@ def _as_it_is(value: Any) -> Any:
 
 
 def _check(words: argparse.Namespace) -> None:
-    """Raise ``SpecError`` or ``JobError`` for mistakes that would otherwise be found only after measuring."""
+    """Raise ``SpecError`` or ``JobError`` for mistakes in options before time is spent on measuring."""
     missing = [name for name in ("model", "hosts") if getattr(words, name) is None]
     if missing:
         raise SpecError(
@@ -108,9 +108,11 @@ def _check(words: argparse.Namespace) -> None:
         ("pipeline", words.pipelines, 1, 16),
     ):
         if not low <= value <= high:
-            raise SpecError(f"expected {low} to {high} for --{option}, got {value}; pass another number")
+            raise SpecError(
+                f"expected {low} to {high} for --{option}, got {value}; pass a number in this range"
+            )
     if words.hosts > MOST_HOSTS:
-        raise SpecError(f"expected 2 to {MOST_HOSTS} for --hosts, got {words.hosts}; pass another number")
+        raise SpecError(f"expected 2 to {MOST_HOSTS} for --hosts, got {words.hosts}; pass fewer hosts")
     if words.json is not None:
         check_writable("--json", words.json, words.overwrite)
         check_page("--json", words.json, words.overwrite)

@@ -24,7 +24,7 @@ def run(arguments: Sequence[str]) -> int:
     for name, least, value in (("steps", 3, words.steps), ("warm-up", 2, words.warm_up)):
         if not least <= value <= MOST_STEPS:
             raise SpecError(
-                f"expected {least} to {MOST_STEPS} for --{name}, got {value}; pass another number"
+                f"expected {least} to {MOST_STEPS} for --{name}, got {value}; pass a number in this range"
             )
     if words.tries:
         for name in ("goes_on", "rates", "hosts", "latency", "shared_machine", "json", "save"):
@@ -58,7 +58,7 @@ def _hosts(text: str | None) -> tuple[int, ...]:
         if number is None or not 2 <= number <= MOST_HOSTS:
             raise SpecError(
                 f"expected numbers from 2 to {MOST_HOSTS} for --hosts, such as 2,4,8, got {shown(each)}; "
-                "correct the list"
+                "pass numbers and commas only"
             )
         found.append(number)
     return tuple(dict.fromkeys(found))

@@ -13,7 +13,7 @@ from gradwire.page import PAGE, RECORD
 
 LEAST_STEPS, MOST_STEPS = 12, 10_000
 WHAT = "ddp"
-"""The value of ``--compare``, as for ``gradwire train``."""
+"""The only value of ``--compare``, and its default. ``gradwire train`` accepts the same value."""
 
 
 def run(arguments: Sequence[str]) -> int:
@@ -25,7 +25,8 @@ def run(arguments: Sequence[str]) -> int:
         raise SpecError("expected --compare with --steps, got only --steps; add --compare, or omit --steps")
     if words.steps is not None and not LEAST_STEPS <= words.steps <= MOST_STEPS:
         raise SpecError(
-            f"expected {LEAST_STEPS} to {MOST_STEPS} for --steps, got {words.steps}; pass another number"
+            f"expected {LEAST_STEPS} to {MOST_STEPS} for --steps, got {words.steps}; pass a number in this "
+            "range"
         )
     from gradwire.run.run import RunOptions, run_attached  # imports torch, which takes seconds
 
@@ -40,7 +41,7 @@ def run(arguments: Sequence[str]) -> int:
 
 
 def _plan(codec: str | None, file: Path | None) -> str | None:
-    """Return the plan for ``attach``, checked here, before the script starts. Raises ``SpecError``."""
+    """Return the plan for ``attach``, checked before the script starts. Raises ``SpecError``."""
     from gradwire.plan import Plan
 
     if file is not None:

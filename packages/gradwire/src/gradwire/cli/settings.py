@@ -1,8 +1,9 @@
 """Settings of commands from ``gradwire.toml``, or from the table ``tool.gradwire`` of ``pyproject.toml``.
 
-The nearest file is used: gradwire looks in the current folder and, within a Git repository, in its parents up
-to the repository's root. A parent outside a repository may belong to another user. In the same folder,
-``gradwire.toml`` takes precedence over ``pyproject.toml``. Each command has a table with its options::
+The nearest file is used: gradwire looks in the current folder and, within a Git repository, in the folder's
+parents up to the repository's root. Outside of a repository, gradwire reads no parent, which may belong to
+another user. In one folder, ``gradwire.toml`` takes precedence over ``pyproject.toml``. Each command has a
+table with the command's options::
 
     [plan]
     rate = "1gbit"
@@ -31,11 +32,11 @@ if TYPE_CHECKING:
 
 OWN, PYPROJECT = "gradwire.toml", "pyproject.toml"
 VARIABLE = "GRADWIRE_SETTINGS"
-"""The variable with the path of the settings file, or ``off``."""
+"""The environment variable with the path of the settings file, or ``off`` for no settings."""
 OFF = "off"
 _TABLE = "tool.gradwire"
 _READERS = ("tomllib", "tomli")
-"""The modules that read TOML: the standard library's, from Python 3.11 on, or the package ``tomli``."""
+"""The modules that can read TOML: the standard library's from Python 3.11 on, or the package ``tomli``."""
 
 
 @dataclass(frozen=True)
@@ -59,7 +60,7 @@ class SettingsFile:
         return found
 
     def named(self, path: Sequence[str]) -> str:
-        """Return a command's table as the file names it, such as ``[tool.gradwire.plan]``."""
+        """Return the heading of a command's table in this file, such as ``[tool.gradwire.plan]``."""
         return f"[{'.'.join(filter(None, (self.root, *path)))}]"
 
     def check_commands(self, known: Collection[str]) -> None:
@@ -76,9 +77,9 @@ class SettingsFile:
     ) -> dict[str, list[str]]:
         """Return the command-line arguments for each option that the table of a command sets.
 
-        ``actions`` maps names to the command's options; ``inner`` contains the names of its sub-commands,
-        whose tables are skipped. Raises ``SpecError`` for an unknown option, and for a value that its option
-        doesn't accept.
+        ``actions`` maps names to the command's options. ``inner`` contains the names of the command's
+        sub-commands, whose tables are skipped. Raises ``SpecError`` for an unknown option or an invalid
+        value.
         """
         names = (name.removeprefix("--") for name in actions if name.startswith("--"))
         options = {name: f"--{name}" for name in names if name != "help"}
@@ -110,13 +111,13 @@ class SettingsFile:
     def _wrong(self, path: Sequence[str], key: str, expected: str, value: object) -> SpecError:
         got = "true" if value is True else "false" if value is False else shown(value)
         return SpecError(
-            f"{self.file}: expected {expected} for {key!r} in {self.named(path)}, got {got}; correct this "
-            "line"
+            f"{self.file}: expected {expected} for {key!r} in {self.named(path)}, got {got}; set {key!r} to "
+            f"{expected}"
         )
 
 
 def find_settings(folder: Path) -> SettingsFile | None:
-    """Return the settings for commands run in ``folder``, or None. Invalid settings raise ``SpecError``."""
+    """Return the settings for commands run in ``folder``, or None. Raises ``SpecError`` if invalid."""
     named = os.environ.get(VARIABLE)
     if named == OFF:
         return None
@@ -125,8 +126,8 @@ def find_settings(folder: Path) -> SettingsFile | None:
         found = _read(file, _TABLE if file.name == PYPROJECT else "")
         if found is None:
             raise SpecError(
-                f"{VARIABLE}: expected a file with settings or '{OFF}', got {shown(named)}; correct or unset "
-                f"{VARIABLE}"
+                f"{VARIABLE}: expected a file with settings or '{OFF}', got {shown(named)}; set {VARIABLE} "
+                "to an existing file, or unset it"
             )
         return found
     for place in _folders(folder):
@@ -149,16 +150,16 @@ def _relative(file: Path, folder: Path) -> Path:
 
 
 def _read(file: Path, root: str) -> SettingsFile | None:
-    """Return the settings in a file, or None without the file or the table ``root``."""
+    """Return the settings in a file, or None if the file or its table ``root`` doesn't exist."""
     try:
         text = read_text(file)
     except FileNotFoundError:
         return None
     except (OSError, UnicodeDecodeError) as error:
         why = getattr(error, "strerror", None) or "it isn't UTF-8 text"
-        raise SpecError(f"the settings {file} cannot be read: {why}; correct or remove the file") from error
+        raise SpecError(f"the settings {file} cannot be read: {why}; fix or remove the file") from error
     if root and "gradwire" not in text:
-        return None  # a pyproject.toml that concerns other tools, valid or not
+        return None  # a pyproject.toml without gradwire's settings, valid or not
     tables: Any = _parse(file, text)
     for name in filter(None, root.split(".")):
         tables = tables.get(name) if isinstance(tables, Mapping) else None

@@ -1,4 +1,4 @@
-"""The parsers of all commands of this and other packages, found without running a command."""
+"""The parsers of all installed commands, found without running a command."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ def walk(known: dict[str, tuple[str, str]]) -> Iterator[tuple[tuple[str, ...], P
 
 
 def choices(parser: Parser) -> tuple[str, ...]:
-    """Return the names of the sub-commands of a parser, or of the values of its argument."""
+    """Return the names of a parser's sub-commands, or else the values of its positional argument."""
     return tuple(
         str(each) for action in parser._actions if not action.option_strings for each in action.choices or ()
     )
