@@ -58,7 +58,7 @@ def test_what_another_world_left_in_the_folder_is_removed(tmp_path: Path) -> Non
 
 def test_a_folder_without_files_or_with_those_of_two_worlds_is_refused(tmp_path: Path) -> None:
     with pytest.raises(
-        StateError, match="of all ranks, got none; pass the folder that contains the residuals"
+        StateError, match="of all ranks, got none; pass a folder with the residuals of one run"
     ):
         ResidualFolder(tmp_path / "nowhere").saved_world(2)
     files = save(tmp_path, 4)

@@ -28,11 +28,11 @@ def attach_prepared(
     strict: bool = False,
     resume_residuals: bool = True,
 ) -> Attached:
-    """Attach gradwire to a model that ``accelerator.prepare`` has returned, to average its gradients.
+    """Attach gradwire to a model that ``accelerator.prepare`` has returned, to average the model's gradients.
 
     All ranks call this together after ``prepare``. If the plan keeps residuals, ``accelerator.save_state``
-    also writes each rank's residuals to the checkpoint's folder, and ``load_state`` reads them. If the number
-    of ranks has changed, the sum of the residuals is redistributed.
+    also writes each rank's residuals to the checkpoint's folder, and ``accelerator.load_state`` reads the
+    residuals. If the number of ranks has changed, the sum of the residuals is redistributed.
 
     Parameters
     ----------
@@ -43,16 +43,17 @@ def attach_prepared(
     plan, timeout_s, ledger, strict
         As for ``gradwire.attach``; ``ledger`` may also be a function of the rank.
     resume_residuals
-        Whether ``load_state`` restores the residuals.
+        Whether ``accelerator.load_state`` restores the residuals.
 
     Raises
     ------
     AttachError
-        If the model isn't wrapped in DDP, as in a single process, or if ``gradwire.attach`` raises it.
+        If the model isn't wrapped in DDP, as in a single process, or if ``gradwire.attach`` raises an
+        ``AttachError``.
     SpecError
         If the plan or the timeout is invalid.
     StateError
-        From ``load_state``, if residuals are missing, damaged, or from a different model.
+        From ``accelerator.load_state``, if residuals are missing, damaged, or from a different model.
 
     Examples
     --------

@@ -1,4 +1,4 @@
-"""The attachment of gradwire to a framework's model during training, with residuals in checkpoints."""
+"""The attachment of gradwire to the model that a framework trains, with residuals in checkpoints."""
 
 from __future__ import annotations
 
@@ -74,7 +74,7 @@ def _way_out() -> str:
 
 @contextmanager
 def needed(package: str, extra: str) -> Iterator[None]:
-    """Raise ``MissingPackageError`` with the extra to install if importing ``package`` fails in the block."""
+    """Run a ``with`` block that imports ``package``; if that fails, raise an error that names the extra."""
     try:
         yield
     except ImportError as error:
@@ -85,15 +85,15 @@ def needed(package: str, extra: str) -> Iterator[None]:
         ) from error
 
 
-# Files of each rank's residuals, next to the checkpoint that a framework writes once for all ranks.
-# Frameworks save the state of rank 0. Residuals differ from rank to rank, so each rank writes a file whose
-# name and content identify the rank, and no rank can load another rank's file by mistake.
+# Files of residuals, next to a framework's checkpoint. Frameworks save only the state of rank 0, but
+# residuals differ between ranks. Therefore, each rank writes a file of its own, whose name and content
+# identify the rank, so that no rank loads another rank's file by mistake.
 
 _NAME = re.compile(r"gradwire(?P<key>.*)-rank\d+-of-(?P<world>\d+)\.pt")
 
 
 def file_name(rank: int, world: int, key: str = "") -> str:
-    """Return the name of a rank's file. ``key`` distinguishes several models."""
+    """Return the name of a rank's file of residuals. ``key`` distinguishes several models."""
     return f"gradwire{key}-rank{rank}-of-{world}.pt"
 
 
@@ -142,7 +142,7 @@ class ResidualFolder:
         self._key = key
 
     def write(self, record: Mapping[str, Any], rank: int, world: int) -> None:
-        """Write this rank's file atomically. Rank 0 removes files of other world sizes."""
+        """Write this rank's file atomically. Rank 0 also removes the files of runs with other world sizes."""
         save_checkpoint(self.folder / file_name(rank, world, self._key), record)
         if rank == 0:
             for other, files in self._worlds().items():
@@ -151,7 +151,7 @@ class ResidualFolder:
                         each.unlink(missing_ok=True)
 
     def saved_world(self, world: int) -> int:
-        """Return the number of ranks that wrote the files. Raises ``StateError`` if this is ambiguous."""
+        """Return the number of ranks that wrote the files. Raises ``StateError`` if it is ambiguous."""
         found = sorted(self._worlds())
         if world in found:
             return world
@@ -159,8 +159,8 @@ class ResidualFolder:
             return found[0]
         what = f"residuals from runs with {' and '.join(map(str, found))} ranks" if found else "none"
         raise StateError(
-            f"the checkpoint {self.folder}: expected the residuals of all ranks, got {what}; pass the "
-            "folder that contains the residuals"
+            f"the checkpoint {self.folder}: expected the residuals of all ranks, got {what}; pass a folder "
+            "with the residuals of one run"
         )
 
     @property
@@ -169,7 +169,7 @@ class ResidualFolder:
         return not self._worlds()
 
     def read(self, saved_world: int) -> Callable[[int], Mapping[str, Any]]:
-        """Return a function that reads a rank's file."""
+        """Return a function that reads the file of a rank, written by one of ``saved_world`` ranks."""
 
         def read(rank: int) -> Mapping[str, Any]:
             path = self.folder / file_name(rank, saved_world, self._key)
@@ -197,12 +197,13 @@ class Attachment:
     Parameters
     ----------
     plan, timeout_s, strict
-        As for ``gradwire.attach``; checked here, so that mistakes are found before processes start.
+        As for ``gradwire.attach``. The constructor checks them, so that mistakes are found before processes
+        start.
     ledger
-        This rank's ledger, which the caller closes; or, if the rank isn't known yet, a function that returns
-        the ledger of a rank, which ``close`` closes. By default, a new ledger.
+        This rank's ledger, which the caller closes. If the rank isn't known yet, a function of the rank that
+        returns a ledger, which ``close`` closes. By default, a new ledger.
     resume_residuals
-        Whether a resumed run restores each rank's residuals.
+        Whether a resumed run restores each rank's residuals from the checkpoint.
     """
 
     def __init__(
@@ -271,43 +272,44 @@ class Attachment:
 
     def loads(self) -> None:
         """Schedule a comparison of all ranks' weights, because the framework is loading a checkpoint."""
-        self._loads = True  # a model that is attached later has these weights, too
+        self._loads = True  # a model that is attached later gets the checkpoint's weights, too
         if self._attached is not None:
             self._attached.check_at_next_step()
 
     def check_it_ran(self, updates: int) -> None:
-        """Raise ``AttachError`` if ``updates`` is above 0 but no gradient reached gradwire."""
+        """Raise ``AttachError`` if weights were updated (``updates`` > 0) without gradients from gradwire."""
         if updates > 0 and self.attached.ledger.summary().steps == self._steps_before:
             raise AttachError(
                 f"rank {self.rank}: the weights were updated {updates} times, but no gradient reached "
-                "gradwire, so compression did not run; check that the loop trains the attached model"
+                "gradwire, so compression did not run; train through the DistributedDataParallel that the "
+                "framework made, not through the module in it"
             )
 
     def close(self) -> None:
-        """Close the thread and the connections, if any. Repeated calls are allowed."""
+        """Close gradwire's thread and connections, if there are any. Repeated calls are allowed."""
         if self._attached is not None:
             self._attached.close()
             if callable(self._ledger):
                 self._attached.ledger.close()
 
     def state(self, step: int | None) -> dict[str, Any]:
-        """Return this rank's state: residuals or decisions, the checkpoint's step, and a checksum."""
+        """Return this rank's state for a checkpoint: residuals or decisions, the step, and a checksum."""
         return sealed({"step": step, "residuals": self.attached.state_dict()})
 
     def resume(self, saved_world: int, read: Callable[[int], Mapping[str, Any]], step: int | None) -> None:
         """Load the states that ``saved_world`` ranks saved. ``read`` returns the state of a rank.
 
         Each rank loads its own state. If the number of ranks has changed, the sum of the residuals is
-        redistributed. Raises ``StateError``, and then changes nothing, if a state is missing, damaged, or
-        from a different step.
+        redistributed. If a state is missing, damaged, or from a different step, raises ``StateError`` and
+        changes nothing.
         """
         with _advice():
             self.attached.load_state_dict(adopted(self.rank, self.world, saved_world, read, step))
 
     def resume_from(self, folder: ResidualFolder, step: int | None) -> None:
-        """Load the states in a folder. Raises ``StateError`` as ``resume`` does, and if there are no states.
+        """Load the states in a folder. Raises the errors of ``resume``, and ``StateError`` without states.
 
-        A run that chooses its plan doesn't need a state: without a state, the run measures again.
+        A run that chooses its plan itself needs no state: it measures again.
         """
         if self._auto is not None and folder.empty:
             return
@@ -317,7 +319,7 @@ class Attachment:
 
 
 class Attaches:
-    """A mixin for a framework's classes with an ``Attachment``, its handle, and its ledger."""
+    """A mixin that gives a framework's class the properties ``attached`` and ``ledger``."""
 
     _gradwire: Attachment
 

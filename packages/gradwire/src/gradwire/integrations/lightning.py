@@ -19,14 +19,15 @@ class GradwireStrategy(StrategyParts, DDPStrategy):
 
     If the plan keeps residuals, every rank writes its residuals next to each checkpoint
     (``<checkpoint>.gradwire-rank0-of-2.pt``), unless the checkpoint contains only weights. A resumed ``fit``
-    reads them. If the number of ranks has changed, the sum of the residuals is redistributed.
+    reads these files. If the number of ranks has changed, the sum of the residuals is redistributed.
 
     Parameters
     ----------
     plan, timeout_s, strict
         As for ``gradwire.attach``.
     ledger
-        This rank's ledger, or, if Lightning starts the processes, a function that returns a rank's ledger.
+        This rank's ledger; or, if Lightning starts the processes, a function of the rank that returns a
+        ledger.
     resume_residuals
         Whether a resumed ``fit`` restores the residuals.
     **ddp
@@ -37,7 +38,8 @@ class GradwireStrategy(StrategyParts, DDPStrategy):
     SpecError
         If the plan or the timeout is invalid, or if another communication hook is passed.
     AttachError
-        From ``fit``, if ``gradwire.attach`` raises it, or if no gradient has reached gradwire at the end.
+        From ``fit``, if ``gradwire.attach`` raises an ``AttachError``, or if no gradient reached gradwire
+        during training.
     StateError
         From a resumed ``fit``, if residuals are missing, damaged, or from a different model.
 
@@ -58,10 +60,10 @@ class GradwireCallback(CallbackParts, Callback):
     Raises
     ------
     SpecError
-        If the plan keeps residuals, because Lightning saves only rank 0's callbacks; or if
-        ``GradwireStrategy`` raises it.
+        If the plan keeps residuals, because Lightning saves only rank 0's callbacks; and as for
+        ``GradwireStrategy``.
     AttachError
-        From ``fit``, if the strategy doesn't use DDP, or if ``GradwireStrategy`` raises it.
+        From ``fit``, if the strategy doesn't use DDP; and as for ``GradwireStrategy``.
     """
 
 

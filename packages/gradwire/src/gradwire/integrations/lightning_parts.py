@@ -1,7 +1,7 @@
 """Mixins for Lightning's classes in the packages ``lightning`` and ``pytorch_lightning``.
 
-The two packages have separate copies of the same classes, and each package rejects the other's classes. This
-module therefore imports neither package.
+The two packages have separate copies of the same classes, and each package rejects the classes of the other
+package. Therefore, this module imports neither package.
 """
 
 from __future__ import annotations
@@ -21,13 +21,13 @@ _HOOKS = ("ddp_comm_hook", "ddp_comm_state", "ddp_comm_wrapper")
 _KEY = "gradwire"
 
 if TYPE_CHECKING:
-    _Base = Any  # Lightning's class, which follows in the list of bases
+    _Base = Any  # a class of Lightning, the second base of each subclass
 else:
     _Base = object
 
 
 class StrategyParts(Attaches, _Base):
-    """A mixin for ``DDPStrategy`` that attaches when DDP is created, and saves residuals with checkpoints."""
+    """A mixin for ``DDPStrategy`` that attaches gradwire, and saves residuals with checkpoints."""
 
     def __init__(
         self,
@@ -42,8 +42,8 @@ class StrategyParts(Attaches, _Base):
         hooks = [name for name in _HOOKS if ddp.get(name) is not None]
         if hooks:
             raise SpecError(
-                f"expected no communication hook besides gradwire's, got {' and '.join(hooks)}; omit this "
-                "hook"
+                f"expected no communication hook besides gradwire's, got {' and '.join(hooks)}; omit "
+                f"{' and '.join(hooks)}"
             )
         super().__init__(**ddp)
         self._gradwire = Attachment(
@@ -60,12 +60,12 @@ class StrategyParts(Attaches, _Base):
         self._updates = 0
 
     def optimizer_step(self, *args: Any, **kwargs: Any) -> Any:
-        """Count the update, and run it."""
+        """Run a step of the optimizer, and count it as an update of the weights."""
         self._updates += 1
         return super().optimizer_step(*args, **kwargs)
 
     def on_train_end(self) -> None:
-        """Check that gradwire averaged gradients."""
+        """Raise ``AttachError`` if weights were updated but gradwire averaged no gradient."""
         super().on_train_end()
         self._gradwire.check_it_ran(self._updates)
 
@@ -97,7 +97,7 @@ class StrategyParts(Attaches, _Base):
     def load_checkpoint(
         self, checkpoint_path: str | os.PathLike[str], *args: Any, **kwargs: Any
     ) -> dict[str, Any]:
-        """Load a checkpoint, and store its path, next to which the residuals are. A symlink is resolved."""
+        """Load a checkpoint, and store its resolved path, because the residuals are next to it."""
         self._gradwire.loads()
         linked = os.path.islink(checkpoint_path)
         self._restored_from = os.path.realpath(checkpoint_path) if linked else os.fspath(checkpoint_path)
@@ -150,7 +150,7 @@ class CallbackParts(Attaches, _Base):
         self._gradwire.attach(ddp_inside(trainer.strategy.model, "Lightning's strategy"))
 
     def on_train_start(self, trainer: Any, pl_module: Any) -> None:
-        """Record the number of updates at the start of training, which isn't 0 in a resumed run."""
+        """Record the number of updates before training; it isn't 0 in a resumed run."""
         del pl_module
         self._began_at = trainer.global_step
 

@@ -27,8 +27,8 @@ class GradwireCallback(Attaches, TrainerCallback):
     """A callback with which gradwire averages a ``Trainer``'s gradients during ``train()``.
 
     If the plan keeps residuals, every rank writes its residuals to the folder of each checkpoint, unless
-    ``save_only_model`` is set. A resumed run reads them; if the number of ranks has changed, the sum of the
-    residuals is redistributed.
+    ``save_only_model`` is set. A resumed run reads these residuals. If the number of ranks has changed, the
+    sum of the residuals is redistributed.
 
     Parameters
     ----------
@@ -37,7 +37,7 @@ class GradwireCallback(Attaches, TrainerCallback):
     plan, timeout_s, strict
         As for ``gradwire.attach``.
     ledger
-        This rank's ledger, or a function that returns a rank's ledger.
+        This rank's ledger, or a function of the rank that returns a ledger.
     resume_from
         The checkpoint's folder, if it isn't below the Trainer's ``output_dir``: the same folder that you pass
         to ``train`` as ``resume_from_checkpoint``.
@@ -50,7 +50,7 @@ class GradwireCallback(Attaches, TrainerCallback):
         If the plan or the timeout is invalid.
     AttachError
         From ``train()``, if the Trainer doesn't use DDP, as in a single process, if ``gradwire.attach``
-        raises it, or if no gradient has reached gradwire at the end.
+        raises an ``AttachError``, or if no gradient reached gradwire during training.
     StateError
         From a resumed ``train()``, if residuals are missing, damaged, or from a different model.
 
@@ -88,7 +88,7 @@ class GradwireCallback(Attaches, TrainerCallback):
             self._gradwire.resume_from(self._resumed_folder(args, state), state.global_step)
 
     def _resumed_folder(self, args: TrainingArguments, state: TrainerState) -> ResidualFolder:
-        """Return the folder of the residuals, because the Trainer passes callbacks only the step."""
+        """Return the folder of the resumed checkpoint; the Trainer passes callbacks only the step."""
         folder = Path(self._resume_from or _checkpoint(args, state))
         if not folder.is_dir() and self._gradwire.plan.keeps_residual:
             given = "resume_from" if self._resume_from else "a folder below output_dir"
@@ -102,14 +102,14 @@ class GradwireCallback(Attaches, TrainerCallback):
     def on_save(self, args: TrainingArguments, state: TrainerState, *_: Any, **__: Any) -> None:
         """Write this rank's residuals to the checkpoint's folder."""
         if args.save_only_model or state.is_hyper_param_search or not self._gradwire.keeps_state:
-            return  # no run can resume from this checkpoint, or there is no state
+            return  # the checkpoint can't be resumed, or gradwire has no state
         record = self._gradwire.state(state.global_step)
         ResidualFolder(_checkpoint(args, state)).write(record, self._gradwire.rank, self._gradwire.world)
 
     def on_train_end(self, _args: TrainingArguments, state: TrainerState, *_: Any, **__: Any) -> None:
         """Close gradwire, and check that it averaged gradients."""
         self._gradwire.close()
-        self._trainer.model_wrapped = self._trainer.model  # another train() wraps and attaches again
+        self._trainer.model_wrapped = self._trainer.model  # the next train() wraps and attaches again
         self._gradwire.check_it_ran(state.global_step - self._began_at)
 
 
