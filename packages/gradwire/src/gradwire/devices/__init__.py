@@ -43,19 +43,19 @@ def __getattr__(name: str) -> object:
     raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
 
 
-# Devices that own CPU memory: a simulated device in tests and experiments.
+# Simulated devices in tests and experiments, which own memory of the CPU.
 
 _owners: list[Callable[[torch.Tensor], Device | None]] = []
 
 
 def register(owner: Callable[[torch.Tensor], Device | None]) -> None:
-    """Register a function that returns the device that owns a CPU tensor, or None."""
+    """Register a function that returns the simulated device that owns a CPU tensor's memory, or None."""
     if owner not in _owners:
         _owners.append(owner)
 
 
 def owner_of(tensor: torch.Tensor) -> Device | None:
-    """Return the device that owns a CPU tensor's memory, or None for the CPU itself, the usual case."""
+    """Return the simulated device that owns a CPU tensor's memory, or usually None: the CPU owns it."""
     for owner in _owners:
         found = owner(tensor)
         if found is not None:

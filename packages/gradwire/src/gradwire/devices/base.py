@@ -1,9 +1,9 @@
-"""The interface of a device whose tensors can be exchanged: host memory, and a stream of copies.
+"""The interface of a device whose tensors can be exchanged: its memory, streams, events, and kernels.
 
 An exchange operates on float32 in host memory. A stream copies tensors to host memory and back, in order,
-without blocking the device or the host. Four waits keep these copies correct: ``follow`` before a tensor is
-copied, ``Event.wait`` before the host reads the copy, ``Event.order`` before the device reads the result, and
-``complete`` for a caller that waits for a future instead. The CPU needs no waits.
+without blocking the device or the host. Four calls make a reader wait for the writer: ``follow`` before a
+tensor is copied, ``Event.wait`` before the host reads the copy, ``Event.order`` before the device reads the
+result, and ``complete`` for a caller that waits for a future instead. On the CPU, none of them waits.
 
 An exchange that encodes on the device operates on float32 in device memory (``ResidentStream``). Its kernels
 run while the owner's stream is the current stream. Payloads are in pinned memory; the host waits for events.
@@ -29,11 +29,11 @@ class Event(ABC):
 
     @abstractmethod
     def wait(self) -> None:
-        """Block the host until the event."""
+        """Block the host until the event's work is complete."""
 
     @abstractmethod
     def order(self) -> None:
-        """Make the current stream wait for the event without blocking the host."""
+        """Make the current stream wait for the event's work, without blocking the host."""
 
 
 class Stream(ABC):
@@ -50,22 +50,22 @@ class Stream(ABC):
 
     @abstractmethod
     def load(self, host: torch.Tensor, tensor: torch.Tensor) -> Event:
-        """Queue the copy of ``tensor`` to ``host``, converted to the host's dtype, in index order."""
+        """Queue the copy of ``tensor`` to ``host``, converted to the dtype of ``host``, in index order."""
 
     @abstractmethod
     def store(self, tensor: torch.Tensor, host: torch.Tensor) -> Event:
-        """Queue the copy of ``host`` to ``tensor``, rounded to its dtype."""
+        """Queue the copy of ``host`` to ``tensor``, rounded to the dtype of ``tensor``."""
 
     @abstractmethod
     def complete(self, future: torch.futures.Future[Any], result: object) -> None:
-        """Complete a future of ``Device.future``, whose waits include the copies queued here."""
+        """Complete a future of ``Device.future``. Waiting for it includes the copies in this stream."""
 
 
 class Device(ABC):
     """A device that holds tensors.
 
-    If a device ``is_named_by_itself``, users pass the object, because torch has no name for the device. Such
-    a device implements ``adopt`` and ``own``.
+    If ``is_named_by_itself`` is true, users pass this object instead of a name, because torch has no name for
+    the device. Such a device implements ``adopt`` and ``own``.
     """
 
     is_named_by_itself = False
@@ -84,14 +84,14 @@ class Device(ABC):
 
     @abstractmethod
     def pinned(self, count: int) -> torch.Tensor:
-        """Return uninitialized host memory for ``count`` float32 values, copied by the device at full rate.
+        """Return uninitialized host memory for ``count`` float32 values that the device copies at full rate.
 
         The memory belongs to a pool, and is reused after its last reference and its last copy have ended.
         """
 
     @abstractmethod
     def stream(self) -> Stream:
-        """Return a stream for one owner."""
+        """Return a stream for one owner of staging memory."""
 
     @abstractmethod
     def launch(
@@ -116,20 +116,20 @@ class Device(ABC):
 
 
 class Done(Event):
-    """A completed event."""
+    """The event of work on the CPU, which is always complete."""
 
     def wait(self) -> None:
-        """Return immediately."""
+        """Return immediately, because the work is complete."""
 
     def order(self) -> None:
-        """Do nothing."""
+        """Do nothing, because the work is complete."""
 
 
 DONE = Done()
 
 
 class _Load(Event):
-    """A copy that the first waiting thread makes, because the thread that queued it has other work."""
+    """The event of a copy that the first waiting thread makes, to spare the thread that queued the copy."""
 
     def __init__(self, host: torch.Tensor, tensor: torch.Tensor) -> None:
         self._left: tuple[torch.Tensor, torch.Tensor] | None = host, tensor
@@ -149,17 +149,17 @@ class CpuStream(Stream):
     """The CPU's stream, which copies tensors unless they are exchanged in their own memory."""
 
     current: AbstractContextManager[object] = nullcontext()
-    """A context manager without effect."""
+    """A context manager without effect, because the CPU has only one stream."""
 
     def follow(self) -> None:
         """Do nothing, because all results are complete."""
 
     def load(self, host: torch.Tensor, tensor: torch.Tensor) -> Event:
-        """Return an event whose first wait makes the copy, if one is needed."""
+        """Return an event whose first wait copies ``tensor`` to ``host``, unless they share memory."""
         return DONE if host.data_ptr() == tensor.data_ptr() else _Load(host, tensor)
 
     def store(self, tensor: torch.Tensor, host: torch.Tensor) -> Event:
-        """Copy immediately, if needed."""
+        """Copy ``host`` to ``tensor`` immediately, unless they share memory."""
         if host.data_ptr() != tensor.data_ptr():
             bring_back(tensor, host)
         return DONE
@@ -176,7 +176,7 @@ class Cpu(Device):
         return "cpu"
 
     def zeros(self, count: int) -> torch.Tensor:
-        """Return ``count`` zeros."""
+        """Return ``count`` float32 zeros in host memory."""
         return torch.zeros(count, dtype=torch.float32, device="cpu")
 
     def pinned(self, count: int) -> torch.Tensor:
@@ -197,7 +197,7 @@ class Cpu(Device):
         return kernels()
 
     def event(self) -> Event:
-        """Return a completed event."""
+        """Return a completed event, because all work on the CPU is complete."""
         return DONE
 
     def future(self) -> torch.futures.Future[Any]:
@@ -216,12 +216,12 @@ def fetch(host: torch.Tensor, tensor: torch.Tensor) -> None:
 
 
 def bring_back(tensor: torch.Tensor, host: torch.Tensor) -> None:
-    """Copy the values of ``host`` (1-D) to ``tensor``, rounded to its dtype."""
+    """Copy the values of ``host`` (1-D) to ``tensor``, rounded to the dtype of ``tensor``."""
     with torch.inference_mode():  # required to write a tensor that was created in inference mode
         target, values = tensor.detach(), host.view(tensor.shape)
-        target.copy_(values.to(target.dtype) if target.is_neg() else values)  # negated lazily, see fetch
+        target.copy_(values.to(target.dtype) if target.is_neg() else values)  # negated lazily, as in fetch
 
 
 def serves(tensor: torch.Tensor) -> bool:
-    """Return whether an exchange can use the tensor's own memory: contiguous float32."""
+    """Return whether an exchange can use a tensor's own memory, because it is contiguous float32."""
     return tensor.dtype == torch.float32 and tensor.is_contiguous() and not tensor.is_neg()

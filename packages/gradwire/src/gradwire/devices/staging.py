@@ -1,9 +1,9 @@
 """Float32 staging memory for tensors that can't be exchanged in place.
 
-An exchange needs contiguous float32. A tensor with a different layout is gathered in index order and
-scattered back. A 16-bit tensor is converted to float32, which is exact, and rounded when it is copied back. A
-tensor on another device is copied to pinned memory and back, by the owner's stream, unless it is encoded on
-that device.
+An exchange needs contiguous float32 memory. A tensor with a different layout is gathered in index order and
+scattered back. A 16-bit tensor is converted to float32, which is exact, and rounded when it is copied back.
+The owner's stream copies a tensor on an accelerator to pinned memory and back, unless the exchange encodes on
+the accelerator.
 """
 
 from __future__ import annotations
@@ -29,8 +29,8 @@ if TYPE_CHECKING:
 #   stream order. A copy that also converts or gathers would use memory that is not pinned, so conversions and
 #   gathers run on the device.
 # - The allocator of pinned memory is a pool. It records which streams copy from and to a block, and reuses a
-#   block only after these copies. The allocator of device memory does so for one stream, and for streams
-#   passed to ``record_stream``.
+#   block only after these copies. The allocator of device memory records only the stream of the allocation,
+#   and streams passed to ``record_stream``.
 # - The current stream and the current device are per thread; ``stream`` sets both for a block.
 
 
@@ -63,7 +63,7 @@ class CudaStream(Stream):
         return block
 
     def follow(self) -> None:
-        """Make the stream wait for the work that is now queued on the current stream."""
+        """Make this stream wait for the work that is now queued on the current stream."""
         self._stream.wait_stream(self._module.current_stream(self._device))
 
     def load(self, host: torch.Tensor, tensor: torch.Tensor) -> Event:
@@ -83,7 +83,7 @@ class CudaStream(Stream):
         return self._used(tensor)
 
     def complete(self, future: torch.futures.Future[Any], result: object) -> None:
-        """Complete the future while this stream is current, because torch records the event on it."""
+        """Complete the future while this stream is current, because torch then records its event here."""
         with self.current:
             future.set_result(result)
 
@@ -107,7 +107,7 @@ class Cuda(Device):
         return torch.zeros(count, dtype=torch.float32, device=self._device)
 
     def pinned(self, count: int) -> torch.Tensor:
-        """Return pinned memory from torch's pool. ``device`` is explicit, because the default may differ."""
+        """Return pinned CPU memory from torch's pool, whatever torch's default device is."""
         return torch.empty(count, dtype=torch.float32, device="cpu", pin_memory=True)
 
     def stream(self) -> Stream:
@@ -132,26 +132,27 @@ class Cuda(Device):
     def future(self) -> torch.futures.Future[Any]:
         """Return a future that carries the events of its tensors.
 
-        Only this method needs a real accelerator: torch looks for an accelerator when the future is created,
-        and refuses tensors on devices for which the future was not created.
+        Of this class, only this method needs a real accelerator. torch looks for an accelerator when the
+        future is created, and the future refuses tensors on any other device.
         """
         return torch.futures.Future(devices=[self._device])
 
 
 @lru_cache(maxsize=64)
 def cuda(device: torch.device) -> Device:
-    """Return the accelerator for tensors with this ``device``, from a cache."""
+    """Return the ``Cuda`` object of an accelerator, the same object in every call."""
     return Cuda(device)
 
 
-# Tensors that stay on their device while they are exchanged, because they are encoded there.
+# Tensors that stay on their device, because the exchange encodes them there.
 #
 # An exchange uses float32 on the device: the tensor's own memory if it is contiguous float32, else a copy on
-# the same device. Kernels run within the stream's ``current``, and an exchange returns when they are done.
+# the same device. Kernels run within the stream's ``current``, and an exchange returns when the kernels are
+# done.
 
 
 class ResidentStream(Stream):
-    """A stream that converts tensors on their device, without blocking the host."""
+    """A stream that converts tensors to and from float32 on their device, without blocking the host."""
 
     def __init__(self, device: Device) -> None:
         self._device, self._stream = device, device.stream()
@@ -162,7 +163,7 @@ class ResidentStream(Stream):
         return self._stream.current
 
     def follow(self) -> None:
-        """Make the stream wait for the work that is now queued on the current stream."""
+        """Make this stream wait for the work that is now queued on the current stream."""
         self._stream.follow()
 
     def load(self, host: torch.Tensor, tensor: torch.Tensor) -> Event:
@@ -196,14 +197,14 @@ def device_of(tensor: torch.Tensor) -> Device:
 
 
 FLOATS = (torch.float32, torch.bfloat16, torch.float16)
-"""The dtypes that float32 represents exactly, so that they can be exchanged as float32."""
+"""The dtypes whose values float32 represents exactly, so that tensors are exchanged as float32."""
 
 
 class Staging:
     """One owner's stream and staging memory, large enough for its largest tensor on one device.
 
-    A staging serves one tensor at a time. Call ``load`` before anything is written to the memory: the stream
-    executes in order, so the last copy from the memory has ended when the next copy to the memory has.
+    A staging serves one tensor at a time. Call ``load`` before you write to the memory: the stream executes
+    copies in order, so when ``load``'s copy to the memory has ended, the last copy from the memory has, too.
 
     Parameters
     ----------
@@ -249,7 +250,7 @@ class Staging:
         return self.stream.load(floats, tensor)
 
     def store(self, tensor: torch.Tensor, floats: torch.Tensor) -> None:
-        """Queue the copy of ``floats`` to ``tensor``. Call ``order`` before the current stream reads it."""
+        """Queue the copy of ``floats`` to ``tensor``. Call ``order`` before you read ``tensor``."""
         self._stored = self.stream.store(tensor, floats)
 
     def order(self) -> None:
@@ -284,7 +285,7 @@ class Staged:
     tensor
         A tensor on any device, computed on the current stream.
     floats, staging
-        The host memory and its ``Staging``, if the owner reuses them from step to step.
+        Host memory and the ``Staging`` it comes from, if the owner reuses both in every step.
 
     Attributes
     ----------
@@ -293,7 +294,7 @@ class Staged:
     crossing_nbytes
         The bytes that cross the device's bus: ``nbytes`` in each direction, or 0.
     stream
-        The owner's stream, which copies back. A future that the stream completes is done after that copy.
+        The owner's stream, which copies the values back. A future that it completes is done after this copy.
     """
 
     def __init__(

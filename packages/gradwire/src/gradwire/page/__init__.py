@@ -1,6 +1,6 @@
 """The page of a record: one self-contained HTML file next to the record.
 
-The same record gives the same bytes: a page contains no time, path, or random name.
+Equal records have pages of equal bytes, because a page contains no time, path, or random name.
 """
 
 from __future__ import annotations
@@ -60,20 +60,20 @@ MODULES = MappingProxyType(
         "gradwire.run": "gradwire.run.report",
     }
 )
-"""The kinds of this package's records, and the modules whose ``PAGES`` have page functions for them.
+"""The kinds of this package's records, each with the module whose ``PAGES`` contains the page functions.
 
-Modules are imported on use, because most import torch, which takes seconds. Other packages register their
-modules as entry points (``plugins.PAGES``).
+The modules are imported on use, because most of them import torch, which takes seconds. Other packages
+register such modules as entry points (``plugins.PAGES``).
 """
 
 
 def kinds() -> tuple[str, ...]:
-    """Return the kinds of records that have pages, including kinds of other packages."""
+    """Return the kinds of records that have pages, including the kinds that other packages register."""
     return tuple(dict.fromkeys((*MODULES, *plugins.names(plugins.PAGES))))
 
 
 def pages_of(kind: str) -> Mapping[str, Callable[[Mapping[str, Any]], str]] | None:
-    """Return the page functions for one kind of records, by schema, or None for an unknown kind.
+    """Return the page functions for one kind of records, keyed by schema, or None for an unknown kind.
 
     Raises ``SpecError`` if another package's module cannot be loaded.
     """

@@ -1,4 +1,4 @@
-"""Pictures in a page: SVG by matplotlib, with the page's colours."""
+"""Pictures in a page: SVG, drawn by matplotlib in the page's colours."""
 
 from __future__ import annotations
 
@@ -38,30 +38,30 @@ SERIES: Mapping[str, str] = MappingProxyType(
 )
 """The colours of curves, by their names in the page's style."""
 FONTS = ("DejaVu Sans", "Verdana", "sans-serif")
-"""The fonts of a picture's text, the widest first."""
+"""The font families of a picture's text, the widest first, so that labels fit in all of them."""
 SETTINGS: Any = {
-    "axes.formatter.useoffset": False,  # the offset would be over the legend
+    "axes.formatter.useoffset": False,  # the offset's text would cover the legend
     "svg.hashsalt": "gradwire",  # makes the names of parts reproducible
     "svg.fonttype": "none",  # a path for each letter would be nine tenths of a picture's bytes
-    "font.sans-serif": [FONTS[0]],  # part of matplotlib; labels also fit in other fonts, as few are wider
+    "font.sans-serif": [FONTS[0]],  # installed with matplotlib; few fonts are wider, so labels fit in most
     "font.size": 9,
     **dict.fromkeys(("text.color", "xtick.color", "ytick.color", "axes.labelcolor"), COLOURS["ink"]),
     "axes.edgecolor": COLOURS["rule"],
     "grid.color": COLOURS["rule"],
 }
 WIDTH_IN, NARROW_IN = 7.5, 3.6
-"""The widths of a picture in a wide window and on a phone, so that text has the same size in both views."""
+"""A picture's widths for a wide window and for a phone, so that its text has the same size in both views."""
 LOG_SCALE = ", log scale"
-"""The end of the label of an axis with a logarithmic scale."""
+"""The suffix of the label of a logarithmic axis."""
 
 
 @dataclass(frozen=True)
 class Picture:
     """A picture of a page: its caption, its height in inches, and ``paint``, which draws a matplotlib figure.
 
-    ``name`` is its unique id on the page. A page contains every picture twice, for wide and for narrow
-    windows, and shows one version; ``narrow_height_in`` is the height of the narrow version, by default
-    ``height_in``.
+    ``name`` is the picture's unique id on the page. A page contains a wide and a narrow version of every
+    picture, and shows the version that fits the window. ``narrow_height_in`` is the height of the narrow
+    version, by default ``height_in``.
     """
 
     name: str
@@ -119,7 +119,7 @@ _LENGTHS = re.compile(r' (?:d|x|y|width|height)="[^"]*|translate\([^)]*')
 
 
 def _shortened(svg: str) -> str:
-    """Return an SVG with two decimals, and without indents, unused ids, empty groups, and default styles."""
+    """Shorten an SVG: two decimals; no indents, unused ids, empty groups, and default styles."""
     used = {*re.findall(r'(?:href="|url\()#([^")]*)', svg)}
     svg = re.sub(r' id="([^"]*)"', lambda found: found[0] if found[1] in used else "", svg)
     svg = _FAMILIES.sub(lambda found: f"{found[1]} {', '.join(FONTS)}" if found[1] else "", svg)
@@ -130,7 +130,7 @@ def _shortened(svg: str) -> str:
 
 
 def _without_plain_groups(svg: str) -> str:
-    """Return an SVG without the tags of groups that have no attributes."""
+    """Remove the tags of groups without attributes from an SVG."""
     kept = list[bool]()
 
     def tag(found: re.Match[str]) -> str:
@@ -143,10 +143,10 @@ def _without_plain_groups(svg: str) -> str:
 
 
 def _numbered(svg: str) -> str:
-    """Return an SVG with consecutive numbers instead of hashes in the ids of clips and markers.
+    """Replace the hashes in the ids of an SVG's clips and markers with consecutive numbers.
 
-    Matplotlib hashes all digits of a size, and the last digits of the layout aren't reproducible. The drawing
-    itself is rounded to six decimals.
+    The hashes aren't reproducible, because matplotlib hashes all digits of a size, including the last ones,
+    which differ between runs. The drawing itself is rounded to six decimals.
     """
     numbers: dict[str, int] = {}
     return re.sub(
@@ -156,7 +156,7 @@ def _numbered(svg: str) -> str:
     )
 
 
-# Elements that the pictures of several records share.
+# Elements of pictures that the pages of several kinds of records use.
 
 
 def is_narrow(figure: Any) -> bool:
@@ -165,7 +165,7 @@ def is_narrow(figure: Any) -> bool:
 
 
 def panels(figure: Figure, count: int, *, share_y: bool = False) -> list[Axes]:
-    """Return empty plots side by side, or below one another in a narrow figure."""
+    """Add ``count`` empty plots to a figure, side by side, or below one another in a narrow figure."""
     shape = (count, 1) if is_narrow(figure) else (1, count)
     return [*figure.subplots(*shape, squeeze=False, sharey=share_y).flat]
 
@@ -204,7 +204,7 @@ def paint_bars(
 
 
 def bar_height(axes: Axes) -> float:
-    """Return the height of a bar. In a narrow figure, the height leaves space for a name above the bar."""
+    """Return the height of a horizontal bar, which leaves space for a name above it in a narrow figure."""
     return 0.4 if is_narrow(axes.figure) else 0.62
 
 
@@ -240,11 +240,11 @@ def legend_above(axes: Axes, columns: int) -> None:
 
 
 NARROW_LEGEND = 54
-"""The width of a legend's line in a narrow figure, in characters, with six for each sample and gap."""
+"""The width of a legend in a narrow figure, in characters. A colour sample with its gap counts as six."""
 
 
 def log_axis(axes: Axes, which: str, label: str, base: float = 10) -> None:
-    """Make an axis logarithmic, ``"x"`` or ``"y"``, with a label that says so."""
+    """Make the axis ``which``, ``"x"`` or ``"y"``, logarithmic, and add ``LOG_SCALE`` to its label."""
     (axes.set_xscale if which == "x" else axes.set_yscale)("log", base=base)
     (axes.set_xlabel if which == "x" else axes.set_ylabel)(f"{label}{LOG_SCALE}")
 

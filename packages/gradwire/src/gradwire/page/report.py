@@ -28,7 +28,7 @@ if TYPE_CHECKING:
     from typing_extensions import Self
 
 
-# Strings with attributes for pages. A table on a terminal shows only the strings.
+# Strings with attributes that only pages use. On a terminal, tables show the plain strings.
 
 
 class Mark(str):
@@ -42,7 +42,7 @@ class Mark(str):
     tone: str
 
     def __new__(cls, word: str, sign: str, tone: str) -> Self:
-        """Return the word with its sign and tone."""
+        """Return a ``Mark`` of the word ``word``."""
         made = super().__new__(cls, word)
         made.sign, made.tone = sign, tone
         return made
@@ -55,16 +55,16 @@ class PageLink(str):
     target: str
 
     def __new__(cls, text: str, target: str) -> Self:
-        """Return the text with its target."""
+        """Return a ``PageLink`` with the text ``text``."""
         made = super().__new__(cls, text)
         made.target = target
         return made
 
 
 class Number(str):
-    """A cell that is sorted by ``key`` instead of by its text, or last if ``key`` is None.
+    """A table cell that is sorted by ``key`` instead of by its text, or last if ``key`` is None.
 
-    ``several`` contains the lines below the text, such as the averaged values.
+    ``several`` contains the lines below the text, such as the values of which the text is the average.
     """
 
     __slots__ = ("key", "several")
@@ -72,7 +72,7 @@ class Number(str):
     several: Sequence[str]
 
     def __new__(cls, text: str, key: float | None, several: Sequence[str] = ()) -> Self:
-        """Return the text with its key."""
+        """Return a ``Number`` with the text ``text``."""
         made = super().__new__(cls, text)
         made.key, made.several = key, several
         return made
@@ -94,7 +94,7 @@ class Details:
 
 @dataclass(frozen=True)
 class Section:
-    """A heading with its content, which is folded. A section without parts isn't shown.
+    """A heading and its content, which readers can fold and unfold. A section without parts isn't shown.
 
     Parameters
     ----------
@@ -103,9 +103,9 @@ class Section:
     parts
         Paragraphs, tables with their captions, pictures, lists, and sections of the next level.
     link
-        The text of links to the section; by default, the heading.
+        The text from which the section's id is made; by default, the heading.
     is_open
-        Whether the content is shown at first, because the reader must act on it.
+        Whether the content is unfolded at first, for example because the reader must act on it.
     """
 
     heading: str
@@ -125,7 +125,7 @@ Part = str | tuple[str, Table] | Picture | Details | Section
 
 @dataclass(frozen=True)
 class Report:
-    """The content of a page, in reading order: the verdict, one picture, and folded sections.
+    """The content of a page: the verdict, then one picture, then folded sections.
 
     Parameters
     ----------
@@ -155,7 +155,7 @@ def render(report: Report, record: Mapping[str, Any]) -> str:
 def render_all(
     report: Report, records: Sequence[tuple[str, Mapping[str, Any]]], notes: Sequence[Note] = ()
 ) -> str:
-    """Return the HTML file of a report on several records, given as pairs of a name and fields."""
+    """Return the HTML file of a report on several records, given as pairs of a name and the fields."""
     origin = Section("Machine and versions", [*made_with(records), *notes])
     sections = [each for each in (*report.sections, origin) if each.parts]
     without = "" if can_draw() else WITHOUT_PLOTS.format(remedy=how_to_install("plots"))
@@ -167,7 +167,7 @@ WITHOUT_PLOTS = "The page has no plots, because matplotlib isn't installed; {rem
 
 
 def in_notebook(title: str, *parts: str | Table | Mapping[str, Any]) -> str:
-    """Return paragraphs, tables, and JSON objects as HTML for a notebook's output, for ``_repr_html_``."""
+    """Return a title, paragraphs, tables, and JSON objects as HTML for a notebook (``_repr_html_``)."""
     shown = [_of_fields(part) if isinstance(part, Mapping) else part for part in parts]
     return _template("notebook.html.j2").render(title=title, parts=shown)
 
@@ -202,9 +202,9 @@ MADE_WITH = ("machine", "versions", "commit", "commits")
 
 
 def made_with(records: Sequence[tuple[str, Mapping[str, Any]]]) -> list[Part]:
-    """Return tables of the machine, versions, and commits of records, one table for each distinct origin.
+    """Return tables of the machine, versions, and commits with which records were made.
 
-    The captions name the records.
+    Records with equal values share one table, whose caption names the records.
     """
     groups: dict[str, list[tuple[str, Mapping[str, Any]]]] = {}
     for name, fields in records:
@@ -234,7 +234,7 @@ def plain(value: object) -> str:
 
 
 def _origin(fields: Mapping[str, Any]) -> list[tuple[str, str]]:
-    """Return the rows about a record's origin, with one row for each name in a field."""
+    """Return the table rows on a record's origin: a name and a value for each entry of its fields."""
     lines: list[tuple[str, str]] = []
     for name in MADE_WITH:
         if name.startswith("commit") and name not in fields:
@@ -247,7 +247,7 @@ def _origin(fields: Mapping[str, Any]) -> list[tuple[str, str]]:
     return lines
 
 
-# Numbers by which the page's script sorts the cells of tables.
+# The numbers by which the page's script sorts the rows of a table.
 
 _FIGURE = re.compile(r"[^\d-]*(-?[\d.]+(?:e[+-]?\d+)?) ?([A-Za-zµ]*)")
 _UNITS = {"n": 1e-9, "u": 1e-6, "µ": 1e-6, "m": 1e-3, "k": 1e3, "M": 1e6, "G": 1e9}
@@ -255,7 +255,7 @@ _BINARY = {"Ki": 2.0**10, "Mi": 2.0**20, "Gi": 2.0**30}
 
 
 def sort_key(cell: str, column: Column) -> str | None:
-    """Return the sort attribute of a cell: None for text, an empty string for an unknown number."""
+    """Return a cell's sort key: a number as text, "" for an unknown number, or None in a column of text."""
     if column.is_text and not isinstance(cell, Number):
         return None
     key = cell.key if isinstance(cell, Number) else magnitude(cell)
@@ -288,7 +288,8 @@ def _prefix(unit: str) -> float:
     return _UNITS.get(unit[0], 1.0) if len(unit) > 1 or unit in ("k", "M", "G") else 1.0
 
 
-# The path of a record's page, and its writing: a page that can't be written never fails the run.
+# The path of a record's page, and functions that write the page. A page that can't be written never fails the
+# run.
 
 RECORD, PAGE = "record.json", "report.html"
 NO_FILES: Mapping[Path, bytes] = {}
@@ -312,8 +313,8 @@ def check_page(option: str, record: Path, overwrite: bool) -> None:
     page = beside(record)
     if record != STANDARD_OUTPUT and page.exists() and not overwrite:
         raise JobError(
-            f"{option} {record} would also write the page {page}, which exists already; pass another file, "
-            "or --overwrite"
+            f"{option} {record} would also write the page {page}, which exists already; pass another file to "
+            f"{option}, or add --overwrite"
         )
 
 
@@ -325,7 +326,7 @@ def keep(
     *,
     quiet: bool = False,
 ) -> bool:
-    """Write a record and other files, all or none, then its page, and return whether the page was written.
+    """Write a record and other files, all or none, then the page; return whether the page was written.
 
     A record on standard output has no page. Raises ``JobError`` if the files, other than the page, cannot be
     written.
@@ -338,7 +339,7 @@ def keep(
 
 
 def write_page(page: Path, make: Callable[[], str], *, quiet: bool = False) -> bool:
-    """Make a page, write it, and print its path, and return whether it was written.
+    """Make a page, write the page, and print its path. Return whether the page was written.
 
     A failure prints one sentence on standard error and doesn't fail the run, because the record contains all
     data.
