@@ -1,7 +1,8 @@
-"""``bfp``: mantissas with an exponent per block (native/kernels/bfp_scalar.cc).
+"""``bfp``: mantissas that share one exponent per block (native/kernels/bfp_scalar.cc).
 
-A block's record has 1 + block (M + 1) / 8 bytes, at any address, so each byte is stored separately. A byte
-contains bits of 1 to 5 values. Unless each byte is one value, the values are read again, from the cache.
+A block's record has 1 + block (M + 1) / 8 bytes. It may start at any address, so kernels store each byte
+separately. A byte contains bits of 1 to 5 values. Unless each byte is one value, a kernel reads the values
+again, from the cache.
 """
 
 from __future__ import annotations
@@ -34,7 +35,7 @@ from gradwire.gpu.words import (
 
 @triton.jit
 def mantissas_of(words, exponent, BITS):
-    """Return mantissas of BITS bits including the sign, or 0 for blocks without mantissas."""
+    """Return the mantissas of values, of BITS bits including the sign; 0 in blocks without mantissas."""
     largest: tl.constexpr = (1 << (BITS - 1)) - 1
     ordinary = (exponent >= SMALLEST_EXPONENT) & (exponent < NAN_EXPONENT)
     scale = power_of_two(tl.where(ordinary, BITS - 2 + 127 - exponent, 0))
@@ -44,7 +45,7 @@ def mantissas_of(words, exponent, BITS):
 
 @triton.jit
 def _encode_bytes(x, out, left, BLOCK, ROWS, WIDTH, FULL):
-    """Encode ROWS blocks with mantissas of 8 bits, so that each byte is one value."""
+    """Encode ROWS blocks with mantissas of 8 bits: each byte of the payload is one value."""
     tile = take_tile(x, 0, left, BLOCK, ROWS, WIDTH, FULL)
     exponent = exponent_of(peak_of(tile))[:, None]
     record = out + tl.arange(0, ROWS)[:, None] * (BLOCK + 1)
@@ -66,7 +67,7 @@ def encode_kernel(
     ROWS: tl.constexpr,
     WIDTH: tl.constexpr,
 ):
-    """Encode ROWS blocks per program. SPAN is a power of two, at least the bytes of a block's mantissas."""
+    """Encode ROWS blocks per program. SPAN is a power of two, at least the bytes of one block's mantissas."""
     nbytes: tl.constexpr = BLOCK * BITS // 8
     row = tl.program_id(0).to(tl.int64) * ROWS
     x += row * BLOCK
@@ -118,7 +119,7 @@ def _decode_part(payload, out, left, BITS, ADD, BLOCK, ROWS, WIDTH, FULL):
     mantissa = (codes ^ (1 << (BITS - 1))) - (1 << (BITS - 1))
     ordinary = (exponent > 0) & (exponent < NAN_EXPONENT)
     scale = power_of_two(tl.where(ordinary, exponent - 127 - (BITS - 2), 0))
-    # No encoder writes mantissas with the exponent 0; such mantissas decode to signed zeros.
+    # Mantissas in a block with exponent 0, which no encoder writes, decode to signed zeros.
     words = bits_of(mantissa.to(tl.float32) * tl.where(exponent == 0, 0.0, scale))
     words = tl.where(exponent == NAN_EXPONENT, QUIET_NAN, words).to(tl.uint32)
     put_words(out, places(0, BLOCK, ROWS, WIDTH), words, there, whole, ADD)
@@ -135,7 +136,7 @@ def decode_kernel(
     ROWS: tl.constexpr,
     WIDTH: tl.constexpr,
 ):
-    """Decode ROWS blocks per program."""
+    """Decode ROWS ``bfp`` blocks per program."""
     row = tl.program_id(0).to(tl.int64) * ROWS
     start = row * BLOCK
     payload += row * (BLOCK * BITS // 8 + 1)
@@ -149,7 +150,7 @@ class BfpKernels(Format):
     """The kernels of ``bfp``. The parameters are the mantissa bits without the sign, and the block size."""
 
     def encode(self, x: torch.Tensor, out: torch.Tensor, params: Params, size: torch.Tensor) -> None:
-        """Queue the kernel that computes exponents and mantissas."""
+        """Queue the kernel that computes and writes exponents and mantissas."""
         n, (mantissa, block) = x.numel(), params
         bits = mantissa + 1
         tiles = Tiles(n, block, size=1024)
@@ -160,7 +161,7 @@ class BfpKernels(Format):
     def decode(
         self, payload: torch.Tensor, out: torch.Tensor, params: Params, status: torch.Tensor, *, add: bool
     ) -> None:
-        """Queue the decoding kernel. Every payload of the right length is valid."""
+        """Queue the decoding kernel. No check is needed: every payload of the right length is valid."""
         n, (mantissa, block) = out.numel(), params
         tiles, args = Tiles(n, block), (payload, words_of(out), n)
         launch(decode_kernel, tiles.programs, *args, BITS=mantissa + 1, ADD=add, **tiles.constants)

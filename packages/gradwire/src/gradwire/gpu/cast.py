@@ -26,7 +26,7 @@ _SIZE = 2048
 
 @triton.jit
 def fp16_of(words):
-    """Return floats as fp16 bits. Adding 2^-1 rounds subnormal results to multiples of 2^-24."""
+    """Convert floats to fp16 bits. Adding 2^-1 rounds values that are subnormal in fp16."""
     magnitude = words & MAGNITUDE
     nan = 0x7E00 | ((magnitude >> 13) & 0x3FF)
     normal = (magnitude - 0x38000000 + 0xFFF + ((magnitude >> 13) & 1)) >> 13
@@ -40,7 +40,7 @@ def fp16_of(words):
 
 @triton.jit
 def float_of_fp16(half):
-    """Return the float32 bits of fp16 numbers."""
+    """Convert fp16 bits to float32 bits."""
     sign = (half & 0x8000) << 16
     exponent = (half >> 10) & 0x1F
     mantissa = half & 0x3FF
@@ -52,7 +52,7 @@ def float_of_fp16(half):
 
 @triton.jit
 def bf16_of(words):
-    """Return floats as bf16 bits, rounded to nearest even. A NaN is truncated and made quiet."""
+    """Convert floats to bf16 bits, rounded to nearest even. A NaN is truncated and made quiet."""
     rounded = (words + 0x7FFF + ((words >> 16) & 1)) >> 16
     return tl.where(is_nan(words), (words >> 16) | 0x40, rounded).to(tl.uint16)
 
@@ -66,7 +66,7 @@ def _encode_part(x, out, left, HALF, SIZE, FULL):
 
 @triton.jit
 def encode_kernel(x, out, n, HALF: tl.constexpr, SIZE: tl.constexpr):
-    """Encode SIZE values per program."""
+    """Convert SIZE float32 values per program to fp16 (HALF) or bf16."""
     start = tl.program_id(0).to(tl.int64) * SIZE
     if n - start >= SIZE:
         _encode_part(x + start, out + start, n - start, HALF, SIZE, True)
@@ -83,7 +83,7 @@ def _decode_part(payload, out, left, HALF, ADD, SIZE, FULL):
 
 @triton.jit
 def decode_kernel(payload, out, n, HALF: tl.constexpr, ADD: tl.constexpr, SIZE: tl.constexpr):
-    """Decode SIZE values per program."""
+    """Convert SIZE fp16 (HALF) or bf16 values per program to float32."""
     start = tl.program_id(0).to(tl.int64) * SIZE
     if n - start >= SIZE:
         _decode_part(payload + start, out + start, n - start, HALF, ADD, SIZE, True)
@@ -98,7 +98,7 @@ class CastKernels(Format):
         self._is_half = is_half
 
     def encode(self, x: torch.Tensor, out: torch.Tensor, params: Params, size: torch.Tensor) -> None:
-        """Queue the rounding kernel."""
+        """Queue the kernel that rounds float32 to 16 bits."""
         n = x.numel()
         args = words_of(x), out.view(torch.uint16), n
         launch(encode_kernel, ceil_div(n, _SIZE), *args, HALF=self._is_half, SIZE=_SIZE)
@@ -106,7 +106,7 @@ class CastKernels(Format):
     def decode(
         self, payload: torch.Tensor, out: torch.Tensor, params: Params, status: torch.Tensor, *, add: bool
     ) -> None:
-        """Queue the kernel that converts to float32."""
+        """Queue the kernel that converts 16-bit values to float32."""
         n = out.numel()
         args = payload.view(torch.uint16), words_of(out), n
         launch(decode_kernel, ceil_div(n, _SIZE), *args, HALF=self._is_half, ADD=add, SIZE=_SIZE)

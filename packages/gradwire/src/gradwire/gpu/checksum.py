@@ -1,16 +1,17 @@
-"""CRC32C of a chunk: parallel polynomial division of columns of words, then a reduction tree.
+"""The CRC32C of a chunk, by parallel polynomial division of columns of words, then a reduction tree.
 
-A checksum is a polynomial over bits, modulo the polynomial P of CRC32C. Leading zeros do not change it, so a
-grid or a tree is padded with zeros at the front.
+A checksum is the remainder of a polynomial over bits, modulo the polynomial P of CRC32C. Leading zeros do not
+change the remainder, so a grid or a tree is padded with zeros at the front.
 
-A chunk is a grid of words whose row length is a power of two. Moving a word by one row multiplies it by
-z = x^(2^k); squaring is linear over bits, so P(z) = P(x)^(2^k) = 0. A column is a polynomial in z with words
-as coefficients, and its remainder modulo P(z) is 32 words. XORs of whole words compute the remainder, without
-operations on single bits. Dividing by a multiple of P with few terms needs the fewest XORs; that remainder is
-then divided by P. The remainders are the last 32 rows of a grid with the same checksum.
+A chunk is a grid of words whose row length is a power of two. Moving a word by one row multiplies it by z =
+x^(2^k). Squaring is linear over bits, so P(z) = P(x)^(2^k) = 0 modulo P. A column is a polynomial in z with
+words as coefficients, and the column's remainder modulo P(z) has 32 words. XORs of whole words compute the
+remainder, without operations on single bits. A multiple of P with few terms needs the fewest XORs, so the
+column is first divided by this multiple, and that remainder is then divided by P. The remainders of all
+columns are the last 32 rows of a grid with the same checksum.
 
-The tree combines the remainders: the remainder of a part is shifted past the following part, and added. The
-shift is a product with a power of x.
+The tree combines pairs of neighbouring remainders: the first remainder is shifted past the second one's
+words, and added to it. A shift is a product with a power of x.
 """
 
 from __future__ import annotations
@@ -25,15 +26,15 @@ from gradwire.gpu.words import MAGNITUDE, ceil_div, launch, signed, words_of
 
 _ROWS = 128
 _SMALLEST, _LARGEST = 128, 1 << 16
-"""The smallest number of columns per program, and the total number that keeps all processors busy."""
+"""The minimum number of columns per program, and the number of all columns that keeps a GPU busy."""
 _MANY = 16
 _FOLDED = 1 << 19
-"""The largest number of words for the tree. With more words, dividing them again is faster."""
+"""The most words that the tree folds. For more words, another division is faster."""
 _TERMS = tl.constexpr(0x1EDC6F41)
-"""The terms of P below x^32."""
+"""The terms of the polynomial P of CRC32C below x^32, as bits."""
 _LENGTH = tl.constexpr(52)
 _MULTIPLE = tl.constexpr(sum(1 << term for term in (0, 2, 10, 21, 25, 27, 32, 40, 50)))
-"""The terms of a multiple of P, below its x^52."""
+"""The terms of a multiple of P below its highest term x^52, as bits."""
 _FANOUT = 1024
 _POLYNOMIAL = 0x82F63B78  # the polynomial of CRC32C, with the lowest power in the highest bit
 _ONE = 0x80000000
@@ -41,9 +42,10 @@ _ONE = 0x80000000
 
 @triton.jit
 def _divided(rows, word, TERMS, LENGTH):
-    """Return a remainder of LENGTH words after one more word: rows z + word, modulo z^LENGTH + TERMS.
+    """Return a column's new remainder after one more word: rows z + word, modulo z^LENGTH + TERMS.
 
-    The first row has the highest power. Bit i of TERMS is the term z^i; the term 1 is always present.
+    ``rows`` is the old remainder of LENGTH words, the highest power first. Bit i of TERMS is the term z^i;
+    the term 1 is always present.
     """
     top = rows[0]
     left = ()
@@ -75,7 +77,7 @@ def _first_rows(words, at, COLUMNS, MANY):
 
 @triton.jit
 def _raised(both, rows, MANY):
-    """Return the largest signed and unsigned words so far, of which one word has the largest magnitude."""
+    """Return the largest signed and unsigned words so far; one of the two has the largest magnitude."""
     positive, negative = both
     for row in tl.static_range(MANY):
         positive = tl.maximum(positive, rows[row].to(tl.int32, bitcast=True))
@@ -87,10 +89,7 @@ def _raised(both, rows, MANY):
 def divide_kernel(
     words, n, out, peaks, PEAK: tl.constexpr, COLUMNS: tl.constexpr, MANY: tl.constexpr, SIZE: tl.constexpr
 ):
-    """Divide SIZE columns per program. With PEAK, store the bits of the program's largest magnitude.
-
-    MANY rows of each column are loaded together.
-    """
+    """Divide SIZE columns per program, and store their remainders."""
     column = tl.program_id(0).to(tl.int64) * SIZE + tl.arange(0, SIZE)
     turns = tl.cdiv(tl.maximum(n - _LENGTH * COLUMNS, 0), MANY * COLUMNS)
     at = column + (n - (_LENGTH + turns.to(tl.int64) * MANY) * COLUMNS)
@@ -158,10 +157,10 @@ def fold_kernel(
     LAST: tl.constexpr,
     PEAKS: tl.constexpr,
 ):
-    """Fold 1024 remainders per program into one.
+    """Fold 1024 remainders per program into one remainder.
 
-    POWER is x to the power of the number of bits that each remainder represents. With LAST, which is x^32,
-    the last remainder becomes the checksum, and the largest of PEAKS peaks is stored.
+    POWER is x to the power of the number of bits that each remainder represents. In the last launch, LAST is
+    x^32, and not 0: the remainder becomes the checksum, and the largest of PEAKS peaks is stored.
     """
     filled = tl.num_programs(0).to(tl.int64) * 1024 - n
     at = tl.program_id(0).to(tl.int64) * 1024 + tl.arange(0, 1024) - filled
@@ -184,9 +183,9 @@ def fold_kernel(
 
 
 def queue_crc32c(x: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
-    """Queue the kernels for a non-empty chunk's checksum and largest magnitude.
+    """Queue the kernels that compute a non-empty chunk's checksum and largest magnitude.
 
-    Return both, one word each; the magnitude is a float's bits.
+    Return two tensors of one word each. The magnitude is the bits of a float.
     """
     words, peaks = _divide(words_of(x), is_first=True)
     while words.numel() > _FOLDED:
@@ -195,7 +194,7 @@ def queue_crc32c(x: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
 
 
 def _divide(words: torch.Tensor, *, is_first: bool) -> tuple[torch.Tensor, torch.Tensor]:
-    """Return the remainders of columns and, with ``is_first``, the programs' peaks."""
+    """Return the remainders of a grid's columns and, with ``is_first``, each program's peak."""
     n = words.numel()
     columns = min(max(triton.next_power_of_2(ceil_div(n, _ROWS)), _SMALLEST), _LARGEST)
     programs = columns // _SMALLEST
@@ -206,7 +205,7 @@ def _divide(words: torch.Tensor, *, is_first: bool) -> tuple[torch.Tensor, torch
 
 
 def _fold(words: torch.Tensor, n: int, peaks: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
-    """Return the checksum of a chunk of ``n`` words, from its remainders, and the largest peak."""
+    """Return the checksum of a chunk of ``n`` words, from its columns' remainders, and the largest peak."""
     added = signed(_product(0xFFFFFFFF, x_to(32 * n)) ^ 0xFFFFFFFF)
     peak = torch.empty_like(peaks[:1])
     stands_for = 32

@@ -1,4 +1,4 @@
-"""Encoding and decoding of chunks on a GPU, asynchronous unless a docstring says otherwise."""
+"""Encoding and decoding of chunks on a GPU. Functions only queue work, unless their docstrings say "wait"."""
 
 from __future__ import annotations
 
@@ -16,9 +16,9 @@ _ALIGNMENT = 16
 
 
 class Named(Protocol):
-    """The part of a codec's interface that kernels need.
+    """The part of a codec's interface that GPU kernels need.
 
-    A codec's property ``compiled``, if present, is the compiled format's name and parameters.
+    A codec with a compiled format also has the property ``compiled``: the format's name and parameters.
     """
 
     name: ClassVar[str]
@@ -26,34 +26,34 @@ class Named(Protocol):
 
 @dataclass(frozen=True)
 class Encoded:
-    """A payload whose encoding is queued."""
+    """A payload whose encoding is queued on the current stream."""
 
     buffer: torch.Tensor
     """Memory for the largest payload of the chunk; the payload is at its start."""
 
     size: int | torch.Tensor
-    """The payload's size: a number if the format has one size, otherwise an int64 on the device."""
+    """The payload's size in bytes: a number if the format's size is fixed, else an int64 on the device."""
 
     def payload(self) -> torch.Tensor:
-        """Return the payload. Wait for its size if ``size`` is a tensor."""
+        """Return the payload. If ``size`` is a tensor, wait for it first."""
         return self.buffer[: int(self.size)]
 
 
 @dataclass(frozen=True)
 class Decoding:
-    """A payload whose validation and decoding are queued."""
+    """The queued validation and decoding of a payload, whose status says whether the payload was valid."""
 
     status: torch.Tensor
     """An int32 on the device or in pinned memory: 0 if the payload is well-formed."""
 
     faults: tuple[str, ...]
-    """The error messages for the statuses 1, 2, and so on."""
+    """The error messages for status 1, 2, and so on."""
 
     described: str
-    """The start of the error message."""
+    """The beginning of an error message, which describes the payload."""
 
     def check(self) -> None:
-        """Wait for the status, and raise ``PayloadError`` if the payload was malformed and not decoded."""
+        """Wait for the status, and raise ``PayloadError`` if the payload was malformed: it isn't decoded."""
         status = int(self.status)
         if status:
             raise malformed(self.described, self.faults[status - 1])
@@ -116,7 +116,7 @@ def _decode(codec: Named, payload: torch.Tensor, out: torch.Tensor, *, add: bool
 def queue_decode(
     found: Format, payload: torch.Tensor, out: torch.Tensor, params: Params, *, add: bool
 ) -> torch.Tensor:
-    """Queue the validation and decoding of a payload of valid length, and return the status tensor."""
+    """Queue the validation and decoding of a payload of valid length, and return the tensor of its status."""
     status = torch.zeros(1, dtype=torch.int32, device=out.device)
     found.check(payload, out.numel(), params, status)
     found.decode(payload, out, params, status, add=add)
@@ -124,7 +124,7 @@ def queue_decode(
 
 
 def _kernels(codec: Named) -> tuple[Format, str, Params]:
-    """Return a codec's kernels, format name, and parameters. Raises ``TensorError`` if the codec has none."""
+    """Return a codec's kernels, format, and parameters. Raises ``TensorError`` if there are no kernels."""
     name, params = getattr(codec, "compiled", (codec.name, ()))
     if name not in PLACES:
         raise TensorError(
@@ -135,7 +135,7 @@ def _kernels(codec: Named) -> tuple[Format, str, Params]:
 
 
 def _check(x: torch.Tensor, what: str, dtype: torch.dtype) -> None:
-    """Raise ``TensorError`` if kernels can't use a tensor."""
+    """Raise ``TensorError`` if GPU kernels can't use the tensor ``x``; ``what`` names it in the error."""
     if x.dtype is not dtype or x.dim() != 1 or not x.is_contiguous() or x.is_neg():
         raise TensorError(
             f"{what}: expected a 1-D contiguous {dtype} tensor, got {x.dtype} of shape {tuple(x.shape)} and "
@@ -159,7 +159,7 @@ def malformed(described: str, reason: str) -> PayloadError:
 
 
 def _is_interpreted() -> bool:
-    """Return whether Triton interprets kernels on the CPU, by its variable ``TRITON_INTERPRET``."""
+    """Return whether Triton interprets kernels on the CPU, because ``TRITON_INTERPRET`` is set."""
     return os.environ.get("TRITON_INTERPRET") == "1"
 
 

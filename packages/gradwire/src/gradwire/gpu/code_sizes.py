@@ -1,4 +1,4 @@
-"""The code sizes of ``errbound``: error bounds, size classes, and byte counts."""
+"""Kernels that determine the code sizes of ``errbound``: error bounds, size classes, and byte counts."""
 
 from __future__ import annotations
 
@@ -19,10 +19,11 @@ from gradwire.gpu.words import (
     words_of,
 )
 
-# Bounds relative to a root mean square, which is summed in the host's order: 16 lanes, then a tree.
+# Bounds relative to a root mean square. Squares are summed in the host's order: 16 lanes, then a tree.
 #
 # Floating-point sums depend on their order. The host adds element i of a block to lane i mod 16. Therefore,
-# these kernels also add the values of a block to 16 lanes in order, and process blocks in parallel.
+# these kernels also add a block's values to 16 lanes in order; only different blocks are processed in
+# parallel.
 
 _LONGEST = 65536
 """The largest number of values in one sum (``kSquaresBlock`` of the native kernels)."""
@@ -36,13 +37,13 @@ def _fold(lanes, ROWS, HALF):
 
 @triton.jit
 def longest_row(n, BLOCK, ROWS):
-    """Return the length of this program's longest block, which is below BLOCK in a short chunk."""
+    """Return the length of this program's longest block, which is less than BLOCK in a short chunk."""
     return tl.minimum(n - tl.program_id(0).to(tl.int64) * ROWS * BLOCK, BLOCK).to(tl.int32)
 
 
 @triton.jit
 def sum_rows(x, n, row, BLOCK, ROWS, AHEAD, FULL):
-    """Return the sum of squares and the number of finite values of each of ROWS blocks.
+    """Return the sum of squares, and the number of finite values, for each of ROWS blocks.
 
     AHEAD times 16 values of each block are loaded at a time.
     """
@@ -68,7 +69,7 @@ def sum_rows(x, n, row, BLOCK, ROWS, AHEAD, FULL):
 
 @triton.jit
 def sum_kernel(x, n, sums, counts, blocks, BLOCK: tl.constexpr, ROWS: tl.constexpr, AHEAD: tl.constexpr):
-    """Store the sums and counts of ROWS blocks per program."""
+    """Store the sums of squares and the counts of finite values of ROWS blocks per program."""
     row = tl.program_id(0).to(tl.int64) * ROWS + tl.arange(0, ROWS)
     total, count = sum_rows(x, n, row, BLOCK, ROWS, AHEAD, False)
     tl.store(sums + row, total, mask=row < blocks)
@@ -77,7 +78,7 @@ def sum_kernel(x, n, sums, counts, blocks, BLOCK: tl.constexpr, ROWS: tl.constex
 
 @triton.jit
 def add_up_kernel(sums, counts, blocks):
-    """Add the sums and counts of a chunk's blocks, in order, to the first block's sum and count."""
+    """Add the sums and counts of a chunk's blocks, in order, to those of the first block."""
     total = tl.load(sums)
     count = tl.load(counts)
     for block in range(1, blocks):
@@ -102,7 +103,7 @@ def exponent_of_share(total, count, share):
 
 @triton.jit(do_not_specialize=["share"])
 def exponents_kernel(sums, counts, share, head, blocks, SIZE: tl.constexpr):
-    """Write the exponents of SIZE blocks per program."""
+    """Write the exponents of the error bounds of SIZE blocks per program."""
     block = tl.program_id(0).to(tl.int64) * SIZE + tl.arange(0, SIZE)
     total = tl.load(sums + block, mask=block < blocks, other=0.0)
     count = tl.load(counts + block, mask=block < blocks, other=1)
@@ -111,17 +112,17 @@ def exponents_kernel(sums, counts, share, head, blocks, SIZE: tl.constexpr):
 
 
 def rows_of(length: int) -> int:
-    """Return the number of blocks of this length per program of one warp."""
+    """Return the number of blocks that a program of one warp processes, by the length of a block."""
     return max(min(2048 // length, 32), 1)
 
 
 def ahead_of(length: int, rows: int) -> int:
-    """Return AHEAD for blocks of this length: at most 16 loads per thread."""
+    """Return the constant AHEAD for blocks of a length, which limits the loads per thread to 16."""
     return max(min(length, 256) // 16 // max(rows // 2, 1), 1)
 
 
 def relative_exponents(x: torch.Tensor, head: torch.Tensor, share: int, block: int) -> None:
-    """Queue the kernels that write the bound's exponent of each block, or of the whole chunk, to ``head``.
+    """Queue the kernels that write the exponent of each block's bound, or of the chunk's, to ``head``.
 
     ``share`` is a float's bits.
     """
@@ -142,12 +143,12 @@ def relative_exponents(x: torch.Tensor, head: torch.Tensor, share: int, block: i
 
 
 _COUNTED_AT_ONCE = (64, 128, 256, 512, 1024)
-"""The block sizes for which one kernel computes bounds and counts, because programs have whole blocks."""
+"""The block sizes for which one kernel computes both bounds and counts, as each program has whole blocks."""
 
 
 @triton.jit
 def exponents_at(head, start, at, inside, EXPONENT, BLOCK, SIZE):
-    """Return the biased exponents of the bounds of SIZE values, or one exponent if all values share it."""
+    """Return the biased exponents of SIZE values' error bounds, or one exponent that all values share."""
     if EXPONENT != 0:
         return tl.full([1], EXPONENT, tl.int32)
     elif BLOCK == 0:
@@ -160,7 +161,7 @@ def exponents_at(head, start, at, inside, EXPONENT, BLOCK, SIZE):
 
 @triton.jit
 def _first_above(code):
-    """Return the bits of the smallest magnitude that rounds to more than ``code``. ``code`` is 0 or odd."""
+    """Return the bits of the smallest magnitude that rounds to more than ``code``, which is 0 or odd."""
     return bits_of(code.to(tl.float32) + 0.5).to(tl.int32, bitcast=True) + (code == 0).to(tl.int32)
 
 
@@ -168,7 +169,7 @@ def _first_above(code):
 def coded(words, exponent):
     """Return sums whose low 16 bits are the codes, and whether each code takes at least 1, 2, and 4 bytes.
 
-    The sizes are determined before the addition rounds.
+    The sizes are determined from the values before the addition rounds them.
     """
     scaled = float_of(words) * power_of_two(126 - exponent)
     magnitude = (bits_of(scaled) & MAGNITUDE).to(tl.int32, bitcast=True)
@@ -194,14 +195,14 @@ def _counted(some, wide, whole):
 
 @triton.jit
 def _put_counts(totals, wides, program, count, inside):
-    """Store each program's number of code bytes, and whether any code takes 2 or more bytes."""
+    """Store a program's number of code bytes, and whether any of its codes takes 2 or more bytes."""
     tl.store(totals + program, (count & 0xFFFF).to(tl.int64), mask=inside)
     tl.store(wides + program, (count > 0xFFFF).to(tl.uint8), mask=inside)
 
 
 @triton.jit
 def count_kernel(x, head, n, totals, wides, EXPONENT: tl.constexpr, BLOCK: tl.constexpr, SIZE: tl.constexpr):
-    """Count the data bytes of SIZE values per program."""
+    """Count the code bytes of SIZE values per program."""
     start = tl.program_id(0).to(tl.int64) * SIZE
     at = tl.arange(0, SIZE)
     there = at < n - start
@@ -256,7 +257,8 @@ def queue_sizes(
 ) -> tuple[torch.Tensor, torch.Tensor]:
     """Queue the kernels that compute relative bounds and count code bytes.
 
-    Return the number of code bytes of every ``size`` values, and whether any code takes 2 or more bytes.
+    Return, for each group of ``size`` values, the number of code bytes, and whether any code takes 2 or more
+    bytes.
     """
     n, count = x.numel(), head.numel()
     programs = ceil_div(n, size)

@@ -1,7 +1,8 @@
-"""Weight deltas on a GPU: one warp per block decodes the delta, then weights are updated (native/delta.cc).
+"""Weight deltas on a GPU: one warp decodes each block, then the weights are updated (native/delta.cc).
 
-The 32 lanes of a program are the 32 coders of a block (native/kernels/rans.h). The escapes of all sections
-are stored contiguously, in a plane for each byte of a word, so that one scan locates each program's escapes.
+The 32 lanes of a program are the 32 rANS coders of a block (native/kernels/rans.h). The escapes of all
+sections are stored contiguously, in one plane per byte of a word. Therefore, one scan locates the escapes of
+every program.
 """
 
 from __future__ import annotations
@@ -24,7 +25,7 @@ _SLOTS = 1 << 14
 
 @triton.jit
 def _word_at(payload, at, there):
-    """Return the little-endian 32-bit number at any address."""
+    """Load a little-endian 32-bit number from any address, byte by byte."""
     word = tl.zeros(at.shape, tl.int64)
     for byte in tl.static_range(4):
         word |= tl.load(payload + at + byte, mask=there, other=0).to(tl.int64) << (8 * byte)
@@ -33,7 +34,7 @@ def _word_at(payload, at, there):
 
 @triton.jit
 def locate_kernel(body, nbytes, sections, starts, sizes, status, BLOCKS: tl.constexpr):
-    """Locate the blocks of all sections, with one program. Block b of section s has index b sections + s."""
+    """Locate the blocks of all sections, in one program. Block b of section s has index b sections + s."""
     here = tl.arange(0, 1)
     begin = tl.zeros([1], tl.int64) + 4 * sections
     good = begin <= nbytes
@@ -54,7 +55,7 @@ def locate_kernel(body, nbytes, sections, starts, sizes, status, BLOCKS: tl.cons
 
 @triton.jit
 def _read_table(table, nbytes, entries, slots):
-    """Write each symbol's start and frequency, and each slot's symbol, and return the bytes read, or 0."""
+    """Read a block's frequency table into ``entries`` and ``slots``; return its size, or 0 if invalid."""
     lane = tl.arange(0, 256)
     tl.store(entries + lane, tl.zeros([256], tl.int32))
     at = tl.zeros([1], tl.int32)
@@ -91,7 +92,7 @@ def _read_table(table, nbytes, entries, slots):
 
 @triton.jit
 def _decode_coded(stream, nbytes, entries, slots, symbols, n):
-    """Decode n symbols, and return 1 if the coders don't end in their initial states, else 0."""
+    """Decode n symbols, and return 1 for a damaged stream, whose coders don't end in their initial states."""
     lane = tl.arange(0, 32)
     words_nbytes = nbytes - 128
     states = _word_at(stream, words_nbytes + 4 * lane, words_nbytes >= 0).to(tl.uint32)
@@ -122,7 +123,7 @@ def _decode_coded(stream, nbytes, entries, slots, symbols, n):
 
 @triton.jit
 def blocks_kernel(body, starts, sizes, counts, symbols, firsts, entries, slots, status):
-    """Decode one block per program."""
+    """Decode one block of a delta per program."""
     if tl.load(status) == 0:
         job = tl.program_id(0).to(tl.int64)
         block = body + tl.load(starts + job)
@@ -159,7 +160,7 @@ def _classes_at(classes, start, n, TILE):
 
 @triton.jit
 def count_kernel(classes, n, totals, status, TILE: tl.constexpr):
-    """Count the escapes of TILE weights per program, and check the unused bits after the last weight."""
+    """Count the escapes of TILE weights per program, and check that bits after the last weight are 0."""
     start = tl.program_id(0).to(tl.int64) * TILE
     if tl.load(status) == 0:
         kind = _classes_at(classes, start, (n + 3) // 4 * 4, TILE)
@@ -173,7 +174,7 @@ def count_kernel(classes, n, totals, status, TILE: tl.constexpr):
 
 @triton.jit
 def _order(word, BITS):
-    """Convert words to integers in total order, or convert them back."""
+    """Convert floats' bits to integers in the floats' total order, or such integers back to bits."""
     return word ^ tl.where((word >> (BITS - 1)) != 0, (1 << (BITS - 1)) - 1, 0).to(tl.uint32)
 
 
@@ -190,7 +191,7 @@ def move_kernel(
     IS_FULL: tl.constexpr,
     TILE: tl.constexpr,
 ):
-    """Apply the delta to TILE words per program. A full copy starts from 0."""
+    """Apply a delta to TILE weights per program. With IS_FULL, the old weights count as 0."""
     start = tl.program_id(0).to(tl.int64) * TILE
     if tl.load(status) == 0:
         place = start + tl.arange(0, TILE)
@@ -212,9 +213,9 @@ def move_kernel(
 
 
 def queue_delta(body: torch.Tensor, words: torch.Tensor, *, full: bool) -> torch.Tensor:
-    """Queue the update of bfloat16 or float32 ``words`` with a delta's body, and return the status.
+    """Queue the update of the weights ``words``, bfloat16 or float32, with a delta, and return the status.
 
-    The status is an int32: 0, or the number of a fault in ``FAULTS``. After a fault, the words are unchanged.
+    The status is an int32: 0, or the number of a fault in ``FAULTS``. A fault leaves the weights unchanged.
     """
     n, word_nbytes, device = words.numel(), words.element_size(), words.device
     sections = ceil_div(n, _SECTION)

@@ -1,7 +1,7 @@
 """``errbound``: a uniform quantiser with four code sizes (native/kernels/errbound_scalar.cc).
 
-A value's data starts at the sum of the preceding sizes. Each program counts the bytes of its values, a scan
-sums the counts, and a second pass writes or reads the data.
+The code of a value starts after the codes of all values before it. Therefore, each program counts the bytes
+of its values' codes, a scan sums the counts, and a second pass writes or reads the codes.
 """
 
 from __future__ import annotations
@@ -20,8 +20,8 @@ _ROWS = 8
 
 @triton.jit
 def _encode_half(x, head, n, start, EXPONENT, BLOCK, HALF, FULL):
-    # Consecutive values belong to consecutive threads, because bytes are stored at any address. Vectors of
-    # four values would first have to be moved between threads.
+    # Consecutive values belong to consecutive threads, because codes are stored byte by byte. If each thread
+    # loaded four values, the codes would have to be exchanged between threads.
     at = tl.max_contiguous(tl.arange(0, HALF), 1)
     there = at < n - start
     words = take(x + start, at, there, FULL)
@@ -48,7 +48,7 @@ def _encode_part(x, head, tags, data, n, wide, EXPONENT, BLOCK, SIZE, FULL):
     middle = start + half
     code, size = _encode_half(x, head, n, start, EXPONENT, BLOCK, half, FULL)
     code2, size2 = _encode_half(x, head, n, middle, EXPONENT, BLOCK, half, FULL)
-    ends = tl.cumsum(size | (size2 << 16), axis=0)  # the ends in both halves together
+    ends = tl.cumsum(size | (size2 << 16), axis=0)  # the ends in the two halves, packed in one word
     _put_half(tags + start // 4, data + ((ends & 0xFFFF) - size), code, size, wide, n - start, half, FULL)
     data += tl.sum(size, axis=0)
     _put_half(tags + middle // 4, data + ((ends >> 16) - size2), code2, size2, wide, n - middle, half, FULL)
@@ -68,9 +68,10 @@ def encode_kernel(
     BLOCK: tl.constexpr,
     SIZE: tl.constexpr,
 ):
-    """Encode SIZE values per program. ``ends`` are the ends of the programs' data.
+    """Encode SIZE ``errbound`` values per program. ``ends`` are the ends of the programs' codes.
 
-    Few programs have values of 2 or more bytes (``wides``). Other programs store at most one byte per value.
+    ``wides`` says which programs have codes of 2 or more bytes; these are few. All other programs store at
+    most one byte per value.
     """
     program = tl.program_id(0)
     before = tl.load(ends + program) - tl.load(totals + program)
@@ -83,7 +84,7 @@ def encode_kernel(
 
 @triton.jit
 def check_head_kernel(head, count, status, SIZE: tl.constexpr):
-    """Check that the exponent bytes are valid."""
+    """Set ``status`` if an exponent byte at the start of the payload is invalid."""
     at = tl.program_id(0).to(tl.int64) * SIZE + tl.arange(0, SIZE)
     exponent = tl.load(head + at, mask=at < count, other=1)
     wrong = (exponent == 0) | (exponent > 253)
@@ -92,14 +93,14 @@ def check_head_kernel(head, count, status, SIZE: tl.constexpr):
 
 @triton.jit
 def kinds_at(tags, value, n):
-    """Return the size classes of values from the tags."""
+    """Load the size classes of values from the payload's tags."""
     tag = tl.load(tags + value // 4, mask=value < n, other=0).to(tl.int32)
     return (tag >> ((value % 4) * 2).to(tl.int32)) & 3
 
 
 @triton.jit
 def _nbytes_of_tags(tag):
-    """Return the number of data bytes of four values, with pairwise sums of their sizes."""
+    """Return the number of code bytes of the four values of a tag, by pairwise sums of the values' sizes."""
     whole = tag & (tag >> 1) & 0x55
     pairs = (tag & 0x33) + ((tag >> 2) & 0x33) + (whole & 0x11) + ((whole >> 2) & 0x11)
     return (pairs & 0xF) + (pairs >> 4)
@@ -107,7 +108,7 @@ def _nbytes_of_tags(tag):
 
 @triton.jit
 def count_tags_kernel(tags, n, totals, programs, status, SIZE: tl.constexpr, ROWS: tl.constexpr):
-    """Count the data bytes for the tags of ROWS times SIZE values, and check the unused tags."""
+    """Count the code bytes that the tags of ROWS times SIZE values declare, and check the unused tags."""
     row = tl.program_id(0).to(tl.int64) * ROWS
     rows = tl.arange(0, ROWS)
     at = rows[:, None] * (SIZE // 4) + tl.arange(0, SIZE // 4)[None, :]
@@ -128,7 +129,7 @@ def count_tags_kernel(tags, n, totals, programs, status, SIZE: tl.constexpr, ROW
 
 @triton.jit
 def compare_kernel(ends, programs, nbytes, status):
-    """Compare the number of data bytes according to the tags with the payload's."""
+    """Set ``status`` if the tags declare a number of code bytes that isn't the payload's."""
     announced = tl.load(ends + programs - 1)
     tl.atomic_max(status, (announced != nbytes).to(tl.int32))
 
@@ -168,7 +169,7 @@ def decode_kernel(
     ADD: tl.constexpr,
     SIZE: tl.constexpr,
 ):
-    """Decode SIZE values per program."""
+    """Decode SIZE ``errbound`` values per program."""
     program = tl.program_id(0)
     before = tl.load(ends + program) - tl.load(totals + program)
     if tl.load(status) == 0:
@@ -196,7 +197,7 @@ class ErrBoundKernels(Format):
     )
 
     def encode(self, x: torch.Tensor, out: torch.Tensor, params: Params, size: torch.Tensor) -> None:
-        """Queue the kernels that compute bounds, count bytes, and write."""
+        """Queue the kernels that compute error bounds, count the codes' bytes, and write the codes."""
         n = x.numel()
         exponent, share, block = (*params, 0, 0)[:3]
         count = _head_nbytes(n, params)
@@ -217,7 +218,7 @@ class ErrBoundKernels(Format):
     def decode(
         self, payload: torch.Tensor, out: torch.Tensor, params: Params, status: torch.Tensor, *, add: bool
     ) -> None:
-        """Queue the kernels that check exponents, count the bytes of the tags, and read."""
+        """Queue the kernels that check exponents, count the bytes that the tags declare, and decode."""
         n, nbytes = out.numel(), payload.numel()
         exponent, _, block = (*params, 0, 0)[:3]
         count, tagged = _head_nbytes(n, params), ceil_div(n, 4)

@@ -1,7 +1,7 @@
-"""Encoding errors of a bucket on a device (residuals, sums of squares by range), and the bucket's final pass.
+"""Error feedback of a bucket on a GPU: residuals, sums of squares by range, and the bucket's final pass.
 
-The passes and their floats equal those of native/kernels/norms.h. Sums have a different, but fixed order:
-each program sums its part of each range, and a second kernel sums the programs' parts.
+The passes compute the same floats as native/kernels/norms.h. The sums are added in a different, but fixed
+order: each program sums its part of each range, and a second kernel sums the programs' parts.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ from gradwire.gpu.words import (
 )
 
 LOOK, ADD, SUBTRACT, ADOPT = range(4)
-"""The kinds of passes, in order: change nothing; x += y; y = x - y; x, y = y, x - y."""
+"""The passes over x and y. LOOK: no change; ADD: x += y; SUBTRACT: y = x - y; ADOPT: x, y = y, x - y."""
 _LOOK, _ADD, _ADOPT = tl.constexpr(LOOK), tl.constexpr(ADD), tl.constexpr(ADOPT)
 _SIZE = 1024
 _PARTS = 256
@@ -34,7 +34,7 @@ _PARTS = 256
 
 @triton.jit
 def _range_of(borders, ranges, element):
-    """Return the index of the range that contains an element."""
+    """Return the index of the range between ``borders`` that contains an element."""
     low = tl.zeros_like(element)
     high = low + ranges
     while low < high:
@@ -47,7 +47,7 @@ def _range_of(borders, ranges, element):
 
 @triton.jit
 def _sum_ranges(words, begin, count, borders, ranges, parts, SIZE):
-    """Write the sums of squares of a program's parts of ranges. ``parts`` starts at the first range."""
+    """Write a program's sums of squares, one for its part of each range. ``parts`` is for the first range."""
     number = float_of(words).to(tl.float64)
     square = number * number
     element = begin + tl.arange(0, SIZE)
@@ -95,7 +95,7 @@ def pass_kernel(
     ROWS: tl.constexpr,
     SIZE: tl.constexpr,
 ):
-    """Run one pass over SIZE values per program. ``x`` starts at ``start`` of the bucket."""
+    """Run the pass HOW over SIZE values per program. ``x`` starts at element ``start`` of the bucket."""
     program = tl.program_id(0).to(tl.int64)
     at = program * SIZE
     x, y, parts = x + at, y + at, parts + program
@@ -110,7 +110,7 @@ def pass_kernel(
 def add_up_kernel(
     parts, row, start, n, borders, sums, ranges, ROWS: tl.constexpr, SIZE: tl.constexpr, PARTS: tl.constexpr
 ):
-    """Add the parts of one range per program to the range's sums."""
+    """Add the programs' partial sums of squares to the sums of a range. Each program adds one range."""
     each = tl.program_id(0).to(tl.int64)
     begin = tl.maximum(tl.load(borders + each), start)
     end = tl.minimum(tl.load(borders + each + 1), start + n)
@@ -136,7 +136,7 @@ def _keep_part(residual, lost, left, is_bad, SIZE, FULL):
 
 @triton.jit
 def keep_kernel(residual, lost, n, nonfinite, SIZE: tl.constexpr):
-    """Replace SIZE residuals per program with the encoding error. If ``nonfinite``, keep finite residuals."""
+    """Replace SIZE residuals per program with encoding errors. If ``nonfinite``, clear non-finite ones."""
     start = tl.program_id(0).to(tl.int64) * SIZE
     is_bad = tl.load(nonfinite) != 0
     if n - start >= SIZE:
@@ -154,12 +154,12 @@ def queue_pass(
     borders: torch.Tensor | None = None,
     sums: torch.Tensor | None = None,
 ) -> None:
-    """Queue one pass over ``x`` and ``y``, both float32. ``x`` starts at ``start`` of a bucket.
+    """Queue the pass ``how`` over ``x`` and ``y``, both float32.
 
-    ``nonfinite``, an int32, becomes 1 if a new ``y`` is non-finite. The sum of squares of each range between
-    ``borders`` (int64) is added to the range's column of ``sums`` (float64). The squares are those of the old
-    x, or after ``SUBTRACT`` and ``ADOPT`` those of the new y. With three rows, the squares of the old x and y
-    are also added.
+    ``x`` starts at element ``start`` of a bucket. ``nonfinite``, an int32, becomes 1 if a new ``y`` is
+    non-finite. The sum of squares of each range between ``borders`` (int64) is added to the range's column of
+    ``sums`` (float64). The squares are those of the old x, or after ``SUBTRACT`` and ``ADOPT`` those of the
+    new y. With three rows, the squares of the old x and y are also added.
     """
     n, tiles = x.numel(), ceil_div(x.numel(), _SIZE)
     if borders is None or sums is None:
@@ -180,7 +180,7 @@ def queue_keep(residual: torch.Tensor, lost: torch.Tensor, nonfinite: torch.Tens
     launch(keep_kernel, ceil_div(n, _SIZE), *(words_of(residual), words_of(lost), n, nonfinite), SIZE=_SIZE)
 
 
-# The final pass over a sum: the division by the number of ranks, and the check for non-finite values.
+# The final pass over a bucket's sum: it divides by the number of ranks, and checks for non-finite values.
 
 
 @triton.jit
@@ -198,7 +198,7 @@ def _finish_part(x, left, nonfinite, RANKS, SIZE, FULL):
 
 @triton.jit
 def finish_kernel(x, n, nonfinite, RANKS: tl.constexpr, SIZE: tl.constexpr):
-    """Divide and check SIZE values per program."""
+    """Divide SIZE values per program by RANKS, and set ``nonfinite`` if a value is non-finite."""
     start = tl.program_id(0).to(tl.int64) * SIZE
     if n - start >= SIZE:
         _finish_part(x + start, n - start, nonfinite, RANKS, SIZE, True)
@@ -207,22 +207,23 @@ def finish_kernel(x, n, nonfinite, RANKS: tl.constexpr, SIZE: tl.constexpr):
 
 
 def queue_finish(x: torch.Tensor, ranks: int, nonfinite: torch.Tensor) -> None:
-    """Queue the division of float32 by ``ranks``. ``nonfinite`` (int32) becomes 1 for a non-finite value.
+    """Queue the division of ``x`` by ``ranks``. ``nonfinite`` (int32) becomes 1 if a value is non-finite.
 
-    The quotients have the host's bits. Torch on a GPU multiplies by the inverse instead, which rounds twice.
+    The quotients have the same bits as on the host. torch on a GPU would multiply by the inverse, which
+    rounds twice.
     """
     n = x.numel()
     launch(finish_kernel, ceil_div(n, _SIZE), *(words_of(x), n, nonfinite), RANKS=ranks, SIZE=_SIZE)
 
 
-# Payloads of sizes known only on the device: their bytes are copied to pinned memory, 128 bits at a time.
+# Copies of payloads whose sizes only the device knows: a kernel copies 128 bits at a time to pinned memory.
 
 _CARRY_SIZE = 8192
 
 
 @triton.jit
 def carry_kernel(source, target, nbytes, SIZE: tl.constexpr):
-    """Copy SIZE bytes per program, ``nbytes`` in total."""
+    """Copy SIZE bytes per program, and ``nbytes`` in total, from ``source`` to ``target``."""
     start = tl.program_id(0).to(tl.int64) * SIZE
     left = tl.load(nbytes) - start
     at = tl.arange(0, SIZE)
@@ -233,5 +234,5 @@ def carry_kernel(source, target, nbytes, SIZE: tl.constexpr):
 
 
 def queue_carry(source: torch.Tensor, target: torch.Tensor, nbytes: torch.Tensor) -> None:
-    """Queue the copy of ``nbytes`` (int64 on the device). ``target`` has room for all of ``source``."""
+    """Queue the copy of the first ``nbytes`` (an int64 on the device) bytes of ``source`` to ``target``."""
     launch(carry_kernel, ceil_div(source.numel(), _CARRY_SIZE), *(source, target, nbytes), SIZE=_CARRY_SIZE)

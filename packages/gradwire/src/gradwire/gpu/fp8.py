@@ -36,7 +36,7 @@ _CHECKED = 1024
 
 @triton.jit
 def code_of(words, exponent):
-    """Return 8-bit codes, rounded by adding a power of two whose last place equals that of the code."""
+    """Convert floats to 8-bit codes, rounded by adding a power of two with the last place of the codes."""
     sign = (words >> 31) << 7
     ordinary = (exponent >= SMALLEST_EXPONENT) & (exponent < NAN_EXPONENT)
     value = float_of(tl.where(ordinary, words & MAGNITUDE, 0)) * power_of_two(134 - exponent)
@@ -50,7 +50,7 @@ def code_of(words, exponent):
 
 @triton.jit
 def word_of(code, exponent):
-    """Return the float32 bits of decoded codes."""
+    """Convert 8-bit codes to float32 bits, by the exponent of their block."""
     magnitude = code & 0x7F
     normal = (magnitude + 120 * 8) << 20
     subnormal = bits_of(float_of(0x46800000 + magnitude) - 16384.0)
@@ -81,7 +81,7 @@ def _encode_part(x, exponents, codes, left, BLOCK, ROWS, WIDTH, FULL):
 
 @triton.jit
 def encode_kernel(x, exponents, codes, n, BLOCK: tl.constexpr, ROWS: tl.constexpr, WIDTH: tl.constexpr):
-    """Encode ROWS blocks per program."""
+    """Encode ROWS ``fp8`` blocks per program."""
     row = tl.program_id(0).to(tl.int64) * ROWS
     start = row * BLOCK
     if n - start >= ROWS * BLOCK:
@@ -92,7 +92,7 @@ def encode_kernel(x, exponents, codes, n, BLOCK: tl.constexpr, ROWS: tl.constexp
 
 @triton.jit
 def check_kernel(exponents, blocks, status, SIZE: tl.constexpr):
-    """Check that the blocks' exponent bytes are valid."""
+    """Set ``status`` if the exponent byte of a block is invalid."""
     at = tl.program_id(0).to(tl.int64) * SIZE + tl.arange(0, SIZE)
     exponent = tl.load(exponents + at, mask=at < blocks, other=0).to(tl.int32)
     wrong = (exponent > 0) & (exponent < SMALLEST_EXPONENT)
@@ -123,7 +123,7 @@ def decode_kernel(
     ROWS: tl.constexpr,
     WIDTH: tl.constexpr,
 ):
-    """Decode ROWS blocks per program."""
+    """Decode ROWS ``fp8`` blocks per program."""
     row = tl.program_id(0).to(tl.int64) * ROWS
     start = row * BLOCK
     if tl.load(status) == 0:
@@ -143,21 +143,21 @@ class Fp8Kernels(Format):
     faults = ("an exponent byte is in the invalid range 1..31",)
 
     def encode(self, x: torch.Tensor, out: torch.Tensor, params: Params, size: torch.Tensor) -> None:
-        """Queue the kernel that computes scales and codes."""
+        """Queue the kernel that computes and writes scales and codes."""
         n, (block,) = x.numel(), params
         tiles = Tiles(n, block)
         args = words_of(x), *split(out, ceil_div(n, block)), n
         launch(encode_kernel, tiles.programs, *args, **tiles.constants)
 
     def check(self, payload: torch.Tensor, n: int, params: Params, status: torch.Tensor) -> None:
-        """Queue the kernel that checks exponents. Every code is valid."""
+        """Queue the kernel that checks the blocks' exponents. Codes need no check: all are valid."""
         blocks = ceil_div(n, params[0])
         launch(check_kernel, ceil_div(blocks, _CHECKED), payload, blocks, status, SIZE=_CHECKED)
 
     def decode(
         self, payload: torch.Tensor, out: torch.Tensor, params: Params, status: torch.Tensor, *, add: bool
     ) -> None:
-        """Queue the decoding kernel."""
+        """Queue the kernel that decodes blocks, or adds them to ``out``."""
         n, (block,) = out.numel(), params
         tiles = Tiles(n, block)
         args = *split(payload, ceil_div(n, block)), words_of(out), n, status

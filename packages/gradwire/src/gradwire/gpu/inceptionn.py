@@ -1,9 +1,10 @@
 """``inceptionn``: bursts of eight values with four code sizes (native/kernels/inceptionn_scalar.cc).
 
-A burst starts at the end of the previous burst. To avoid a sequential walk over all bursts, the payload is
-cut into segments, and each segment is walked from all offsets at which a burst can start. Segments are joined
-into groups, again from all offsets. One program chains the groups, the groups chain their segments, and each
-segment is walked again from its true offset. The bursts are then decoded in parallel.
+A burst starts where the previous burst ends, so locating bursts is sequential. To locate them in parallel,
+kernels cut the payload into segments, and walk each segment from every offset at which its first burst can
+start. Then segments are joined into groups, again for every offset. One program chains the groups, each group
+chains its segments, and each segment is walked again from its true offset. Finally, the bursts are decoded in
+parallel.
 """
 
 from __future__ import annotations
@@ -24,13 +25,13 @@ _LANES = 64  # the 34 possible offsets of a segment's first burst, rounded up to
 
 @triton.jit
 def nbytes_of(kind):
-    """Return the size of values by their class: 0, 1, 2 or 4 bytes."""
+    """Return the sizes of values from their size classes: 0, 1, 2 or 4 bytes."""
     return kind + (kind == 3).to(tl.int32)
 
 
 @triton.jit
 def classes_and_codes(words, FIRST1, FIRST2, BASE):
-    """Return the class of each value, and its code."""
+    """Return each value's size class and code."""
     magnitude = (words & MAGNITUDE).to(tl.int32, bitcast=True)
     sign = (words >> 31).to(tl.int32)
     significand = (magnitude & 0x7FFFFF) | 0x800000
@@ -47,7 +48,8 @@ def classes_and_codes(words, FIRST1, FIRST2, BASE):
 def _take_bursts(x, n, BURSTS, BURST_A_THREAD):
     start = tl.program_id(0).to(tl.int64) * BURSTS * 8
     value = tl.arange(0, BURSTS)[:, None] * 8 + tl.arange(0, 8)[None, :]
-    # One burst per thread is slower to load, but keeps its bytes, at any address, in one thread.
+    # One burst per thread is slower to load, but one thread then stores all bytes of the burst, at any
+    # address.
     if BURST_A_THREAD:
         value = tl.max_contiguous(value, [1, 1])
     if n - start >= BURSTS * 8:
@@ -61,7 +63,7 @@ def _take_bursts(x, n, BURSTS, BURST_A_THREAD):
 def count_kernel(
     x, n, totals, FIRST1: tl.constexpr, FIRST2: tl.constexpr, BASE: tl.constexpr, BURSTS: tl.constexpr
 ):
-    """Count the bytes of BURSTS bursts per program."""
+    """Count the encoded bytes of BURSTS bursts per program."""
     kind, _ = classes_and_codes(_take_bursts(x, n, BURSTS, False), FIRST1, FIRST2, BASE)
     burst = tl.program_id(0).to(tl.int64) * BURSTS + tl.arange(0, BURSTS)
     size = tl.sum(nbytes_of(kind), axis=1) + 2
@@ -107,7 +109,7 @@ def _tags_at(payload, start, there):
 
 @triton.jit
 def _burst_nbytes(payload, start, there):
-    """Return the sizes of the bursts at ``start``, with pairwise sums of the values' sizes."""
+    """Return the sizes in bytes of the bursts at ``start``, by pairwise sums of the values' sizes."""
     tags = _tags_at(payload, start, there)
     wide = tags & (tags >> 1) & 0x5555
     fours = (tags & 0x3333) + ((tags >> 2) & 0x3333) + (wide & 0x1111) + ((wide >> 2) & 0x1111)
@@ -117,7 +119,7 @@ def _burst_nbytes(payload, start, there):
 
 @triton.jit
 def walk_kernel(payload, nbytes, exits, counts, LANES: tl.constexpr, SEGMENT: tl.constexpr):
-    """Walk one segment per program from each offset; store the next segment's offset and the burst count."""
+    """Walk one segment per program from each offset; store the next segment's offset, and count bursts."""
     start = tl.program_id(0).to(tl.int64) * SEGMENT
     lane = tl.arange(0, LANES)
     end = tl.minimum(nbytes - 1 - start, SEGMENT).to(tl.int32)  # a burst has at least two bytes
@@ -135,7 +137,7 @@ def walk_kernel(payload, nbytes, exits, counts, LANES: tl.constexpr, SEGMENT: tl
 
 @triton.jit
 def join_kernel(exits, counts, segments, group_exits, group_counts, LANES: tl.constexpr, GROUP: tl.constexpr):
-    """Join the segments of one group per program, from each offset."""
+    """Join the segments of one group per program: for each offset, the exit offset and the burst count."""
     lane = tl.arange(0, LANES)
     offset, count = lane, tl.zeros([LANES], tl.int32)
     first = tl.program_id(0).to(tl.int64) * GROUP
@@ -152,7 +154,7 @@ def join_kernel(exits, counts, segments, group_exits, group_counts, LANES: tl.co
 
 @triton.jit
 def chain_kernel(exits, counts, groups, entries, firsts, last, nbytes, bursts, status, LANES: tl.constexpr):
-    """Chain the groups, with one program, and store each group's entry offset and first burst.
+    """Chain all groups in one program, and store each group's entry offset and its first burst's number.
 
     The exit offset of the last group is relative to ``last``.
     """
@@ -185,7 +187,7 @@ def spread_kernel(
     GROUP: tl.constexpr,
     SPREAD: tl.constexpr,
 ):
-    """Chain the segments of SPREAD groups per program, from each group's entry offset."""
+    """Chain the segments of SPREAD groups per program, starting at each group's entry offset."""
     group = tl.program_id(0) * SPREAD + tl.arange(0, SPREAD)
     offset = tl.load(group_entries + group, mask=group < groups, other=0)
     burst = tl.load(group_firsts + group, mask=group < groups, other=0)
@@ -203,7 +205,7 @@ def spread_kernel(
 def place_kernel(
     payload, nbytes, entries, firsts, segments, starts, bursts, SEGMENT: tl.constexpr, WALKED: tl.constexpr
 ):
-    """Walk WALKED segments per program from their true offsets, and store the starts of bursts."""
+    """Walk WALKED segments per program from their true offsets, and store where each burst starts."""
     segment = tl.program_id(0) * WALKED + tl.arange(0, WALKED)
     exists = segment < segments
     start = segment.to(tl.int64) * SEGMENT
@@ -219,7 +221,7 @@ def place_kernel(
 
 @triton.jit
 def check_padding_kernel(payload, last, status, USED: tl.constexpr):
-    """Check the classes of the padding of the last burst."""
+    """Set ``status`` if a value after the chunk's end, in the last burst, has a size class other than 0."""
     here = tl.arange(0, 1)
     there = tl.load(status + here) == 0
     start = tl.load(last + here, mask=there, other=0)
@@ -273,7 +275,7 @@ class InceptionnKernels(Format):
     )
 
     def encode(self, x: torch.Tensor, out: torch.Tensor, params: Params, size: torch.Tensor) -> None:
-        """Queue the kernels that count bytes and write."""
+        """Queue the kernels that count the bursts' bytes and write the bursts."""
         n = x.numel()
         if not n:
             size.zero_()
@@ -304,7 +306,7 @@ class InceptionnKernels(Format):
 
 
 def _classes(params: Params) -> tuple[int, int]:
-    """Return the biased exponents of the border between 8 and 16 bits, and of the 8-bit fraction's base."""
+    """Return two biased exponents: of the border between 8 and 16 bits, and of the 8-bit fractions' base."""
     threshold, bounded = params
     middle = threshold + (128 - threshold) // 2
     return middle, middle if bounded else 127

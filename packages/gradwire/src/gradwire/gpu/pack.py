@@ -1,7 +1,7 @@
 """``pack``: the top bits of every float (native/pack.cc), for ``truncate``, ``bitpack`` and ``identity``.
 
-Values of 8, 16 or 32 bits are copied one by one. For other sizes, each 32-bit word of the payload is computed
-from its values, which are read from the cache once per word.
+Values of 8, 16 or 32 bits are copied one by one. For other sizes, kernels compute each 32-bit word of the
+payload from the values in this word. A value in two words is read twice, from the cache.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ _SIZE = 2048
 _UNPACKED = 1024
 _WORDS = 512
 _WHOLE = {8: torch.uint8, 16: torch.uint16, 32: torch.uint32}
-_MARKED = 8  # up to this number of bits, non-finite values would decode to finite values without the marker
+_MARKED = 8  # with at most this many bits, only the marker shows that a chunk had non-finite values
 
 
 @triton.jit
@@ -67,7 +67,7 @@ def move_back_kernel(
     MARKED: tl.constexpr,
     SIZE: tl.constexpr,
 ):
-    """Decode SIZE values of 8, 16 or 32 bits per program."""
+    """Decode SIZE packed values of 8, 16 or 32 bits per program."""
     start = tl.program_id(0).to(tl.int64) * SIZE
     if tl.load(status) == 0:
         if n - start >= SIZE:
@@ -78,13 +78,13 @@ def move_back_kernel(
 
 @triton.jit
 def pack_kernel(x, out, tail, n, words, nbytes, BITS: tl.constexpr, WORDS: tl.constexpr):
-    """Encode WORDS words per program. ``tail`` is the payload as bytes, for a partial last word."""
+    """Compute WORDS payload words per program. ``tail`` is the payload as bytes, for a partial last word."""
     word = tl.program_id(0).to(tl.int64) * WORDS + tl.arange(0, WORDS)
     first = word * 32 // BITS
     packed = tl.zeros([WORDS], tl.uint32)
     for each in tl.static_range(31 // BITS + 2):
         value = first + each
-        # Negative for a value that starts in the previous word.
+        # The shift is negative for a value that starts in the previous word.
         shift = (value * BITS - word * 32).to(tl.int32)
         kept = tl.load(x + value, mask=(value < n) & (shift < 32), other=0) >> (32 - BITS)
         right = kept >> tl.minimum(tl.maximum(-shift, 0), 31).to(tl.uint32)
@@ -101,7 +101,7 @@ def pack_kernel(x, out, tail, n, words, nbytes, BITS: tl.constexpr, WORDS: tl.co
 
 @triton.jit
 def _word_at(payload, tail, word, words, nbytes):
-    """Return words of the payload. A partial last word is padded with zeros."""
+    """Load words of the payload. A partial last word is padded with zeros."""
     found = tl.load(payload + word, mask=word < words, other=0)
     for byte in tl.static_range(3):
         at = word * 4 + byte
@@ -144,7 +144,7 @@ def unpack_kernel(
     MARKED: tl.constexpr,
     SIZE: tl.constexpr,
 ):
-    """Decode SIZE values per program."""
+    """Decode SIZE packed values of any number of bits per program."""
     end = (tl.program_id(0) + 1).to(tl.int64) * SIZE
     if tl.load(status) == 0:
         if (end <= n) & (end * BITS // 32 < words):
@@ -164,7 +164,7 @@ def mark_kernel(x, marker, n, SIZE: tl.constexpr):
 
 @triton.jit
 def check_kernel(payload, nbytes, status, USED: tl.constexpr, MARKED: tl.constexpr):
-    """Check the unused bits of the last packed byte, and the marker."""
+    """Set ``status`` if unused bits of the last packed byte aren't 0, or if the marker is invalid."""
     if MARKED:
         wrong = tl.load(payload + nbytes) > 1
         tl.atomic_max(status, wrong.to(tl.int32))
@@ -179,7 +179,7 @@ class PackKernels(Format):
     faults = ("its marker byte is neither 0 nor 1", "the unused bits of its last byte are not zero")
 
     def encode(self, x: torch.Tensor, out: torch.Tensor, params: Params, size: torch.Tensor) -> None:
-        """Queue the kernels that detect non-finite values, if needed, and pack."""
+        """Queue the kernels that pack values and, if the format has a marker, detect non-finite values."""
         n, (bits,) = x.numel(), params
         nbytes = ceil_div(n * bits, 8)
         if bits <= _MARKED:
@@ -194,7 +194,7 @@ class PackKernels(Format):
         launch(pack_kernel, ceil_div(ceil_div(nbytes, 4), _WORDS), *packed, BITS=bits, WORDS=_WORDS)
 
     def check(self, payload: torch.Tensor, n: int, params: Params, status: torch.Tensor) -> None:
-        """Queue the kernel that checks unused bits and the marker, if any."""
+        """Queue the kernel that checks the unused bits and, if the format has one, the marker."""
         (bits,) = params
         used, marked = n * bits % 8, bits <= _MARKED
         if used or marked:
@@ -203,7 +203,7 @@ class PackKernels(Format):
     def decode(
         self, payload: torch.Tensor, out: torch.Tensor, params: Params, status: torch.Tensor, *, add: bool
     ) -> None:
-        """Queue the unpacking kernel."""
+        """Queue the kernel that unpacks values, or adds them to ``out``."""
         n, (bits,) = out.numel(), params
         nbytes = ceil_div(n * bits, 8)
         constants = {"BITS": bits, "ADD": add, "MARKED": bits <= _MARKED}

@@ -35,7 +35,7 @@ _CHECKED = 4096
 
 @triton.jit
 def scale_of(peak, BITS):
-    """Return the bits of the scale for a peak, with the low 8 bits 0, so that products are exact."""
+    """Return the bits of a block's scale for its peak; the low 8 bits are 0, so that products are exact."""
     quotient = tl.div_rn(float_of(peak), tl.full(peak.shape, 127.0 if BITS == 8 else 7.0, tl.float32))
     scale = tl.where(peak < _SMALLEST_PEAK, 0, bits_of(quotient) & 0xFFFFFF00)
     return tl.where(peak >= INFINITY, QUIET_NAN, scale).to(tl.uint32)
@@ -43,7 +43,7 @@ def scale_of(peak, BITS):
 
 @triton.jit
 def codes_of(tile, scale):
-    """Return the codes of values, or 0 for blocks without codes."""
+    """Return the codes of values; 0 in blocks without codes."""
     has_codes = (scale > 0) & (scale < INFINITY)
     divisor = float_of(tl.where(has_codes, scale, 0x3F800000).to(tl.uint32))
     inverse = tl.div_rn(tl.full(scale.shape, 1.0, tl.float32), divisor)
@@ -84,7 +84,7 @@ def _encode_part(x, scales, codes, left, BITS, BLOCK, ROWS, WIDTH, FULL):
 def encode_kernel(
     x, scales, codes, n, BITS: tl.constexpr, BLOCK: tl.constexpr, ROWS: tl.constexpr, WIDTH: tl.constexpr
 ):
-    """Encode ROWS blocks per program."""
+    """Encode ROWS ``quantize`` blocks per program."""
     row = tl.program_id(0).to(tl.int64) * ROWS
     start = row * BLOCK
     to = codes + start * BITS // 8
@@ -96,7 +96,7 @@ def encode_kernel(
 
 @triton.jit
 def check_scales_kernel(scales, blocks, status, SIZE: tl.constexpr):
-    """Check that the blocks' scales are valid."""
+    """Set ``status`` if the scale of a block is invalid."""
     at = tl.program_id(0).to(tl.int64) * SIZE + tl.arange(0, SIZE)
     scale = tl.load(scales + at, mask=at < blocks, other=0)
     wrong = (scale >= INFINITY) & (scale != QUIET_NAN)
@@ -106,7 +106,7 @@ def check_scales_kernel(scales, blocks, status, SIZE: tl.constexpr):
 
 @triton.jit
 def check_codes_kernel(codes, nbytes, status, IS_ODD: tl.constexpr, BITS: tl.constexpr, SIZE: tl.constexpr):
-    """Check that no code is -128 or -8, and that an unused half byte is 0."""
+    """Set ``status`` if a code is the invalid -128 or -8, or if an unused half byte isn't 0."""
     at = tl.program_id(0).to(tl.int64) * SIZE + tl.arange(0, SIZE)
     code = tl.load(codes + at, mask=at < nbytes, other=0).to(tl.int32)
     if BITS == 8:
@@ -161,7 +161,7 @@ def decode_kernel(
     ROWS: tl.constexpr,
     WIDTH: tl.constexpr,
 ):
-    """Decode ROWS blocks per program."""
+    """Decode ROWS ``quantize`` blocks per program."""
     row = tl.program_id(0).to(tl.int64) * ROWS
     start = row * BLOCK
     from_ = codes + start * BITS // 8
@@ -182,7 +182,7 @@ class QuantizeKernels(Format):
     )
 
     def encode(self, x: torch.Tensor, out: torch.Tensor, params: Params, size: torch.Tensor) -> None:
-        """Queue the kernel that computes scales and codes."""
+        """Queue the kernel that computes and writes scales and codes."""
         n, (bits, block) = x.numel(), params
         tiles = Tiles(n, block)
         scales, codes = split(out, 4 * ceil_div(n, block))
@@ -202,7 +202,7 @@ class QuantizeKernels(Format):
     def decode(
         self, payload: torch.Tensor, out: torch.Tensor, params: Params, status: torch.Tensor, *, add: bool
     ) -> None:
-        """Queue the decoding kernel."""
+        """Queue the kernel that decodes blocks, or adds them to ``out``."""
         n, (bits, block) = out.numel(), params
         tiles = Tiles(n, block)
         scales, codes = split(payload, 4 * ceil_div(n, block))

@@ -1,4 +1,4 @@
-"""The table of formats with GPU kernels. Codecs of other formats run on the host."""
+"""The table of formats with GPU kernels. Codecs of all other formats run on the host."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ class Format(ABC):
     """Whether all payloads of n values have the size ``max_nbytes``."""
 
     faults: ClassVar[tuple[str, ...]] = ()
-    """The errors for status 1, 2, ...; of several errors, the highest number is reported."""
+    """The error messages for status 1, 2, ... Of several errors, the highest status is reported."""
 
     def max_nbytes(self, name: str, n: int, params: Params) -> int:
         """Return the size of the largest payload of n values in the format ``name``, in bytes."""
@@ -48,16 +48,16 @@ class Format(ABC):
 
     @abstractmethod
     def encode(self, x: torch.Tensor, out: torch.Tensor, params: Params, size: torch.Tensor) -> None:
-        """Queue the encoding of ``x`` to ``out``, which is large enough, and write ``size`` unless fixed."""
+        """Queue the encoding of ``x`` to ``out``, which is large enough; set ``size`` unless ``is_fixed``."""
 
     def check(self, payload: torch.Tensor, n: int, params: Params, status: torch.Tensor) -> None:  # noqa: B027
-        """Queue the validation of a payload of valid size, which sets ``status`` if it is malformed."""
+        """Queue the validation of a payload of valid size. The kernels set ``status`` if it is malformed."""
 
     @abstractmethod
     def decode(
         self, payload: torch.Tensor, out: torch.Tensor, params: Params, status: torch.Tensor, *, add: bool
     ) -> None:
-        """Queue the decoding to ``out``, or the addition to it with ``add``, if ``status`` is 0."""
+        """Queue kernels that decode to ``out``, or with ``add`` add to it, if ``status`` is 0."""
 
 
 PLACES = {
@@ -72,14 +72,14 @@ PLACES = {
     "terngrad": ("terngrad", "TERNGRAD"),
     "topk": ("topk", "TOPK"),
 }
-"""The module of each format's kernels in this folder, and the name of the kernels in that module."""
+"""The module of each format in this folder, and the name of the module's ``Format`` object."""
 
 
 @cache
 def format_of(name: str, otherwise: str = "encode on the host with codec.encode(x.cpu())") -> Format:
     """Return the kernels of a format in PLACES.
 
-    Raises ``MissingPackageError`` without Triton, with ``otherwise`` as the alternative remedy.
+    Without Triton, raises ``MissingPackageError``, whose message offers ``otherwise`` as an alternative.
     """
     module, kernels = PLACES[name]
     found = _of(module, kernels, otherwise)
@@ -88,7 +88,7 @@ def format_of(name: str, otherwise: str = "encode on the host with codec.encode(
 
 
 def delta_kernels() -> tuple[Callable[..., torch.Tensor], tuple[str, ...]]:
-    """Return ``queue_delta`` and the faults of ``deltas``. Raises ``MissingPackageError`` without Triton."""
+    """Return ``deltas.queue_delta`` and ``deltas.FAULTS``. Raises ``MissingPackageError`` without Triton."""
     otherwise = "send weights without deltas, as in HostOffload's static:16"
     return _of("deltas", "queue_delta", otherwise), _of("deltas", "FAULTS", otherwise)
 

@@ -1,4 +1,4 @@
-"""``terngrad``: values -s, 0, or s, chosen by a hash of seed, checksum, and index (native/terngrad.cc)."""
+"""``terngrad``: values -s, 0, or s, drawn by a hash of seed, checksum, and index (native/terngrad.cc)."""
 
 from __future__ import annotations
 
@@ -27,17 +27,17 @@ from gradwire.gpu.words import (
 _SIZE = 1024
 _CODED = 512
 _TILES = 4
-"""The tiles of a program: its one warp encodes ``_CODED`` values at a time, 16 per thread."""
+"""The number of tiles per program. The program's one warp encodes a tile of ``_CODED`` values at a time."""
 _GOLDEN = tl.constexpr(0x9E3779B97F4A7C15)
 _GOLDEN_4 = tl.constexpr(4 * 0x9E3779B97F4A7C15 & 0xFFFFFFFFFFFFFFFF)
 _LIFT = tl.constexpr(2.0**64)
-"""The factor for values with a scale below 2^-64, so that products do not underflow."""
+"""The factor by which values are multiplied if the scale is below 2^-64, so that products don't underflow."""
 _BIT_OF_24 = tl.constexpr(2.0**-24)
 
 
 @triton.jit
 def _drawn(z):
-    """Return the top 24 random bits of each SplitMix64 state."""
+    """Return the top 24 bits of the random numbers that follow from SplitMix64 states."""
     z = (z ^ (z >> 30)) * 0xBF58476D1CE4E5B9
     z = (z ^ (z >> 27)) * 0x94D049BB133111EB
     return (z >> 40).to(tl.uint32)  # z ^ (z >> 31) has the same 24 bits
@@ -45,17 +45,14 @@ def _drawn(z):
 
 @triton.jit
 def _least(scale):
-    """Return the largest float up to 2^-150 scale.
-
-    Quotients of larger values aren't rounded to 0.
-    """
+    """Return the largest float up to 2^-150 scale: the largest value that, divided by scale, rounds to 0."""
     subnormal = (tl.minimum(scale, 16777216.0) * 0.5).to(tl.uint32)
     return float_of(tl.where(scale < 16777216.0, subnormal, bits_of(scale) - (150 << 23)))
 
 
 @triton.jit
 def _is_chosen(magnitude, unit, least, drawn):
-    """Return whether 2^-24 drawn is below magnitude / scale, rounded to a float. ``unit`` is 2^-24 scale.
+    """Return whether 2^-24 drawn is below the rounded quotient magnitude / scale. ``unit`` is 2^-24 scale.
 
     The test is whether drawn plus half a unit in its last place is below the exact quotient, because a
     quotient of floats is never the midpoint of two floats. Near the midpoint, the difference ``left`` is
@@ -70,7 +67,7 @@ def _is_chosen(magnitude, unit, least, drawn):
 
 @triton.jit
 def _encode_part(x, codes, left, unit, least, lift, state, is_drawn, SIZE, FULL):
-    """Encode SIZE values, four per byte. The position within a byte is constant in a thread."""
+    """Encode SIZE values, four per byte. All values of a thread have the same position within a byte."""
     byte = tl.arange(0, SIZE // 4)
     place = tl.arange(0, 4)
     at = byte[:, None] * 4 + place[None, :]
@@ -89,9 +86,9 @@ def _unsigned(number):
 
 @triton.jit(do_not_specialize=["low", "high"])
 def encode_kernel(x, scale, codes, n, peak, crc, low, high, TILES: tl.constexpr, SIZE: tl.constexpr):
-    """Encode TILES times SIZE values per program.
+    """Encode TILES times SIZE ``terngrad`` values per program.
 
-    The last values are encoded first, because they are still in the cache after the checksum.
+    The chunk's last values are encoded first, because the checksum has left them in the cache.
     """
     start = (tl.num_programs(0) - 1 - tl.program_id(0)).to(tl.int64) * (TILES * SIZE)
     found = tl.load(peak).to(tl.int32, bitcast=True)
@@ -115,7 +112,7 @@ def encode_kernel(x, scale, codes, n, peak, crc, low, high, TILES: tl.constexpr,
 
 @triton.jit
 def check_kernel(scale, codes, nbytes, status, USED: tl.constexpr, SIZE: tl.constexpr):
-    """Check for the invalid code 3, unused bits that are set, and an invalid scale."""
+    """Set ``status`` for the invalid code 3, for unused bits that aren't 0, or for an invalid scale."""
     at = tl.program_id(0).to(tl.int64) * SIZE + tl.arange(0, SIZE)
     code = tl.load(codes + at, mask=at < nbytes, other=0).to(tl.int32)
     fault = tl.max((((code & (code >> 1)) & 0x55) != 0).to(tl.int32), axis=0)
@@ -141,7 +138,7 @@ def _decode_part(scale, codes, out, left, ADD, SIZE, FULL):
 
 @triton.jit
 def decode_kernel(scale, codes, out, n, status, ADD: tl.constexpr, SIZE: tl.constexpr):
-    """Decode SIZE values per program."""
+    """Decode SIZE ``terngrad`` values per program."""
     start = tl.program_id(0).to(tl.int64) * SIZE
     if tl.load(status) == 0:
         found = tl.load(scale)
@@ -161,7 +158,7 @@ class TernGradKernels(Format):
     )
 
     def encode(self, x: torch.Tensor, out: torch.Tensor, params: Params, size: torch.Tensor) -> None:
-        """Queue the kernels of the checksum and the peak, and the encoding kernel."""
+        """Queue the kernels that compute the checksum and the peak, and the kernel that encodes."""
         n = x.numel()
         if not n:
             out.zero_()
@@ -181,7 +178,7 @@ class TernGradKernels(Format):
     def decode(
         self, payload: torch.Tensor, out: torch.Tensor, params: Params, status: torch.Tensor, *, add: bool
     ) -> None:
-        """Queue the decoding kernel."""
+        """Queue the kernel that decodes values, or adds them to ``out``."""
         n, (scale, codes) = out.numel(), split(payload, 4)
         args = words_of(scale), codes, words_of(out), n, status
         launch(decode_kernel, ceil_div(n, _SIZE), *args, ADD=add, SIZE=_SIZE)

@@ -1,10 +1,11 @@
 """``topk``: the largest magnitudes and their indices (codecs/topk.py).
 
 If k is small, the chunk is read once. A sample gives a threshold that slightly more than k values reach, and
-these values are gathered. Among them, the smallest kept magnitude is found digit by digit, by counting,
-because magnitudes sort like their bits. Each program gathers values from one run of values. Programs execute
-in any order, and kept values are written run by run. If too few or too many values reach the threshold, as in
-a chunk of many zeros, the kernels detect that on the device and search the chunk itself.
+kernels gather these values. Among the gathered values, the smallest kept magnitude is found digit by digit,
+by counting, because magnitudes sort like their bits. Each program gathers from one run of consecutive values.
+Programs execute in any order; kept values are then written in the order of the runs. If too few or too many
+values reach the threshold, as in a chunk of many zeros, the kernels detect this on the device and search the
+whole chunk.
 """
 
 from __future__ import annotations
@@ -22,19 +23,19 @@ from gradwire.gpu.words import QUIET_NAN, bits_of, ceil_div, float_of, launch, t
 _SIZE = 2048
 _SAMPLE = 16384
 _RUN = 8192
-"""The number of values in a run, from which a program gathers: 32 per thread, and fewer than 2^15."""
+"""The number of values in the run of one program: 32 per thread, and fewer than 2^15."""
 _LOOKED_AT = 512
-"""The number of gathered values, of one or several runs, that a program compares in parallel."""
+"""The number of gathered values that a program compares in parallel, from one run or several."""
 _MOST_COUNTING = 1024
-"""The largest number of programs that count digits. At the end, all of them add to the same counts."""
+"""The most programs that count digits, limited because all of them finally add to the same counters."""
 _DIGITS = tl.constexpr(4)
 _BITS = tl.constexpr(8)
 _BASE = tl.constexpr(256)
 _STATE = tl.constexpr(16)
-"""The size of the state that kernels pass on.
+"""The size of the state in device memory that one kernel passes to the next.
 
 The state contains the threshold, the number of values that reach the threshold, and the results of
-``_narrow`` for each digit. The digits' counts follow the state in memory.
+``_narrow`` for each digit. The counts of digits follow the state in memory.
 """
 _LARGEST = tl.constexpr(0xFF000000)
 _NAN_INDEX = tl.constexpr(0xFFFFFFFF)
@@ -42,17 +43,17 @@ _NAN_INDEX = tl.constexpr(0xFFFFFFFF)
 
 @triton.jit
 def _magnitudes(words):
-    """Return twice the bits of magnitudes. All non-finite values have the same, largest magnitude."""
+    """Return the bits of magnitudes, times 2. All non-finite values get the same, largest magnitude."""
     return tl.minimum((words << 1).to(tl.uint32), _LARGEST)
 
 
 @triton.jit
 def sample_kernel(x, n, rank, state, SAMPLE: tl.constexpr):
-    """Store the threshold that ``rank`` of SAMPLE values, or of a short chunk, reach, and clear the counts.
+    """Store the threshold that ``rank`` of SAMPLE sampled values reach, and clear the counts.
 
-    The threshold is 0 if ``rank`` is above SAMPLE. Its low 16 bits are always 0, which makes the threshold
-    only slightly smaller. The sampled positions drift along the chunk, so that they are not all in one column
-    of a matrix.
+    The threshold is 0 if ``rank`` is above SAMPLE. The threshold's low 16 bits are cleared, which makes it
+    only slightly smaller. The distances of sampled positions vary, so that the positions are not all in one
+    column of a matrix.
     """
     each = tl.arange(0, SAMPLE)
     drift = ((each * 40503) & 0xFFFF).to(tl.int64)  # multiples of the golden ratio, in units of 2^-16
@@ -72,18 +73,18 @@ def sample_kernel(x, n, rank, state, SAMPLE: tl.constexpr):
 
 @triton.jit
 def _reaching(x, left, state, RUN, FULL):
-    """Return a bit for each of RUN values, set if the value reaches the threshold, and the threshold."""
+    """Return a bit for each of RUN values, 1 if the value reaches the threshold, and the threshold."""
     lane = tl.arange(0, 32)[None, :]
     at = tl.arange(0, RUN // 32)[:, None] * 32 + lane
     words = take(x, at, at < left, FULL)
-    least = float_of((tl.load(state) >> 1).to(tl.uint32))  # after the other loads, which don't depend on it
-    reaches = ~(tl.abs(float_of(words)) < least)  # NaN isn't less than anything
+    least = float_of((tl.load(state) >> 1).to(tl.uint32))  # loaded last, so that it delays no other load
+    reaches = ~(tl.abs(float_of(words)) < least)  # true for NaN
     return tl.sum(tl.where(reaches, tl.full([1, 32], 1, tl.uint32) << lane, 0), axis=1), least
 
 
 @triton.jit
 def _count_bits(words):
-    """Return the number of set bits in words: pairwise sums, then the sum of all bytes by a product."""
+    """Return the number of set bits in each word, by pairwise sums and a product that sums the bytes."""
     pairs = words - ((words >> 1) & 0x55555555)
     quads = (pairs & 0x33333333) + ((pairs >> 2) & 0x33333333)
     return ((((quads + (quads >> 4)) & 0x0F0F0F0F) * 0x01010101) >> 24).to(tl.int32)
@@ -91,9 +92,9 @@ def _count_bits(words):
 
 @triton.jit
 def gather_kernel(x, n, state, entries, capacity, runs, RUN: tl.constexpr):
-    """Append the values of a run that reach the threshold, and their indices, to the entries.
+    """Append the values of a run that reach the threshold, with their indices, to ``entries``.
 
-    The start and number of each run's entries are stored in ``runs``.
+    ``runs`` gets the start and the number of the run's entries.
     """
     start = tl.program_id(0).to(tl.int64) * RUN
     if n - start >= RUN:
@@ -106,7 +107,7 @@ def gather_kernel(x, n, state, entries, capacity, runs, RUN: tl.constexpr):
     many = _count_bits(bits)
     size = tl.sum(many, axis=0).to(tl.int64)
     begin = tl.atomic_add(state + 1, size, sem="relaxed")
-    runs += tl.program_id(0) * 3  # computed late, so that it doesn't delay the loads
+    runs += tl.program_id(0) * 3  # computed here, so that the loads don't wait for it
     tl.store(runs, begin)
     tl.store(runs + 1, size)
     if (begin + size <= capacity) & (least > 0):  # all values reach 0, even after the chunk's end
@@ -129,9 +130,10 @@ def _is_gathered(state, k, capacity):
 
 @triton.jit
 def _narrow(state, k, DIGIT):
-    """Return the digits up to DIGIT of the k-th largest magnitude.
+    """Return the digits of the k-th largest magnitude, up to DIGIT.
 
-    Store the digits for the next kernels, with the numbers of kept and of all magnitudes with these digits.
+    For the next kernels, store these digits, the number of magnitudes with these digits, and how many of
+    them are kept.
     """
     digit = tl.arange(0, _BASE)
     count = tl.load(state + _STATE + DIGIT * _BASE + digit)
@@ -152,7 +154,7 @@ def _narrow(state, k, DIGIT):
 
 @triton.jit
 def count_kernel(x, n, entries, capacity, state, k, DIGIT: tl.constexpr, SIZE: tl.constexpr):
-    """Count each value of the digit DIGIT among magnitudes that match the digits found so far."""
+    """Count how often the digit DIGIT has each value, among magnitudes that match the digits found so far."""
     shift: tl.constexpr = (_DIGITS - 1 - DIGIT) * _BITS
     is_gathered = _is_gathered(state, k, capacity)
     source, step = tl.where(is_gathered, entries, x), tl.where(is_gathered, 2, 1)
@@ -174,7 +176,7 @@ def count_kernel(x, n, entries, capacity, state, k, DIGIT: tl.constexpr, SIZE: t
 
 @triton.jit
 def _places(x, n, entries, runs, is_gathered, RUN, RUNS):
-    """Return the starts of RUNS runs of words, the distance between words, and the sizes of the runs."""
+    """Return where RUNS runs of words start, the distance between words, and the runs' sizes."""
     run = tl.program_id(0).to(tl.int64) * RUNS + tl.arange(0, RUNS)
     begin = run * RUN
     there = is_gathered & (begin < n)
@@ -186,9 +188,9 @@ def _places(x, n, entries, runs, is_gathered, RUN, RUNS):
 
 @triton.jit
 def _compared(source, there, least):
-    """Return words, and a number for each word.
+    """Load words, compare them with the smallest kept magnitude, and return both.
 
-    The number is 1 for words above the smallest kept magnitude, 2^16 for words equal to it, and else 0.
+    The result of the comparison is 1 for a larger word, 2^16 for an equal word, and else 0.
     """
     words = tl.load(source, mask=there, other=0)
     magnitude = _magnitudes(words)
@@ -200,7 +202,7 @@ def _compared(source, there, least):
 def tally_kernel(
     x, n, entries, capacity, state, k, runs, sums, RUN: tl.constexpr, RUNS: tl.constexpr, WIDTH: tl.constexpr
 ):
-    """Count larger and equal magnitudes in each of RUNS runs, and in all of them together."""
+    """Count magnitudes above, and equal to, the smallest kept one, per run and for all RUNS runs."""
     least = _narrow(state, k, _DIGITS - 1)
     source, step, size = _places(x, n, entries, runs, _is_gathered(state, k, capacity), RUN, RUNS)
     both = tl.zeros([RUNS, WIDTH], tl.int32)
@@ -218,7 +220,7 @@ def tally_kernel(
 
 @triton.jit
 def _before(sums, SIZE):
-    """Return the numbers of larger and of equal magnitudes in all programs before this one."""
+    """Return the numbers of larger and of equal magnitudes in all programs before this program."""
     program = tl.program_id(0)
     above, equal = tl.zeros([SIZE], tl.int64), tl.zeros([SIZE], tl.int64)
     for start in range(0, program, SIZE):
@@ -243,7 +245,7 @@ def write_kernel(
     RUNS: tl.constexpr,
     WIDTH: tl.constexpr,
 ):
-    """Write the kept values of RUNS runs, or the marker of a chunk with too many non-finite values."""
+    """Write the kept values of RUNS runs, or the NaN marker if a chunk has too many non-finite values."""
     found = state + 2 + 3 * (_DIGITS - 1)
     least, wanted = tl.load(found).to(tl.uint32), tl.load(found + 1)
     is_bad = (least == _LARGEST) & (tl.load(found + 2) > wanted)
@@ -275,7 +277,7 @@ def write_kernel(
 
 @triton.jit
 def check_kernel(payload, k, n, status, SIZE: tl.constexpr):
-    """Check indices. If the first index is the NaN marker, check values, too."""
+    """Set ``status`` for invalid indices or, if the first index is the NaN marker, for invalid values."""
     at = tl.program_id(0).to(tl.int64) * SIZE + tl.arange(0, SIZE)
     index = tl.load(payload + at, mask=at < k, other=0).to(tl.int64)
     after = tl.load(payload + at + 1, mask=at + 1 < k, other=_NAN_INDEX).to(tl.int64)
@@ -297,7 +299,7 @@ def fill_kernel(payload, out, n, status, SIZE: tl.constexpr):
 
 @triton.jit
 def scatter_kernel(payload, out, k, status, SIZE: tl.constexpr):
-    """Write SIZE kept values per program to their positions."""
+    """Write SIZE kept values per program to their positions in the chunk."""
     at = tl.program_id(0).to(tl.int64) * SIZE + tl.arange(0, SIZE)
     if tl.load(status) == 0:
         index = tl.load(payload + at, mask=at < k, other=_NAN_INDEX)
@@ -318,18 +320,18 @@ class TopKKernels(Format):
         return 8 * _kept(n, params)
 
     def encode(self, x: torch.Tensor, out: torch.Tensor, params: Params, size: torch.Tensor) -> None:
-        """Queue the kernels that gather values, find the smallest kept magnitude, and write."""
+        """Queue the kernels that gather values, find the smallest kept magnitude, and write kept values."""
         n, k = x.numel(), _kept(x.numel(), params)
         if not k:
             return
         rank = _rank(n, k)
         capacity = 2 * rank * ceil_div(n, _SAMPLE)
-        if 4 * capacity >= n:  # reading the chunk is as fast as entries of 8 bytes, and needs no memory
+        if 4 * capacity >= n:  # reading the chunk is as fast as reading entries of 8 bytes
             capacity = 0
         entries = torch.empty(capacity, dtype=torch.int64, device=x.device)
         state = torch.empty(_STATE.value + _DIGITS.value * _BASE.value, dtype=torch.int64, device=x.device)
         source, parts = words_of(x), ceil_div(n, _RUN)
-        # The shape is chosen so that each run is read once.
+        # With this shape, each run is read once.
         width = min(max(triton.next_power_of_2(rank * _RUN // min(n, _SAMPLE)), 128), _LOOKED_AT)
         shape = {"RUN": _RUN, "RUNS": _LOOKED_AT // width, "WIDTH": width}
         programs = ceil_div(parts, shape["RUNS"])
@@ -346,14 +348,14 @@ class TopKKernels(Format):
         launch(write_kernel, programs, *(*gathered, runs, sums, words_of(out)), **shape)
 
     def check(self, payload: torch.Tensor, n: int, params: Params, status: torch.Tensor) -> None:
-        """Queue the kernel that checks indices."""
+        """Queue the kernel that checks indices and the NaN marker."""
         k = _kept(n, params)
         launch(check_kernel, ceil_div(k, _SIZE), *(words_of(payload), k, n, status), SIZE=_SIZE)
 
     def decode(
         self, payload: torch.Tensor, out: torch.Tensor, params: Params, status: torch.Tensor, *, add: bool
     ) -> None:
-        """Queue the kernels that fill with zeros and scatter. A sum adds every value, including zeros."""
+        """Queue the kernels that write zeros and kept values. With ``add``, even zeros are added."""
         n, k = out.numel(), _kept(out.numel(), params)
         target = torch.empty(n, dtype=out.dtype, device=out.device) if add else out
         launch(fill_kernel, ceil_div(n, _SIZE), *(words_of(payload), words_of(target), n, status), SIZE=_SIZE)
@@ -369,7 +371,7 @@ def _kept(n: int, params: Params) -> int:
 
 
 def _rank(n: int, k: int) -> int:
-    """Return the rank, in the sample, of a threshold that k values of the chunk almost surely reach."""
+    """Return the sample's rank for a threshold that at least k values of the chunk almost surely reach."""
     if n <= _SAMPLE:
         return k
     expected = ceil_div(k * _SAMPLE, n)

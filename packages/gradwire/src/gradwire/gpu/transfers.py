@@ -1,7 +1,8 @@
-"""Encoding and decoding of chunks on a device, with payloads on the host: only payloads cross the bus.
+"""Encoding and decoding of chunks on an accelerator with payloads on the host: only payloads cross the bus.
 
-Codecs use these functions for chunks on an accelerator. A payload is encoded in device memory, and copied to
-pinned memory with its size and the status. The host waits for an event; streams are never synchronised.
+Codecs use these functions for chunks on an accelerator. A payload is encoded in device memory, and then
+copied to pinned memory together with its size and status. The host waits for an event, and never synchronises
+a whole stream.
 """
 
 from __future__ import annotations
@@ -48,19 +49,19 @@ def encode_and_keep(name: str, x: torch.Tensor, out: torch.Tensor, params: tuple
 
 
 def decode(name: str, payload: torch.Tensor, out: torch.Tensor, params: tuple[int, ...]) -> None:
-    """Decode a host payload to ``out`` on its device. Raises ``PayloadError``. ``out`` is then unchanged."""
+    """Decode a host payload to ``out`` on its device. Raises ``PayloadError`` with ``out`` unchanged."""
     _decode(name, payload, out, params, add=False)
 
 
 def decode_add(name: str, payload: torch.Tensor, acc: torch.Tensor, params: tuple[int, ...]) -> None:
-    """Add a decoded host payload to ``acc`` on its device. Raises ``PayloadError``. ``acc`` is unchanged."""
+    """Add a decoded host payload to ``acc`` on its device. Raises ``PayloadError`` with ``acc`` unchanged."""
     _decode(name, payload, acc, params, add=True)
 
 
 def begin_decode(
     name: str, payload: torch.Tensor, out: torch.Tensor, params: tuple[int, ...], *, add: bool
 ) -> Decoding:
-    """Queue the decoding of a host payload to ``out``, or its addition, on the current stream.
+    """Queue the decoding of a host payload to ``out``, or with ``add`` its addition, on the current stream.
 
     ``payload`` may change after this call. The caller checks the result after an event of the stream. Raises
     ``PayloadError`` for a wrong length.
@@ -74,7 +75,7 @@ def begin_decode(
     there.copy_(payload)
 
     def queue() -> None:
-        here = there.to(out.device, non_blocking=True)  # kernels read it more than once
+        here = there.to(out.device, non_blocking=True)  # kernels read the payload more than once
         status = queue_decode(found, here, out, params, add=add)
         fault.copy_(status, non_blocking=True)
 

@@ -1,6 +1,6 @@
-"""Functions for all kernels: masked loads and stores, sums with the host's bits, launches, and tiles.
+"""Functions that all kernels share: masked loads and stores, sums with the host's bits, launches, and tiles.
 
-Names in capitals are compile-time constants, which kernels declare and pass to the functions that they call.
+Names in capitals are compile-time constants, which kernels declare and pass to these functions.
 
 Kernels process floats as 32-bit words. A program with all its values within the chunk (FULL) loads and stores
 without masks, so that accesses are 128 bits wide for every length of a chunk.
@@ -26,7 +26,7 @@ HOST_NAN = tl.constexpr(0xFFC00000)  # the NaN of infinity - infinity on x86
 
 @triton.jit
 def take(source, offsets, inside, FULL):
-    """Return the loaded values, or zeros unless ``inside``."""
+    """Load values where ``inside`` is true, and return them with zeros elsewhere."""
     if FULL:
         return tl.load(source + offsets)
     else:
@@ -35,7 +35,7 @@ def take(source, offsets, inside, FULL):
 
 @triton.jit
 def put(target, offsets, values, inside, FULL):
-    """Store the values that are ``inside``."""
+    """Store values where ``inside`` is true."""
     if FULL:
         tl.store(target + offsets, values)
     else:
@@ -44,7 +44,7 @@ def put(target, offsets, values, inside, FULL):
 
 @triton.jit
 def put_words(target, offsets, words, inside, FULL, ADD):
-    """Store decoded floats, or add them to the target with ADD."""
+    """Store decoded floats, or with ADD add them to the floats in ``target``."""
     if ADD:
         put(target, offsets, add(take(target, offsets, inside, FULL), words), inside, FULL)
     else:
@@ -53,7 +53,7 @@ def put_words(target, offsets, words, inside, FULL, ADD):
 
 @triton.jit
 def float_of(words):
-    """Return the floats with these bits."""
+    """Return the floats whose bits are ``words``."""
     return words.to(tl.float32, bitcast=True)
 
 
@@ -73,7 +73,8 @@ def is_nan(words):
 def add(left, right):
     """Return the bits of a float sum, with an operand's NaN, as on x86. GPUs would return their own NaN.
 
-    Of two NaN operands, the left one is returned. On the host, the compiler's operand order decides.
+    Of two NaN operands, the left one is returned. On the host, it depends on the compiler's order of
+    operands.
     """
     total = bits_of(float_of(left) + float_of(right))
     total = tl.where(is_nan(total), HOST_NAN, total)
@@ -95,11 +96,11 @@ def round_half_even(value):
     return (value + 12582912.0).to(tl.int32, bitcast=True) - 0x4B400000
 
 
-# The start of kernels.
+# Launches of kernels, and conversions of their arguments.
 
 _INTERPRETED = os.environ.get("TRITON_INTERPRET") == "1"
 _turn: AbstractContextManager[object] = Lock() if _INTERPRETED else nullcontext()
-"""The lock for Triton's interpreter, whose state is shared by all threads."""
+"""The lock for Triton's interpreter, whose state all threads share; without it, no lock."""
 
 
 def launch(kernel: Any, programs: int, *args: Any, warps: int = 4, **constants: Any) -> None:
@@ -110,17 +111,17 @@ def launch(kernel: Any, programs: int, *args: Any, warps: int = 4, **constants: 
 
 
 def words_of(x: torch.Tensor) -> torch.Tensor:
-    """Return a view of float32, or of bytes aligned to 4, as 32-bit words for kernels."""
+    """Return a view of float32, or of bytes aligned to 4 bytes, as 32-bit words for kernels."""
     return x.view(torch.uint32)
 
 
 def ceil_div(n: int, size: int) -> int:
-    """Return the number of parts of ``size`` that cover ``n``."""
+    """Return n / size, rounded up."""
     return -(-n // size)
 
 
 def signed(word: int) -> int:
-    """Return the low 32 bits as a signed number, the type of kernel arguments."""
+    """Return the low 32 bits of ``word`` as a signed number, the type of kernel arguments."""
     return (word & 0xFFFFFFFF) - ((word & 0x80000000) << 1)
 
 
@@ -151,7 +152,7 @@ def split(payload: torch.Tensor, at: int) -> tuple[torch.Tensor, torch.Tensor]:
 
 @triton.jit
 def places(at, BLOCK, ROWS, WIDTH):
-    """Return the offsets of a tile's values from the program's first value. The columns start at ``at``."""
+    """Return the offsets of a tile's values from the program's first value. Its first column is ``at``."""
     return tl.arange(0, ROWS)[:, None] * BLOCK + (tl.arange(0, WIDTH) + at)[None, :]
 
 
@@ -167,7 +168,7 @@ def inside(at, left, BLOCK, ROWS, WIDTH, FULL):
 
 @triton.jit
 def take_tile(x, at, left, BLOCK, ROWS, WIDTH, FULL):
-    """Return the words of a tile, with zeros beyond its block or the chunk."""
+    """Load the words of a tile; words beyond a block's or the chunk's end are 0."""
     whole: tl.constexpr = FULL and BLOCK % WIDTH == 0
     where = places(at, BLOCK, ROWS, WIDTH)
     return take(x, where, inside(at, left, BLOCK, ROWS, WIDTH, FULL), whole)
@@ -175,20 +176,20 @@ def take_tile(x, at, left, BLOCK, ROWS, WIDTH, FULL):
 
 @triton.jit
 def peak_of(tile):
-    """Return the bits of the largest magnitude of each row. Bits order like magnitudes."""
+    """Return the bits of each row's largest magnitude. Bits of magnitudes sort like the magnitudes."""
     return tl.max((tile & MAGNITUDE).to(tl.int32, bitcast=True), axis=1)
 
 
 @triton.jit
 def exponent_of(peak):
-    """Return the exponent byte of a block with this peak."""
+    """Return the exponent byte of a block from the bits of its peak."""
     exponent = peak >> 23
     return tl.where(exponent < SMALLEST_EXPONENT, 0, exponent)
 
 
 @triton.jit
 def peak_of_block(x, left, BLOCK, ROWS, WIDTH, FULL):
-    """Return the bits of the largest magnitude of blocks that are wider than a tile."""
+    """Return the bits of the largest magnitude in each of ROWS blocks, tile by tile."""
     peak = tl.zeros([ROWS], tl.int32)
     for at in range(0, BLOCK if FULL else tl.minimum(left, BLOCK).to(tl.int32), WIDTH):
         peak = tl.maximum(peak, peak_of(take_tile(x, at, left, BLOCK, ROWS, WIDTH, FULL)))
