@@ -1,4 +1,4 @@
-"""Adaptive weight precision (AWP): layers get more bits as their weights' norms stop changing."""
+"""Adaptive weight precision (AWP): a layer gets more bits when its weights' norm stops changing."""
 
 from __future__ import annotations
 
@@ -17,16 +17,13 @@ from gradwire.offload.policies import FORMATS, Policy, check_norms
 from gradwire.units import is_number
 
 AUTO: Literal["auto"] = "auto"
-"""The value of ``threshold`` with which a policy measures its threshold."""
+"""The value of ``threshold`` with which an AWP measures the threshold itself."""
 _WATCHED_BITS = 32
-"""The bits of all layers while the threshold is measured."""
+"""The bits in which all layers are sent while the threshold is measured."""
 _WATCHED_INTERVALS = 2
-"""The default length of the measurement in intervals: an epoch, if an interval is half an epoch."""
+"""The default length of the threshold's measurement, in intervals: an epoch if an interval is half of one."""
 _NEARLY_ALL = 0.95
-"""The share of changes below the threshold above which AWP warns.
-
-Bits then grow with time, whatever the norms are.
-"""
+"""The fraction of changes below the threshold from which AWP warns, because bits then grow with time only."""
 _VERSION = 1
 _SOURCE = Source("the state of an AWP", "resume with the policy that was saved", StateError)
 
@@ -43,12 +40,13 @@ class AWP(Policy):
     ----------
     threshold
         T: -5e-2 for AlexNet, -2e-3 for VGG and -2e-5 for ResNet in the paper. ``calibrate_threshold``
-        computes it from recorded norms. With ``"auto"``, all layers are sent in 32 bits at first, and T
-        becomes the mean change of their norms in these batches (section V-A).
+        computes T from recorded norms. With ``"auto"``, all layers are sent in 32 bits in the first
+        ``watched`` batches, and T becomes the mean change of the layers' norms in these batches (section
+        V-A).
     interval
         INTERVAL, in batches: 4000, 4000 and 2000 in the paper.
     step_bits, start_bits, max_bits
-        N, and the first and the largest number of bits: multiples of 8 up to 32.
+        N, by which bits increase, and the first and the largest number of bits: multiples of 8 up to 32.
     watched
         The number of batches in which ``"auto"`` measures T; two intervals by default. The validation error
         must drop within these batches.
@@ -56,8 +54,8 @@ class AWP(Policy):
     Warns
     -----
     UserWarning
-        If nearly all changes in the first interval after the measurement of T are below T. Each layer then
-        gets more bits after a fixed number of batches, independent of its weights.
+        If nearly all changes in the first interval after the measurement of T are below T. Then each layer
+        gets more bits after a fixed number of batches, whatever its weights are.
 
     Attributes
     ----------
@@ -106,7 +104,7 @@ class AWP(Policy):
         self._norms: list[float] = []
 
     def observe(self, norms: Sequence[float]) -> list[int]:
-        """Return the bits of each layer after a batch. The first call takes the norms before training."""
+        """Return each layer's bits after a batch, given all norms. The first call is before training."""
         if not self._norms:
             first = self.start_bits if self.threshold is not None else _WATCHED_BITS
             self.bits, self.counts = [first] * len(norms), [0] * len(norms)
@@ -124,7 +122,7 @@ class AWP(Policy):
         return [*self.bits]
 
     def bits_for(self, layer: int, norm: float) -> int | None:
-        """Return the bits of a layer after a batch, or None if they also depend on other layers' norms.
+        """Return a layer's bits after a batch, or None if the bits also depend on other layers' norms.
 
         The result is None in the first call, and in the batch after which the threshold is computed.
         """
@@ -136,14 +134,14 @@ class AWP(Policy):
         return self._after(layer, norm)[0]
 
     def _after(self, layer: int, norm: float) -> tuple[int, int]:
-        """Return a layer's bits, and its number of small changes, after a batch with the new norm."""
+        """Return a layer's bits, and its count of changes below the threshold, after a batch."""
         bits, count = self.bits[layer], self.counts[layer]
         if self.threshold is not None and change(self._norms[layer], norm) < self.threshold:
             count += 1
         return (min(bits + self.step_bits, self.max_bits), 0) if count == self.interval else (bits, count)
 
     def _measure(self, changes: Sequence[float]) -> None:
-        """Add a batch to the measurement. After the last batch, set the threshold and the start bits."""
+        """Add a batch's changes to the measurement. After the last batch, set the threshold and the bits."""
         if self._watch is None:
             return
         finite = [each for each in changes if math.isfinite(each)]
@@ -179,13 +177,13 @@ class AWP(Policy):
         return [min(max(each, self.start_bits), self.max_bits) for each in bits]
 
     def state_dict(self) -> dict[str, Any]:
-        """Return the layers' bits, counts, and norms, and the state of ``"auto"``, as plain numbers."""
+        """Return the layers' bits, counts, and norms, and the state of the measurement, as plain numbers."""
         rows = {"bits": [*self.bits], "counts": [*self.counts], "norms": [*self._norms]}
         auto = {} if self._watch is None else {"auto": [self.threshold, [*astuple(self._watch)]]}
         return {"version": _VERSION, **rows, **auto}
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
-        """Restore a ``state_dict``. Raises ``StateError``, and then changes nothing."""
+        """Restore a ``state_dict``. Raises ``StateError`` for an invalid state, which changes nothing."""
         auto = ["auto"] if self._watch is not None else []
         given = _SOURCE.fields(state, "version", "bits", "counts", "norms", *auto)
         given.get("version", one_of(_VERSION))
@@ -202,9 +200,10 @@ class AWP(Policy):
 
 @dataclass
 class _Measurement:
-    """The counts of a measurement: batches, changes, and changes below the threshold.
+    """A running measurement of changes: the numbers of batches and of changes, and a total.
 
-    Without a threshold, the sum of changes replaces the last count.
+    While the threshold is measured, ``total`` is the sum of all changes. Afterwards, it is the number of
+    changes below the threshold.
     """
 
     batches: int = 0
@@ -213,19 +212,19 @@ class _Measurement:
 
 
 def change(before: float, now: float) -> float:
-    """Return the relative change of a norm: infinite if ``before`` is 0, and NaN if both norms are 0."""
+    """Return the relative change of a norm: infinite if only ``before`` is 0, and NaN if both norms are 0."""
     if before == 0:
         return math.nan if now == 0 else math.inf
     return (now - before) / before
 
 
 def calibrate_threshold(norms: Sequence[Sequence[float]], errors: Sequence[float] | None = None) -> float:
-    """Return the mean relative change of all layers' norms until the validation error drops.
+    """Return a threshold for ``AWP``: the mean relative change of norms until the validation error drops.
 
     Parameters
     ----------
     norms
-        The norm of each layer, for each batch of a few epochs.
+        For each batch of a few epochs, the norms of all layers.
     errors
         The validation error after each batch. Batches after the first drop are omitted. Without ``errors``,
         all batches are used.

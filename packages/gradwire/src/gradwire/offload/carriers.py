@@ -1,4 +1,4 @@
-"""The carriers of layers' weights to devices: buffers at both ends, and packing and unpacking."""
+"""The carriers, which pack layers' weights into messages on the host and unpack them on devices."""
 
 from __future__ import annotations
 
@@ -19,15 +19,15 @@ from gradwire.gpu.table import delta_kernels
 from gradwire.offload.replicas import DeviceEnd
 
 _NAN = 0x7FC0_0000
-"""The bits that turn any float into a NaN if they are set."""
+"""The bits that, when set, turn any float into a NaN."""
 
 
 def bitunpack(payload: torch.Tensor, weights: torch.Tensor, kept_bytes: int) -> None:
     """Decode a payload of ``bitpack`` into ``weights`` (contiguous float32, on the same device).
 
-    The result has the same bits as the codec's ``decode``: the lower bytes are 0, and with one byte kept, a
-    chunk with a non-finite value becomes all NaN. The function uses torch operations on little-endian
-    integers and views, so it runs on every device.
+    The result has the same bits as from the codec's ``decode``: the dropped bytes are 0, and if one byte is
+    kept, a chunk with a non-finite value becomes all NaN. The function uses only torch operations on
+    little-endian integers and views, so it runs on every device.
     """
     flat, count = weights.view(-1), weights.numel()
     if not count:
@@ -49,37 +49,37 @@ def bitunpack(payload: torch.Tensor, weights: torch.Tensor, kept_bytes: int) -> 
 _KEEPS = {8 * kept: BitPack(kept) for kept in (1, 2, 3, 4)}
 _WHOLE = _KEEPS[32]
 _ALIGN = 16
-"""The alignment of each tensor's bytes, for typed views and vector loads."""
+"""The alignment of each tensor in a message, in bytes, for typed views and vector loads."""
 
 Bits = Mapping[int, int]
-"""The bits of each master in a message, by the master's number."""
+"""The number of bits for each master in a message, keyed by the master's number."""
 
 
 class SquareSums(NamedTuple):
-    """Sums of squared weights, for norms."""
+    """The sums of squares of masters' weights, from which policies' norms are computed."""
 
     squares: Mapping[int, float]  # by the number of each master with weights
     packed_nbytes: int | None  # the size of the message packed in the same pass, if any
 
 
 class Carrier(ABC):
-    """Message buffers for some layers: ``pack`` fills ``host``, and ``unpack`` reads a device's copy.
+    """A carrier of some layers' weights: ``pack`` fills a buffer on the host, ``unpack`` reads its copies.
 
     Parameters with one dimension, such as biases, are sent as float32; all others are *weights*.
 
     Parameters
     ----------
     ends
-        The devices, each with the layers to send. All devices get the same bytes.
+        The devices, with the layers to send. All devices get the same bytes.
     capacities
         The largest encoded size of each master, in bytes.
 
     Attributes
     ----------
     host
-        The buffer in which a message is packed.
+        The buffer on the host in which messages are packed.
     on_device
-        The buffer of each end for the message's bytes.
+        For each end, the buffer on its device to which messages are copied.
     spans
         The start and end of each master in the message, by number, in the order of the message.
     """
@@ -99,24 +99,25 @@ class Carrier(ABC):
 
     @abstractmethod
     def pack(self, bits: Bits, *, full: bool) -> int:
-        """Pack these masters into ``host``, and return the message's size.
+        """Pack the masters in ``bits`` into ``host``, and return the message's size.
 
-        With ``full``, masters are packed in full, because the devices have no version yet.
+        ``full`` requests full copies instead of changes, because the devices have no earlier version.
         """
 
     def sum_squares(self, bits: Bits | None) -> SquareSums:  # noqa: ARG002 - for BitpackCarrier
-        """Return the sums of all weights' squares.
+        """Return the sum of squares of each master with weights.
 
-        With ``bits``, a carrier may also pack these masters into ``host`` in the same pass.
+        With ``bits``, a carrier may also pack the masters in ``bits`` into ``host``, in the same pass over
+        memory.
         """
         weights = {number: each for number, each in enumerate(self._masters) if each.dim() > 1}
         return SquareSums({number: _squares(each) for number, each in weights.items()}, None)
 
     def receive(self, end: int) -> None:  # noqa: B027 - most carriers decode on the device only
-        """Do the host's part of decoding once the bytes have arrived. Another thread calls ``unpack``."""
+        """Decode on the host, if needed, once the message has arrived. Another thread calls ``unpack``."""
 
     def unpack(self, end: int) -> None:
-        """Write an end's replicas with operations on its device."""
+        """Write the weights in an end's message to the end's replicas, by operations on its device."""
         for number, span in self.spans.items():
             replica = self._replicas[end][number]
             if replica.dim() > 1:
@@ -125,7 +126,7 @@ class Carrier(ABC):
                 replica.copy_(self._whole(end, number, span[0], replica))
 
     def _whole(self, end: int, number: int, begin: int, replica: torch.Tensor) -> torch.Tensor:
-        """Return a float32 view of an unencoded master's bytes, cached until their position changes."""
+        """Return a float32 view of an unencoded master in an end's buffer, cached until it is moved."""
         known, view = self._views.get((end, number), (-1, replica))
         if known != begin:
             view = self.on_device[end][begin : begin + replica.nbytes].view(torch.float32).view(replica.shape)
@@ -134,7 +135,7 @@ class Carrier(ABC):
 
     @abstractmethod
     def _unpack(self, end: int, number: int, span: tuple[int, int], replica: torch.Tensor) -> None:
-        """Decode a replica from its span of an end's buffer."""
+        """Decode one master from its span of an end's buffer to its replica."""
 
 
 class BitpackCarrier(Carrier):
@@ -145,12 +146,12 @@ class BitpackCarrier(Carrier):
         self._kept_bytes = dict[int, int]()
 
     def pack(self, bits: Bits, *, full: bool) -> int:  # noqa: ARG002 - every message is full
-        """Pack these bits of each weight into ``host``, and return the message's size."""
+        """Pack the most significant ``bits`` of each master into ``host``, and return the message's size."""
         self._write(bits, summed=False)
         return _end_of(self.spans)
 
     def sum_squares(self, bits: Bits | None) -> SquareSums:
-        """Return the sums of squares and, with ``bits``, pack the masters in the same pass over memory."""
+        """Return the sums of squares. With ``bits``, also pack the masters, in the same pass over memory."""
         if bits is None:
             return super().sum_squares(None)
         squares = self._write(bits, summed=True)
@@ -180,7 +181,7 @@ class BitpackCarrier(Carrier):
 
 
 class DeltaCarrier(Carrier):
-    """A carrier of lossless weight deltas. Each end keeps the words to which the next delta applies.
+    """A carrier of lossless weight deltas. Each end stores the words that the next delta changes.
 
     Accelerators decode with Triton kernels. Raises ``MissingPackageError`` if Triton isn't installed.
     """
@@ -201,7 +202,8 @@ class DeltaCarrier(Carrier):
     def pack(self, bits: Bits, *, full: bool) -> int:
         """Pack the changes since the last message, or all words, into ``host`` and return the message's size.
 
-        The dtype determines the bits. Unencoded masters come first, so that their positions don't change.
+        The dtype determines the size of words, not ``bits``. Unencoded masters come first in the message, so
+        that their positions don't change.
         """
         self._version += 1
         order = sorted(bits, key=lambda number: number in self._encoders)
@@ -223,7 +225,7 @@ class DeltaCarrier(Carrier):
         return bool(self._receivers[end].decoders)
 
     def receive(self, end: int) -> None:
-        """Decode the message if the end's weights are in host memory."""
+        """Decode an end's message on the host if the end's weights are in host memory."""
         receiver = self._receivers[end]
         numbers = [number for number in self.spans if number in receiver.decoders]
         if numbers:
@@ -236,7 +238,7 @@ class DeltaCarrier(Carrier):
         receiver.is_decoded = True
 
     def unpack(self, end: int) -> None:
-        """Write the end's replicas. Decode first, unless ``receive`` has decoded the message."""
+        """Write the end's replicas. If ``receive`` hasn't decoded the message, decode it first."""
         receiver = self._receivers[end]
         if not receiver.is_decoded:
             self.receive(end)
@@ -244,7 +246,7 @@ class DeltaCarrier(Carrier):
         super().unpack(end)
 
     def _unpack(self, end: int, number: int, span: tuple[int, int], replica: torch.Tensor) -> None:
-        """Copy words to the replica as float32. On an accelerator, first decode the delta into the words."""
+        """Copy a master's words to its replica as float32. On an accelerator, apply the delta first."""
         receiver = self._receivers[end]
         if number in receiver.device_decoders:
             payload, copy = self.on_device[end][slice(*span)], self.host[slice(*span)]
@@ -253,10 +255,10 @@ class DeltaCarrier(Carrier):
 
 
 class _Receiver:
-    """One end's words of each master with weights, and their decoders.
+    """The words that one end stores for each master with weights, and the decoders of deltas to these words.
 
     ``decoders`` run on the host if the end's weights are in host memory. Otherwise, ``device_decoders`` run
-    on the device. ``is_decoded`` is whether the host has already decoded the message to unpack next.
+    on the device. ``is_decoded`` says whether the host has already decoded the message to unpack next.
     """
 
     def __init__(self, end: DeviceEnd, weights: Sequence[int], dtype: WordName) -> None:
@@ -270,11 +272,11 @@ class _Receiver:
 
 
 class DeviceDeltaDecoder:
-    """A decoder of weight deltas on an accelerator, which updates weights in place and tracks their version.
+    """A decoder of weight deltas on an accelerator. It updates weights in place and tracks their version.
 
-    The host reads headers, and kernels decode bodies. The host waits for the device only to compare a hash,
-    so the error of a malformed payload is raised by the next call; the weights stay unchanged. Raises
-    ``MissingPackageError`` if Triton isn't installed.
+    The host reads a payload's header, and kernels decode its body. The host waits for the device only to
+    compare a hash. Therefore, the error for a malformed payload is raised by the next call; the payload
+    leaves the weights unchanged. Raises ``MissingPackageError`` if Triton isn't installed.
 
     Parameters
     ----------
@@ -301,7 +303,7 @@ class DeviceDeltaDecoder:
         try:
             self._confirm()
         except PayloadError:
-            if header.base is not None:  # a full copy replaces the refused delta
+            if header.base is not None:  # not for a full copy, which replaces a refused delta
                 raise
         self._decoder.check(header, payload.numel(), weights)
         if weights.numel():
@@ -326,7 +328,7 @@ class DeviceDeltaDecoder:
         self._fault = fault, device.event()
 
     def _confirm(self) -> None:
-        """Raise the error of the last payload, if it was malformed."""
+        """Raise ``PayloadError`` if the last payload was malformed."""
         last, self._fault = self._fault, None
         if last is None:
             return
@@ -356,7 +358,7 @@ def _end_of(spans: Mapping[int, tuple[int, int]]) -> int:
 
 
 def aligned(nbytes: int) -> int:
-    """Return a size rounded up to the alignment of tensors."""
+    """Return a size in bytes, rounded up to the alignment of tensors in a message."""
     return -(-nbytes // _ALIGN) * _ALIGN
 
 

@@ -1,4 +1,4 @@
-"""Messages in flight to devices: layers that are packed once, copied to each end, and unpacked there."""
+"""Messages of weights in flight: packed once on the host, copied to each device, and unpacked there."""
 
 from __future__ import annotations
 
@@ -17,10 +17,10 @@ from gradwire.offload.replicas import DeviceEnd
 
 
 class Delivery:
-    """The last message of a group of layers to one device, with a lock for its unpacking.
+    """The delivery of a layer group's last message to one device, where one thread unpacks the message.
 
-    While one thread unpacks the weights, other threads that need them wait. If unpacking fails, each thread
-    gets the error, until ``expect`` replaces the message.
+    While one thread unpacks the weights, all other threads that need these weights wait. If unpacking fails,
+    each thread gets the error, until ``expect`` replaces the message.
     """
 
     def __init__(self, carrier: Carrier, number: int, end: DeviceEnd, ledger: OffloadLedger) -> None:
@@ -31,22 +31,22 @@ class Delivery:
         self._unpacked: tuple[threading.Thread, Event] | None = None
 
     def expect(self, packed: Future[list[Event]], decoded: Future[None] | None) -> None:
-        """Replace the last message, and order the current stream after the last message's unpacking.
+        """Replace the message, after making the current stream wait until the old message is unpacked.
 
-        The host must have decoded the last message (``settle``). ``packed`` provides the event at which the
-        bytes have arrived at each end; ``decoded`` is None if the host doesn't decode for this end.
+        The host must have decoded the old message (``settle``). ``packed`` provides one event per end, at
+        which the bytes have arrived there. ``decoded`` is None if the host doesn't decode for this end.
         """
         with self._lock:
             self._order()
             self._packed, self._decoded = packed, decoded
 
     def settle(self) -> None:
-        """Wait until the host has decoded the message. ``arrive`` raises its errors."""
+        """Wait until the host has decoded the message. A decoding error is raised by ``arrive``."""
         if self._packed is not None and self._decoded is not None:
             self._decoded.exception()
 
     def arrive(self) -> None:
-        """Make the current stream wait for the weights, and unpack them if no thread has done so.
+        """Make the current stream wait for the weights, and unpack the weights if no thread has done this.
 
         Raises the errors of packing, decoding, and unpacking.
         """
@@ -62,7 +62,7 @@ class Delivery:
         self._order()
 
     def at_work(self) -> AbstractContextManager[None]:
-        """Return a context manager that raises ``DeviceError`` if the end's device fails in the block."""
+        """Return a context manager that raises ``DeviceError`` if the end's device fails in its block."""
         return self._end.at_work("a copy of weights")
 
     def _unpack(self, packed: Future[list[Event]], decoded: Future[None] | None) -> None:
@@ -78,7 +78,7 @@ class Delivery:
             self._unpacked = threading.current_thread(), self._end.device.event()
 
     def _order(self) -> None:
-        """Make the current stream wait if another thread unpacked the message on its own stream."""
+        """Make the current stream wait if another thread has unpacked the message on another stream."""
         if self._unpacked is not None:
             thread, event = self._unpacked
             if thread is not threading.current_thread():
@@ -95,14 +95,14 @@ class GroupedLayer(NamedTuple):
 
 
 class LayerGroup:
-    """Layers that share messages, their carrier, and a delivery at each end."""
+    """A group of layers that share messages, with the group's carrier, and a delivery for each end."""
 
     def __init__(
         self, layers: Sequence[GroupedLayer], carrier: Carrier, deliveries: Sequence[Delivery]
     ) -> None:
         self.layers, self.carrier, self.deliveries = layers, carrier, deliveries
         self.events: list[Event] = []
-        """The events after which the last message's bytes have left the host, one for each end."""
+        """One event per end, after which the last message's bytes have left the host."""
 
     def wait_for_copies(self) -> None:
         """Wait until the last message's bytes have left the host buffer, so that it can be reused."""
@@ -112,14 +112,15 @@ class LayerGroup:
 
 
 class Message:
-    """A message in flight, with some layers of a group.
+    """A message in flight, with the weights of some layers of a group.
 
     Attributes
     ----------
     packed
-        Once all copies are queued, the events at which the bytes have arrived at each end.
+        A future that is done once all copies are queued. Its result is one event per end, at which the bytes
+        have arrived there.
     decoded
-        The completion of decoding, by the number of each end whose messages the host decodes.
+        For each end whose messages the host decodes, keyed by its number, the future of the decoding.
     """
 
     def __init__(self, group: LayerGroup, layers: Sequence[GroupedLayer]) -> None:
@@ -129,12 +130,12 @@ class Message:
         self.decoded = {number: Future[None]() for number in ends if group.carrier.on_host(number)}
 
     def announce(self) -> None:
-        """Make threads that run replicas wait for this message."""
+        """Register the message with the deliveries, so that threads that run replicas wait for it."""
         for number, delivery in enumerate(self.group.deliveries):
             delivery.expect(self.packed, self.decoded.get(number))
 
     def decode(self, ledger: OffloadLedger) -> None:
-        """Decode on this thread, while the training thread may compute the previous layer.
+        """Decode the message on the calling thread, while the training thread may compute the previous layer.
 
         Errors are raised in the training thread.
         """

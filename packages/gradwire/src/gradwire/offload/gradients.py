@@ -1,4 +1,4 @@
-"""The return of gradients to the host, as soon as backward has accumulated them."""
+"""The return of gradients from devices to the host, as soon as backward has accumulated them."""
 
 from __future__ import annotations
 
@@ -42,15 +42,15 @@ class _GradientCopy:
     origin: _Origin
     floats: torch.Tensor
     event: Event
-    source: torch.Tensor  # must stay alive until the event
+    source: torch.Tensor  # referenced, so that its memory stays valid until the event
 
 
 @dataclass(eq=False)
 class _BackwardPass:
-    """The state of a backward pass. Only autograd holds a reference, so it is freed if the pass fails."""
+    """The state of a backward pass. Only autograd references the state, so a failed pass frees it."""
 
     ends: set[int] = field(default_factory=set)  # the numbers of ends with an accumulated gradient
-    averaged: set[int] = field(default_factory=set)  # ends whose gradients DDP averages when the pass ends
+    averaged: set[int] = field(default_factory=set)  # ends whose gradients DDP averages at the pass's end
     copies: list[_GradientCopy] = field(default_factory=list)  # copies that aren't delivered yet
     thread: int = field(default_factory=threading.get_ident)  # the thread that accumulated the first gradient
     stepping: bool = False
@@ -86,20 +86,20 @@ class GradientReturn:
             }
         self._sizes = self._count()
         self._probes = {origin.number: replica for replica, origin in self._origins.items()}
-        """A parameter of each end."""
+        """One parameter of each end's replica, by which ``begin`` detects a DDP module around the replica."""
         self._steps, self._ledger, self._sums = steps, ledger, GradientSums(len(ends))
         self._lock = threading.Lock()
         self._passes = weakref.WeakValueDictionary[int, _BackwardPass]()
         """The running backward passes, by autograd's graph task id."""
         self._ddps: dict[int, DistributedDataParallel | None] = {}
-        """The DDP module that wraps an end's replica, if any."""
+        """The DDP module that wraps each end's replica, or None."""
         self._drivers: dict[int, int] = {}
-        """The thread that ran an end's last forward pass."""
+        """The thread that ran each end's last forward pass."""
         self._maker = threading.get_ident()
         self._holders = Counter[int]()
-        """The threads within ``hold``, with their nesting depths."""
+        """The threads within ``hold``, each with its nesting depth."""
         self._held: dict[torch.Tensor, int] = {}
-        """The parameters whose gradients are held on the device, and their ends."""
+        """The parameters whose gradients are held on the device, each with its end's number."""
         self._hooks: dict[torch.Tensor, Any] = {}
         for replica, origin in self._origins.items():
             if origin.is_trained:
@@ -108,7 +108,7 @@ class GradientReturn:
     def begin(self, number: int = 0) -> None:
         """Begin a forward pass at an end: record its thread, and whether DDP wraps the replica."""
         if torch._C._current_graph_task_id() != -1 or not torch.is_grad_enabled():
-            return  # backward recomputes a checkpoint's forward pass, or no backward pass follows
+            return  # a forward pass within backward (activation checkpointing), or without a backward pass
         with self._lock:
             self._drivers[number] = threading.get_ident()
             self._follow(number)
@@ -119,11 +119,10 @@ class GradientReturn:
 
     @contextmanager
     def hold(self) -> Iterator[None]:
-        """Accumulate gradients on the device within the block. The next pass returns their sum to the host.
+        """Accumulate gradients on the device within the block. The next backward pass returns the sum.
 
-        A block affects the replicas that its thread runs. If the thread that made this object runs no replica
-        itself, its blocks affect all replicas, because another thread may still be about to run its first
-        replica.
+        A block affects the replicas that the block's thread runs. If the thread that made this object runs no
+        replica, its blocks affect all replicas, because a thread may still be about to run its first replica.
         """
         thread = threading.get_ident()
         with self._lock:
@@ -149,7 +148,7 @@ class GradientReturn:
         self._hooks[replica] = register(replica, self._take)  # type: ignore[no-untyped-call]
 
     def _follow(self, number: int) -> None:
-        """Freeze and unfreeze a replica's parameters like their masters."""
+        """Freeze and unfreeze the parameters of an end's replica as their masters are."""
         changed = [
             (replica, origin)
             for replica, origin in self._origins.items()
@@ -164,13 +163,14 @@ class GradientReturn:
             self._sizes = self._count()
 
     def _count(self) -> Counter[str]:
-        """Return the number of gradients that each layer returns."""
+        """Return, for each layer, the number of gradients that return in a backward pass."""
         return Counter(origin.layer for origin in self._origins.values() if origin.is_trained)
 
     def _take(self, replica: torch.Tensor) -> None:
         """Copy an accumulated gradient to the host, unless it is held on the device or DDP averages it."""
         origin = self._origins[replica]
-        # The inner pass of a reentrant checkpoint has its own id, and steps layers of the outer pass.
+        # The inner pass of a reentrant checkpoint has its own id, but steps layers of the outer pass. If
+        # layers are stepped, both passes therefore share the id 0.
         task = torch._C._current_graph_task_id() if self._steps is None else 0
         ddp = self._ddps.get(origin.number)
         with self._lock:  # backward has a thread for each accelerator
@@ -227,7 +227,7 @@ class GradientReturn:
             self._step_layer(origin.layer, backward, self._steps)
 
     def _step_layer(self, layer: str, backward: _BackwardPass, steps: LayerSteps) -> None:
-        """Step a layer if all of its gradients have been copied."""
+        """Step the optimizer for a layer if all gradients of the layer have been copied."""
         if layer in backward.stepped:
             raise SpecError(
                 "step_in_backward=True: expected each gradient once in a backward pass, got a gradient of "
@@ -240,14 +240,14 @@ class GradientReturn:
             steps.submit({each.origin.master for each in whole}, partial(self._deliver, whole))
 
     def _end(self, task: int, backward: _BackwardPass) -> None:
-        """Finish the pass now or, if DDP averages, after DDP's own callback, which is queued already."""
+        """Finish the pass now, or, if DDP averages gradients, after DDP's already queued callback."""
         if backward.averaged:
             _when_backward_ends(partial(self._finish, task, backward))
         else:
             self._finish(task, backward)
 
     def _finish(self, task: int, backward: _BackwardPass) -> None:
-        """Wait for the copies, and add them to the masters' gradients."""
+        """Wait for the gradients' copies, and add the copies to the masters' gradients."""
         self._passes.pop(task, None)
         for replica in self._left(backward):
             self._load(replica, backward)

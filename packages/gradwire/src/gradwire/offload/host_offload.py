@@ -2,7 +2,7 @@
 
 After each step of the optimizer, the weights are sent to the devices in the bits that a policy chooses for
 each layer. A thread packs a layer while the previous layer is copied, and a forward pass waits for a layer's
-weights when it reaches the layer. Gradients return while backward continues.
+weights when it reaches the layer. Gradients return to the host while backward continues.
 """
 
 from __future__ import annotations
@@ -52,30 +52,31 @@ class HostOffload:
     optimizer
         An optimizer of ``torch.optim``, made from the model's parameters.
     policy
-        The number of bits in which weights are sent: ``"static:8"``, ``"static:16"``, ``"static:24"``,
-        ``"static:32"``, ``"delta"`` (lossless bfloat16 deltas), ``"delta:fp32"``, or an object such as
-        ``AWP``.
+        The policy for the number of bits in which weights are sent: ``"static:8"``, ``"static:16"``,
+        ``"static:24"``, ``"static:32"``, ``"delta"`` (lossless bfloat16 deltas), ``"delta:fp32"``, or an
+        object such as ``AWP``.
     device
-        The device of the replica, such as ``"cuda"``, or a simulated device; or a list of devices, for a
-        replica on each. The default is this machine's accelerator, or the CPU if there is none.
+        The device of the replica, such as ``"cuda"`` or a simulated device; or a list of devices, each of
+        which gets a replica. The default is this machine's accelerator, or the CPU if there is none.
     blocks
-        Names of modules, such as residual blocks, whose parameters are one layer for the policy.
+        Names of modules, such as residual blocks. The policy treats all parameters of such a module as one
+        layer.
     step_in_backward
-        Whether to step the optimizer for each layer as soon as its gradients have arrived, while backward
-        continues. The gradients are then freed, so they can't be clipped or inspected. Still call
+        Whether to step the optimizer for each layer as soon as the layer's gradients have arrived, while
+        backward continues. The gradients are then freed, so they can't be clipped or inspected. Still call
         ``optimizer.step()`` after each backward pass.
     timed
-        Whether to measure the seconds of the copies for the ledger.
+        Whether the ledger measures the seconds of copies.
     fraction
-        The share of the model's weights, in bytes, whose masters and optimizer state are on the host. From
-        the first layer on, each layer that fits into the remaining share stays on the device, with its
+        The fraction of the model's weights, in bytes, whose masters and optimizer state are on the host. Of
+        the layers, from the first one on, each that fits into ``1 - fraction`` stays on the device, with its
         masters and optimizer state, and none of its bytes are sent.
     pin_memory
         Whether copies use pinned host memory; by default, if the device is an accelerator.
     threads
-        The number of threads that compute norms and pack; by default torch's number of threads.
+        The number of threads that compute norms and pack weights; by default torch's number of threads.
     numa
-        The NUMA node on whose CPUs these threads run; by default the system chooses.
+        The NUMA node on whose CPUs these threads run; by default, the operating system chooses.
 
     Raises
     ------
@@ -93,7 +94,7 @@ class HostOffload:
     replicas, replica
         The model on each device, and the first replica. ``DistributedDataParallel`` can wrap a replica.
     ledger
-        The bytes of each layer that were moved, and the seconds of each phase.
+        The ``OffloadLedger``: how many bytes of each layer were moved, and the seconds of each phase.
     """
 
     @outside_inference
@@ -149,7 +150,7 @@ class HostOffload:
         self._hooks = [*self._register_hooks()]
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
-        """Return the first replica's output for these arguments, which must be on the replica's device."""
+        """Run the first replica's forward pass. Tensor arguments must be on the replica's device."""
         return self.replica(*args, **kwargs)
 
     @property
@@ -165,7 +166,7 @@ class HostOffload:
     @property
     def bits_by_batch(self) -> list[list[int]]:
         """The bits of each layer with weights, before the first batch and after each step so far."""
-        self._join()  # another thread chooses the bits of the last step
+        self._join()  # the packing thread chooses the last step's bits
         return self._sender.bits_by_batch
 
     @property
@@ -188,15 +189,15 @@ class HostOffload:
     def no_sync(self) -> Iterator[None]:
         """Accumulate gradients on the device within the block. The next backward pass returns their sum.
 
-        A block affects the replicas that its thread runs. If the thread that made the offload runs no replica
-        itself, its blocks affect all threads.
+        A block affects the replicas that the block's thread runs. If the thread that made the offload runs no
+        replica, its blocks affect the replicas of all threads.
         """
         with self._gradients.hold():
             yield
 
     @outside_inference
     def wait(self) -> None:
-        """Update the replicas with all weights. Call this before you read them outside of a forward pass."""
+        """Update the replicas with all weights. Call this before reading a replica between forward passes."""
         self._begin()
         for each in self._all:
             self._arrive(each.layers)
@@ -204,20 +205,20 @@ class HostOffload:
     def refresh(self) -> None:
         """Send all weights in full before the next forward pass.
 
-        Call this after changing a few weights through ``parameter.data`` or NumPy, because such changes
-        aren't detected.
+        Call this after you change a few weights through ``parameter.data`` or NumPy, because ``HostOffload``
+        doesn't detect such changes.
         """
         self._stale = True
 
     @outside_inference
     def state_dict(self) -> dict[str, Any]:
-        """Return the policy's state, without the states of the model and the optimizer."""
+        """Return the policy's state. The states of the model and the optimizer aren't included."""
         self._join()
         return sealed({"version": _VERSION, "bits": self._sender.bits, "policy": self.policy.state_dict()})
 
     @outside_inference
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
-        """Restore a ``state_dict``. Raises ``StateError``, and then changes nothing."""
+        """Restore a ``state_dict``. Raises ``StateError`` for an invalid state, which changes nothing."""
         given = _SOURCE.fields(state, "version", "bits", "policy", SUM)
         given.get("version", one_of(_VERSION))
         bits = given.get("bits", optional(rows(one_of(*FORMATS), len(self.layer_names))))
@@ -255,7 +256,7 @@ class HostOffload:
         self._begin()
 
     def _begin(self) -> None:
-        """Send the masters and buffers written since the last send, or everything after an error."""
+        """Send the masters and buffers written since the last send; after an error, send all of them."""
         if not (self._stale or self._find_written() or self._buffers_written.find()):
             return
         with self._lock:  # another thread may have detected and sent the same changes
@@ -270,7 +271,7 @@ class HostOffload:
                     self._sender.join()  # the masters may be written again between forward passes
 
     def _find_written(self) -> set[nn.Parameter]:
-        """Return the masters that were written since the last send, or none between backward and step()."""
+        """Return the masters that were written since the last send, but none between backward and step()."""
         if self._steps is not None and self._steps.awaits_step:
             return set()  # optimizer.step() sends the layers that backward has stepped
         return {self._masters[number] for number in self._written.find()}
@@ -294,12 +295,13 @@ class HostOffload:
         updated = {each for group in groups for each in group["params"] if each.requires_grad}
         with self._lock:
             updated |= self._find_written()
-            # The step is done. The next forward pass reports a device that fails here, and sends everything.
+            # The step is complete. If a device fails here, the next forward pass raises the error, or sends
+            # everything.
             with suppress(DeviceError), self._resending(), self._written.sending():
                 self._send(observe=True, full=self._stale, only=set() if self._stale else updated)
 
     def _refresh(self) -> None:
-        """Send everything in full, in the current bits, or in the policy's first bits."""
+        """Send all weights in full: in the current bits, or before the first batch in the first bits."""
         self._sender.give_up()
         buffers = len([*self.model.buffers()])
         self._give_buffers(range(buffers) if self._buffers_stale else self._buffers_written.find())
@@ -309,7 +311,7 @@ class HostOffload:
         self._stale = self._buffers_stale = False
 
     def _give_buffers(self, numbers: Collection[int]) -> None:
-        """Copy the model's buffers with these numbers to the replicas."""
+        """Copy the model's buffers with the indices ``numbers`` to the replicas."""
         if not numbers:
             return
         with self._buffers_written.sending(), torch.no_grad():
@@ -336,7 +338,7 @@ class HostOffload:
 
     @contextmanager
     def _resending(self) -> Iterator[None]:
-        """Schedule a full send before the next forward pass if the block raises an error."""
+        """Run a ``with`` block. If it raises an error, schedule a full send before the next forward pass."""
         try:
             yield
         except BaseException:

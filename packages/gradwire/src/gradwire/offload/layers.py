@@ -1,4 +1,4 @@
-"""A model's layers, with masters and replicas, the ledger of moved bytes, and the detection of writes."""
+"""A model's layers with masters and replicas, the ledger of moved bytes, and the detector of writes."""
 
 from __future__ import annotations
 
@@ -17,9 +17,10 @@ from gradwire.errors import SpecError, TensorError
 
 @dataclass
 class Layer:
-    """Parameters that are sent together.
+    """A layer of an offloaded model: parameters that are sent together.
 
-    ``name`` is the name of their module: a layer, or a block such as a residual block; empty for the model.
+    ``name`` is the name of the module that contains them: a layer, or a block such as a residual block. It is
+    empty for the model itself.
     """
 
     name: str
@@ -41,8 +42,8 @@ class Layer:
 def layers_of(model: nn.Module, replica: nn.Module, blocks: Sequence[str] = ()) -> list[Layer]:
     """Return the layers in the order of the model's modules, one for each module that owns parameters.
 
-    The parameters within each of ``blocks``, names of modules, are one layer. A parameter that several
-    modules share belongs to the first of these modules. Raises ``SpecError`` if a block is unknown.
+    ``blocks`` contains names of modules; all parameters within such a module are one layer. A parameter that
+    several modules share belongs to the first of these modules. Raises ``SpecError`` if a block is unknown.
     """
     modules = dict(model.named_modules(remove_duplicate=False))
     readers = dict(replica.named_modules(remove_duplicate=False))
@@ -89,7 +90,7 @@ def check_masters(model: nn.Module) -> None:
 
 
 def check_optimizer(optimizer: torch.optim.Optimizer, model: nn.Module) -> None:
-    """Raise ``SpecError`` unless an optimizer updates the model's parameters only."""
+    """Raise ``SpecError`` if an optimizer updates a parameter that isn't the model's."""
     masters = {*model.parameters()}
     updated = (each for group in optimizer.param_groups for each in group["params"])
     foreign = next((each for each in updated if each not in masters), None)
@@ -100,17 +101,17 @@ def check_optimizer(optimizer: torch.optim.Optimizer, model: nn.Module) -> None:
         )
 
 
-# The ledger of an offload: bytes of each layer, and seconds.
+# The ledger of an offload: the bytes that each layer moved, and the seconds of each phase.
 
 _counting = threading.Lock()
-"""The lock for all counts, because several threads increment them."""
+"""The lock for all ledgers' counts, because several threads increment the counts."""
 
 
 @dataclass
 class LayerCounts:
     """The bytes of one layer, accumulated over all sends.
 
-    A message has up to 15 additional bytes between two parameters, for alignment.
+    The counts exclude up to 15 bytes of alignment between two parameters in a message.
     """
 
     sends: int = 0  # the number of times that the layer was sent to a device
@@ -128,20 +129,20 @@ class OffloadLedger:
     layers
         The counts of each layer, by name.
     norm_s, pack_s
-        Wall-clock seconds of the packing thread, for norms (mostly with packing in the same pass) and for
-        packing without norms.
+        Wall-clock seconds in which the packing thread computed norms, and mostly packed in the same pass; and
+        seconds in which it only packed.
     packing_cpu_s
-        The CPU seconds of the packing thread for norms and packing, without its helper threads.
+        CPU seconds of the packing thread, without its helper threads, for norms and packing.
     transfer_s
-        Seconds from the first copy of a send to the end of its last copy, if they are measured
-        (``timed=True``). They include the packing of later layers, and norms that a policy waits for.
+        Seconds from the start of a send's first copy to the end of the send's last copy, measured only with
+        ``timed=True``. They include the packing of later layers, and norms that a policy waits for.
     exposed_s
-        Seconds in which forward passes waited for weights to be packed and, if the host waits for copies,
+        Seconds in which forward passes waited until weights were packed and, if the host waits for copies,
         copied.
     decode_s
-        Seconds in which another thread decoded deltas, if the host decodes.
+        Seconds in which the receiving thread decoded deltas, if the host decodes deltas.
     unpack_s
-        Seconds in which the training thread unpacked, or queued the unpacking on an accelerator.
+        Seconds in which the training thread unpacked weights, or queued the unpacking on an accelerator.
     gradient_wait_s
         Seconds in which backward passes waited at their end until the gradients were on the host.
     """
@@ -163,7 +164,7 @@ class OffloadLedger:
 
     @property
     def ratio(self) -> float:
-        """The compression ratio of weights relative to float32, or NaN before the first send."""
+        """The compression ratio of sent weights: float32 bytes over sent bytes; NaN before the first send."""
         total = self.total
         return total.float32_nbytes / total.sent_nbytes if total.sent_nbytes else float("nan")
 
@@ -182,7 +183,7 @@ class OffloadLedger:
 
     @contextmanager
     def clocked(self, name: str) -> Iterator[None]:
-        """Add the seconds of a block to the field ``name``."""
+        """Add the seconds of a ``with`` block to the ledger's field ``name``."""
         begin = time.perf_counter()
         try:
             yield
@@ -190,7 +191,7 @@ class OffloadLedger:
             self.spent(name, time.perf_counter() - begin)
 
     def spent(self, name: str, seconds: float) -> None:
-        """Add seconds to the field ``name``."""
+        """Add seconds to the ledger's field ``name``."""
         with _counting:
             setattr(self, name, getattr(self, name) + seconds)
 
@@ -198,11 +199,11 @@ class OffloadLedger:
 # The detection of writes to host tensors after their last send.
 
 _SAMPLES = 4
-"""The approximate number of values to compare per tensor: enough to detect writes that torch misses."""
+"""The approximate number of values to compare per tensor, to detect most writes that torch doesn't count."""
 
 
 class _Snapshot(NamedTuple):
-    """The state of tensors: versions and addresses, views of sampled values, and the samples' bits."""
+    """The state of tensors at one time: versions and addresses, views of samples, and the samples' bits."""
 
     marks: list[tuple[int, int]]
     views: list[torch.Tensor]
@@ -213,9 +214,9 @@ class _Snapshot(NamedTuple):
 class WriteDetector:
     """A detector of writes to host tensors since they were last sent.
 
-    In-place operations increase a tensor's version, and assigning ``tensor.data`` changes its address. Writes
-    through ``tensor.data`` or a NumPy array do neither, and are detected only if they change one of a few
-    sampled values of a float32 tensor. Any thread may use a detector.
+    An in-place operation increases a tensor's version, and an assignment to ``tensor.data`` changes its
+    address. A write through ``tensor.data`` or a NumPy array changes neither; the detector finds it only if
+    it changes one of a few sampled values of a float32 tensor. Any thread may use a detector.
     """
 
     def __init__(self, tensors: Sequence[torch.Tensor]) -> None:
@@ -224,13 +225,13 @@ class WriteDetector:
 
     @contextmanager
     def sending(self) -> Iterator[None]:
-        """Mark the values at the block's start as sent if the block ends without an error."""
+        """Run a ``with`` block that sends; if it raises no error, mark the values at its start as sent."""
         sent = self._snapshot(self._sent)
         yield
         self._sent = sent
 
     def find(self) -> list[int]:
-        """Return the numbers of the tensors that were written since their last send."""
+        """Return the indices of the tensors that were written since they were last sent."""
         sent = self._sent
         pairs = enumerate(zip(self._tensors, sent.marks, strict=True))
         moved = [number for number, (each, mark) in pairs if _mark(each) != mark]
@@ -262,7 +263,7 @@ def _samples(tensor: torch.Tensor) -> torch.Tensor | None:
 
 
 def _bits(views: Sequence[torch.Tensor]) -> torch.Tensor:
-    """Return the values as integers, so that equal NaNs compare as equal."""
+    """Return the bits of samples as integers, so that equal NaNs compare as equal."""
     if not views:
         return torch.empty(0, dtype=torch.int32, device="cpu")
     return torch.cat([*views]).view(torch.int32)

@@ -28,29 +28,29 @@ class Policy(ABC):
     """A policy that chooses the bits in which each layer's weights are sent, for one ``HostOffload``."""
 
     wants_norms: bool = False
-    """Whether ``observe`` uses the norms; if not, they aren't computed."""
+    """Whether ``observe`` uses the norms. If it doesn't, norms aren't computed."""
 
     @abstractmethod
     def observe(self, norms: Sequence[float]) -> list[int]:
-        """Return the bits of each layer after a batch, given the l2 norms of its weights."""
+        """Return each layer's bits after a batch, given the l2 norms of all layers' weights."""
 
     def bits_for(self, layer: int, norm: float) -> int | None:  # noqa: ARG002 - for policies that know
-        """Return the bits that ``observe`` will choose for a layer with this norm, given no other norms.
+        """Return the bits that ``observe`` will choose for a layer, given only the norm of this layer.
 
-        The layer's weights are then sent before the other layers' norms are known. Return None if the bits
-        depend on other norms.
+        The layer's weights can then be sent before the norms of later layers are known. Return None if the
+        bits depend on these norms.
         """
         return None
 
     def allowed(self, bits: Sequence[int]) -> list[int]:
-        """Return the bits with which a run resumes, given the ``bits`` that this or another policy saved.
+        """Return the bits with which a resumed run begins, given ``bits`` that this or another policy saved.
 
         Saved bits that this policy could have chosen stay the same.
         """
         return [*bits]
 
     def carrier(self, ends: Sequence[DeviceEnd]) -> Carrier:
-        """Return a carrier for the layers of these ends: one layer of the model, or several small layers."""
+        """Return a carrier for the layers of ``ends``: one layer of the model, or several small layers."""
         return BitpackCarrier(ends)
 
     def state_dict(self) -> dict[str, Any]:
@@ -58,7 +58,7 @@ class Policy(ABC):
         return {}
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
-        """Restore a ``state_dict``. Raises ``StateError`` if a different policy has saved it."""
+        """Restore a ``state_dict``. Raises ``StateError`` if a different policy has saved the state."""
         what = f"the state of the policy {type(self).__name__}"
         Source(what, "resume with the policy that was saved", StateError).read(state, named(()))
 
@@ -94,12 +94,12 @@ class Static(Policy):
 
 
 class Oracle(Static):
-    """The static policy whose run reached an accuracy first, chosen after a run with each format.
+    """The best static policy in hindsight: the format whose training run reached an accuracy first.
 
     Parameters
     ----------
     runs
-        The runs by their bits: pairs of seconds and accuracy, in the order of time.
+        For each number of bits, a training run: pairs of seconds and accuracy, in the order of time.
     accuracy
         The accuracy to reach. If no run reaches it, the format with the highest accuracy is used.
 
@@ -124,14 +124,15 @@ class Oracle(Static):
 
 
 class Delta(Policy):
-    """A policy that sends lossless deltas, so that the device has the rounded masters bit for bit.
+    """A policy that sends lossless deltas, so that the device gets the rounded masters, bit for bit.
 
     Parameters
     ----------
     dtype
         ``"bf16"`` or ``"fp32"``: the format to which the masters are rounded.
     checked_every
-        The number of sends from one check to the next. A check compares a hash of the weights on the device.
+        The number of sends from one check to the next. A check compares a hash of the weights on the host and
+        on the device.
     """
 
     def __init__(self, dtype: WordName = "bf16", *, checked_every: int = 100) -> None:

@@ -1,4 +1,4 @@
-"""Replicas: copies of the model on devices, whose forward passes wait for their layers' weights."""
+"""Replicas: copies of the model on devices, whose forward passes wait for the weights of each layer."""
 
 from __future__ import annotations
 
@@ -24,14 +24,14 @@ DeviceLike: TypeAlias = "torch.device | str | Device"
 
 @dataclass(frozen=True)
 class DeviceEnd:
-    """A device with a replica: the other end of copies from and to the host.
+    """A device with a replica, the end of copies from and to the host.
 
-    An error of a lost or full device becomes a ``DeviceError`` here. The masters and the optimizer's state on
-    the host stay unchanged.
+    An error of a lost or full device becomes a ``DeviceError`` here. Then the masters and the optimizer's
+    state on the host are unchanged.
     """
 
     device: Device
-    layers: Sequence[Layer]  # with weights and gradients to copy; the same order at every end
+    layers: Sequence[Layer]  # the layers to copy, in the same order at every end
     pinned: bool = True  # whether copies use pinned memory of the host
 
     @property
@@ -45,7 +45,7 @@ class DeviceEnd:
         return [each for layer in self.layers for each in layer.replicas]
 
     def host_memory(self, count: int) -> torch.Tensor:
-        """Return ``count`` float32 on the host, for copies. Raises ``DeviceError`` if there is no memory."""
+        """Return host memory for copies of ``count`` float32. Raises ``DeviceError`` if there is none."""
         if not self.pinned:
             return CPU.pinned(count)
         try:
@@ -58,7 +58,7 @@ class DeviceEnd:
 
     @contextmanager
     def at_work(self, doing: str) -> Iterator[None]:
-        """Raise ``DeviceError`` if the device fails in the block. ``doing`` describes the block's work."""
+        """Run a ``with`` block that does ``doing``, and raise ``DeviceError`` if the device fails in it."""
         try:
             yield
         except GradwireError:
@@ -77,15 +77,15 @@ class DeviceEnd:
 
 
 def _line(error: BaseException) -> str:
-    """Return the first line of an error, because torch's errors continue with lines of advice."""
+    """Return the first line of an error. In torch's errors, advice for torch's developers follows."""
     return str(error).partition("\n")[0].strip(" .")
 
 
 class _ForwardPass(threading.local):
-    """One thread's forward pass."""
+    """The state of one thread's forward pass through a replica."""
 
     called: list[nn.Module] | None = None
-    """The modules called so far, if the order of layers isn't known yet."""
+    """The modules called so far in a pass that determines the order of layers; otherwise None."""
 
 
 class Replica:
@@ -94,9 +94,10 @@ class Replica:
     Attributes
     ----------
     module, device, layers
-        The copy, its device, and its layers (``layers_of``).
+        The copy of the model, its device, and its layers (``layers_of``).
     order
-        The layers in the order in which they are needed, which the first forward pass determines.
+        The layers in the order in which forward passes need them. The first forward pass determines the
+        order.
     """
 
     def __init__(self, model: nn.Module, device: DeviceLike | None, blocks: Sequence[str]) -> None:
@@ -106,7 +107,7 @@ class Replica:
         self._is_known, self._pass = False, _ForwardPass()
 
     def hook(self, begin: Callable[[], None], arrive: Callable[[Sequence[Layer]], None]) -> Iterator[Any]:
-        """Yield hooks that call ``begin`` when a forward pass starts, and ``arrive`` with needed layers."""
+        """Yield hooks that call ``begin`` when a forward pass starts, and ``arrive`` when it needs layers."""
         yield self.module.register_forward_pre_hook(lambda *_: self._enter(begin, arrive))
         yield self.module.register_forward_hook(lambda *_: self._leave())
         for module in {reader: None for layer in self.layers for reader in layer.readers}:
@@ -147,7 +148,7 @@ class Replica:
 def replicas_of(
     model: nn.Module, device: DeviceLike | Sequence[DeviceLike] | None, blocks: Sequence[str]
 ) -> list[Replica]:
-    """Return a replica for each device. Raises ``SpecError`` and ``DeviceError``."""
+    """Make a replica of the model on each device. Raises ``SpecError`` and ``DeviceError``."""
     if device is None or isinstance(device, (torch.device, str, Device)):
         return [Replica(model, device, blocks)]
     names = {id(each) if isinstance(each, Device) else str(each) for each in device}
@@ -185,16 +186,16 @@ def _accelerator() -> torch.device:
     return found or torch.device("cpu")
 
 
-# Layers that stay on the device. Their masters share the replica's memory, and their optimizer state is on
+# Layers that stay on the device: their masters share the replica's memory, and their optimizer state is on
 # the device, too.
 
 
 def split_layers(layers: Sequence[Layer], fraction: float) -> tuple[list[Layer], list[Layer]]:
-    """Return the layers with masters on the host, and the layers with masters on the device.
+    """Split layers into those with masters on the host, and those with masters on the device.
 
-    From the first layer on, each layer stays on the device if its bytes still fit into ``1 - fraction`` of
-    all bytes: the forward pass needs the first layers first, and the backward pass returns their gradients
-    last. Raises ``SpecError`` if ``fraction`` isn't between 0 and 1.
+    In the order of the model, each layer stays on the device if its bytes still fit into ``1 - fraction`` of
+    all bytes. The first layers are preferred, because forward needs their weights first, and backward returns
+    their gradients last. Raises ``SpecError`` if ``fraction`` isn't between 0 and 1.
     """
     if isinstance(fraction, bool) or not is_number(fraction) or not 0 <= fraction <= 1:
         raise SpecError(
@@ -211,10 +212,10 @@ def split_layers(layers: Sequence[Layer], fraction: float) -> tuple[list[Layer],
 
 
 class Residents:
-    """The layers that stay on the device until ``close``. The replica reads their masters directly.
+    """The layers that stay on the device until ``close``. The replica reads these layers' masters directly.
 
-    The masters use the memory of the replica's weights. Their optimizer state is moved to the device, too,
-    even after the optimizer loads a new state.
+    The masters use the memory of the replica's weights. The masters' optimizer state is moved to the device,
+    too, and again after the optimizer has loaded a state.
     """
 
     def __init__(self, layers: Sequence[Layer], optimizer: torch.optim.Optimizer, device: Device) -> None:

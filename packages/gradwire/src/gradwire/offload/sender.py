@@ -1,4 +1,4 @@
-"""The sender of weights: one thread packs layers, while earlier layers are copied and the model computes."""
+"""The sender of weights: a thread packs layers while earlier layers are copied and the model computes."""
 
 from __future__ import annotations
 
@@ -26,17 +26,14 @@ from gradwire.offload.policies import Policy
 from gradwire.offload.replicas import DeviceEnd
 
 _TOGETHER_NBYTES = 1 << 20
-"""The largest total size of several masters in one message.
-
-Smaller messages keep the pipeline busy.
-"""
+"""The largest float32 size of several layers in one message, small enough that packing and copies overlap."""
 
 Packing = dict[LayerGroup, tuple[Bits, int]]
-"""The bits of messages that are packed already, and their sizes in bytes, by group."""
+"""The packed messages: for each group, the bits of the masters, and the message's size in bytes."""
 
 
 class Sender:
-    """A sender of layers to all ends, which packs each layer once.
+    """The sender of layers to all devices, which packs each layer once for all of them.
 
     Any thread may call ``arrive`` at any time. Only one thread at a time may call the other methods.
 
@@ -45,7 +42,7 @@ class Sender:
     ends
         The devices, with layers in the order of the model's modules.
     timed
-        Whether to measure the seconds of copies, for which the packing thread waits.
+        Whether to measure the seconds of copies. The packing thread then waits for the copies.
     threads, numa
         The number of threads that compute norms and pack, and the NUMA node on which they run.
 
@@ -88,10 +85,10 @@ class Sender:
         self.bits_by_batch: list[list[int]] = []
 
     def send(self, order: Sequence[Layer], *, observe: bool, full: bool, only: Set[nn.Parameter]) -> None:
-        """Begin to send the layers that have parameters in ``only``, in this order.
+        """Begin to send the layers that have parameters in ``only``, in the order of ``order``.
 
-        The copies wait until the devices have used the previous weights. If the layers are sent in ``full``,
-        messages in flight are abandoned, because all of these layers are sent again.
+        The copies wait until the devices have used the previous weights. With ``full``, layers are sent in
+        full instead of as changes, and messages in flight are abandoned, because their layers are sent again.
         """
         if full:
             self.give_up()
@@ -110,12 +107,12 @@ class Sender:
                 message.announce()
             for end, stream in zip(self._ends, self._streams, strict=True):
                 with end.at_work("a copy of weights"):
-                    stream.follow()  # the work on the device that reads the previous bytes
+                    stream.follow()  # after the device's work that reads the previous bytes
             if any(message.decoded for message in messages):
                 self._receiver.submit(self._decode_all, messages)
             # One job for all messages: passing a job to a thread takes longer than packing a small message.
             self._last = self._thread.submit(self._pack_all, messages, full, observe or self.bits is None)
-        except BaseException as error:  # threads may wait for these messages already
+        except BaseException as error:  # threads may already wait for these messages
             for message in messages:
                 message.fail(error)
             raise
@@ -128,13 +125,13 @@ class Sender:
                 delivery.arrive()
 
     def join(self) -> None:
-        """Wait until the masters are packed and may change. Raises the errors of packing."""
+        """Wait until the masters are packed, and so may change. Raises the errors of packing."""
         last, self._last = self._last, None
         if last is not None:
             last.result()
 
     def give_up(self) -> None:
-        """Wait for messages in flight, ignore their errors, and send in full from now on."""
+        """Wait for messages in flight, and ignore their errors. The caller then sends all weights in full."""
         last, self._last = self._last, None
         if last is not None:
             last.exception()
@@ -143,7 +140,7 @@ class Sender:
                 delivery.settle()
 
     def close(self) -> None:
-        """End the threads."""
+        """End the packing thread and the receiving thread."""
         self._thread.shutdown()
         self._receiver.shutdown()
 
@@ -180,11 +177,12 @@ class Sender:
             raise
 
     def _observe(self, left: deque[Message], full: bool) -> Packing:
-        """Choose bits, and return the messages that were packed in the previous bits while computing norms.
+        """Let the policy choose bits, and return the messages that were packed while norms were computed.
 
-        Messages whose bits are known are sent in order, and removed from ``left``. The last message waits for
-        all norms, so that a thread that waits for it gets the policy's errors. An error of a message sent
-        here is raised after the policy has observed the norms, because the policy counts batches.
+        Messages are packed in the previous bits. Those whose new bits are known and equal are sent at once,
+        in order, and removed from ``left``. The last message is sent only after all norms, so that a thread
+        that waits for it gets the policy's errors. An error of a message sent here is raised after the policy
+        has observed the norms, because the policy counts batches.
         """
         before, packed, norms = self.bits, Packing(), [0.0] * len(self._bits_index)
         foretold, failure = dict[int, int](), None
@@ -226,7 +224,7 @@ class Sender:
         return packed
 
     def _bits(self, parts: Sequence[GroupedLayer]) -> Bits:
-        """Return the current bits of these layers' masters."""
+        """Return the current bits of each master in the layers ``parts``."""
         found = dict[int, int]()
         for _, masters, index in parts:
             found |= dict.fromkeys(masters, 32 if index is None or self.bits is None else self.bits[index])
@@ -235,7 +233,7 @@ class Sender:
     def _send_next(self, left: deque[Message], packed: Packing, full: bool) -> None:
         """Send the first message in ``left``, and remove it.
 
-        The message is packed first, unless it has been packed in its current bits.
+        The message is packed first, unless it is already packed in its current bits.
         """
         message, group = left[0], left[0].group
         bits, (packed_bits, nbytes) = self._bits(message.layers), packed.get(group) or (None, 0)
@@ -274,7 +272,7 @@ class Sender:
 def _split(counts: Sequence[int], nbytes: int) -> Iterator[range]:
     """Yield ranges of consecutive layers with at most ``nbytes`` in float32.
 
-    A larger layer is a separate range.
+    A layer of more bytes is a range of its own.
     """
     begin, held = 0, 0
     for number, count in enumerate(counts):
@@ -286,7 +284,7 @@ def _split(counts: Sequence[int], nbytes: int) -> Iterator[range]:
         yield range(begin, len(counts))
 
 
-# The thread that computes norms and packs, its number of kernel threads, and their CPUs.
+# The packing thread, which computes norms and packs: the number of its kernels' threads, and their CPUs.
 
 _NODES = Path("/sys/devices/system/node")
 
@@ -307,7 +305,7 @@ def packing_thread(threads: int | None = None, numa: int | None = None) -> Threa
     if threads is not None:
         before = torch.get_num_threads()
         pool.submit(_use, threads).result()
-        torch.set_num_threads(before)  # new threads start with the number that any thread set last
+        torch.set_num_threads(before)  # torch gives new threads the number that any thread set last
     if cpus is not None:  # child threads inherit the CPUs
         pool.submit(os.sched_setaffinity, 0, cpus).result()
     return pool
@@ -319,7 +317,7 @@ def _use(threads: int) -> None:
 
 
 def _cpus_of(node: int) -> set[int]:
-    """Return the CPUs of a node that this process may use."""
+    """Return the CPUs of a NUMA node that this process may use. Raises ``SpecError`` if there are none."""
     found = {int(each.name.removeprefix("node")): each for each in _NODES.glob("node[0-9]*")}
     if isinstance(node, bool) or node not in found or not hasattr(os, "sched_setaffinity"):
         nodes = ", ".join(map(str, sorted(found))) or "none"
@@ -337,6 +335,6 @@ def _cpus_of(node: int) -> set[int]:
 
 
 def _listed(text: str) -> set[int]:
-    """Return the numbers of a list such as ``0-3,8``."""
+    """Return the numbers in a list of the kernel, such as ``0-3,8``."""
     ranges = [part.partition("-") for part in text.strip().split(",") if part]
     return {cpu for first, _, last in ranges for cpu in range(int(first), int(last or first) + 1)}

@@ -1,4 +1,4 @@
-"""Sums of gradients in the order of the devices, whichever device finishes first."""
+"""Sums of gradients from several devices, added in the order of the devices, not of their arrival."""
 
 from __future__ import annotations
 
@@ -14,25 +14,25 @@ from torch import nn
 from gradwire.errors import SpecError
 
 Arrival = tuple[int, nn.Parameter, torch.Tensor]
-"""The number of a device, a master, and the gradient of that master from this device."""
+"""A gradient that has arrived: the device's number, the master, and the gradient."""
 
 
 @dataclass
 class _OpenSum:
-    """A master's gradient to which an earlier device may still add."""
+    """The sum in a master's ``grad``, to which an earlier device's gradient may still be added."""
 
     total: torch.Tensor
     version: int  # the version of ``total`` after the last addition
-    base: torch.Tensor | None  # the gradient before the first addition
-    added: list[tuple[int, torch.Tensor]]  # the devices' gradients so far, in their order
+    base: torch.Tensor | None  # the master's gradient before the first addition
+    added: list[tuple[int, torch.Tensor]]  # the gradients so far, in the order of the devices
 
 
 class GradientSums:
-    """Sums of gradients in the masters' ``grad``. Any thread may add to them.
+    """The sums of gradients in the masters' ``grad``. Any thread may add gradients.
 
-    A sum is open for at most one backward pass of each device, and at most until ``optimizer.step()``. An
-    open sum adds gradients in the order of the devices, even if a later device's gradients arrive first. Its
-    bits therefore don't depend on the timing of threads.
+    A sum is open for at most one backward pass per device, and at most until ``optimizer.step()``. While a
+    sum is open, its terms are added in the order of the devices, even if a later device's gradients arrive
+    first. Therefore, the bits of a sum don't depend on the timing of threads.
     """
 
     def __init__(self, devices: int) -> None:
@@ -48,7 +48,7 @@ class GradientSums:
             self._close()
 
     def add(self, arrivals: Sequence[Arrival], devices: Collection[int]) -> None:
-        """Add the gradients of one backward pass on these devices."""
+        """Add the gradients of one backward pass, which ran on ``devices``, to the masters' ``grad``."""
         with self._lock, torch.no_grad():
             if not self._added.isdisjoint(devices) or all(each.grad is None for each in self._touched):
                 self._close()
@@ -69,7 +69,7 @@ class GradientSums:
         if before is not None and (
             master.grad is not before.total or before.total._version != before.version
         ):
-            before = None  # the caller has zeroed or clipped the gradient
+            before = None  # the user has zeroed or clipped the gradient
         if before is None and self._added.issuperset(range(device)):
             _accumulate(master, gradient)
             return
@@ -108,7 +108,7 @@ def _rebuild(master: nn.Parameter, found: _OpenSum) -> None:
 
 
 class LayerSteps:
-    """The optimizer's steps, a few parameters at a time. Parameters have gradients only during their step."""
+    """The optimizer's steps, layer by layer. Parameters have gradients only during their step."""
 
     def __init__(self, optimizer: torch.optim.Optimizer) -> None:
         if isinstance(optimizer, torch.optim.LBFGS):
@@ -124,11 +124,11 @@ class LayerSteps:
 
     @property
     def active(self) -> bool:
-        """Whether this thread steps a few parameters, which also calls the optimizer's hooks."""
+        """Whether the calling thread is stepping a layer, which also calls the optimizer's step hooks."""
         return self._stepping == threading.get_ident()
 
     def begin(self) -> None:
-        """Begin a backward pass. Raises ``SpecError`` without ``optimizer.step()`` since the last pass."""
+        """Begin a backward pass. Raises ``SpecError`` if ``optimizer.step()`` is due after the last one."""
         if self.awaits_step:
             raise SpecError(
                 "step_in_backward=True: expected optimizer.step() after each backward pass, got another "
@@ -137,22 +137,22 @@ class LayerSteps:
             )
 
     def submit(self, parameters: Set[nn.Parameter], deliver: Callable[[], None]) -> None:
-        """Queue a step of these parameters, after ``deliver`` has set their gradients."""
+        """Queue ``deliver``, which sets the gradients of ``parameters``, and then their optimizer step."""
         self.awaits_step = True
         self._jobs.append(self._thread.submit(self._step, parameters, deliver))
 
     def join(self) -> None:
-        """Wait for the queued steps. Raises the first error of a step."""
+        """Wait for the queued steps. Raises the error of the first step that failed."""
         jobs, self._jobs = self._jobs, []
         for each in jobs:
             each.result()
 
     def stepped(self) -> None:
-        """Record that ``optimizer.step()`` was called."""
+        """Record a call of ``optimizer.step()``, after which the next backward pass may begin."""
         self.awaits_step = False
 
     def close(self) -> None:
-        """End the thread."""
+        """End the thread that runs the optimizer's steps."""
         self._thread.shutdown()
 
     def _step(self, parameters: Set[nn.Parameter], deliver: Callable[[], None]) -> None:
@@ -164,7 +164,7 @@ class LayerSteps:
 
     @contextmanager
     def _restricted_to(self, parameters: Set[nn.Parameter]) -> Iterator[None]:
-        """Restrict the optimizer to these parameters within the block. Its group objects stay the same."""
+        """Restrict the optimizer to ``parameters`` in a ``with`` block. Its groups stay the same objects."""
         groups = self._optimizer.param_groups
         every = [group["params"] for group in groups]
         for group, own in zip(groups, every, strict=True):
