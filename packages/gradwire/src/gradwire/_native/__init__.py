@@ -1,6 +1,6 @@
-"""The compiled kernels: formats, instruction-set targets, and checksums, called with tensors.
+"""The compiled kernels, called with tensors: formats, instruction-set targets, sums, and checksums.
 
-This is the only module that converts tensors to addresses. Callers must check dtype and layout.
+Only this package converts tensors to addresses. Callers must check each tensor's dtype and layout.
 """
 
 from __future__ import annotations
@@ -67,14 +67,14 @@ Words = _core.Words
 
 
 def available_targets() -> list[str]:
-    """Return the targets that this machine can run, slowest first. The first is ``scalar``."""
+    """Return the instruction-set targets that this machine can run: first ``scalar``, last the fastest."""
     return list(_core.available_targets())
 
 
 def target() -> str:
     """Return the current target: this machine's fastest target, or the target in ``GRADWIRE_TARGET``.
 
-    Raises ``SpecError``, like every function here that runs a kernel, if the machine can't run that target.
+    Raises ``SpecError`` if this machine can't run the target; so does every function here that runs a kernel.
     """
     _obey_environment()
     return _core.target()
@@ -82,7 +82,7 @@ def target() -> str:
 
 @contextmanager
 def use_target(name: str) -> Iterator[None]:
-    """Use a target within a ``with`` block, for the whole process. Raises ``SpecError`` if it is unknown."""
+    """Use a target in the whole process during a ``with`` block. Raises ``SpecError`` if it is unknown."""
     before = target()
     _select(name, "use_target")
     try:
@@ -92,7 +92,7 @@ def use_target(name: str) -> Iterator[None]:
 
 
 def threads() -> int:
-    """Return the number of threads for a large tensor: ``GRADWIRE_THREADS``, or else PyTorch's setting."""
+    """Return the number of threads that kernels use: ``GRADWIRE_THREADS``, or else PyTorch's number."""
     text = os.environ.get("GRADWIRE_THREADS")
     return torch.get_num_threads() if text is None else _count(text)
 
@@ -119,17 +119,17 @@ def encode(name: str, x: torch.Tensor, out: torch.Tensor, params: tuple[int, ...
 
 
 def decode(name: str, payload: torch.Tensor, out: torch.Tensor, params: tuple[int, ...]) -> None:
-    """Decode into ``out``. Raises ``PayloadError`` before anything is written."""
+    """Decode ``payload`` into ``out``. Raises ``PayloadError`` before anything is written."""
     _run(name, payload, out, params, add=False)
 
 
 def decode_add(name: str, payload: torch.Tensor, acc: torch.Tensor, params: tuple[int, ...]) -> None:
-    """Decode and add to ``acc``. Raises ``PayloadError`` before anything is written."""
+    """Add the decoded ``payload`` to ``acc``. Raises ``PayloadError`` before anything is written."""
     _run(name, payload, acc, params, add=True)
 
 
 def largest_exponent(x: torch.Tensor) -> int | None:
-    """Return the exponent e of the largest magnitude of ``x``: at least 2^e and below 2^(e + 1).
+    """Return the exponent e of the largest magnitude in ``x``, which is at least 2^e and below 2^(e + 1).
 
     Return None if the chunk is empty, has only zeros, or has a non-finite value. Subnormal values are treated
     as 2^-127.
@@ -154,7 +154,7 @@ def sum_norms(
     borders: torch.Tensor | None = None,
     sums: torch.Tensor | None = None,
 ) -> float:
-    """Update a segment and sum its squares per range in float64, in one pass over memory.
+    """Update ``x`` and ``y``, and sum squares per range in float64, in one pass over memory.
 
     ============ ======================== =================
     how          does                     sums the squares
@@ -167,8 +167,8 @@ def sum_norms(
 
     ``x`` and ``y`` are 1-D float32 of equal length. ``x`` begins at element ``start`` of a bucket, whose
     ranges are separated by ``borders`` (int64, in ascending order, covering the segment). Each range's sum is
-    added to its entry in ``sums`` (float64). Returns the sum over the segment, which is finite if and only if
-    all these values are finite. All sums are the same for every target and number of threads.
+    added to its entry in ``sums`` (float64). Returns the sum over all ranges, which is finite if and only if
+    all summed values are finite. All sums are the same for every target and number of threads.
     """
     _obey_environment()
     ranges, at, into = 0, 0, 0
@@ -178,7 +178,7 @@ def sum_norms(
 
 
 def has_ranges(name: str) -> bool:
-    """Return whether ranges of a format's payload can be decoded separately, as ``lose`` requires."""
+    """Return whether ranges of a payload in the format ``name`` can be decoded alone, as for ``lose``."""
     return _core.has_ranges(name)
 
 
@@ -195,13 +195,14 @@ def lose(
     divisor: int = 0,
     compares: bool = False,
 ) -> tuple[float, bool]:
-    """Write the decoding error of ``payload``, encoded from ``x``, to ``lost``, in one pass over memory.
+    """Write the encoding error of ``payload``, encoded from ``x``, to ``lost``, in one pass over memory.
 
     With a ``divisor`` above 0, ``x`` becomes the decoded values divided by ``divisor``. Squares are summed by
     ranges as in ``sum_norms``. The first row of ``sums`` gets the squared error. With ``compares``, the
-    second and third rows get the squares of the old ``x`` and of the decoded values. Returns the squared
-    error of the segment, which is finite if and only if every error is, and whether the new ``x``, if any, is
-    finite. The sums are the same for every target and number of threads. Raises ``PayloadError``.
+    second and third rows get the squares of the old ``x`` and of the decoded values. Returns two results: the
+    squared error of ``x``, which is finite if and only if every value's error is finite; and whether the new
+    ``x``, if there is one, is finite. The sums are the same for every target and number of threads. Raises
+    ``PayloadError``.
     """
     _obey_environment()
     reason, total, finite = _core.lose(
@@ -253,7 +254,7 @@ def finish(x: torch.Tensor, divisor: int) -> bool:
 
 
 def pack_message(tensors: Sequence[Packed], out: torch.Tensor) -> list[float]:
-    """Pack tensors into the message ``out``, and return the sum of squares of each ``summed`` tensor, else 0.
+    """Pack tensors into the message ``out``, and return each tensor's sum of squares if ``summed``, else 0.
 
     The sums are equal to those of ``sum_norms``, without a second pass over memory.
     """
@@ -264,31 +265,31 @@ def pack_message(tensors: Sequence[Packed], out: torch.Tensor) -> list[float]:
 
 
 def entropy_max_nbytes(n: int) -> int:
-    """Return the largest payload size of ``n`` symbols."""
+    """Return the largest size in bytes of ``n`` symbols encoded by ``entropy_encode``."""
     return _core.entropy_max_nbytes(n)
 
 
 def entropy_encode(symbols: torch.Tensor, out: torch.Tensor) -> int:
-    """Encode bytes into ``out``, which has room for ``entropy_max_nbytes``, and return the payload's size."""
+    """Encode ``symbols`` into ``out``, of size ``entropy_max_nbytes``, and return the payload's size."""
     _obey_environment()
     return _core.entropy_encode(symbols.data_ptr(), symbols.numel(), out.data_ptr(), threads())
 
 
 def entropy_decode(payload: torch.Tensor, out: torch.Tensor) -> str | None:
-    """Decode into ``out``, and return None or a fault's description. After a fault, ``out`` is undefined."""
+    """Decode symbols into ``out``, and return None, or the fault, after which ``out`` is undefined."""
     _obey_environment()
     return _core.entropy_decode(payload.data_ptr(), payload.numel(), out.data_ptr(), out.numel(), threads())
 
 
 def delta_max_nbytes(words: _core.Words, n: int) -> int:
-    """Return the largest body size of a delta of ``n`` weights."""
+    """Return the largest size in bytes of a delta's body for ``n`` weights."""
     return _core.delta_max_nbytes(words, n)
 
 
 def delta_encode(
     words: _core.Words, sources: Sequence[DeltaSource], out: torch.Tensor, *, align: int = 1, code: bool
 ) -> list[tuple[int, int]]:
-    """Encode a message into ``out``, and return each source's start (a multiple of ``align``) and end."""
+    """Encode deltas into the message ``out``, and return their starts (multiples of ``align``) and ends."""
     _obey_environment()
     rows = [
         (
@@ -305,9 +306,10 @@ def delta_encode(
 
 
 def delta_apply(words: _core.Words, bodies: Sequence[DeltaBody]) -> tuple[int, str | None]:
-    """Apply the bodies of deltas in order, and return the number applied, and the next one's fault or None.
+    """Apply the bodies of deltas in order, up to the first invalid body.
 
-    The words of an invalid body stay unchanged.
+    Return the number of applied bodies, and the fault of the invalid body, or None. The words that an invalid
+    body would change stay unchanged.
     """
     _obey_environment()
     rows = [
@@ -324,7 +326,7 @@ def hash64(data: torch.Tensor) -> int:
 
 
 def crc32c(data: torch.Tensor, seed: int = 0) -> int:
-    """Return the CRC32C (Castagnoli) of a 1-D uint8 tensor, continuing from ``seed``."""
+    """Return the CRC32C (Castagnoli) of a 1-D uint8 tensor, continuing from the checksum ``seed``."""
     _obey_environment()
     return _core.crc32c(data.data_ptr(), data.numel(), seed)
 
@@ -373,7 +375,7 @@ def _select(name: str, source: str) -> None:
 
 @cache
 def _obey_environment() -> None:
-    """Select the target in ``GRADWIRE_TARGET`` on first use: an error at import would print a traceback."""
+    """Select the target in ``GRADWIRE_TARGET``, on first use, because an error at import has a traceback."""
     forced = os.environ.get("GRADWIRE_TARGET")
     if forced:
         _select(forced, "GRADWIRE_TARGET")

@@ -1,4 +1,4 @@
-"""The native engine: one bucket's exchange over TCP connections, without the interpreter lock."""
+"""The native engine, which runs a bucket's exchange over TCP connections without the interpreter lock."""
 
 from __future__ import annotations
 
@@ -17,7 +17,8 @@ Engine = _core.Engine
 Result = _core.Result
 Status = _core.Status
 
-# Exit handlers run in reverse order: registered early, this one runs after those in which threads may end.
+# Exit handlers run in reverse order. This one is registered early, so it runs after the handlers in which
+# threads may end.
 atexit.register(_core.hold_threads)
 
 Peer = tuple[int, int, bytes, int, int, int]
@@ -34,7 +35,7 @@ _Part = tuple[
 
 
 class NativeState(NamedTuple):
-    """The state of an idle connection whose socket native code uses.
+    """The state of an idle connection, whose socket native code can use.
 
     Attributes
     ----------
@@ -53,16 +54,16 @@ class NativeState(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class NativeActions:
-    """A rank's schedule in the engine's format.
+    """One rank's schedule, in the engine's format.
 
     Attributes
     ----------
     rows
-        The rows of ``gradwire.collectives.frame_order.action_rows``, one after the other.
+        The rows of ``gradwire.collectives.frame_order.action_rows``, concatenated.
     segments
         The number of distinct segments.
     segment_count
-        The largest number of values of a segment.
+        The largest number of values in a segment.
     """
 
     rows: array[int]
@@ -72,7 +73,7 @@ class NativeActions:
 
 @dataclass(frozen=True, slots=True)
 class NativeFormat:
-    """A codec in the engine's format: the compiled format, its parameters, and header fields."""
+    """A codec for the engine: the name of its compiled format, the format's parameters, and header fields."""
 
     name: str
     params: tuple[int, ...]
@@ -84,7 +85,7 @@ class NativeFormat:
 
 @dataclass(frozen=True, slots=True)
 class NativeErrors:
-    """The tensors for the encoding error: float64 sums by range, and each value's error, if requested."""
+    """The tensors for encoding errors: float64 sums per range and, if requested, the error of each value."""
 
     borders: torch.Tensor
     sums: torch.Tensor
@@ -93,7 +94,7 @@ class NativeErrors:
 
 @dataclass(frozen=True, slots=True)
 class NativeCopies:
-    """The positions of a bucket's parameters, in the bucket and in the exchanged values; int64."""
+    """The positions (int64) of parameters in the bucket, and in the exchanged values, for copies."""
 
     bucket: torch.Tensor
     starts: torch.Tensor
@@ -103,7 +104,7 @@ class NativeCopies:
 
 @dataclass(frozen=True, slots=True)
 class NativePart:
-    """The values of one codec (1-D float32), with the tensors for their encoding error, and their copies."""
+    """The values that one codec encodes (1-D float32), with the tensors for encoding errors, and copies."""
 
     values: torch.Tensor
     codec: NativeFormat
@@ -112,13 +113,13 @@ class NativePart:
 
 
 class NativeDevice(Protocol):
-    """The encoding and decoding of a bucket that the engine can't read, by the index of an action."""
+    """Encodes and decodes segments of a bucket whose memory the engine can't read, for the engine."""
 
     def encode(self, number: int, memory: memoryview) -> int:
-        """Encode a segment to ``memory``, and return the payload's size."""
+        """Encode the segment of the action ``number`` to ``memory``, and return the payload's size."""
 
     def take(self, number: int, memory: memoryview) -> None:
-        """Add or store a received payload, which is valid until the method returns."""
+        """Add or store a payload of the action ``number``. ``memory`` is only valid during this call."""
 
 
 def run(
@@ -133,10 +134,10 @@ def run(
     timeout_s: float,
     times: tuple[float, float, float],
 ) -> _core.Result:
-    """Run a schedule over the peers' connections, which have no frames in flight; never raise for a fault.
+    """Run a schedule over the peers' connections, which have no frames in flight. A fault isn't raised.
 
-    ``device`` encodes and decodes a bucket that isn't in host memory. If it raises an error, the run ends.
-    ``times`` are the times in the link's ``Activity``. The result has the costs, and the state of all
+    ``device`` encodes and decodes a bucket that isn't in host memory; an error that it raises ends the run.
+    ``times`` are the times in the link's ``Activity``. The result contains the costs and the state of all
     connections. On the main thread, a wait ends soon after a signal whose handler raises an exception.
     """
     _obey_environment()

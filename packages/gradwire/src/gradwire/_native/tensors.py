@@ -9,9 +9,9 @@ from gradwire.errors import TensorError
 
 
 def check_tensor(x: torch.Tensor, what: str, dtype: torch.dtype, *, on_cuda: bool = False) -> None:
-    """Raise ``TensorError`` unless ``x`` is a 1-D contiguous CPU tensor of ``dtype`` with values in memory.
+    """Raise ``TensorError`` unless ``x`` is a 1-D contiguous CPU tensor of ``dtype`` that has memory.
 
-    With ``on_cuda``, a CUDA tensor is also valid.
+    With ``on_cuda``, a CUDA tensor is also valid. ``what`` names the tensor in the error.
     """
     if not isinstance(x, torch.Tensor):
         raise TensorError(
@@ -34,14 +34,14 @@ def check_tensor(x: torch.Tensor, what: str, dtype: torch.dtype, *, on_cuda: boo
 
 
 def _instead(what: str, dtype: torch.dtype) -> str:
-    """Return the advice to keep a copy of the tensor, because results in a temporary copy would be lost."""
+    """Return the remedy: a copy in a variable, because results in a temporary copy would be lost."""
     return (
         f"create flat = {what}.detach().to('cpu', {dtype}).clone().flatten(), pass flat, and read the "
         "result from flat"
     )
 
 
-# The tensors of a message, as arguments of the kernels.
+# The parts of a message of weights, as arguments of the kernels.
 
 
 class Packed(NamedTuple):
@@ -52,9 +52,9 @@ class Packed(NamedTuple):
     x
         Contiguous float32.
     offset, bits
-        The tensor's place in the message, and the bits of the format ``pack``.
+        The tensor's offset in the message, in bytes, and the number of bits that the format ``pack`` keeps.
     summed
-        Whether to compute its sum of squares.
+        Whether the kernel computes the tensor's sum of squares.
     """
 
     x: torch.Tensor
@@ -71,10 +71,10 @@ class DeltaSource(NamedTuple):
     masters
         Contiguous float32.
     base
-        The words that the receiver has, which are updated to the masters' words; None to send the masters
+        The words that the receiver has. The kernel updates them to the masters' words. None sends the masters
         unencoded.
     front
-        The bytes before the body of the delta.
+        The bytes to write before the body of the delta.
     hashed
         Whether the hash of the new base is written to the last eight bytes of the front.
     """
