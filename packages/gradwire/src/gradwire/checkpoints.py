@@ -1,8 +1,8 @@
-"""One rank's checkpoint as a file in the format of ``torch.save``, with a checksum over all its bytes.
+"""Checkpoints: files in the format of ``torch.save``, one per rank, with a checksum over all bytes.
 
 The checksum is the comment of the zip archive that ``torch.save`` writes, so ``torch.load`` and any zip tool
-can still read the file. Without the checksum, a flipped bit in a weight or in an optimizer's moments would
-not be detected: the values would load, and replicas would diverge.
+can still read the file. The checksum detects a flipped bit in a weight or in an optimizer's moments. Without
+a checksum, the wrong value would load, and replicas would diverge.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from gradwire.fields import Source, mapping
 from gradwire.files import open_ordinary, write_files
 
 _MARK = b"gradwire checkpoint 1, crc32c "
-"""The start of the comment, before 8 hexadecimal digits: the CRC32C of all preceding bytes."""
+"""The start of the archive's comment. The CRC32C of all preceding bytes follows, in 8 hexadecimal digits."""
 _DIGITS = 8
 _COMMENT_NBYTES = len(_MARK) + _DIGITS
 _PART_NBYTES = 1 << 24
@@ -31,13 +31,13 @@ _PART_NBYTES = 1 << 24
 def save_checkpoint(path: str | os.PathLike[str], state: Mapping[str, Any]) -> None:
     """Write one rank's state to a file, atomically and with a checksum.
 
-    A temporary file is written to the folder of ``path``, synced to the disk, and renamed. Each rank writes
-    its own file, because residuals and gradients in flight differ between ranks.
+    A temporary file is written to the folder of ``path``, synced to the disk, and renamed to ``path``. Each
+    rank writes a file of its own, because residuals and gradients in flight differ between ranks.
 
     Parameters
     ----------
     path
-        The file. Its folder is created, and an older file is replaced.
+        The file to write. Its folder is created, and an older file is replaced.
     state
         A dictionary for ``torch.save``, such as the ``state_dict()`` of the model, the optimizer, the
         schedulers, and the object that ``attach`` or a method returned.
@@ -72,13 +72,13 @@ def load_checkpoint(
     Parameters
     ----------
     path
-        The file.
+        The file to read.
     map_location
         The devices for tensors, as in ``torch.load``. Residuals and the states of random number generators
-        belong on the CPU; ``load_state_dict`` of a model or optimizer copies to its own device.
+        belong on the CPU; a model's or optimizer's ``load_state_dict`` copies tensors to the right device.
     weights_only
-        As in ``torch.load``: whether to accept only tensors, numbers, strings, and their containers. Pass
-        False for other objects in a file that you trust, because reading them runs code.
+        Whether to accept only tensors, numbers, strings, and containers of them, as in ``torch.load``. Pass
+        False to read other objects, only from a file that you trust, because reading such objects runs code.
 
     Raises
     ------
@@ -86,7 +86,7 @@ def load_checkpoint(
         For a file that is missing, damaged, truncated, or without a checksum. The message names the file.
     """
     try:
-        with open_ordinary(path) as file:  # because reading a pipe would block forever
+        with open_ordinary(path) as file:  # reading a pipe would block forever
             _verify(file, path)
             return _read(file, path, map_location, weights_only)
     except OSError as error:
@@ -97,14 +97,15 @@ def load_checkpoint(
 
 
 def summed(content: object) -> Callable[[BinaryIO], None]:
-    """Return a function for ``write_files`` that saves ``content`` with ``torch.save`` and a checksum."""
+    """Return a function that writes ``content`` by ``torch.save`` with a checksum, for ``write_files``."""
     return partial(_write, content)
 
 
 def check_summed(path: str | os.PathLike[str]) -> None:
-    """Raise ``StateError`` if a file doesn't match its checksum.
+    """Raise ``StateError`` if a file has a checksum and doesn't match it.
 
-    Files of older versions have no checksum. Raises ``OSError`` for a file that can't be read.
+    Files of older versions have no checksum, and are accepted. Raises ``OSError`` for a file that can't be
+    read.
     """
     with Path(path).open("rb") as file:
         if _comment(file).startswith(_MARK):
@@ -115,7 +116,7 @@ def _write(content: object, file: BinaryIO) -> None:
     try:
         torch.save(content, file)
     except RuntimeError as error:
-        if isinstance(error.__context__, OSError):  # a full disk, which torch misreports
+        if isinstance(error.__context__, OSError):  # such as a full disk, which torch misreports
             raise error.__context__ from error
         raise
     file.seek(-2, os.SEEK_END)  # the length of the archive's comment, which is still 0
@@ -171,7 +172,7 @@ def _digits(file: BinaryIO, nbytes: int) -> bytes:
     return b"%08x" % crc
 
 
-# Checksums in saved texts and records, so that a flipped bit is an error.
+# Checksums in saved texts and records, which detect flipped bits.
 
 SUM = "crc32c"
 """The key of the checksum in a JSON object or a record."""
@@ -179,7 +180,7 @@ _LEAVES = (bool, int, float, complex, str, bytes)
 
 
 def of_tensor(tensor: torch.Tensor) -> int:
-    """Return the CRC32C of a tensor's values, on any device."""
+    """Return the CRC32C of the bytes of a tensor on any device."""
     return _native.crc32c(bytes_of(tensor.detach().cpu()))
 
 
@@ -192,17 +193,17 @@ def bytes_of(tensor: torch.Tensor) -> torch.Tensor:
 
 
 def sealed_text(content: Mapping[str, Any]) -> str:
-    """Return ``content`` as JSON text with a checksum."""
+    """Return ``content`` as JSON text to which a checksum is added."""
     return json.dumps(sealed_json(json.loads(json.dumps(content, default=float))))
 
 
 def sealed_json(body: Mapping[str, Any]) -> dict[str, Any]:
-    """Return a JSON object with a checksum, which ``is_as_sealed`` verifies."""
+    """Return a JSON object with a checksum added; ``is_as_sealed`` verifies the checksum."""
     return {**body, SUM: _of_text(body)}
 
 
 def opened_text(text: str) -> tuple[dict[str, Any], bool]:
-    """Return the JSON object in a string, and whether the object had a checksum. Raises ``StateError``."""
+    """Return the JSON object in ``text``, and whether it had a checksum. Raises ``StateError`` if damaged."""
     body = Source("a JSON text", "use another text", StateError).of_json(text, mapping)
     if not is_as_sealed(body):
         raise StateError("its text doesn't match its checksum")
@@ -210,7 +211,7 @@ def opened_text(text: str) -> tuple[dict[str, Any], bool]:
 
 
 def is_as_sealed(body: Mapping[str, Any]) -> bool:
-    """Return whether a JSON object matches its checksum or has none."""
+    """Return whether a JSON object matches its checksum, or has no checksum."""
     content = {key: value for key, value in body.items() if key != SUM}
     return SUM not in body or body[SUM] == _of_text(content)
 
@@ -221,7 +222,7 @@ def sealed(record: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def check_sealed(record: Mapping[str, Any], what: str) -> None:
-    """Raise ``StateError`` if a record, called ``what`` in the message, doesn't match its checksum."""
+    """Raise ``StateError`` if a record doesn't match its checksum. ``what`` names the record in the error."""
     opened(record, what)
 
 
@@ -255,9 +256,9 @@ def _of(plain: object) -> int:
 
 
 def _plain(content: object) -> object:
-    """Return content as JSON values that saving and loading don't change. A tensor becomes its checksum.
+    """Convert content to JSON values that saving and loading don't change. A tensor becomes its checksum.
 
-    Other objects are represented by their type only, because their ``repr`` may contain an address.
+    An object of any other type becomes the name of its type, because its ``repr`` may contain an address.
     """
     if isinstance(content, torch.Tensor):
         return _facts(content)
@@ -269,7 +270,7 @@ def _plain(content: object) -> object:
 
 
 def _plain_before(content: object) -> object:
-    """Return the JSON values of earlier versions, which used the abbreviated ``repr`` of tensors in lists."""
+    """Convert content as earlier versions did, with the abbreviated ``repr`` of tensors in lists."""
     if isinstance(content, torch.Tensor):
         return _facts(content)
     if isinstance(content, Mapping):

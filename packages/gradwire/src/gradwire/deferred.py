@@ -1,7 +1,7 @@
-"""torch, NumPy, and zstandard, imported when one of their attributes is first used.
+"""Deferred imports of torch, NumPy, and zstandard, until one of their attributes is used.
 
 Importing these packages takes seconds: ``--help`` and errors about mistyped codecs must not wait for them.
-Modules that parse text import these packages from here, and use ``torch.empty`` as usual.
+Modules that parse text import these packages from here, and write ``torch.empty`` as usual.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ else:
     np, torch, zstandard = _Deferred("numpy"), _Deferred("torch"), _Deferred("zstandard")
 
 
-# Functions that create normal tensors even if they are called within ``torch.inference_mode``.
+# A decorator for functions that must create normal tensors, even within ``torch.inference_mode``.
 #
 # A tensor created in inference mode can't be changed outside of it, nor saved for a backward pass. If a
 # script drained or saved during an evaluation, its optimizer's state would contain such tensors, and the next
@@ -41,7 +41,7 @@ T = TypeVar("T")
 
 
 def outside_inference(function: Callable[P, T]) -> Callable[P, T]:
-    """Return ``function``, run in ``no_grad`` instead of inference mode if it is called in inference mode."""
+    """Decorate a function: a call within inference mode runs in ``no_grad`` instead."""
 
     @wraps(function)
     def ordinary(*args: P.args, **kwargs: P.kwargs) -> T:

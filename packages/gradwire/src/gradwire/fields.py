@@ -1,8 +1,9 @@
 """Validation of external data, field by field: saved states, records, and the environment.
 
-A kind is a function that validates a value and returns it: ``whole(1, 32)``, ``optional(text)``,
+A *kind* is a function that validates a value and returns it: ``whole(1, 32)``, ``optional(text)``,
 ``rows(real())``, ``of(Line)``. A function that raises a gradwire error, such as ``codecs.parse``, is also a
-kind. ``Fields`` and ``read`` convert any invalid value to one type of error, with one sentence.
+kind. For any invalid value, ``Fields`` and ``Source.read`` raise the error type of the source, with one
+sentence.
 """
 
 from __future__ import annotations
@@ -27,30 +28,30 @@ Kind = Callable[[Any], T]
 
 
 class _WrongError(Exception):
-    """An invalid value, and its position within the value being read."""
+    """The error for an invalid value, with the value's position within the value that is read."""
 
     def __init__(self, wanted: str, got: str, place: str = "") -> None:
         super().__init__(wanted, got, place)
         self.wanted, self.got, self.place = wanted, got, place
 
     def under(self, place: str) -> _WrongError:
-        """Return the same error for the enclosing value, in which this value is at ``place``."""
+        """Return the error with its position extended: ``place`` is the position in the enclosing value."""
         dot = "." if place and self.place and not self.place.startswith("[") else ""
         return _WrongError(self.wanted, self.got, f"{place}{dot}{self.place}")
 
 
 @dataclass(frozen=True)
 class Source:
-    """The origin of a value, for error messages.
+    """The origin of external data, for error messages.
 
     Attributes
     ----------
     what
-        The name of the value, such as ``"the state of an AWP"``, with its file if there is one.
+        The name of the data, such as ``"the state of an AWP"``, with the file if there is one.
     remedy
-        The advice in errors.
+        The remedy in errors: what the user has to do.
     error
-        The type of errors.
+        The class of the errors to raise.
     """
 
     what: str
@@ -58,7 +59,7 @@ class Source:
     error: type[GradwireError] = SpecError
 
     def read(self, value: object, kind: Kind[T], place: str = "") -> T:
-        """Return ``value`` as validated by ``kind``. Raises ``error``."""
+        """Return ``value`` as validated by ``kind``. Raises the source's ``error``."""
         try:
             return _at(place, kind, value)
         except _WrongError as wrong:
@@ -68,21 +69,21 @@ class Source:
             raise self.error(f"{wanted}{end}; {self.remedy}") from wrong
 
     def check(self, owner: object, **kinds: Kind[Any]) -> None:
-        """Raise ``error`` unless each attribute of ``owner`` that ``kinds`` names is of its kind."""
+        """Validate attributes of ``owner``, each by the kind of this name in ``kinds``. Raises ``error``."""
         for name, kind in kinds.items():
             self.read(getattr(owner, name), kind, name)
 
     def of_json(self, words: object, kind: Kind[T]) -> T:
-        """Return the value of a JSON text as validated by ``kind``. Raises ``error``."""
+        """Return the value in a JSON text, as validated by ``kind``. Raises the source's ``error``."""
         return self.read(self.read(words, _json), kind)
 
     def fields(self, values: object, *known: str) -> Fields:
-        """Return the fields of a mapping. Fields other than ``known``, if given, raise ``error``."""
+        """Return the fields of a mapping. If ``known`` is given, raise ``error`` for any other field."""
         return Fields(self, self.read(values, named(known) if known else mapping))
 
 
 class Fields:
-    """The fields of one external mapping, read by name."""
+    """The fields of one external mapping, read by name and validated by kind."""
 
     def __init__(self, source: Source, values: Mapping[str, Any]) -> None:
         self._source, self._values = source, values
@@ -92,13 +93,13 @@ class Fields:
     @overload
     def get(self, name: str, kind: Kind[T], default: S) -> T | S: ...
     def get(self, name: str, kind: Kind[Any], default: Any = MISSING) -> Any:
-        """Return a field as validated by ``kind``. If it is missing, return ``default`` or raise an error."""
+        """Return a field as validated by ``kind``. If there is none, return ``default`` or raise an error."""
         if name not in self._values:
             return self._source.read(MISSING, anything, name) if default is MISSING else default
         return self._source.read(self._values[name], kind, name)
 
     def below(self, start: str, kind: Kind[T]) -> dict[str, T]:
-        """Return the fields whose names start with ``start``, keyed by the rest of the name."""
+        """Return the fields whose names start with ``start``, keyed by their names without ``start``."""
         found = [name for name in self._values if name.startswith(start)]
         return {name.removeprefix(start): self.get(name, kind) for name in found}
 
@@ -111,19 +112,19 @@ def _json(words: object) -> Any:
 
 
 def _at(place: str, kind: Kind[T], value: object) -> T:
-    """Return ``value`` as validated by ``kind``. Raises ``_WrongError`` with its ``place``."""
+    """Return the value at ``place``, as validated by ``kind``. Raises ``_WrongError`` with this position."""
     try:
         return kind(value)
     except _WrongError as wrong:
         raise wrong.under(place) from wrong.__cause__
     except GradwireError as error:
-        if isinstance(error.__cause__, _WrongError):  # raised for another source within this one
+        if isinstance(error.__cause__, _WrongError):  # a kind has read a source of its own
             raise error.__cause__.under(place) from error
         raise _WrongError("", str(error), place) from error
 
 
 def _got(value: object) -> str:
-    """Return a value's description for errors. A tensor is described by dtype, shape, and device only."""
+    """Describe a value for an error. A tensor is described only by its dtype, shape, and device."""
     if value is MISSING:
         return "nothing"
     kind = type(value)
@@ -137,7 +138,7 @@ def _wrong(wanted: str, value: object) -> _WrongError:
 
 
 def whole(low: int = 0, high: int = sys.maxsize) -> Kind[int]:
-    """Return the kind of integers within these bounds."""
+    """Return the kind of integers from ``low`` to ``high``."""
 
     def read(value: object) -> int:
         if isinstance(value, int) and not isinstance(value, bool) and low <= value <= high:
@@ -149,11 +150,11 @@ def whole(low: int = 0, high: int = sys.maxsize) -> Kind[int]:
 
 
 ABOVE_ZERO = math.ulp(0.0)
-"""The lower bound of positive numbers."""
+"""The lower bound for ``real`` that accepts all positive numbers: the smallest of them."""
 
 
 def real(low: float = -math.inf, high: float = math.inf, *, finite: bool = True) -> Kind[float]:
-    """Return the kind of numbers within these bounds, with NaN and infinity unless ``finite``."""
+    """Return the kind of numbers from ``low`` to ``high``, and of NaN and infinity unless ``finite``."""
 
     def read(value: object) -> float:
         if isinstance(value, int | float) and not isinstance(value, bool):
@@ -174,16 +175,16 @@ def real(low: float = -math.inf, high: float = math.inf, *, finite: bool = True)
 
 _LARGEST = sys.float_info.max
 _INFINITE = "inf"
-"""The text for infinity in records, because JSON has no infinity."""
+"""The text for infinity in records."""
 
 
 def number(value: object) -> float:
-    """Return ``value`` as a number, which may be infinity in the format of ``spelled``."""
+    """Return ``value`` as a number. The text that ``spelled`` writes for infinity is also valid."""
     return math.inf if value in (_INFINITE, math.inf) else real()(value)
 
 
 def spelled(value: Any) -> Any:
-    """Return the values of a JSON object with infinity replaced by text."""
+    """Return the values of a JSON object, with infinity as text, because JSON has no infinity."""
     if isinstance(value, dict):
         return {key: spelled(each) for key, each in value.items()}
     if isinstance(value, list):
@@ -217,14 +218,14 @@ def line(value: object) -> str:
 
 
 def anything(value: object) -> Any:
-    """Return any value that isn't missing, for the caller to check."""
+    """Return any value that isn't missing. The caller checks the value."""
     if value is MISSING:
         raise _wrong("a value", value)
     return value
 
 
 def one_of(*values: T) -> Kind[T]:
-    """Return the kind that accepts exactly these values, compared with their types."""
+    """Return the kind that accepts exactly ``values``. A value of another type, as True for 1, is invalid."""
 
     def read(value: object) -> T:
         for each in values:
@@ -236,12 +237,12 @@ def one_of(*values: T) -> Kind[T]:
 
 
 def optional(kind: Kind[T], none: S = None) -> Kind[T | S]:  # type: ignore[assignment]
-    """Return the kind that extends ``kind`` by None, for which ``none`` is returned."""
+    """Return the kind that also accepts None, for which it returns ``none``."""
     return lambda value: none if value is None else kind(value)
 
 
 def rows(kind: Kind[T], count: int | None = None) -> Kind[tuple[T, ...]]:
-    """Return the kind that accepts lists whose entries are all of ``kind``, of length ``count`` if given."""
+    """Return the kind of lists whose entries are of ``kind``. If given, ``count`` is the lists' length."""
 
     def read(value: object) -> tuple[T, ...]:
         if not isinstance(value, list | tuple) or count not in (None, len(value)):
@@ -252,7 +253,7 @@ def rows(kind: Kind[T], count: int | None = None) -> Kind[tuple[T, ...]]:
 
 
 def pair(first: Kind[T], second: Kind[S]) -> Kind[tuple[T, S]]:
-    """Return the kind that accepts lists of two entries, of ``first`` and of ``second``."""
+    """Return the kind of lists of two entries: one of the kind ``first``, then one of the kind ``second``."""
 
     def read(value: object) -> tuple[T, S]:
         one, other = rows(anything, 2)(value)
@@ -262,7 +263,7 @@ def pair(first: Kind[T], second: Kind[S]) -> Kind[tuple[T, S]]:
 
 
 def keyed(kind: Kind[T]) -> Kind[dict[str, T]]:
-    """Return the kind that accepts mappings from strings to values of ``kind``."""
+    """Return the kind of mappings from strings to values of ``kind``."""
 
     def read(value: object) -> dict[str, T]:
         if not isinstance(value, Mapping):
@@ -276,11 +277,11 @@ def keyed(kind: Kind[T]) -> Kind[dict[str, T]]:
 
 
 mapping: Kind[dict[str, Any]] = keyed(anything)
-"""The kind of mappings from strings to any values."""
+"""The kind of mappings from strings to values of any kind."""
 
 
 def named(known: Collection[str], needed: Collection[str] = ()) -> Kind[dict[str, Any]]:
-    """Return the kind of mappings with all ``needed`` fields, and no fields except ``known``."""
+    """Return the kind of mappings that have all ``needed`` fields and no fields outside of ``known``."""
 
     def read(value: object) -> dict[str, Any]:
         values = mapping(value)
@@ -295,16 +296,16 @@ def named(known: Collection[str], needed: Collection[str] = ()) -> Kind[dict[str
 
 
 def only(known: Collection[str], kind: Kind[T]) -> Kind[T]:
-    """Return the kind of mappings that ignores all fields except ``known``."""
+    """Return a kind that drops a mapping's fields except ``known``, and validates the result by ``kind``."""
     return lambda value: kind({name: each for name, each in mapping(value).items() if name in known})
 
 
 def tensor_of(
     dtype: torch.dtype | None = None, *shape: int | None, anywhere: bool = False
 ) -> Kind[torch.Tensor]:
-    """Return the kind of dense tensors of this dtype and shape. None allows any length.
+    """Return the kind of dense tensors of a dtype and shape. In ``shape``, None allows any length.
 
-    The tensors must be on the CPU or, with ``anywhere``, on any device with memory.
+    The tensors must be on the CPU or, with ``anywhere``, on any device, and must have memory.
     """
     where = "meta".__ne__ if anywhere else "cpu".__eq__
 
@@ -332,8 +333,9 @@ def tensor_of(
 def of(made: type[T], /, *needs: str, **kinds: Kind[Any]) -> Kind[T]:
     """Return the kind that converts mappings to the dataclass ``made``, by the annotations of its fields.
 
-    Integers must be 0 or more, and other numbers finite, unless ``kinds`` has a kind for the field. A field
-    with a default may be missing; with ``needs``, only the fields in ``needs`` must be present.
+    Integers must be at least 0, and floats finite, unless ``kinds`` has a different kind for the field. A
+    field with a default may be missing. If ``needs`` is given, any field that isn't in ``needs`` may be
+    missing.
     """
     hints = get_type_hints(made)
     own = {each.name: each for each in fields(made) if each.init}  # type: ignore[arg-type]
@@ -352,7 +354,7 @@ _SIMPLE: Mapping[object, Kind[Any]] = {int: whole(), float: real(), bool: flag, 
 
 
 def _kind(hint: Any) -> Kind[Any]:
-    """Return the kind for an annotation. Raises ``TypeError`` for an unsupported annotation."""
+    """Return the kind for a field's annotation. Raises ``TypeError`` for an unsupported annotation."""
     origin, inner = get_origin(hint), get_args(hint)
     if hint in _SIMPLE:
         return _SIMPLE[hint]
@@ -370,17 +372,17 @@ def _kind(hint: Any) -> Kind[Any]:
 
 
 LATER = {"later": True}
-"""The metadata of a field that earlier versions lack, so ``to_values`` omits its default."""
+"""The metadata of a field that earlier versions didn't have. ``to_values`` omits the field's default."""
 _NO_DEFAULT = object()
 
 
 @singledispatch
 def to_values(value: object) -> Any:
-    """Return a value converted for JSON, the inverse of ``of``.
+    """Convert a value for JSON, as the inverse of ``of``.
 
-    A dataclass becomes an object with its constructor's fields, an enum member its value, and a tuple a list.
-    A ``LATER`` field with its default value is omitted. Other types register a conversion: a codec becomes
-    its spec.
+    A dataclass becomes an object with the fields of its constructor, an enum member becomes its value, and a
+    tuple becomes a list. A ``LATER`` field with its default value is omitted. Further types register a
+    conversion; a codec, for example, becomes its spec.
     """
     if isinstance(value, Enum):
         return to_values(value.value)

@@ -1,4 +1,4 @@
-"""Atomic writes of result files, early checks that they can be written, and the cache folder."""
+"""Atomic writes of result files, early checks that files can be written, and the cache folder."""
 
 from __future__ import annotations
 
@@ -16,15 +16,12 @@ from typing import BinaryIO, TextIO
 from gradwire.errors import JobError, SpecError
 
 Content = bytes | Callable[[BinaryIO], object]
-"""The content of a file: bytes, or a function that writes to the open file, and may read from it."""
+"""The content of a file: bytes, or a function that writes to the open file, and may also read it."""
 _DEVICES = Path("/dev")
 STANDARD_OUTPUT = Path("-")
-"""The path that stands for standard output, to which ``write_files`` writes instead of a file."""
+"""The path ``-``, for which ``write_files`` writes to standard output instead of to a file."""
 MOST_TEXT_NBYTES = 1 << 28
-"""The size limit of a record to read, in bytes.
-
-The limit is far above the size of any command's record, and below a machine's memory.
-"""
+"""The largest size of a record that is read, in bytes: far above any command's record, far below memory."""
 
 
 def cache_folder() -> Path:
@@ -33,7 +30,7 @@ def cache_folder() -> Path:
 
 
 def open_ordinary(path: str | os.PathLike[str]) -> BinaryIO:
-    """Open a regular file for reading. Raises ``OSError``, even for a pipe, which may never end."""
+    """Open a regular file for reading. Raises ``OSError``, also for a pipe, which may never end."""
     try:
         opened = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC | os.O_NOCTTY)
     except ValueError as error:  # a NUL, or a lone surrogate
@@ -59,10 +56,10 @@ def read_text(path: str | os.PathLike[str]) -> str:
 
 
 def write_files(files: Mapping[Path, Content]) -> None:
-    """Write ``files`` (path -> content), all or none, and create their folders. Raises ``JobError``.
+    """Write ``files`` (path -> content), either all or none, and create their folders. Raises ``JobError``.
 
     The files have temporary names until the last file is on the disk. Then they are renamed, and the folders
-    are synced. After a power failure, each file therefore has either its old or its new content. The content
+    are synced. Therefore, each file has either its old or its new content after a power failure. The content
     for ``STANDARD_OUTPUT`` is printed last.
     """
     printed, files = (
@@ -95,7 +92,7 @@ def write_files(files: Mapping[Path, Content]) -> None:
 
 
 _kept_output: list[TextIO | int] = []
-"""The original standard output, or its descriptor, while ``output_kept_for_files`` redirects printed text."""
+"""The original standard output, or its descriptor, during ``output_kept_for_files``; otherwise empty."""
 
 
 def _print(content: bytes) -> None:
@@ -110,7 +107,7 @@ def _print(content: bytes) -> None:
 
 @contextmanager
 def output_kept_for_files() -> Iterator[None]:
-    """Redirect printed text of this process and its children to standard error.
+    """Run a ``with`` block in which printed text goes to standard error, also from children.
 
     Only ``write_files`` still writes to standard output.
     """
@@ -137,9 +134,9 @@ def _is_descriptor(stream: TextIO, number: int) -> bool:
 
 
 def replace_file(path: Path, content: Content) -> None:
-    """Replace one file in an existing folder atomically, without syncing. Raises ``OSError``.
+    """Write one file in an existing folder atomically, without syncing. Raises ``OSError``.
 
-    Readers see either the old or the new content.
+    A reader sees either the old or the new content.
     """
     part = _write_beside(path, content, sync=False)
     try:
@@ -150,10 +147,10 @@ def replace_file(path: Path, content: Content) -> None:
 
 
 def _write_beside(path: Path, content: Content, *, sync: bool) -> Path:
-    """Write a new file with a random name in the folder of ``path`` and return its path.
+    """Write a temporary file in the folder of ``path``, and return the temporary file's path.
 
-    The name is unique among threads and hosts of a shared file system. An existing file of that name, such as
-    a link to another file, is an error.
+    The file's random name is unique among threads, and among hosts with a shared file system. An existing
+    file of that name, such as a link to another file, is an error.
     """
     part = path.parent / f".gradwire-{secrets.token_hex(8)}"
     opened = os.open(part, os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW, 0o666)
@@ -173,7 +170,7 @@ def _write_beside(path: Path, content: Content, *, sync: bool) -> Path:
 
 
 def _sync_folder(folder: Path) -> None:
-    """Sync a folder, so that its names survive a power failure, if its file system supports that."""
+    """Sync a folder, so that renamed files survive a power failure, if the file system supports syncing."""
     opened = os.open(folder, os.O_RDONLY)
     try:
         with suppress(OSError):  # some network file systems can't sync folders
@@ -183,10 +180,10 @@ def _sync_folder(folder: Path) -> None:
 
 
 def check_writable(option: str, path: Path, overwrite: bool) -> None:
-    """Raise ``JobError`` with the option's name unless the file ``path`` can be written.
+    """Raise ``JobError`` with the name of ``option`` unless the file ``path`` can be written.
 
-    Nothing is written. An existing file is an older result that took time to measure, so only ``overwrite``
-    permits replacing it.
+    The check writes nothing. An existing file is an older result that took time to measure, so it is replaced
+    only with ``overwrite``.
     """
     if path == STANDARD_OUTPUT:
         return
@@ -222,7 +219,7 @@ def check_replaceable(path: Path, overwrite: bool, read: Callable[[Path], object
 
 
 def check_folder_new(option: str, folder: Path, names: Sequence[str], overwrite: bool) -> None:
-    """Raise ``JobError`` with the option's name if ``folder`` contains files of these names."""
+    """Raise ``JobError`` with the name of ``option`` if ``folder`` contains files of these names."""
     older = [name for name in names if (folder / name).exists()]
     if older and not overwrite:
         raise JobError(
@@ -232,15 +229,15 @@ def check_folder_new(option: str, folder: Path, names: Sequence[str], overwrite:
 
 
 def check_folder_writable(option: str, folder: Path) -> None:
-    """Raise ``JobError`` with the option's name unless ``folder`` is writable.
+    """Raise ``JobError`` with the name of ``option`` unless ``folder`` is writable.
 
-    Nothing remains in the folder.
+    The check leaves nothing in the folder.
     """
     _try_folder(option, folder, folder, "folder")
 
 
 def _try_folder(option: str, path: Path, place: Path, kind: str) -> None:
-    """Create and remove a temporary folder in the nearest existing parent folder."""
+    """Try to create a temporary folder in the nearest existing parent of ``place``. Raises ``JobError``."""
     try:
         while not (place.is_symlink() or place.exists()) and place != place.parent:
             place = place.parent

@@ -24,7 +24,7 @@ from gradwire.sync.trained import check_optimizer
 
 
 class DSync(WorkerMethod):
-    """Synchronous SGD: each step averages its gradient over all ranks, and applies the average.
+    """Synchronous SGD: each step averages the gradient over all ranks, and applies the average.
 
     ``w[t] = w[t-1] - lr * mean(g[t])``, where ``g[t]`` was computed at ``w[t-1]``. A step takes
     ``l_up + l_comp + l_comm`` (Pipe-SGD, equation 2) with one bucket. If the plan's ``bucket_nbytes`` divides
@@ -34,11 +34,11 @@ class DSync(WorkerMethod):
     Parameters
     ----------
     model
-        A model with dense float32 parameters on one device. Raises ``TensorError`` otherwise.
+        A model with dense float32 parameters on one device. Any other model raises ``TensorError``.
     optimizer
         A ``torch.optim`` optimizer whose ``step`` needs no closure.
     plan
-        An argument of ``Plan.of``, whose ``pipeline`` is ignored. By default, or with ``"auto"`` or an
+        An argument of ``Plan.of``. The plan's ``pipeline`` is ignored. By default, or with ``"auto"`` or an
         ``Auto``, the run measures and chooses a plan.
     strict, group, timeout_s, ledger
         See ``Method``.

@@ -1,8 +1,8 @@
-"""Log lines for users, by the logger ``gradwire``.
+"""Log lines for users, written by the logger ``gradwire``.
 
-The lines are written to standard error if the application configures no logging. The logger and the
-destination are chosen for each line, because an application may configure logging after attaching gradwire,
-and no line may appear twice. Rank 0 writes all lines that are the same on all ranks.
+If the application configures no logging, the lines go to standard error. The destination is chosen anew for
+each line, because an application may configure logging after attaching gradwire, and no line may appear
+twice. Rank 0 writes all lines that are the same on all ranks.
 """
 
 from __future__ import annotations
@@ -14,21 +14,21 @@ import sys
 from gradwire.errors import SpecError
 
 LOG = logging.getLogger("gradwire")
-"""The logger of all lines; ``gradwire.lossy`` below it logs the lines that are also Python warnings."""
+"""The logger of all lines. Its child ``gradwire.lossy`` logs the lines that are also Python warnings."""
 VARIABLE = "GRADWIRE_LOG"
-"""The environment variable for the lowest level to show, which overrides the application's levels."""
+"""The environment variable with the lowest level to show. It overrides the application's levels."""
 LEVELS = {"quiet": logging.WARNING, "info": logging.INFO, "debug": logging.DEBUG}
 _USUAL = logging.INFO - 1  # shows INFO, and differs from every level that an application sets
 
 
 def level() -> int | None:
-    """Return the level in ``GRADWIRE_LOG``, or None if it is unset or empty. Raises ``SpecError``."""
+    """Return the level in ``GRADWIRE_LOG``, or None if this variable is unset or empty."""
     text = os.environ.get(VARIABLE)
     if not text:
         return None
     if text not in LEVELS:
         raise SpecError(
-            f"expected one of {', '.join(LEVELS)} for {VARIABLE}, got {text!r}; correct or unset {VARIABLE}"
+            f"expected one of {', '.join(LEVELS)} for {VARIABLE}, got {text!r}; set one of these, or unset it"
         )
     return LEVELS[text]
 
@@ -36,8 +36,8 @@ def level() -> int | None:
 def open_log() -> None:
     """Show lines from now on, at the level of ``GRADWIRE_LOG`` or of the application.
 
-    A level that the application set on the logger stays, unless the variable is set. Repeated calls are
-    allowed. Raises ``SpecError``.
+    If the application has set the logger's level, that level stays, unless ``GRADWIRE_LOG`` is set. Repeated
+    calls are allowed. Raises ``SpecError``.
     """
     chosen = level()
     if chosen is not None:
@@ -47,7 +47,7 @@ def open_log() -> None:
 
 
 def is_configured() -> bool:
-    """Return whether the application handles log lines, by the root logger or by a handler of its own."""
+    """Return whether the application has a handler for log lines, on this logger or on the root logger."""
     own = (each for each in LOG.handlers if each is not _FALLBACK)
     return any(not isinstance(each, logging.NullHandler) for each in (*own, *logging.getLogger().handlers))
 
@@ -56,7 +56,7 @@ class _Fallback(logging.Handler):
     """The handler that writes to the current ``sys.stderr`` while the application has no handler."""
 
     def emit(self, record: logging.LogRecord) -> None:
-        """Write the line, unless another handler does, or it is also a Python warning."""
+        """Write a line, unless another handler writes it, or Python also issues it as a warning."""
         if record.name != LOG.name or is_configured():
             return
         try:
@@ -67,7 +67,7 @@ class _Fallback(logging.Handler):
 
 
 class _Levels(logging.Filter):
-    """The filter that applies the application's level, as if gradwire's logger had no level."""
+    """The filter that applies the application's level to lines, as if gradwire's logger had no level."""
 
     def filter(self, record: logging.LogRecord) -> bool:
         """Return whether the application, if it configures logging, shows lines of this level."""
@@ -77,5 +77,5 @@ class _Levels(logging.Filter):
 
 
 _FALLBACK = _Fallback()
-LOG.addHandler(_FALLBACK)  # before ``open_log``, it writes warnings, as Python itself does without a handler
+LOG.addHandler(_FALLBACK)  # before ``open_log``, this handler writes only warnings, as Python does
 LOG.addFilter(_Levels())

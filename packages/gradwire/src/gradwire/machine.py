@@ -1,4 +1,4 @@
-"""The machine and the package versions, described for records."""
+"""Descriptions for records: the machine, the versions of packages, and the testbed."""
 
 from __future__ import annotations
 
@@ -23,20 +23,20 @@ def cores() -> int:
 
 
 def stolen_s(proc: Path = Path("/proc")) -> float:
-    """Return the seconds since boot that the hypervisor took from this machine's cores (steal time)."""
+    """Return the steal time: the seconds since boot that the hypervisor took from this machine's cores."""
     cpu = (proc / "stat").read_text(encoding="utf-8").split(maxsplit=9)
     return int(cpu[8]) / os.sysconf("SC_CLK_TCK")
 
 
 class ThreadSeconds(NamedTuple):
-    """A thread's seconds since it started: on a core, and ready to run but without a core."""
+    """A thread's seconds since its start: on a core, and waiting for a core while ready to run."""
 
     busy_s: float
     delayed_s: float
 
 
 class _SchedulerStatistics:
-    """The calling thread's scheduler statistics; raises ``OSError`` if the system has none."""
+    """The scheduler statistics of the thread that makes this object. Raises ``OSError`` if there are none."""
 
     def __init__(self) -> None:
         self.process = os.getpid()
@@ -55,7 +55,7 @@ _of_thread = threading.local()
 
 
 def thread_seconds() -> ThreadSeconds:
-    """Return the calling thread's seconds; without scheduler statistics, ``delayed_s`` is 0."""
+    """Return the calling thread's seconds. ``delayed_s`` is 0 if the system has no scheduler statistics."""
     own: _SchedulerStatistics | None = getattr(_of_thread, "statistics", None)
     try:
         if own is None or own.process != os.getpid():  # a child process inherits its parent's descriptor
@@ -66,10 +66,7 @@ def thread_seconds() -> ThreadSeconds:
 
 
 def describe_machine(**more: object) -> dict[str, object]:
-    """Return a description of the machine with ``more`` facts.
-
-    The description contains no name of the machine or the user.
-    """
+    """Return a description of the machine, with ``more`` facts, without names of machine and user."""
     return {
         "system": f"{platform.system()} {platform.machine()}",
         "kernel": platform.release(),
@@ -90,7 +87,7 @@ def describe_versions() -> dict[str, str | None]:
 
 
 def machine_id() -> str:
-    """Return 16 hexadecimal digits that identify the machine without revealing anything about it."""
+    """Return 16 hexadecimal digits that identify the machine, but reveal nothing about it."""
     try:
         identity = Path("/etc/machine-id").read_text(encoding="ascii").strip()
     except OSError:
@@ -100,7 +97,7 @@ def machine_id() -> str:
 
 
 def processor() -> str:
-    """Return the name of the processor's model."""
+    """Return the model name of this machine's processor."""
     try:
         lines = Path("/proc/cpuinfo").read_text(encoding="utf-8").splitlines()
     except OSError:
@@ -109,11 +106,11 @@ def processor() -> str:
     return names[0] if names else platform.processor()
 
 
-# The testbed in which this process runs: its network, for records and titles.
+# The network of the testbed in which this process runs, for records and titles.
 
 
 def is_inside() -> bool:
-    """Return whether this process runs on a host of a testbed, all of whose hosts share this machine."""
+    """Return whether this process runs on a host of a testbed. All hosts of a testbed share this machine."""
     return bool(os.environ.get(TOPOLOGY))
 
 
@@ -131,7 +128,7 @@ def described() -> Any:
 
 
 def rates_in_words() -> str | None:
-    """Return a testbed's link rates and delay, such as ``1gbit``, or None elsewhere. Raises ``JobError``."""
+    """Return the testbed's link rates and delay, such as ``1gbit``, or None outside. Raises ``JobError``."""
     try:
         return described_in_words(described())
     except SpecError as error:
@@ -139,7 +136,7 @@ def rates_in_words() -> str | None:
 
 
 def described_in_words(found: Any) -> str | None:
-    """Return the link rates and the delay in a description from ``described``. Raises ``SpecError``."""
+    """Return the link rates and the delay in a testbed's description, in words. Raises ``SpecError``."""
     if found is None:
         return None
     try:

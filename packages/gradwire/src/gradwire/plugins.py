@@ -1,4 +1,4 @@
-"""Entry points of other packages: commands, codecs, algorithms, pages, and checks.
+"""Extensions by other packages, through entry points: commands, codecs, algorithms, pages, and checks.
 
 A package declares entry points in its ``pyproject.toml``, and gradwire finds them once the package is
 installed::
@@ -19,19 +19,26 @@ from gradwire.errors import SpecError, one_line
 from gradwire.version import NEEDED
 
 COMMANDS = "gradwire.commands"
-"""The group for commands: mappings from command names to (one line of help, ``module:function``)."""
+"""The entry-point group of commands. An object maps commands to (line of help, ``module:function``)."""
 CODECS = "gradwire.codecs"
-"""The group for codecs: the name in specs, and ``module:Class``."""
+"""The entry-point group of codecs. An entry's name is the codec's name in specs, its object the class."""
 ALGORITHMS = "gradwire.algorithms"
-"""The group for algorithms: the name in plans, and a module with the interface ``collectives.Collective``."""
+"""The entry-point group of algorithms.
+
+An entry's name is the algorithm's name in plans, its object a module with the interface
+``collectives.Collective``.
+"""
 PAGES = "gradwire.pages"
-"""The group for pages: the kind of record, and a module whose ``PAGES`` maps schemas to functions."""
+"""The entry-point group of pages.
+
+An entry's name is a kind of record, its object a module whose ``PAGES`` maps schemas to page functions.
+"""
 CHECKS = "gradwire.checks"
-"""The group for the doctor's checks: the name, and ``module:function``, which returns findings."""
+"""The entry-point group of the doctor's checks. An entry's object is a function that returns findings."""
 
 
 def names(group: str) -> tuple[str, ...]:
-    """Return the sorted names of a group of entry points."""
+    """Return the sorted names of the entry points in a group."""
     return tuple(_points(group))
 
 
@@ -48,8 +55,8 @@ def entry(group: str, name: str) -> object | None:
     if len(points) > 1:
         both = " and ".join(packages)
         raise SpecError(
-            f"expected one package that defines {name!r} in {group}, got {both}; uninstall one of these "
-            "packages"
+            f"expected one package that defines {name!r} in {group}, got {both}; uninstall all but one "
+            "of them"
         )
     try:
         found: object = points[0].load()
@@ -64,18 +71,18 @@ def entry(group: str, name: str) -> object | None:
 
 
 def origin(group: str, name: str) -> str | None:
-    """Return ``distribution==version`` of the package with an entry point, or None."""
+    """Return ``distribution==version`` of the package that defines an entry point, or None without one."""
     return next(map(_package, _points(group).get(name, [])), None)
 
 
 def origins(group: str, kind: str, used: Iterable[str]) -> dict[str, str]:
-    """Return the origins of the ``used`` names that other packages provide, keyed by kind and name."""
+    """Return which packages (see ``origin``) define the names ``used``, keyed by kind and name."""
     found = {name: origin(group, name) for name in used}
     return {f"the package of {kind} {name}": each for name, each in found.items() if each is not None}
 
 
 def resolve(where: str) -> Any:
-    """Return the object of ``module:attribute``, or the module if there is no colon."""
+    """Import the object at ``module:attribute``, or the module if there is no colon."""
     module, _, attribute = where.partition(":")
     found = importlib.import_module(module)
     return getattr(found, attribute) if attribute else found

@@ -1,4 +1,4 @@
-"""Records: results as JSON files, with their schema, machine, and versions.
+"""Records: results as JSON files, with their schema, the machine, and the versions of packages.
 
 Every record is a JSON object. The field ``schema``, such as ``gradwire.train/1``, names the kind of record
 and the version of its fields. The version increases whenever a field's name, unit or meaning changes.
@@ -22,9 +22,9 @@ _SURROGATE = re.compile(r"\\u[dD][89a-fA-F]")
 
 
 def make_record(schema: str, fields: Mapping[str, object], **machine: object) -> dict[str, object]:
-    """Return a record with ``fields``. ``machine`` adds facts about the machine.
+    """Return a record with ``fields``; ``machine`` adds facts to the description of the machine.
 
-    A field named ``machine`` replaces this machine's description.
+    A field named ``machine`` in ``fields`` replaces this description.
     """
     return {
         "schema": schema,
@@ -35,17 +35,17 @@ def make_record(schema: str, fields: Mapping[str, object], **machine: object) ->
 
 
 def to_json(record: Mapping[str, object]) -> str:
-    """Return the record as readable JSON. NaN and infinity, which JSON can't represent, become null."""
+    """Convert a record to readable JSON. NaN and infinity, which JSON can't represent, become null."""
     return json.dumps(_finite(record), indent=2, allow_nan=False) + "\n"
 
 
 def read_object(text: str, called: str) -> dict[str, Any]:
-    """Return the JSON object in ``text``. Raises ``SpecError``, which names the text as ``called``."""
+    """Return the JSON object in ``text``. Raises ``SpecError``, in which ``called`` names the text."""
     try:
         values = _loaded(text)
     except (ValueError, RecursionError) as error:
         raise SpecError(
-            f"expected a JSON object for {called}, got invalid JSON: {_why(error)}; correct the text"
+            f"expected a JSON object for {called}, got invalid JSON: {_why(error)}; pass a JSON object"
         ) from error
     if not isinstance(values, dict):
         raise SpecError(
@@ -55,20 +55,20 @@ def read_object(text: str, called: str) -> dict[str, Any]:
 
 
 def read_record(path: Path, schema: str, called: str, remedy: str) -> dict[str, Any]:
-    """Return the fields of a record from this or an older version of gradwire.
+    """Return the fields of a record that this or an older version of gradwire has written.
 
     Raises ``SpecError`` for a file that is missing, isn't JSON, or has a different kind or a newer schema.
 
     Parameters
     ----------
     path
-        The file.
+        The record's file.
     schema
-        The newest readable schema of this kind.
+        The newest schema that this version can read, such as ``gradwire.train/1``.
     called
-        The name of such a record in errors, such as "line rate".
+        The name of this kind of record in errors, such as "line rate".
     remedy
-        The advice in errors: the command that writes such a record.
+        The remedy in errors: the command that writes such a record.
     """
     try:
         record = _loaded(read_text(path))
@@ -92,7 +92,7 @@ def read_record(path: Path, schema: str, called: str, remedy: str) -> dict[str, 
 
 
 def _loaded(text: str) -> Any:
-    """Return the value of a JSON string. Raises ``ValueError``, even for lone surrogates."""
+    """Return the value in a JSON text. Raises ``ValueError``, also for a lone surrogate."""
     values: Any = json.loads(text)
     if _SURROGATE.search(text):
         json.dumps(values, ensure_ascii=False).encode()

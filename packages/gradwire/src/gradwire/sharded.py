@@ -1,8 +1,8 @@
 """Synchronous SGD with sharded updates and lossless weight deltas.
 
 The gradient is reduce-scattered with the plan's codec. Each rank updates its shard of exact weights with its
-shard of the optimizer's state (ZeRO's first stage: Rajbhandari et al., SC 2020). The other ranks receive the
-changes of the weights, entropy-coded without loss, and apply them to their replicas.
+shard of the optimizer's state (ZeRO's first stage: Rajbhandari et al., SC 2020). Then each rank sends the
+changes of its shard, entropy-coded without loss, and all ranks apply these changes to their replicas.
 """
 
 from __future__ import annotations
@@ -40,22 +40,22 @@ from gradwire.sync.replicas.broadcast import count_weights
 from gradwire.sync.replicas.deltas import Deltas
 from gradwire.sync.trained import check_optimizer, strangers
 
-# One rank's shard of the weights: exact masters, and the optimizer that steps them.
+# One rank's shard of the weights: the exact masters, and the optimizer that updates these masters.
 
 _NAMES = ("ASGD", "Adadelta", "Adam", "AdamW", "Adamax", "NAdam", "RAdam", "RMSprop", "Rprop", "SGD")
 ELEMENTWISE = frozenset(getattr(torch.optim, name) for name in _NAMES)
-"""Optimizers whose update of a weight doesn't depend on other weights, so that any shard can be updated.
+"""The optimizers whose update of a weight doesn't depend on other weights, so that they can update a shard.
 
-Adagrad is also elementwise, but its constructor already creates state, for whole parameters.
+Adagrad is also elementwise, but its constructor already creates state for whole parameters.
 """
 
 
 class Shard:
     """One rank's shard of the weights: ``start`` up to ``stop`` in the order of the flat gradient.
 
-    The constructor replaces the parameters of the optimizer, which must not have stepped, with 1-D slices of
-    ``masters``, each in its parameter's group. So the optimizer keeps state only for the shard. ``masters``
-    are the exact weights, 1-D float32 on the CPU; the caller fills them.
+    ``masters`` are the shard's exact weights, 1-D float32 on the CPU; the caller fills them. The constructor
+    replaces the optimizer's parameters with 1-D slices of ``masters``, each in the group of its parameter.
+    Therefore, the optimizer stores state only for the shard. The optimizer must not have stepped.
     """
 
     def __init__(
@@ -75,12 +75,12 @@ class Shard:
             group["params"] = [own[id(each)] for each in group["params"] if id(each) in own]
 
     def give(self, gradient: torch.Tensor, absent: Collection[int]) -> None:
-        """Set the shard's gradient in the optimizer, and None for the parameters numbered in ``absent``."""
+        """Give the optimizer the shard's gradient; the parameters with numbers in ``absent`` get None."""
         for number, (part, low, high) in self._slices.items():
             part.grad = None if number in absent else gradient[low:high]
 
     def check(self, optimizer: torch.optim.Optimizer) -> None:
-        """Raise ``SpecError`` if the optimizer has new parameters, whose gradients aren't averaged."""
+        """Raise ``SpecError`` if parameters, whose gradients aren't averaged, were added to the optimizer."""
         strange = strangers(optimizer, {id(part) for part, _, _ in self._slices.values()})
         if strange:
             raise SpecError(
@@ -110,14 +110,14 @@ def check_shardable(optimizer: torch.optim.Optimizer, parameters: Sequence[Param
 
 
 ALGORITHM = "ring"
-"""The algorithm whose reduce half leaves every rank with an equal part of the sum."""
+"""The all-reduce algorithm in whose reduce half every rank gets an equal part of the sum."""
 _BITS: Final = {torch.bfloat16: torch.int16, torch.float32: torch.int32}
 _FIRST: Final = 0
 """The version number of weights that come from a model or a saved state."""
 
 
 class _SumOfShard(BucketObserver):
-    """The result of the reduce half: this rank's ``average``, and the whole gradient's ``norm``."""
+    """An observer of the reduce half: it computes this rank's ``average`` and the gradient's ``norm``."""
 
     average: torch.Tensor
     norm: float
@@ -126,7 +126,7 @@ class _SumOfShard(BucketObserver):
         self._used, self._shard = used, shard
 
     def after(self, values: torch.Tensor, exchange: Exchange) -> ExchangeCost:
-        """Compute the norm and the unused parameters over all ranks, and return the cost."""
+        """Compute the norm, agree with all ranks on the used parameters, and return the cost."""
         link = exchange.link
         self.average = values[self._shard.start : self._shard.stop].div_(link.world)
         norms = torch.zeros(link.world, dtype=torch.float32, device="cpu")  # squares may overflow float32
@@ -140,27 +140,27 @@ class Sharded(WorkerMethod):
     """Synchronous SGD: each rank updates its shard of the weights, and sends the changes to all ranks.
 
     Compared with ``DSync``, a rank stores only a shard of the optimizer's state and of the exact weights. The
-    gradient is encoded in the reduce half only. The broadcast half sends the changes of the replicas
-    losslessly, in few bits per weight if learning rates are small. After every step, the replicas, ``model``,
-    have the same bits on all ranks: the exact weights, rounded to ``replicas``.
+    gradient is encoded in the reduce half only. The broadcast half sends the changes of the weights
+    losslessly, in few bits per weight if learning rates are small. After every step, ``model`` is a replica
+    with the same bits on all ranks: the exact weights, rounded to ``replicas``.
 
-    Weights that are written between two steps, for example by ``model.load_state_dict``, are adopted; all
-    ranks must write the same values. Writes through ``.data`` aren't detected, and the next step undoes them:
-    write within ``torch.no_grad()`` instead.
+    If the script writes weights between two steps, for example by ``model.load_state_dict``, the next step
+    starts from these weights; all ranks must write the same values. Write within ``torch.no_grad()``, not
+    through ``.data``: writes through ``.data`` aren't detected, and the next step undoes them.
 
     Parameters
     ----------
     model
-        A model with dense float32 parameters on one device; they are rounded before the first step. Raises
-        ``TensorError`` otherwise.
+        A model with dense float32 parameters on one device; any other model raises ``TensorError``. The
+        parameters are rounded before the first step.
     optimizer
         An elementwise optimizer of ``torch.optim`` that hasn't stepped yet. The constructor replaces the
         parameters in its groups with this rank's shard.
     plan
-        An argument of ``Plan.of``, with the algorithm ``ring`` and one bucket; its ``exchange`` and
-        ``pipeline`` are replaced by ``"sharded"`` and 1.
+        An argument of ``Plan.of``, with the algorithm ``ring`` and one bucket. ``Sharded`` sets the plan's
+        ``exchange`` to ``"sharded"`` and its ``pipeline`` to 1.
     replicas
-        ``"bf16"``, or ``"fp32"`` for weights that aren't rounded.
+        The dtype of the weights in ``model``: ``"bf16"``, or ``"fp32"`` for weights that aren't rounded.
     max_norm
         The largest 2-norm of an averaged gradient. A gradient with a larger norm is scaled down to this norm;
         None for no clipping.
@@ -170,7 +170,7 @@ class Sharded(WorkerMethod):
     Raises
     ------
     SpecError
-        If the optimizer, the plan, or a value isn't supported.
+        If the optimizer, the plan, ``replicas``, or ``max_norm`` isn't supported.
     ExchangeError
         If ranks differ in plan or options.
     """
@@ -193,12 +193,12 @@ class Sharded(WorkerMethod):
         if chosen.algorithm != ALGORITHM or chosen.bucket_nbytes is not None:
             raise SpecError(
                 f"Sharded: expected a plan with the algorithm {ALGORITHM} and one bucket, got "
-                f"{chosen.algorithm} with bucket_nbytes={chosen.bucket_nbytes}; omit these arguments"
+                f"{chosen.algorithm} with bucket_nbytes={chosen.bucket_nbytes}; omit both"
             )
         self._max_norm, self._optimizer = check_max_norm(max_norm), optimizer
         self._deltas = Deltas(replicas, ledger)
         sharded = replace(chosen, exchange="sharded", pipeline=1)
-        replace(sharded, codec=self._deltas)  # raises if frames of deltas are too long
+        replace(sharded, codec=self._deltas)  # raises an error if frames of deltas would be too long
         options = f"{sharded.to_json()}, {replicas=}, {max_norm=}, {strict=}"
         super().__init__(model, None, sharded, group, timeout_s, ledger, strict, options=options)
 
@@ -252,7 +252,7 @@ class Sharded(WorkerMethod):
         return StepRecord.of_wait(cost.total_s, cost).within(perf_counter() - started, loss=loss)
 
     def _reduce_gradients(self) -> ExchangeCost:
-        """Set the shard's averaged, clipped gradient in the optimizer; return the cost of the reduce half."""
+        """Give the optimizer the shard's averaged, clipped gradient; return the cost of the reduce half."""
         used = UsedParameters(self._gradients)
         found = _SumOfShard(used, self._shard)
         cost = self._buckets.run(self._gradients, found, Half.REDUCE)
@@ -263,7 +263,7 @@ class Sharded(WorkerMethod):
 
     def _broadcast_weights(self) -> ExchangeCost:
         """Update this rank's replica from all ranks' masters, and return the cost of the broadcast half."""
-        shard, carrier = self._shard, self._gradients.buffer  # a buffer that is free until backward
+        shard, carrier = self._shard, self._gradients.buffer  # the gradient's buffer, free until backward
         carrier[shard.start : shard.stop] = shard.masters
         cost = self.exchange.broadcast(carrier, self._deltas.over(carrier))
         round_masters(shard.masters, self._own_words())  # a single rank has nothing to encode
@@ -277,7 +277,7 @@ class Sharded(WorkerMethod):
     @torch.inference_mode(mode=False)  # the words are changed outside of inference mode
     @torch.no_grad()
     def _read(self) -> None:
-        """Copy the model's weights to the masters in the first call, and after writes by other code."""
+        """Copy the model's weights to the masters: in the first call, and after the script wrote weights."""
         if self._written and self._written == self._versions():
             return
         flat = torch.cat([on_host(each).reshape(-1) for each in self._gradients.parameters])
@@ -299,7 +299,7 @@ class Sharded(WorkerMethod):
         self._written = self._versions()
 
     def _versions(self) -> list[tuple[int, int]]:
-        """Return each parameter's memory address and version, which change on reallocation and on writes."""
+        """Return each parameter's address and version, which change on reallocation and on writes."""
         return [(each.data_ptr(), each._version) for each in self._gradients.parameters]
 
     def _state(self, drained: bool) -> RankState:
@@ -338,7 +338,7 @@ class Sharded(WorkerMethod):
 
 
 def _bits(words: torch.Tensor) -> torch.Tensor:
-    """Return words as integers, in the format of a saved state."""
+    """Return a view of words as integers, which is the format of a saved state."""
     return words.view(_BITS[words.dtype])
 
 

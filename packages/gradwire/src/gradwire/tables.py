@@ -1,6 +1,6 @@
 """Tables as text of at most 80 columns.
 
-On a terminal, rich draws the tables; elsewhere, they are plain text.
+On a terminal, the package rich draws the tables. Elsewhere, they are plain text.
 """
 
 from __future__ import annotations
@@ -15,16 +15,16 @@ from typing import Any
 
 WIDTH = 80
 _LEAST_TEXT = 8
-"""The smallest width of a wrapped text column."""
+"""The minimum width to which a column of text is narrowed, in characters."""
 _FEW_COLUMNS = 4
-"""The largest number of columns for which gaps stay two spaces wide if text is wrapped."""
+"""The most columns that are separated by two spaces even if text is wrapped; more get one space."""
 _AFTER = re.compile(r"(\s+|(?<=[,:+]))")
-"""The positions at which a codec's or an algorithm's spec may be wrapped."""
+"""The positions at which a line may be wrapped: spaces, and within specs after a comma, colon, or plus."""
 
 
 @dataclass(frozen=True)
 class Column:
-    """A column: its name and the unit of its numbers.
+    """A column of a table: its name, and the unit of its numbers.
 
     Text is left-aligned, and wrapped if the table would be too wide. Numbers are right-aligned, and never
     wrapped.
@@ -42,7 +42,7 @@ class Column:
 
 @dataclass(frozen=True)
 class Table:
-    """A table of columns, and of rows with one cell for each column.
+    """A table: its columns, and its rows, each with one cell per column.
 
     Columns without entries and tables without rows aren't shown. If ``has_total`` is true, the last row is
     the sum of all other rows.
@@ -60,7 +60,7 @@ class Table:
 
 
 def show(*parts: str | Table) -> None:
-    """Write tables and paragraphs to standard output. An empty text is an empty line."""
+    """Write tables and paragraphs to standard output. An empty string becomes an empty line."""
     terminal = _terminal()
     width = WIDTH if terminal is None else min(WIDTH, terminal.width)
     for part in parts:
@@ -71,7 +71,7 @@ def show(*parts: str | Table) -> None:
 
 
 def lines(*parts: str | Table, width: int = WIDTH) -> list[str]:
-    """Return tables and paragraphs as lines of plain text."""
+    """Convert tables and paragraphs to lines of plain text of at most ``width`` characters."""
     found: list[str] = []
     for part in parts:
         if isinstance(part, Table):
@@ -82,7 +82,7 @@ def lines(*parts: str | Table, width: int = WIDTH) -> list[str]:
 
 
 def figure(value: float) -> str:
-    """Return a number with about three digits, in at most five characters up to 99999.
+    """Format a number with about three digits; up to 99999, it has at most five characters.
 
     Examples
     --------
@@ -117,9 +117,9 @@ def _head(columns: Sequence[Column]) -> list[str]:
 
 
 def _fitted(columns: Sequence[Column], natural: Sequence[int], room: int) -> list[int]:
-    """Return the columns' widths.
+    """Return the widths of columns that fit into ``room``, if possible.
 
-    The column with the widest text is narrowed until all columns fit or no column can be narrowed.
+    The widest column of text is narrowed repeatedly, until all columns fit or none can be narrowed further.
     """
     widths = list(natural)
     texts = [place for place, column in enumerate(columns) if column.is_text]
@@ -134,7 +134,7 @@ def _fitted(columns: Sequence[Column], natural: Sequence[int], room: int) -> lis
 def _row_lines(
     columns: Sequence[Column], row: Sequence[str], widths: Sequence[int], gap: int
 ) -> Iterator[str]:
-    """Yield the lines of one row, as many as the tallest cell needs."""
+    """Yield the lines of one row. There are as many lines as in the row's tallest cell."""
     last = len(columns) - 1
     cells = [
         _fold(cell, width, place == last) for place, (cell, width) in enumerate(zip(row, widths, strict=True))
@@ -152,7 +152,7 @@ def _row_lines(
 
 
 def _fold(cell: str, width: int, is_last: bool) -> list[str]:
-    """Return a cell's lines, wrapped at spaces and, except in the last column, also within specs."""
+    """Wrap a cell's text at spaces and, except in the last column, also within specs; return the lines."""
     if is_last:
         wrapper = textwrap.TextWrapper(width, break_long_words=False, break_on_hyphens=False)
     else:
@@ -162,7 +162,7 @@ def _fold(cell: str, width: int, is_last: bool) -> list[str]:
 
 
 def _terminal() -> Any:
-    """Return rich's console if standard output is a terminal and rich is installed, else None."""
+    """Return a console of rich if standard output is a terminal and rich is installed, else None."""
     if importlib.util.find_spec("rich") is None:
         return None
     from rich.console import Console
@@ -172,7 +172,7 @@ def _terminal() -> Any:
 
 
 def _drawn(table: Table) -> Any:
-    """Return the table as a table of rich."""
+    """Convert a table to a table of the package rich."""
     from rich import box
     from rich import table as rich_table
     from rich.text import Text

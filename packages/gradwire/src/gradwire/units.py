@@ -1,4 +1,4 @@
-"""Text formats of rates, durations, sizes, and counts: ``100mbit``, ``50us``, ``16MB``, ``25.6M``."""
+"""Reading and writing of rates, durations, sizes, and counts as text: ``100mbit``, ``50us``, ``16MB``."""
 
 from __future__ import annotations
 
@@ -23,21 +23,18 @@ _THOUSANDS = {"": 0, "k": 3, "K": 3, "M": 6, "G": 9, "B": 9}
 _MOST_COUNT = 10**13
 _WHOLE = re.compile("[0-9]{1,18}")
 _MOST_DIGITS = 100
-"""The largest number of digits in a number.
-
-Python itself raises an error above some thousand digits.
-"""
+"""The most digits in a number, because Python itself raises an error above some thousand digits."""
 SLOWEST, FASTEST = 10**3, 10**12
-"""The limits of link rates in bit/s, within which frame times can be represented in nanoseconds."""
+"""The limits of link rates in bit/s. Between these limits, frame times fit into nanoseconds."""
 
 
 def parse_rate(text: str | None) -> float | None:
-    """Return a rate in bytes per second, or None for None and for ``unlimited``.
+    """Return the rate in ``text`` in bytes per second, or None for ``unlimited`` and for None.
 
     Prefixes are decimal, as usual for network rates. Bits are written ``bit``, ``kbit``, ``mbit``, ``gbit``
     (or ``Gbit/s``, ``Gbps``, ``GbE``), bytes ``Bps``, ``kBps``, ``MBps``, ``GBps`` (or ``MB/s``). ``mbps`` is
-    refused, because it means megabits to some users, but megabytes to others and to ``tc``. Raises
-    ``SpecError`` for anything else, and for a rate that is not positive.
+    refused, because some users mean megabits, and other users (and ``tc``) mean megabytes. Raises
+    ``SpecError`` for any other text, and for a rate that is not positive.
 
     Examples
     --------
@@ -59,15 +56,15 @@ def parse_rate(text: str | None) -> float | None:
 
 
 def check_link_rate(text: str | None) -> float | None:
-    """Return the rate of ``--rate`` in bytes per second. Raises ``SpecError`` if the rate is out of range."""
+    """Return the rate in ``--rate`` in bytes per second. Raises ``SpecError`` if it is out of range."""
     rate = parse_rate(text)
     if rate is not None and not SLOWEST <= 8 * rate <= FASTEST:
-        raise SpecError(f"--rate: expected 1kbit to 1000gbit, or unlimited, got {text}; pass another rate")
+        raise SpecError(f"--rate: expected 1kbit to 1000gbit, or unlimited, got {text}; pass such a rate")
     return rate
 
 
 def parse_duration(text: str) -> float:
-    """Return a time in seconds from text with the unit ``ns``, ``us``, ``ms``, or ``s``, optional for 0.
+    """Return the time in ``text`` in seconds. The unit is ``ns``, ``us``, ``ms``, or ``s``; 0 needs none.
 
     Raises ``SpecError``.
 
@@ -88,7 +85,7 @@ def parse_duration(text: str) -> float:
 
 
 def parse_size(text: str) -> int:
-    """Return a size in bytes: ``16MB`` is decimal, ``4MiB`` binary, ``65536`` plain bytes.
+    """Return the size in ``text`` in bytes: ``16MB`` is decimal, ``4MiB`` is binary, ``65536`` is in bytes.
 
     Raises ``SpecError``, also for a fraction of a byte.
 
@@ -109,9 +106,9 @@ def parse_size(text: str) -> int:
 
 
 def parse_count(text: str) -> int | None:
-    """Return a number of parameters, or None for text that isn't a number.
+    """Return the number of parameters in ``text``, or None for text that isn't a number.
 
-    Raises ``SpecError`` for a number that isn't a valid count.
+    Raises ``SpecError`` for a number that isn't whole, or is out of range.
 
     Examples
     --------
@@ -143,27 +140,27 @@ def parse_whole(text: str) -> int | None:
 
 
 def format_rate(nbytes_per_s: float | None) -> str:
-    """Return a rate as text in bits, in the format of ``parse_rate``."""
+    """Format a rate in bits, as ``parse_rate`` reads it."""
     if nbytes_per_s is None or math.isinf(nbytes_per_s):
         return "unlimited"
     return _scaled(8 * nbytes_per_s, ("bit", "kbit", "mbit", "gbit"))
 
 
 def format_size(nbytes: float) -> str:
-    """Return a size as text with a decimal prefix."""
+    """Format a size with a decimal prefix, rounded, such as ``16.8MB``."""
     return _scaled(nbytes, ("B", "kB", "MB", "GB"))
 
 
 def exact_size(nbytes: int) -> str:
-    """Return an exact size in the format of ``parse_size``: ``64KiB``, ``16MB``, ``1000004B``."""
+    """Format a size exactly, as ``parse_size`` reads it: ``64KiB``, ``16MB``, ``1000004B``."""
     return min(_whole(nbytes, 1024, "iB"), _whole(nbytes, 1000, "B"), key=len)
 
 
 def format_duration(seconds: float) -> str:
-    """Return a time as text with three digits and a suitable unit."""
+    """Format a time with three digits and a suitable unit."""
     if seconds == 0:
         return "0"
-    rounded = abs(float(f"{seconds:.3g}"))  # 999.6 ms are a second
+    rounded = abs(float(f"{seconds:.3g}"))  # 999.6 ms become 1 s
     exponent = min(max(math.floor(math.log10(rounded) / 3), -3), 0)
     return f"{seconds * 1000.0**-exponent:.3g}{('s', 'ms', 'us', 'ns')[-exponent]}"
 
@@ -192,17 +189,17 @@ def _number(digits: str) -> float | None:
 
 
 def counted(count: int, word: str) -> str:
-    """Return a count with its noun, plural unless the count is 1, such as ``2 steps``."""
+    """Return a count and its noun, which is plural unless the count is 1, such as ``2 steps``."""
     return f"{count} {word}" if count == 1 else f"{count} {word}s"
 
 
 def ranks_in_words(ranks: Sequence[int]) -> str:
-    """Return ranks as text for errors, such as ``rank 1`` or ``ranks 1, 3``."""
+    """Format ranks for errors, such as ``rank 1`` or ``ranks 1, 3``."""
     return ("rank " if len(ranks) == 1 else "ranks ") + ", ".join(map(str, ranks))
 
 
 def is_number(value: object) -> bool:
-    """Return whether ``value`` is a number within the range of floats."""
+    """Return whether ``value`` is a number, not a bool, that fits into a float."""
     if isinstance(value, bool) or not isinstance(value, (int, float)):
         return False
     return isinstance(value, float) or abs(value) < 1 << 1023

@@ -1,4 +1,4 @@
-"""The version of gradwire, the packages it requires, and how to install its extras."""
+"""The version of gradwire, the packages that it requires, and the commands that install its extras."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from types import MappingProxyType
 from gradwire.errors import one_line
 
 NEEDED = ("torch", "numpy", "zstandard", "jinja2")
-"""The packages that almost every command requires; a test compares them with pyproject.toml."""
+"""The packages that almost every command requires. A test compares this list with pyproject.toml."""
 
 
 def version() -> str:
@@ -24,10 +24,10 @@ def version() -> str:
 def commit() -> str | None:
     """Return the commit of the running source tree, with ``+changed`` if files differ from the commit.
 
-    The commit is None without a source tree, for example after installation from a wheel.
+    Without a source tree, for example after installation from a wheel, return None.
     """
     if _git("ls-files", "--error-unmatch", Path(__file__).name) is None:
-        return None  # installed within another project's source tree
+        return None  # the source tree around this folder is another project's
     head = _git("rev-parse", "HEAD")
     changed = _git("status", "--porcelain", "--untracked-files=no", SOURCES)
     return None if head is None else f"{head.strip()}{'+changed' if changed else ''}"
@@ -45,7 +45,7 @@ def _git(*words: str) -> str | None:
 
 
 def installed(package: str) -> str | None:
-    """Return the version of an installed package, or None. The package is not imported."""
+    """Return a package's installed version, or None, without importing the package."""
     try:
         return importlib.metadata.version(package)
     except importlib.metadata.PackageNotFoundError:
@@ -53,7 +53,7 @@ def installed(package: str) -> str | None:
 
 
 def import_problem(package: str) -> str:
-    """Import a package, and return the reason for a failure, otherwise ""."""
+    """Import a package, and return the reason if this fails, otherwise ""."""
     try:
         importlib.import_module(package)
     except Exception as error:  # a damaged installation may raise any exception
@@ -62,17 +62,17 @@ def import_problem(package: str) -> str:
 
 
 SOURCES = ":(top,glob)packages/*/src/**"
-"""The git pathspec of all packages' sources, which may affect a record."""
+"""The git pathspec of the files that may affect a record: the sources of all packages."""
 EXTRAS = MappingProxyType(
     {"gateware": "gradwire-gateware", "papers": "gradwire-lab", "train": "gradwire-lab"}
 )
-"""The packages that define extras outside of ``gradwire`` itself, keyed by extra."""
+"""The package of each extra that ``gradwire`` itself doesn't define."""
 
 
 def how_to_install(extra: str) -> str:
-    """Return the advice for installing an extra.
+    """Return the remedy for a missing extra: a command that installs the extra.
 
-    The command installs from source, because a name on the package index doesn't prove its owner.
+    The command installs from source, because a name on the package index doesn't prove who owns it.
     """
     package = EXTRAS.get(extra, "gradwire")
     return f"run pip install './packages/{package}[{extra}]' in gradwire's source folder"
