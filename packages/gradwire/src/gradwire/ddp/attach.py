@@ -61,12 +61,12 @@ def attach(
 ) -> Attached:
     """Average a DDP model's gradients with gradwire, compressed on every hop, in an unchanged training loop.
 
-    All ranks of the model's group call this at the same point with the same plan. A communication thread
-    exchanges each bucket while backward computes the next buckets; with the algorithm ``backend``, Gloo's
-    all-reduce averages the bucket instead. ``backward`` returns when all buckets are averaged, with identical
-    bits on all ranks. Gradients in float16 and bfloat16 are exchanged as float32, and the averages are
-    rounded to the gradients' dtype. Gradients of all other dtypes are averaged by torch's own all-reduce, and
-    the ledger counts them as bypasses.
+    All ranks of the model's group must call ``attach`` at the same point, with the same plan. A communication
+    thread exchanges each bucket while backward computes the next buckets; with the algorithm ``backend``,
+    Gloo's all-reduce averages the bucket instead. ``backward`` returns when all buckets are averaged, with
+    identical bits on all ranks. Gradients in float16 and bfloat16 are exchanged as float32, and the averages
+    are rounded to the gradients' dtype. Gradients of all other dtypes are averaged by torch's own all-reduce,
+    and the ledger counts them as bypasses.
 
     Parameters
     ----------
@@ -194,7 +194,7 @@ class HookState:
         return f"gradwire is already attached to this model; use the result of the first attach, or {_REMEDY}"
 
     def __reduce__(self) -> tuple[type[Copied], tuple[()]]:
-        """Return ``Copied`` for a copied or pickled model: threads and connections can't be copied."""
+        """Copy or pickle the state as ``Copied``, because threads and connections can't be copied."""
         return Copied, ()
 
 
@@ -216,7 +216,7 @@ gradwire_hook.__annotations__.clear()  # DDP expects classes as annotations, and
 
 
 def hook_state(model: DistributedDataParallel) -> HookState | None:
-    """Return the state of a model's gradwire hook, or None if gradwire is not attached to the model."""
+    """Return the ``HookState`` of a model, or None if gradwire is not attached to the model."""
     states = (state for _, state in model._comm_hooks)
     return next((each for each in states if isinstance(each, HookState)), None)
 

@@ -83,7 +83,7 @@ def check_model(model: DistributedDataParallel) -> None:
 
 
 def check_plan(plan: Plan, model: DistributedDataParallel) -> None:
-    """Raise ``SpecError`` for a sharded or pipelined plan, or if a rule of the plan matches no parameter."""
+    """Raise ``SpecError`` for a sharded or pipelined plan, or for a rule of the plan without parameters."""
     if plan.for_whole_gradients("attach").pipeline > 1:
         raise SpecError(
             f"attach: expected a plan with pipeline=1, got pipeline={plan.pipeline}; use pipeline=1, or "
@@ -157,7 +157,7 @@ def _in_buckets(model: DistributedDataParallel) -> set[torch.Tensor]:
 
 
 class Copied:
-    """The placeholder in a copied model for the original's ``HookState``."""
+    """The placeholder in a copied model for the ``HookState`` of the original model."""
 
 
 class CopiedCheck:
@@ -167,7 +167,7 @@ class CopiedCheck:
     """
 
     def __call__(self, model: nn.Module, _inputs: object) -> None:
-        """Raise ``ExchangeError`` if gradients would be averaged."""
+        """Raise ``ExchangeError`` if DDP would average the gradients of this forward pass."""
         if torch.is_grad_enabled() and getattr(model, "require_backward_grad_sync", True):
             raise ExchangeError(
                 "expected a model with gradwire attached, got an unattached copy, whose gradients would be "
@@ -176,14 +176,14 @@ class CopiedCheck:
 
 
 class CopiedNotes:
-    """The placeholder in a copied model for the original's ``BackwardCheck``."""
+    """The placeholder in a copied model for the ``BackwardCheck`` of the original model."""
 
     def __call__(self, *_: object) -> None:
         """Ignore a forward pass of the copy."""
 
 
 class TakenHooks(list[tuple[Any, object]]):
-    """DDP's list of hooks, which contains gradwire's hook and rejects a second hook with a clear error."""
+    """DDP's list of communication hooks after ``attach``, with gradwire's hook; it rejects a second hook."""
 
     def append(self, pair: tuple[Any, object]) -> None:
         """Raise ``AttachError``, because DDP supports only one hook."""
@@ -194,7 +194,7 @@ class TakenHooks(list[tuple[Any, object]]):
         )
 
     def __reduce__(self) -> tuple[type[list[Any]], tuple[list[Any]]]:
-        """Return a plain list for a copy, which may have another hook."""
+        """Copy or pickle this list as a plain list, because the copy may have a different hook."""
         return list, ([*self],)
 
 
@@ -204,7 +204,7 @@ def own_hooks(model: DistributedDataParallel) -> list[str]:
 
 
 def forget_original(model: DistributedDataParallel) -> None:
-    """Remove the placeholders for the original's hooks from a copied model, so that it can be attached."""
+    """Remove the original model's placeholders from a copied model, so that gradwire can attach to it."""
     model._comm_hooks[:] = [pair for pair in model._comm_hooks if not isinstance(pair[1], Copied)]
     for hooks in (model._forward_pre_hooks, model._forward_hooks):
         for number, hook in list(hooks.items()):
@@ -213,7 +213,7 @@ def forget_original(model: DistributedDataParallel) -> None:
 
 
 class BackwardCheck:
-    """A forward hook that records forward passes, and raises if a gradient would not be averaged.
+    """A forward hook that records forward passes, and raises an error if DDP would not average a gradient.
 
     A compiled forward pass is traced once and not recorded.
 
@@ -231,7 +231,7 @@ class BackwardCheck:
         self.versions: dict[torch.Tensor, int] = {}
 
     def __call__(self, model: nn.Module, _inputs: object, output: object) -> None:
-        """Record a forward pass."""
+        """Record a forward pass, to check the backward pass that follows."""
         if torch.compiler.is_compiling():
             return
         if not torch.is_grad_enabled():
@@ -281,7 +281,7 @@ class BackwardCheck:
 
 
 def _tensors_of(output: object) -> Iterator[torch.Tensor]:
-    """Yield the tensors in a model's output, as DDP's search for unused parameters finds them.
+    """Yield the tensors in a model's output that DDP finds in its search for unused parameters.
 
     Containers may be cyclic.
     """
@@ -345,7 +345,7 @@ class ForwardCheck:
 
 
 def _will_cut_buckets(model: nn.Module) -> bool:
-    """Return whether DDP broadcasts its rebuilt buckets in this forward pass, once after its first step.
+    """Return whether DDP broadcasts rebuilt buckets in this forward pass, as it does after the first step.
 
     The broadcast of buckets waits as long as the process group's timeout, and its errors name no rank.
     Therefore, a named barrier precedes it, except under ``join``, because ranks without batches would not
@@ -356,7 +356,7 @@ def _will_cut_buckets(model: nn.Module) -> bool:
 
 
 def named_barrier(sync: GradientSync) -> None:
-    """Exchange one number with all ranks, so that an error names a rank that has ended or stopped."""
+    """Wait for all ranks by exchanging a number, so that an error names a rank that has ended or stopped."""
     number = torch.zeros(1, dtype=torch.float32, device="cpu")
 
     def exchange_it(exchange: Exchange) -> None:

@@ -37,7 +37,7 @@ _SHADOWS = getattr(DistributedDataParallel, "_match_all_reduce_for_bwd_pass", No
 
 
 def joins(model: nn.Module) -> bool:
-    """Return whether a model is within a ``join`` context."""
+    """Return whether a model is within DDP's context ``join``."""
     return bool(getattr(getattr(model, "_join_config", None), "enable", False))
 
 
@@ -65,9 +65,10 @@ def has_joined() -> bool:
 
 
 def count_active(sync: GradientSync) -> int:
-    """Wait until all ranks have begun the step, and return the number of ranks that have not joined.
+    """Wait until all ranks have begun the step, and return the number of ranks that still have batches.
 
-    All ranks call this at the same point. The ledger counts the exchange. Raises ``ExchangeError``.
+    All ranks must call this function at the same point. The ledger counts the exchange. Raises
+    ``ExchangeError``.
     """
     began = perf_counter()
     active = torch.tensor([float(not has_joined())], dtype=torch.float32, device="cpu")
@@ -139,7 +140,7 @@ class BucketReducer:
         return work.get_future()
 
     def layout_of(self, bucket: DDPBucket) -> Layout:
-        """Return the layout of a bucket, by parameter names, because residuals outlive DDP's buckets."""
+        """Return a bucket's layout by names of parameters, because residuals outlive DDP's buckets."""
         parameters = bucket.parameters()
         key = tuple(map(id, parameters))
         if key in self._layouts:
@@ -173,7 +174,7 @@ class BucketReducer:
         return buffer
 
     def _out_of_turn(self, index: int) -> BaseException:
-        """End the exchange because of an unexpected bucket, and return the error to raise."""
+        """End the exchange because DDP passed an unexpected bucket, and return the error to raise."""
         return self._sync.fail(
             ExchangeError(
                 f"rank {self._rank}: expected bucket {self._next} from DDP, got bucket {index}; after an "

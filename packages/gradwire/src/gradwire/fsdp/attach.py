@@ -52,9 +52,9 @@ def attach_fsdp(
 ) -> Attached:
     """Encode FSDP2's reduce-scatter of gradients and all-gather of weights with codecs.
 
-    All ranks call this together, with equal arguments, after ``fully_shard`` and before a forward pass. The
-    call changes every FSDP module within ``module`` through ``set_custom_reduce_scatter`` and
-    ``set_custom_all_gather``. On a two-dimensional mesh, the all-reduce between replicas is encoded, too.
+    All ranks must call ``attach_fsdp`` together, with equal arguments, after ``fully_shard`` and before a
+    forward pass. The call changes every FSDP module within ``module`` through ``set_custom_reduce_scatter``
+    and ``set_custom_all_gather``. On a two-dimensional mesh, the all-reduce between replicas is encoded, too.
 
     Gradients and weights in bfloat16 and float16 are exchanged as float32 of equal value. FSDP's own
     collectives exchange all other dtypes, and the ledger counts and logs these exchanges as bypasses.
@@ -168,13 +168,13 @@ def attach_fsdp(
 
 
 def steps_of(module: nn.Module) -> ShardedSteps | None:
-    """Return the steps of an attached module, or None if gradwire is not attached to any of its units."""
+    """Return the ``ShardedSteps`` of a module, or None if gradwire is not attached to any of its units."""
     comms = (unit.reduce_scatter for unit in units_of(module))
     return next((each.steps for each in comms if isinstance(each, ScatterGradients)), None)
 
 
 def _check(units: list[Unit], plan: Plan, weights: Codec | None, strict: bool) -> None:
-    """Raise ``AttachError`` or ``SpecError`` for settings that these modules do not support."""
+    """Raise ``AttachError`` or ``SpecError`` if the modules don't support the settings of ``attach_fsdp``."""
     for unit in units:
         held = unit.all_gather, unit.reduce_scatter, unit.replica_group
         if any(isinstance(each, GatherWeights | ScatterGradients | ReplicaGroup) for each in held):
@@ -241,7 +241,7 @@ def _residuals_of(unit: Unit, layouts: UnitLayouts) -> Iterator[tuple[str, int]]
 def _install(
     unit: Unit, steps: ShardedSteps, weights: Codec | None, layouts: UnitLayouts, undo: ExitStack
 ) -> None:
-    """Replace the unit's collectives with exchanges, and register their restoration in ``undo``."""
+    """Replace a unit's collectives with exchanges, and add the collectives' restoration to ``undo``."""
     if weights is not None:
         put, before = unit.module.set_custom_all_gather, unit.all_gather
         put(GatherWeights(f"{unit.name}.weights", steps, before, weights))

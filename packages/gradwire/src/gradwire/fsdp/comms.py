@@ -59,7 +59,7 @@ class ShardedSteps:
         self._buckets = 0
 
     def forward(self, *_: object) -> None:
-        """Set the training step of a forward pass: the next step if backward may follow, else the last."""
+        """Set the step of a forward pass's exchanges: the next step if backward may follow, else the last."""
         self.contexts.step = self.sync.step + torch.is_grad_enabled()
 
     def stands_aside(self) -> bool:
@@ -193,7 +193,7 @@ class GatherWeights(_Comm):
         return self._codec
 
     def _deltas_of(self, dtype: torch.dtype, wanted: Deltas) -> Deltas:
-        """Return the unit's delta codec for weights of a dtype, created on first use."""
+        """Return the delta codec for this unit's weights of a dtype. The first call creates the codec."""
         if dtype not in self._deltas:
             words = "bf16" if dtype is torch.bfloat16 else wanted.dtype
             self._deltas[dtype] = Deltas(words, self.steps.ledger, self._bucket)
@@ -297,7 +297,7 @@ def _kind(op: Any) -> Any:
 
 
 def _scale(total: torch.Tensor, op: Any, world: int) -> None:
-    """Turn a sum into the result of ``op``."""
+    """Convert a sum over ``world`` ranks to the result of the reduction ``op``, in place."""
     if _kind(op) == dist.ReduceOp.AVG:
         total.div_(world)
     elif _kind(op) == dist.ReduceOp.PREMUL_SUM:

@@ -52,7 +52,7 @@ class GroupMember:
 
     @property
     def world(self) -> int:
-        """The number of members in the group."""
+        """The number of members in the process group."""
         return self.context.world
 
     def own_shard(self, values: torch.Tensor) -> torch.Tensor:
@@ -113,7 +113,7 @@ class SyncContexts:
             raise
 
     def follow(self, plan: Plan) -> None:
-        """Switch the gradients to a different plan. All ranks call this between the same two steps."""
+        """Switch the gradients to a different plan. All ranks must do so between the same two steps."""
         self._plans |= dict.fromkeys((Purpose.SCATTER, Purpose.REPLICATE, Purpose.AGREE), plan)
         for (purpose, _), member in self._members.items():
             member.context.exchange.follow(self._plans[purpose])

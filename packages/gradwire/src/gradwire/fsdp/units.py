@@ -168,7 +168,7 @@ def world_group() -> dist.ProcessGroup:
 
 
 def units_of(module: nn.Module) -> list[Unit]:
-    """Return the units within a module, in the order of its modules. Raises ``AttachError``."""
+    """Return the units within ``module``, in the order of ``module.modules()``. Raises ``AttachError``."""
     lacking = [point for point in _POINTS if not hasattr(FSDPModule, point)]
     if lacking:
         raise AttachError(

@@ -60,7 +60,7 @@ class Correction:
 
 
 def check_correction(correction: str) -> str:
-    """Return ``correction``. Raises ``SpecError`` unless it is in ``CORRECTIONS``."""
+    """Return ``correction`` if it is in ``CORRECTIONS``, else raise ``SpecError``."""
     if correction not in CORRECTIONS:
         raise SpecError(
             f"expected one of {', '.join(CORRECTIONS)} for correction, got {correction!r}; omit correction "
@@ -230,7 +230,7 @@ class VirtualWeights:
 
 
 def _copy(value: Any) -> Any:
-    """Return ``value``, or a copy if it may change in place."""
+    """Return ``value`` itself, or a copy if the value's type may change in place."""
     if isinstance(value, _IMMUTABLE):
         return value
     return value.clone() if isinstance(value, torch.Tensor) else copy.deepcopy(value)
@@ -290,7 +290,7 @@ class Eager(Correction):
             yield
 
     def copy(self, gradients: FlatGradients, bucket: Bucket) -> None:
-        """Copy a bucket, because its exchange averages it in place."""
+        """Copy a bucket of the local gradient, because the exchange averages the bucket in place."""
         if self._copied is None:
             if not self._free:
                 self.keep(len(self._own) - 1)  # the oldest's average is applied before the next backward
@@ -309,7 +309,7 @@ class Eager(Correction):
             self._free.append(self._own.popleft().gradients)
 
     def own(self) -> list[torch.Tensor]:
-        """Return copies of the recorded local gradients, clipped."""
+        """Return clipped copies of the recorded local gradients, oldest first."""
         self._look()
         return [own.gradients.staged().floats().clone() for own in self._own]
 

@@ -191,7 +191,7 @@ class PipeSGD(WorkerMethod):
 
     @contextmanager
     def evaluating(self) -> Iterator[StepRecord]:
-        """Drain, and run a ``with`` block with the model in evaluation mode.
+        """Drain the pipeline, and run a ``with`` block with the model in evaluation mode.
 
         Afterwards every module returns to its previous mode, which may be evaluation. The value of the
         ``with`` is the cost of the drain. All ranks drain together, even if only some of them evaluate
@@ -209,10 +209,10 @@ class PipeSGD(WorkerMethod):
     def check_replicas(self) -> None:
         """Compare all ranks' weights, buffers, and optimizer states, bit for bit, at any time.
 
-        All ranks call this together. The compared buffers are those in ``state_dict``, except the running
-        statistics of normalisation layers, which differ between ranks during training. The call waits for
-        gradients in flight, but doesn't apply them. On every rank, raises ``StateError``, which names the
-        ranks that differ, or ``ExchangeError`` if the comparison fails.
+        All ranks must call ``check_replicas`` together. The compared buffers are those in ``state_dict``,
+        except the running statistics of normalisation layers, which differ between ranks during training. The
+        call waits for gradients in flight, but doesn't apply them. On every rank, raises ``StateError``,
+        which names the ranks that differ, or ``ExchangeError`` if the comparison fails.
         """
         self.check_open()
         self._under_way.settle()
@@ -228,8 +228,8 @@ class PipeSGD(WorkerMethod):
     def agree_on_buffers(self) -> StepRecord:
         """Copy rank 0's buffers exactly to all ranks if updates are eager, and return the cost.
 
-        The copied buffers are those in the model's ``state_dict``. All ranks call this together. The call
-        waits for gradients in flight. Raises ``ExchangeError``.
+        The copied buffers are those in the model's ``state_dict``. All ranks must call this method together.
+        The call waits for gradients in flight. Raises ``ExchangeError``.
         """
         if not self._under_way.corrects:
             return StepRecord()

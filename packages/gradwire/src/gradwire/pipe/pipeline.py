@@ -30,7 +30,7 @@ from gradwire.sync.trained import TrainedParameters
 
 @dataclass(frozen=True, slots=True)
 class Treatment:
-    """The processing of gradients besides averaging. The fields are arguments of ``PipeSGD``."""
+    """The options by which a pipeline processes gradients besides averaging: arguments of ``PipeSGD``."""
 
     correction: str
     max_norm: float
