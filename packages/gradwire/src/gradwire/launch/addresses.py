@@ -151,7 +151,7 @@ def route_to(host: str) -> str:
 
 
 def is_loopback(address: str) -> bool:
-    """Return whether ``address`` is a loopback address, which only its own host can reach."""
+    """Return whether ``address`` is a loopback address, which other hosts can't reach."""
     return ipaddress.ip_address(address).is_loopback
 
 
@@ -178,7 +178,7 @@ def remedy(address: str) -> str:
 
 
 def address_of(name: str) -> str:
-    """Return an interface's IPv4 address, or else a non-link-local IPv6 address; "" without either."""
+    """Return an interface's IPv4 address, or else an IPv6 address that isn't link-local, or else ""."""
     return next(iter(_addresses_of(name)), "")
 
 

@@ -88,7 +88,7 @@ class Task(Generic[Options, Event]):
 
 @dataclass(frozen=True)
 class Finished:
-    """A message from a rank that has finished its work."""
+    """The message of a rank that has finished its work."""
 
     rank: int
 
@@ -102,7 +102,7 @@ class Warned:
 
 @dataclass(frozen=True)
 class Failed:
-    """A message from a rank that has failed.
+    """The message of a rank that has failed.
 
     ``consequence`` says whether another rank's failure may be the cause, because this rank's peer is gone or
     silent. ``details`` is the traceback of an internal error, or "" for an error that gradwire raises on
@@ -117,7 +117,7 @@ class Failed:
 
 
 def describe_failure(context: RankContext[Event], error: BaseException) -> Failed:
-    """Return the message of a rank that has failed with ``error``."""
+    """Return the message ``Failed`` of a rank whose work raised ``error``."""
     return Failed(
         rank=context.rank,
         doing=context.doing,
@@ -168,7 +168,7 @@ class _Telling(logging.Handler):
 
 
 def _one_at_a_time(send: Callable[[Any], None]) -> Callable[[Any], None]:
-    """Return a thread-safe version of ``send``."""
+    """Return a version of ``send`` that several threads may call concurrently."""
     sending = Lock()
 
     def send_alone(message: object) -> None:
@@ -179,7 +179,7 @@ def _one_at_a_time(send: Callable[[Any], None]) -> Callable[[Any], None]:
 
 
 def _end_with_parent() -> None:
-    """Exit immediately when the parent process ends."""
+    """Wait until the parent process ends, and then end this process immediately."""
     parent = parent_process()
     assert parent is not None
     wait([parent.sentinel])
@@ -207,7 +207,7 @@ def run_local(task: Task[Options, Event], show: Callable[[Event], None]) -> None
 
 
 class _Children(Generic[Options, Event]):
-    """The local processes of a task, and the parent's ends of their pipes."""
+    """The local processes of a task, with the parent's ends of the pipes to them."""
 
     def __init__(self, task: Task[Options, Event], port: int) -> None:
         self._task, self._port = task, port

@@ -95,7 +95,7 @@ def check_same_options(store: Store, rank: int, options: Mapping[str, object]) -
 
 
 def _is_taken(port: int) -> bool:
-    """Return whether a port of this machine is in use."""
+    """Return whether another program listens on a port of this machine."""
     try:
         socket.create_server(("", port)).close()
     except OSError as error:

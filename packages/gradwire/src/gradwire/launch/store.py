@@ -133,11 +133,11 @@ class TimedStore:
         return self._answers
 
     def set(self, key: str, value: str, deadline: float) -> None:
-        """Set ``key`` to ``value``."""
+        """Set the store's ``key`` to ``value``."""
         self._call(lambda: self._store.set(key, value), key, deadline)
 
     def has(self, keys: Sequence[str], deadline: float) -> bool:
-        """Return whether all of ``keys`` are set."""
+        """Return whether all of ``keys`` are set in the store."""
         return self._call(lambda: self._store.check(list(keys)), keys[0], deadline)
 
     def find(self, key: str, deadline: float) -> str | None:

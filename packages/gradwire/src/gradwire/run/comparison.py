@@ -63,7 +63,7 @@ class Turns:
 
     @property
     def method(self) -> str:
-        """The method that averages the next step."""
+        """The method that averages the next step's gradients."""
         return ATTACHED if self.is_over else self._order[len(self._blocks) - 1]
 
     def passed(self, began: Any, ended: Any) -> None:
@@ -137,7 +137,7 @@ class Compared:
 
     @property
     def gains(self) -> bool:
-        """Whether attached steps are faster than steps of every other method, beyond the interval."""
+        """Whether steps with gradwire are faster than with every other method, for the whole interval."""
         return not self.is_short and all(
             self.ratio(method).least > 1 for method in self.cycles_s if method != ATTACHED
         )

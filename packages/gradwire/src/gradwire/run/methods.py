@@ -29,7 +29,7 @@ Passed = Callable[[str], None]
 
 
 class StepSink:
-    """A ledger's sink that reports the end of each attached step."""
+    """A ledger's sink that reports the end of each step that gradwire averaged."""
 
     def __init__(self, passed: Passed) -> None:
         self._passed = passed
@@ -83,7 +83,7 @@ class AttachableModel(Protocol):
 
 
 class DdpModel:
-    """A ``DistributedDataParallel`` of the script."""
+    """A ``DistributedDataParallel`` that the script has made, as an ``AttachableModel``."""
 
     methods: tuple[str, ...] = (PLAIN, BF16, ATTACHED)
 
@@ -93,7 +93,7 @@ class DdpModel:
 
     @property
     def module(self) -> DistributedDataParallel:
-        """The model, which must still exist."""
+        """The script's module, which must still exist."""
         module = self._module()
         assert module is not None, "the model begins training, or ends a step"
         return module
@@ -173,7 +173,7 @@ _HOOKS: Mapping[str, Callable[[DistributedDataParallel, Any], Future]] = {PLAIN:
 
 
 class FsdpModel:
-    """The outermost module that the script has sharded with ``fully_shard``."""
+    """The outermost module that the script has sharded by ``fully_shard``, as an ``AttachableModel``."""
 
     methods: tuple[str, ...] = (PLAIN, ATTACHED)
 

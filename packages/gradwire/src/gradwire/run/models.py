@@ -22,7 +22,7 @@ SETTLING = 10
 
 @dataclass(eq=False)
 class RunModel:
-    """A model that has begun training and, if gradwire isn't attached to it, the reason."""
+    """A model of the script that has begun training, with gradwire's handle, or the reason for none."""
 
     trained: AttachableModel
     passed: Passed  # called at the end of each step, with the method that averaged it
@@ -46,7 +46,7 @@ class RunModel:
         return self.handle._chooser is NO_CHOOSER or bool(self.handle.decisions)
 
     def outcome(self) -> ModelOutcome:
-        """Return the model's part of the report."""
+        """Return the model's part of the run's outcome."""
         if self.attached is None:
             return ModelOutcome(self.trained.name, self.problem)
         book = self.attached.ledger
@@ -101,7 +101,7 @@ class ModelTurns:
         self._models.append(model)
 
     def passed(self, model: RunModel, method: str) -> None:
-        """Handle the end of a model's step that ``method`` averaged."""
+        """Record the end of a step that ``method`` averaged, and choose the method of the next step."""
         if not self._cycles or self.is_over:
             return
         timed = max(self._models, key=lambda each: each.floats)

@@ -60,11 +60,11 @@ class RunOutcome:
 
     @property
     def attached(self) -> list[ModelOutcome]:
-        """The models that gradwire is attached to."""
+        """The outcomes of the models to which gradwire is attached."""
         return [each for each in self.models if not each.problem]
 
     def save(self, path: Path) -> None:
-        """Write the outcome atomically."""
+        """Write the outcome to a file, atomically."""
         replace_file(path, json.dumps(asdict(self)).encode())
 
     @classmethod

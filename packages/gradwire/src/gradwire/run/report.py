@@ -31,7 +31,7 @@ def compared(outcome: RunOutcome, cycles: int) -> Compared | None:
 
 
 def verdict(outcome: RunOutcome, cycles: int) -> str:
-    """Return the result of a run in a sentence."""
+    """Return the result of ``gradwire run`` in a sentence."""
     found = compared(outcome, cycles)
     if not outcome.attached:
         return " ".join(map(_not_attached, outcome.models)) or f"{NO_MODEL[0].upper()}{NO_MODEL[1:]}."
@@ -76,7 +76,7 @@ def record_of(options: Mapping[str, object], outcome: RunOutcome, code: int) -> 
 
 
 def page_of(record: Mapping[str, Any]) -> str:
-    """Return the page of a run's record. Raises ``JobError`` for an invalid record."""
+    """Return the HTML page of a run's record. Raises ``JobError`` for an invalid record."""
     outcome = RunOutcome.of_record(record)
     cycles = _OPTIONS.fields(record.get("options")).get("cycles", whole())
     every = enumerate(outcome.models, 1)

@@ -58,7 +58,7 @@ class RunOptions:
         return -(-self.steps // BLOCK_STEPS) if self.compare else 0
 
     def values(self) -> Mapping[str, object]:
-        """Return the options for the record."""
+        """Return the run's options as the record contains them."""
         return MappingProxyType(
             {
                 "command": [*self.command],

@@ -63,11 +63,11 @@ class FirstPass:
         self._handle = module.register_forward_pre_hook(self, prepend=True)
 
     def __call__(self, module: nn.Module, _inputs: object) -> None:
-        """Call ``then`` if this is a training pass."""
+        """Call ``then`` if the forward pass that begins is a training pass."""
         self._begin(module)
 
     def remove(self) -> None:
-        """Remove the hook."""
+        """Remove the forward pre-hook from the module."""
         self._is_over = True
         self._handle.remove()
 
@@ -101,11 +101,11 @@ class RunSession:
         self._rank: int | None = None
 
     def add_ddp(self, model: Any) -> None:
-        """Attach to a DDP model before its first training pass."""
+        """Prepare to attach gradwire to a DDP model before its first training pass."""
         self._wait_for(model, DdpModel)
 
     def add_fsdp(self, module: Any) -> None:
-        """Attach to the outermost module that ``fully_shard`` returns, before its first training pass."""
+        """Prepare to attach gradwire to a module of ``fully_shard``, or the outermost module around it."""
         for each in module if isinstance(module, (list, tuple)) else [module]:
             self._wait_for(each, FsdpModel)
 
@@ -125,7 +125,7 @@ class RunSession:
         self._save()
 
     def _begin(self, module: weakref.ref[Any], kind: type[DdpModel] | type[FsdpModel]) -> None:
-        """Attach to a model that begins its first training pass on this rank."""
+        """Attach gradwire to a model that begins its first training pass on this rank."""
         root = module()
         assert root is not None, "its forward pass is running"
         for each in root.modules():  # attaching to the root also attaches to FSDP's modules within
@@ -180,7 +180,7 @@ class RunSession:
         say(f"attached to {model.trained.name} ({format_size(4 * model.floats)} of gradients)")
 
     def _passed(self, model: RunModel, method: str) -> None:
-        """Handle the end of a model's training step that ``method`` averaged."""
+        """Pass the end of a model's training step to the turns; print the verdict at the comparison's end."""
         was_over = self._turns.is_over
         self._turns.passed(model, method)
         ends = self._turns.is_over and not was_over

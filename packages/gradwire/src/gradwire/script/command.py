@@ -70,7 +70,7 @@ class _Group:
             self.send(number, None)
 
     def send(self, number: int, _frame: FrameType | None) -> None:
-        """Send a signal to the group."""
+        """Send a signal to the group, or store it until the group has started."""
         if self._process is None:
             self._early.append(number)
             return

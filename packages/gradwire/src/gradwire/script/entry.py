@@ -134,7 +134,7 @@ class Entry:
 
 
 def prepare() -> None:
-    """Pass this process's DDP and FSDP2 models to the observer, if the environment names one."""
+    """Pass this process's DDP and FSDP2 models to the observer, if the environment names an observer."""
     entry = Entry.of_environment()
     if entry is not None:
         end_with_command(Path(entry.folder))
@@ -143,7 +143,7 @@ def prepare() -> None:
 
 
 def watch_ddp(entry: Entry, module: ModuleType) -> None:
-    """Observe every ``DistributedDataParallel`` that is constructed from now on."""
+    """Pass every ``DistributedDataParallel`` that is constructed from now on to the entry's observer."""
     init = module.DistributedDataParallel.__init__
 
     @functools.wraps(init)
@@ -155,7 +155,7 @@ def watch_ddp(entry: Entry, module: ModuleType) -> None:
 
 
 def watch_fsdp(entry: Entry, module: ModuleType) -> None:
-    """Observe every module that ``fully_shard`` shards from now on."""
+    """Pass every module that ``fully_shard`` shards from now on to the entry's observer."""
     fully_shard = module.fully_shard
 
     @functools.wraps(fully_shard)

@@ -42,7 +42,7 @@ class DeviceMarks:
         self._first = self.now()
 
     def now(self) -> torch.Event:
-        """Return an event after all queued work."""
+        """Return an event that the device reaches after all work that is now queued."""
         mark = torch.Event(self._device, enable_timing=True)
         mark.record()
         return mark
