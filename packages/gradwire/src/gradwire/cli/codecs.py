@@ -30,7 +30,7 @@ COLUMNS = (
 
 
 class CodecNote(NamedTuple):
-    """The error bound of a codec in words, its source, and when to use it."""
+    """A note on a codec, in words: its error bound, its source, and when to use the codec."""
 
     error: str
     source: str

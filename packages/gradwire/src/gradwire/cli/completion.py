@@ -21,7 +21,7 @@ FILES, FOLDERS = "<files>", "<folders>"
 
 
 def run(arguments: Sequence[str]) -> None:
-    """Run the command: print the script of a shell."""
+    """Run ``gradwire completion``: print the script for a shell."""
     parser = Parser(
         prog="gradwire completion",
         usage="gradwire completion SHELL [options]",
@@ -303,7 +303,7 @@ if [[ "${{funcstack[1]}}" == _gradwire ]]; then _gradwire "$@"; else compdef _gr
 
 
 def fish(found: Sequence[Node]) -> str:
-    """Return the script for fish."""
+    """Return the script for fish, to be placed in its folder of completions."""
     inner = "\n".join(
         f"            case {_fish_quoted(node.path)}\n                set inner {' '.join(node.inner)}"
         for node in found

@@ -16,7 +16,7 @@ from gradwire.cli.parser import (
 
 
 def run(arguments: Sequence[str]) -> int:
-    """Run the command, and return 1 if training would fail, else 0. Raises ``GradwireError``."""
+    """Run ``gradwire doctor``, and return 1 if training would fail, else 0. Raises ``GradwireError``."""
     parser = Parser(
         prog="gradwire doctor",
         usage="gradwire doctor [options]",

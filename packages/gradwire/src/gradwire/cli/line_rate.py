@@ -21,7 +21,7 @@ from gradwire.units import parse_size
 
 
 def run(arguments: Sequence[str]) -> None:
-    """Run the command: check the options and measure. Raises ``GradwireError``."""
+    """Run ``gradwire line-rate``: check the options, and measure. Raises ``GradwireError``."""
     parser = Parser(
         prog="gradwire line-rate",
         usage="gradwire line-rate [options]",
@@ -57,7 +57,7 @@ def run(arguments: Sequence[str]) -> None:
 
 
 def add_sizes(group: argparse._ArgumentGroup, low: str, high: str) -> None:
-    """Add the options for message sizes."""
+    """Add the options for message sizes, with ``low`` and ``high`` as defaults of ``--min`` and ``--max``."""
     group.add_argument("--min", metavar="SIZE", default=low, help=f"smallest message size (default: {low})")
     group.add_argument("--max", metavar="SIZE", default=high, help=f"largest message size (default: {high})")
     group.add_argument(
@@ -67,7 +67,7 @@ def add_sizes(group: argparse._ArgumentGroup, low: str, high: str) -> None:
 
 
 def add_network(group: argparse._ArgumentGroup) -> None:
-    """Add the options for the network."""
+    """Add the options for the network: ``--rate`` and ``--timeout``."""
     group.add_argument(
         "--rate",
         dest="link",
@@ -78,7 +78,7 @@ def add_network(group: argparse._ArgumentGroup) -> None:
 
 
 def add_outputs(group: argparse._ArgumentGroup) -> None:
-    """Add the options for results."""
+    """Add the options for the files of results."""
     add_json(group, "json_file")
     group.add_argument(
         "--plot", dest="plot_file", type=file_path, metavar="FILE", help="write a plot to this file (PNG)"

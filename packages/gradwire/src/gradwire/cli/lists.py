@@ -71,7 +71,7 @@ def algorithm_specs(text: str) -> tuple[str, ...]:
 
 
 def whole_numbers(option: str, text: str) -> tuple[int, ...]:
-    """Return the distinct whole numbers in a comma-separated list. Raises ``SpecError``."""
+    """Return the whole numbers in a comma-separated list. Raises ``SpecError``, also for a repeated one."""
     numbers = []
     for word in _once(option, between_commas(text)):
         number = parse_whole(word)

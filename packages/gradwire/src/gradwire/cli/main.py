@@ -129,7 +129,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 
 def _call(words: Sequence[str]) -> Call:
-    """Return the call of a command, with the settings of the current folder. Raises ``SpecError``."""
+    """Return the ``Call`` for a command line, with the current folder's settings. Raises ``SpecError``."""
     if not words or words[0].startswith("-"):
         return Call()
     settings = find_settings(Path.cwd())

@@ -91,7 +91,7 @@ class Parser(argparse.ArgumentParser):
         super().print_help(file)
 
     def error(self, message: str) -> NoReturn:
-        """Print one line on standard error and exit."""
+        """Print an error of one line on standard error, and exit."""
         message = re.sub(r"the following arguments are required: (.*)", r"expected \1, got none", message)
         note = current_call().note()
         sys.stderr.write(f"{self.prog}: {one_line(message)}{note}; see {self.prog} --help\n")
@@ -186,7 +186,7 @@ def add_options(group: argparse._ArgumentGroup, kind: Any, names: Sequence[str])
 
 
 def split_command(words: Sequence[str]) -> tuple[list[str], list[str]]:
-    """Return the words before ``--``, and the command after it."""
+    """Return the words before ``--``, and the words of the command after ``--``."""
     place = words.index("--") if "--" in words else len(words)
     return [*words[:place]], [*words[place + 1 :]]
 
@@ -252,7 +252,7 @@ def add_overwrite(group: argparse._ActionsContainer) -> None:
 
 
 def seconds(text: str) -> float:
-    """Return a time in seconds, such as ``500ms`` or ``30s``. A number without unit is in seconds.
+    """Return the time in ``text``, such as ``500ms`` or ``30s``, in seconds. A number alone is in seconds.
 
     Examples
     --------

@@ -48,7 +48,7 @@ _READ: MappingProxyType[str, Callable[[Any], Any]] = MappingProxyType(
 
 
 def run(arguments: Sequence[str]) -> None:
-    """Run the command: check the options, choose a plan, print and write it. Raises ``GradwireError``."""
+    """Run ``gradwire plan``: choose a plan, print the plan, and write it. Raises ``GradwireError``."""
     words = parser().parse_args(arguments)
     _check(words)
     request = read_request(words)
@@ -62,7 +62,7 @@ def run(arguments: Sequence[str]) -> None:
 
 
 def parser() -> Parser:
-    """Return the parser of the command."""
+    """Return the parser of ``gradwire plan``."""
     made = Parser(
         prog="gradwire plan",
         usage="gradwire plan --model M --hosts N [options]",

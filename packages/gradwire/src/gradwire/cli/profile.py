@@ -16,7 +16,7 @@ MOST_STEPS = 10_000
 
 
 def run(arguments: Sequence[str]) -> int:
-    """Run the command: check its options, profile the script, and return the script's exit code."""
+    """Run ``gradwire profile``: check the options, profile the script, and return the script's exit code."""
     words, command = _parser().parse_command(arguments, "torchrun --nproc-per-node 2 train.py")
     rates, hosts = _listed(words.rates), _hosts(words.hosts)
     for rate in rates:

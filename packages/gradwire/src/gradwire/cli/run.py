@@ -17,7 +17,7 @@ WHAT = "ddp"
 
 
 def run(arguments: Sequence[str]) -> int:
-    """Run the command: check its options, run the script, and return the script's exit code."""
+    """Run ``gradwire run``: check the options, run the script, and return the script's exit code."""
     words, command = _parser().parse_command(arguments, "torchrun --nproc-per-node 2 train.py")
     if words.codec is not None and words.plan is not None:
         raise SpecError("expected --codec or --plan, got both; omit one, because a plan names its codec")

@@ -41,7 +41,7 @@ _READERS = ("tomllib", "tomli")
 
 @dataclass(frozen=True)
 class SettingsFile:
-    """The settings of one file: its path, the name of the enclosing table, and the tables of commands."""
+    """The settings in one file: the file's path, the name of the enclosing table, and commands' tables."""
 
     file: Path
     root: str

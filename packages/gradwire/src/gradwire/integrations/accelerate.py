@@ -30,9 +30,10 @@ def attach_prepared(
 ) -> Attached:
     """Attach gradwire to a model that ``accelerator.prepare`` has returned, to average the model's gradients.
 
-    All ranks call this together after ``prepare``. If the plan keeps residuals, ``accelerator.save_state``
-    also writes each rank's residuals to the checkpoint's folder, and ``accelerator.load_state`` reads the
-    residuals. If the number of ranks has changed, the sum of the residuals is redistributed.
+    All ranks must call ``attach_prepared`` together, after ``prepare``. If the plan keeps residuals,
+    ``accelerator.save_state`` also writes each rank's residuals to the checkpoint's folder, and
+    ``accelerator.load_state`` reads the residuals. If the number of ranks has changed, the sum of the
+    residuals is redistributed.
 
     Parameters
     ----------

@@ -246,7 +246,7 @@ class Attachment:
         return self._attached is not None and (self.plan.keeps_residual or self._auto is not None)
 
     def attach(self, model: DistributedDataParallel, scaler: Scaler | None = None) -> Attached:
-        """Attach to ``model`` on all ranks, after closing an earlier attachment.
+        """Attach gradwire to ``model`` on all ranks, after closing an earlier attachment.
 
         With ``scaler``, residuals follow the framework's loss scale. Raises the errors of ``gradwire.attach``
         and ``ddp_inside``.

@@ -155,7 +155,7 @@ class CallbackParts(Attaches, _Base):
         self._began_at = trainer.global_step
 
     def on_train_end(self, trainer: Any, pl_module: Any) -> None:
-        """Close gradwire, and check that it averaged gradients."""
+        """Close gradwire. Raise ``AttachError`` if weights were updated but gradwire averaged no gradient."""
         del pl_module
         self._gradwire.close()
         self._gradwire.check_it_ran(trainer.global_step - self._began_at)

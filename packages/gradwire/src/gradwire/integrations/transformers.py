@@ -107,7 +107,7 @@ class GradwireCallback(Attaches, TrainerCallback):
         ResidualFolder(_checkpoint(args, state)).write(record, self._gradwire.rank, self._gradwire.world)
 
     def on_train_end(self, _args: TrainingArguments, state: TrainerState, *_: Any, **__: Any) -> None:
-        """Close gradwire, and check that it averaged gradients."""
+        """Close gradwire. Raise ``AttachError`` if weights were updated but gradwire averaged no gradient."""
         self._gradwire.close()
         self._trainer.model_wrapped = self._trainer.model  # the next train() wraps and attaches again
         self._gradwire.check_it_ran(state.global_step - self._began_at)
