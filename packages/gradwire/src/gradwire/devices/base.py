@@ -105,7 +105,7 @@ class Device(ABC):
 
     @abstractmethod
     def event(self) -> Event:
-        """Return the event of the work that is now queued on the current stream."""
+        """Return an ``Event`` for the work that is now queued on the current stream."""
 
     @abstractmethod
     def future(self) -> torch.futures.Future[Any]:
@@ -135,13 +135,13 @@ class _Load(Event):
         self._left: tuple[torch.Tensor, torch.Tensor] | None = host, tensor
 
     def wait(self) -> None:
-        """Copy on the first call."""
+        """Copy the tensor to the host on the first call; later calls do nothing."""
         left, self._left = self._left, None
         if left is not None:
             fetch(*left)
 
     def order(self) -> None:
-        """Copy on the first call, because on the CPU the host is the device."""
+        """Copy as ``wait`` does, because on the CPU the host is the device."""
         self.wait()
 
 
@@ -165,12 +165,12 @@ class CpuStream(Stream):
         return DONE
 
     def complete(self, future: torch.futures.Future[Any], result: object) -> None:
-        """Complete the future."""
+        """Set the future's result immediately, because all copies are complete."""
         future.set_result(result)
 
 
 class Cpu(Device):
-    """The CPU as a device."""
+    """The CPU as a ``Device``, whose tensors are already in host memory."""
 
     def __str__(self) -> str:
         return "cpu"
@@ -193,7 +193,7 @@ class Cpu(Device):
         reads: Sequence[torch.Tensor],  # noqa: ARG002
         writes: Sequence[torch.Tensor],  # noqa: ARG002
     ) -> T:
-        """Call ``kernels`` and return its result."""
+        """Call ``kernels`` on the CPU, and return its result."""
         return kernels()
 
     def event(self) -> Event:
@@ -201,7 +201,7 @@ class Cpu(Device):
         return DONE
 
     def future(self) -> torch.futures.Future[Any]:
-        """Return a plain torch future."""
+        """Return a plain torch future, which needs no events on the CPU."""
         return torch.futures.Future()
 
 

@@ -35,22 +35,22 @@ if TYPE_CHECKING:
 
 
 class CudaEvent(Event):
-    """An event recorded on a stream."""
+    """An ``Event`` recorded on an accelerator's stream."""
 
     def __init__(self, module: Any, device: torch.device, event: Any) -> None:
         self._module, self._device, self._event = module, device, event
 
     def wait(self) -> None:
-        """Block the host until the event."""
+        """Block the host until the event's work is complete."""
         self._event.synchronize()
 
     def order(self) -> None:
-        """Make the current stream wait for the event without blocking the host."""
+        """Make the current stream wait for the event's work, without blocking the host."""
         self._module.current_stream(self._device).wait_event(self._event)
 
 
 class CudaStream(Stream):
-    """A side stream, separate from the streams that compute."""
+    """A stream for copies on an accelerator, separate from the streams that compute."""
 
     def __init__(self, device: torch.device) -> None:
         self._device, self._module = device, torch.get_device_module(device)
@@ -94,7 +94,7 @@ class CudaStream(Stream):
 
 
 class Cuda(Device):
-    """One accelerator."""
+    """One accelerator as a ``Device``."""
 
     def __init__(self, device: torch.device) -> None:
         self._device = device
@@ -103,7 +103,7 @@ class Cuda(Device):
         return str(self._device)
 
     def zeros(self, count: int) -> torch.Tensor:
-        """Return ``count`` zeros on the device."""
+        """Return ``count`` float32 zeros on the accelerator."""
         return torch.zeros(count, dtype=torch.float32, device=self._device)
 
     def pinned(self, count: int) -> torch.Tensor:
@@ -111,7 +111,7 @@ class Cuda(Device):
         return torch.empty(count, dtype=torch.float32, device="cpu", pin_memory=True)
 
     def stream(self) -> Stream:
-        """Return a stream from torch's pool."""
+        """Return a stream for copies, from torch's pool."""
         return CudaStream(self._device)
 
     def launch(
@@ -182,7 +182,7 @@ class ResidentStream(Stream):
             return self._device.event()
 
     def complete(self, future: torch.futures.Future[Any], result: object) -> None:
-        """Complete the future on the device's stream."""
+        """Complete the future while the device's stream is current."""
         self._stream.complete(future, result)
 
 
@@ -316,10 +316,10 @@ class Staged:
         return self._floats
 
     def store(self) -> Self:
-        """Start to copy the values back, and return this object."""
+        """Queue the copy of the staged values back to the tensor, and return this object."""
         self._staging.store(self.tensor, self._floats)
         return self
 
     def order(self) -> None:
-        """Make the current stream wait for the copy back."""
+        """Make the current stream wait until the staged values are copied back."""
         self._staging.order()

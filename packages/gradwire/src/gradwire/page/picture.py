@@ -97,7 +97,7 @@ def draw(picture: Picture, *, narrow: bool = False) -> str:
 
 
 def _inline(svg: str, name: str, view: str) -> str:
-    """Return an SVG file as an element of a page, without style rules, metadata, size, and unused parts."""
+    """Convert an SVG file to an element of a page, without style rules, metadata, size, and unused parts."""
     svg = svg[svg.index("<svg") :]
     for part in ("<!--.*?-->", "<metadata>.*?</metadata>", r"<style[^>]*>.*?</style>", r"<defs>\s*</defs>"):
         svg = re.sub(rf"\s*{part}", "", svg, flags=re.DOTALL)

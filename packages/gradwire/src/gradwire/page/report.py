@@ -219,13 +219,13 @@ def made_with(records: Sequence[tuple[str, Mapping[str, Any]]]) -> list[Part]:
 
 
 def options_in_words(options: Mapping[str, Any]) -> str:
-    """Return a record's options as a sentence."""
+    """Format a record's options as a sentence."""
     said = "; ".join(f"{name} {'none' if value is None else plain(value)}" for name, value in options.items())
     return f"Options: {said or 'none'}."
 
 
 def plain(value: object) -> str:
-    """Return a JSON value as text for people."""
+    """Format a JSON value as text for people."""
     if value is None:
         return "unknown"
     if isinstance(value, list):
