@@ -234,8 +234,8 @@ def opened(record: Mapping[str, Any], what: str) -> dict[str, Any]:
     content = {key: value for key, value in record.items() if key != SUM}
     if SUM in record and not _has_sum(content, record[SUM]):
         raise StateError(
-            f"{what} do not match their checksum; use another checkpoint, and check the disk (after a manual "
-            f"change, remove {SUM!r})"
+            f"{what} do not match their checksum; use another checkpoint or, after a manual change, remove "
+            f"the entry {SUM!r}"
         )
     return content
 

@@ -59,7 +59,9 @@ def check_link_rate(text: str | None) -> float | None:
     """Return the rate in ``--rate`` in bytes per second. Raises ``SpecError`` if it is out of range."""
     rate = parse_rate(text)
     if rate is not None and not SLOWEST <= 8 * rate <= FASTEST:
-        raise SpecError(f"--rate: expected 1kbit to 1000gbit, or unlimited, got {text}; pass such a rate")
+        raise SpecError(
+            f"--rate: expected 1kbit to 1000gbit, or unlimited, got {text}; pass a rate in this range"
+        )
     return rate
 
 

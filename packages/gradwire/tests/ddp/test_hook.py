@@ -79,10 +79,11 @@ def test_a_block_closes_it_at_its_end_also_after_an_error() -> None:
 def test_a_second_hook_is_refused_and_the_first_goes_on() -> None:
     model = make_model()
     attached = gradwire.attach(model, "identity")
-    with pytest.raises(AttachError, match="is already attached to this model; use the result of the first"):
+    with pytest.raises(AttachError, match="got one that is attached; use the result of the first"):
         gradwire.attach(model)
     with pytest.raises(
-        RuntimeError, match=r"only one communication hook, .* gradwire\.attach .* remove register_comm_hook"
+        RuntimeError,
+        match=r"only one communication hook, .* gradwire\.attach .* remove the call register_comm",
     ):
         model.register_comm_hook(None, gradwire_hook)
     backward(model)

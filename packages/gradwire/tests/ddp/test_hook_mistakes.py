@@ -89,12 +89,12 @@ def test_a_wrong_option_is_refused_and_a_right_one_taken_after_it(options: dict[
 def test_attaching_twice_and_after_close_says_what_to_do() -> None:
     model = _ddp()
     attached = gradwire.attach(model)
-    with pytest.raises(AttachError, match="already attached to this model; use the result of the first"):
+    with pytest.raises(AttachError, match="without gradwire, got one that is attached; use the result of"):
         gradwire.attach(model)
     _train(model)
     attached.close()
     attached.close()
-    with pytest.raises(AttachError, match=r"was attached to this model earlier, .* new DistributedDataPara"):
+    with pytest.raises(AttachError, match=r"attachment was closed or has failed; .* new DistributedDataPara"):
         gradwire.attach(model)
     with pytest.raises(ExchangeError, match="exchange is closed; wrap the module in a new"):
         _train(model)

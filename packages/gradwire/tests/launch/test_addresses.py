@@ -239,4 +239,7 @@ def test_the_remedy_names_the_variable_and_what_a_loopback_address_is() -> None:
         assert f"set {VARIABLE} on each host to the interface" in remedy(address)
     for address in ("10.0.0.1", "2001:db8::1"):
         assert not is_loopback(address)
-        assert remedy(address) == f"check {VARIABLE} and the firewall on the host with {address}"
+        assert remedy(address) == (
+            f"on the host with {address}, set {VARIABLE} to an interface that the other hosts reach, and "
+            "allow connections in the firewall"
+        )

@@ -157,7 +157,9 @@ def _read(file: Path, root: str) -> SettingsFile | None:
         return None
     except (OSError, UnicodeDecodeError) as error:
         why = getattr(error, "strerror", None) or "it isn't UTF-8 text"
-        raise SpecError(f"the settings {file} cannot be read: {why}; fix or remove the file") from error
+        raise SpecError(
+            f"the settings {file} cannot be read: {why}; make the file readable UTF-8, or remove the file"
+        ) from error
     if root and "gradwire" not in text:
         return None  # a pyproject.toml without gradwire's settings, valid or not
     tables: Any = _parse(file, text)
@@ -181,5 +183,5 @@ def _parse(file: Path, text: str) -> dict[str, Any]:
         found: dict[str, Any] = importlib.import_module(reader).loads(text)
     except (ValueError, RecursionError) as error:
         why = one_line(str(error)) or type(error).__name__
-        raise SpecError(f"the settings {file} are not valid TOML: {why}; fix the file") from error
+        raise SpecError(f"the settings {file} are not valid TOML: {why}; write valid TOML") from error
     return found

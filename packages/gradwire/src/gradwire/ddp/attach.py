@@ -190,8 +190,14 @@ class HookState:
     def refusal(self) -> str:
         """The error text for a second ``attach`` of the model."""
         if self.sync.context.is_over:
-            return f"gradwire was attached to this model earlier, and was closed or failed; {_REMEDY}"
-        return f"gradwire is already attached to this model; use the result of the first attach, or {_REMEDY}"
+            return (
+                "attach: expected a model without gradwire, got one whose attachment was closed or has "
+                f"failed; {_REMEDY}"
+            )
+        return (
+            "attach: expected a model without gradwire, got one that is attached; use the result of the "
+            f"first attach, or {_REMEDY}"
+        )
 
     def __reduce__(self) -> tuple[type[Copied], tuple[()]]:
         """Copy or pickle the state as ``Copied``, because threads and connections can't be copied."""

@@ -188,8 +188,8 @@ class TakenHooks(list[tuple[Any, object]]):
     def append(self, pair: tuple[Any, object]) -> None:
         """Raise ``AttachError``, because DDP supports only one hook."""
         raise AttachError(
-            "DDP supports only one communication hook, and gradwire.attach has registered it; remove "
-            f"register_comm_hook({pair[0].__qualname__}), or wrap the module in a new "
+            "DDP supports only one communication hook, and gradwire.attach has registered it; remove the "
+            f"call register_comm_hook({pair[0].__qualname__}), or wrap the module in a new "
             "DistributedDataParallel without gradwire"
         )
 

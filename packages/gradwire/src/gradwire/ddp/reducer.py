@@ -155,8 +155,8 @@ class BucketReducer:
             shape = tuple(parameters[names.index(other)].shape)
             raise self._sync.fail(
                 TensorError(
-                    f"rank {self._rank}: DDP averages a parameter of shape {shape} that the model no longer "
-                    "has, so its residual has no name; replace parameters before wrapping the model"
+                    f"rank {self._rank}: expected only parameters of the model in a bucket, got one of shape "
+                    f"{shape} that the model no longer has; replace parameters before wrapping the model"
                 )
             )
         return layout

@@ -222,5 +222,5 @@ def _parameter_groups(module: FSDPModule, name: str) -> list[Any]:
         return [] if state._fsdp_param_group is None else [state._fsdp_param_group]
     raise AttachError(
         f"attach_fsdp cannot find the parameters of the FSDP module {name!r} in torch {torch.__version__}; "
-        "use a version of torch that gradwire is tested with"
+        "install the version of torch in gradwire's constraints.txt"
     )

@@ -93,7 +93,7 @@ class GradwireCallback(Attaches, TrainerCallback):
         if not folder.is_dir() and self._gradwire.plan.keeps_residual:
             given = "resume_from" if self._resume_from else "a folder below output_dir"
             raise StateError(
-                f"expected residuals in the checkpoint {folder} ({given}), but this folder does not exist; "
+                f"expected residuals in the checkpoint {folder} ({given}), got no such folder; "
                 "pass train's resume_from_checkpoint to GradwireCallback(resume_from=), or pass "
                 "resume_residuals=False"
             )

@@ -174,7 +174,10 @@ def remedy(address: str) -> str:
             f"{VARIABLE} on each host to the interface that the other hosts reach ('ip -brief address' "
             "lists the interfaces)"
         )
-    return f"check {VARIABLE} and the firewall on the host with {address}"
+    return (
+        f"on the host with {address}, set {VARIABLE} to an interface that the other hosts reach, and allow "
+        "connections in the firewall"
+    )
 
 
 def address_of(name: str) -> str:

@@ -73,8 +73,8 @@ def join_launched(timeout_s: float) -> Store:
             ) from answer
         reason = str(answer).splitlines()[0].rstrip(".")
         raise JobError(
-            f"rank {rank} of {world} could not join the other ranks at {place}: {reason}; check "
-            "MASTER_ADDR and MASTER_PORT, and that all ranks were started"
+            f"rank {rank} of {world} could not join the other ranks at {place}: {reason}; start "
+            "all ranks with the same MASTER_ADDR and MASTER_PORT"
         ) from answer
     return answer
 
@@ -131,7 +131,8 @@ def _reach(host: str, port: int, timeout_s: float, rank: int) -> None:
                 reason = error.strerror or str(error)
                 raise JobError(
                     f"rank {rank} cannot reach rank 0 at {with_port(host, port)} within {timeout_s:g} s "
-                    f"({reason}); check MASTER_ADDR, MASTER_PORT and the firewall"
+                    f"({reason}); set MASTER_ADDR and MASTER_PORT to rank 0's, and allow this port in its "
+                    "host's firewall"
                 ) from error
             sleep(0.2)
 
@@ -193,8 +194,8 @@ def wait_for(store: Store, key: str) -> None:
             sleep(POLL_S)
     except TimeoutError as error:
         raise LinkTimeoutError(
-            f"{place} has not answered for {ANSWER_S:g} s (asked for {key!r}); check that the store's "
-            "process runs and that its host is reachable"
+            f"{place} has not answered for {ANSWER_S:g} s (asked for {key!r}); restart the job if the "
+            "store's process has ended, or restore the network to its host"
         ) from error
 
 

@@ -91,7 +91,7 @@ atexit.register(_wake)
 os.register_at_fork(after_in_child=_calls.clear)
 
 
-_ADVICE = "check that the store's process runs and that its host is reachable"
+_ADVICE = "restart the job if the store's process has ended, or restore the network to its host"
 _PATIENCE_S = 1.0
 """The minimum timeout of a call in seconds, even for a call that starts just before its deadline."""
 _FIRST_INTERVAL_S, _LONGEST_INTERVAL_S, _GROWTH = 0.001, 0.05, 1.5

@@ -53,7 +53,7 @@ class DeviceEnd:
         except RuntimeError as error:
             raise DeviceError(
                 f"HostOffload: expected {4 * count} bytes of pinned memory for copies to {self.device}, "
-                f"got none ({_line(error)}); pass pin_memory=False, or lock less memory"
+                f"got none ({_line(error)}); pass pin_memory=False, or free pinned memory"
             ) from error
 
     @contextmanager
