@@ -1,6 +1,7 @@
 from collections.abc import Sequence
 
-# Addresses, and lengths in bytes or elements; a, b, c are the format's parameters (see the files in native/).
+# Arguments are addresses, and lengths in bytes or elements; a, b, c are parameters of the format (see
+# native/).
 def available_targets() -> list[str]: ...
 def target() -> str: ...
 def set_target(name: str) -> bool: ...
@@ -109,16 +110,16 @@ class Status:
     TIMED_OUT: Status
     INTERRUPTED: Status
 
-class End:  # a connection after a run, with what is still in flight
+class End:  # a connection after a run, with the frames that are still in flight
     rank: int
     length: bytes  # the part of the next frame's length that has arrived
     low_water: int
     next_sent: int
     next_received: int
-    unsent: list[bytes]  # the rest of each frame, with its length
+    unsent: list[bytes]  # the unsent rest of each frame, with the frame's length
     received: list[bytes]  # frames that no action has taken
     open: int  # the number of receives whose frames have not arrived completely
-    partial: tuple[int, bytes] | None  # the first of these: its size, and its bytes so far
+    partial: tuple[int, bytes] | None  # the first open receive: its frame's size, and its bytes so far
 
 class Result:
     status: Status

@@ -113,7 +113,7 @@ class NativePart:
 
 
 class NativeDevice(Protocol):
-    """Encodes and decodes segments of a bucket whose memory the engine can't read, for the engine."""
+    """The codec of a bucket whose memory the engine can't read: it encodes and decodes segments."""
 
     def encode(self, number: int, memory: memoryview) -> int:
         """Encode the segment of the action ``number`` to ``memory``, and return the payload's size."""
@@ -134,11 +134,12 @@ def run(
     timeout_s: float,
     times: tuple[float, float, float],
 ) -> _core.Result:
-    """Run a schedule over the peers' connections, which have no frames in flight. A fault isn't raised.
+    """Run a schedule over the peers' connections, which have no frames in flight.
 
-    ``device`` encodes and decodes a bucket that isn't in host memory; an error that it raises ends the run.
-    ``times`` are the times in the link's ``Activity``. The result contains the costs and the state of all
-    connections. On the main thread, a wait ends soon after a signal whose handler raises an exception.
+    A fault, such as a lost peer, isn't raised, but is the result's ``status``. ``device`` encodes and decodes
+    a bucket that isn't in host memory; an error that it raises ends the run. ``times`` are the times in the
+    link's ``Activity``. The result contains the costs and the state of all connections. On the main thread, a
+    wait ends soon after a signal whose handler raises an exception.
     """
     _obey_environment()
     return engine.run(

@@ -89,7 +89,11 @@ def _raised(both, rows, MANY):
 def divide_kernel(
     words, n, out, peaks, PEAK: tl.constexpr, COLUMNS: tl.constexpr, MANY: tl.constexpr, SIZE: tl.constexpr
 ):
-    """Divide SIZE columns per program, and store their remainders."""
+    """Divide SIZE columns per program, and store the columns' remainders.
+
+    MANY rows of each column are loaded together. With PEAK, the bits of the program's largest magnitude are
+    stored, too.
+    """
     column = tl.program_id(0).to(tl.int64) * SIZE + tl.arange(0, SIZE)
     turns = tl.cdiv(tl.maximum(n - _LENGTH * COLUMNS, 0), MANY * COLUMNS)
     at = column + (n - (_LENGTH + turns.to(tl.int64) * MANY) * COLUMNS)

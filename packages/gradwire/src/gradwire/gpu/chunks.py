@@ -53,7 +53,7 @@ class Decoding:
     """The beginning of an error message, which describes the payload."""
 
     def check(self) -> None:
-        """Wait for the status, and raise ``PayloadError`` if the payload was malformed: it isn't decoded."""
+        """Wait for the status, and raise ``PayloadError`` if the payload was malformed and not decoded."""
         status = int(self.status)
         if status:
             raise malformed(self.described, self.faults[status - 1])

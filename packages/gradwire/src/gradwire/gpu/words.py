@@ -73,7 +73,7 @@ def is_nan(words):
 def add(left, right):
     """Return the bits of a float sum, with an operand's NaN, as on x86. GPUs would return their own NaN.
 
-    Of two NaN operands, the left one is returned. On the host, it depends on the compiler's order of
+    Of two NaN operands, the left one is returned. On the host, the result depends on the compiler's order of
     operands.
     """
     total = bits_of(float_of(left) + float_of(right))

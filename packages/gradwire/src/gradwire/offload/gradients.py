@@ -60,9 +60,10 @@ class _BackwardPass:
 class GradientReturn:
     """The return of gradients from the replicas' ``grad`` to the masters' ``grad`` during ``backward``.
 
-    When ``backward`` returns, the replicas' ``grad`` is None, and the gradients are added to the masters'.
-    The gradients of several ends in one backward pass are added in the order of the ends. If the pass fails,
-    nothing is added. Threads may run backward and forward passes concurrently: each pass has its own state.
+    When ``backward`` returns, the replicas' ``grad`` is None, and the gradients are added to the masters'
+    ``grad``. The gradients of several ends in one backward pass are added in the order of the ends. If the
+    pass fails, nothing is added. Threads may run backward and forward passes concurrently: each pass has its
+    own state.
 
     Parameters
     ----------

@@ -41,7 +41,7 @@ class DeviceEnd:
 
     @property
     def replicas(self) -> list[nn.Parameter]:
-        """The layers' parameters on the device, in the same order."""
+        """The layers' parameters on the device, in the order of ``masters``."""
         return [each for layer in self.layers for each in layer.replicas]
 
     def host_memory(self, count: int) -> torch.Tensor:

@@ -128,7 +128,7 @@ class LayerSteps:
         return self._stepping == threading.get_ident()
 
     def begin(self) -> None:
-        """Begin a backward pass. Raises ``SpecError`` if ``optimizer.step()`` is due after the last one."""
+        """Begin a backward pass. Raises ``SpecError`` unless ``optimizer.step()`` followed the last pass."""
         if self.awaits_step:
             raise SpecError(
                 "step_in_backward=True: expected optimizer.step() after each backward pass, got another "
