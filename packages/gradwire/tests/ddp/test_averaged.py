@@ -55,7 +55,7 @@ def _unfreeze(module: nn.Sequential) -> None:
 @pytest.mark.parametrize(
     ("change", "said"),
     [
-        (_assign, r"[01]\.weight was added after Dist.*; finish .*load_state_dict\(assign=True\)"),
+        (_assign, r"[01]\.weight was added after Dist.*; add, .*load_state_dict\(assign=True\)"),
         (_assign_one, r"1\.bias was added"),
         (_another_layer, r"1\.weight was added"),
         (_one_more_layer, r"3\.weight was added"),

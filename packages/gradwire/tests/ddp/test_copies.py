@@ -49,8 +49,8 @@ def test_a_second_hook_is_refused_in_words() -> None:
     with pytest.raises(AttachError) as caught:
         taken.append((hook, None))
     assert str(caught.value) == (
-        "DDP supports only one communication hook, and gradwire.attach has registered it; remove "
-        "register_comm_hook(hook), or wrap the module in a new DistributedDataParallel without gradwire"
+        "DDP supports only one communication hook, and gradwire.attach has registered it; remove the "
+        "call register_comm_hook(hook), or wrap the module in a new DistributedDataParallel without gradwire"
     )
     assert taken == [(hook, None)]
 

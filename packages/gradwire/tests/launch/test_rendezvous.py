@@ -30,7 +30,7 @@ def test_a_stranger_at_the_port_who_says_nothing_is_not_waited_for(monkeypatch: 
     with socket.create_server(("127.0.0.1", 0)) as stranger:
         launch(monkeypatch, 1, 2, stranger.getsockname()[1])
         started = time.monotonic()
-        with pytest.raises(JobError, match=r"rank 1 of 2 could not join .* did not answer within 1 s; check"):
+        with pytest.raises(JobError, match=r"rank 1 of 2 could not join .* did not answer within 1 s; start"):
             join_launched(1)
         assert time.monotonic() - started < 8
 
