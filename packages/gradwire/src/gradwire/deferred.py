@@ -1,4 +1,4 @@
-"""Deferred imports of torch, NumPy, and zstandard, until one of their attributes is used.
+"""Deferred imports: torch, NumPy, and zstandard are imported when one of their attributes is first used.
 
 Importing these packages takes seconds: ``--help`` and errors about mistyped codecs must not wait for them.
 Modules that parse text import these packages from here, and write ``torch.empty`` as usual.

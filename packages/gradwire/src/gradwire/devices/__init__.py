@@ -1,4 +1,4 @@
-"""Transfers between host memory and devices, and the devices that own CPU memory.
+"""Transfers between host memory and devices, and simulated devices, which own CPU memory.
 
 Names are loaded on first use, so that codecs can import ``owner_of`` without importing torch.
 """

@@ -1,4 +1,4 @@
-"""Encoding and decoding of chunks on a GPU. Functions only queue work, unless their docstrings say "wait"."""
+"""Encoding and decoding of chunks on a GPU. Functions queue work without waiting, unless documented."""
 
 from __future__ import annotations
 

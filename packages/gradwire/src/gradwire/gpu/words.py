@@ -100,7 +100,7 @@ def round_half_even(value):
 
 _INTERPRETED = os.environ.get("TRITON_INTERPRET") == "1"
 _turn: AbstractContextManager[object] = Lock() if _INTERPRETED else nullcontext()
-"""The lock for Triton's interpreter, whose state all threads share; without it, no lock."""
+"""The lock for Triton's interpreter, whose state all threads share. Compiled kernels need no lock."""
 
 
 def launch(kernel: Any, programs: int, *args: Any, warps: int = 4, **constants: Any) -> None:

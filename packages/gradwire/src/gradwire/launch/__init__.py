@@ -1,4 +1,4 @@
-"""The start and rendezvous of ranks, which ``torchrun`` starts, or gradwire as processes on this machine.
+"""The start and the rendezvous of ranks: ranks that ``torchrun`` starts, or processes on this machine.
 
 ``launched`` reads torchrun's environment variables. ``local`` starts and supervises ranks as processes, or,
 in a process that a launcher has started, runs this process's rank. ``rendezvous`` joins the store that all

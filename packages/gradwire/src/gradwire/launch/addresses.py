@@ -33,7 +33,7 @@ _IPV6 = Path("/proc/net/if_inet6")
 _ON_THE_LINK = "20"
 _LOOPBACK, _LOOPBACK_INTERFACE = "127.0.0.1", "lo"
 _ELSEWHERE = ("192.0.2.1", "2001:db8::1")
-"""Addresses for documentation. No host has them, so packets to them would take the default route."""
+"""Addresses that are reserved for documentation, so no host has them: the default route leads to them."""
 _NCCL = re.compile(r"\^?=?[\w.@-]+(,[\w.@-]+)*,?")
 
 

@@ -153,7 +153,7 @@ def main(
         connection.close()
         os._exit(1)  # not sys.exit: a thread that waits for a peer must not keep the process alive
     finally:
-        logging.getLogger(LOSSY_LOGGER).removeHandler(telling)  # the pipe ends before the process
+        logging.getLogger(LOSSY_LOGGER).removeHandler(telling)  # the pipe closes before the process ends
 
 
 class _Telling(logging.Handler):
@@ -216,7 +216,7 @@ class _Children(Generic[Options, Event]):
         self._last: Event | None = None
 
     def __enter__(self) -> _Children[Options, Event]:
-        resource_tracker.ensure_running()  # before signals are blocked: its start would unblock signals
+        resource_tracker.ensure_running()  # now, because its start would unblock blocked signals
         try:
             with interrupts_held():  # only the parent must handle Ctrl-C, which reaches all processes
                 for rank in range(self._task.world):
@@ -257,7 +257,7 @@ class _Children(Generic[Options, Event]):
             daemon=True,
         )
         process.start()
-        sending.close()  # the parent's copy, so that the pipe ends with the child
+        sending.close()  # the parent's copy, so that the pipe closes with the child
         self._processes.append(process)
         self._pipes[receiving] = rank
 

@@ -159,7 +159,7 @@ def _rendezvous(rank: int, world: int, timeout_s: float) -> Store | Exception:
 
 POLL_S = 0.1
 ANSWER_S = 30.0
-"""The timeout for an answer from the process that serves the store."""
+"""The timeout, in seconds, for an answer from the process that serves the store."""
 
 
 @contextmanager

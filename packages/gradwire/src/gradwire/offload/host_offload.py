@@ -295,8 +295,8 @@ class HostOffload:
         updated = {each for group in groups for each in group["params"] if each.requires_grad}
         with self._lock:
             updated |= self._find_written()
-            # The step is complete. If a device fails here, the next forward pass raises the error, or sends
-            # everything.
+            # The step is complete. If a device fails here, the next forward pass sends everything, and raises
+            # the error if the device still fails.
             with suppress(DeviceError), self._resending(), self._written.sending():
                 self._send(observe=True, full=self._stale, only=set() if self._stale else updated)
 

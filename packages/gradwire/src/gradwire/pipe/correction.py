@@ -276,7 +276,7 @@ class Eager(Correction):
         self._optimizer, self._max_norm = optimizer, max_norm
         self._free = [FlatGradients(parameters, with_frozen=True) for _ in range(pipeline - 1)]
         self._own: deque[_Own] = deque()
-        self._copied: FlatGradients | None = None  # set by ``copy``, until ``note``
+        self._copied: FlatGradients | None = None  # set between ``copy`` and ``note``
         self._virtual = VirtualWeights(parameters, optimizer)
 
     @contextmanager

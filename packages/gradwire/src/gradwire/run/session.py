@@ -27,10 +27,7 @@ from gradwire.sync.ledger.ledger import Ledger
 from gradwire.units import format_size
 
 MEETING_S = 300.0
-"""The limit of the wait for all ranks to begin their first training pass.
-
-Ranks may compile before this pass.
-"""
+"""The most seconds to wait until all ranks begin their first training pass, before which they may compile."""
 SAVED_EVERY_S = 2.0
 """The interval between saved outcomes in seconds, short because a rank may be killed at any time."""
 NO_PASS = "the script ended before its first training pass (gradients enabled, in training mode)"

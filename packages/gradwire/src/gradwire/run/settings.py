@@ -1,4 +1,4 @@
-"""The settings that ``gradwire run`` passes to the processes of a script, through its entry."""
+"""The settings that ``gradwire run`` passes to the processes of a script, in an ``Entry``."""
 
 from __future__ import annotations
 
