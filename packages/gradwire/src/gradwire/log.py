@@ -22,7 +22,7 @@ _USUAL = logging.INFO - 1  # shows INFO, and differs from every level that an ap
 
 
 def level() -> int | None:
-    """Return the level in ``GRADWIRE_LOG``, or None if this variable is unset or empty."""
+    """Return the level in ``GRADWIRE_LOG``; None if unset or empty. Raises ``SpecError`` for another text."""
     text = os.environ.get(VARIABLE)
     if not text:
         return None

@@ -57,7 +57,10 @@ def join_store(port: int, timeout_s: float) -> Store:
 
 
 def join_launched(timeout_s: float) -> Store:
-    """Return a launched job's store, at MASTER_ADDR:MASTER_PORT. Raises ``JobError`` by ``timeout_s``."""
+    """Return a launched job's store, at MASTER_ADDR:MASTER_PORT.
+
+    Raises ``JobError`` if the store doesn't answer within about ``timeout_s``.
+    """
     rank, world = launched_rank()
     host, port = os.environ["MASTER_ADDR"], whole("MASTER_PORT")
     place = with_port(host, port)
