@@ -237,7 +237,7 @@ def one_of(*values: T) -> Kind[T]:
 
 
 def optional(kind: Kind[T], none: S = None) -> Kind[T | S]:  # type: ignore[assignment]
-    """Return the kind that also accepts None, for which it returns ``none``."""
+    """Return a kind that accepts what ``kind`` accepts, and also None, for which it returns ``none``."""
     return lambda value: none if value is None else kind(value)
 
 

@@ -74,7 +74,7 @@ def _way_out() -> str:
 
 @contextmanager
 def needed(package: str, extra: str) -> Iterator[None]:
-    """Run a ``with`` block that imports ``package``; if that fails, raise an error that names the extra."""
+    """Run a block that imports ``package``. Raises ``MissingPackageError``, which names the extra."""
     try:
         yield
     except ImportError as error:
