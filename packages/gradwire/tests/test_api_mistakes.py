@@ -142,9 +142,9 @@ def test_an_argument_of_the_wrong_kind_is_named_and_spoils_nothing(run_processes
             f"rank {rank}: this group has been destroyed; create another"
         )
         assert said["somebody else's group"].startswith(f"rank {rank} is not in the group")
-        assert said["a time as text"].endswith("got '30'")
-        assert said["no time"].endswith("got None")
-        assert said["an endless number"].endswith("got a value of the type int")
+        assert said["a time as text"].endswith("got '30'; pass, for example, 30")
+        assert said["no time"].endswith("got None; pass, for example, 30")
+        assert said["an endless number"].endswith("; pass, for example, 30")
         assert "expected a whole number from 16384 to 17179852800 for segment_nbytes" in said["a segment"]
         assert "read the text with Plan.from_json" in said["a pipeline"]
         assert "codec: expected a codec, its spec or None, got Plan(" in said["a plan as codec"]

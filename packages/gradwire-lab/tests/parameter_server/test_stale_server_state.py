@@ -167,7 +167,7 @@ def test_what_does_not_fit_is_refused_and_changes_nothing(make_model: MakeModel)
         (
             server,
             {**new, "gradwire/rank0/optimizer": {**new["gradwire/rank0/optimizer"], "state": 1}},
-            "disk",
+            "crc32c",
         ),
     ]
     for each, state, reason in cases:

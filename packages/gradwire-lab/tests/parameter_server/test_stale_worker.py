@@ -120,8 +120,14 @@ def test_a_drain_is_asked_for_once_and_state_is_there_after_it_only() -> None:
             Message(Kind.GAVE_UP, 1),
             "the server stopped because of its own error; see the error of rank 0",
         ),
-        (Message(Kind.PUSH, 1), "expected an answer to step 1, got PUSH for step 1"),
-        (Message(Kind.SAME, 2), "expected an answer to step 1, got SAME for step 2"),
+        (
+            Message(Kind.PUSH, 1),
+            "expected an answer to step 1, got PUSH for step 1; create a StaleServer on rank 0 of the link",
+        ),
+        (
+            Message(Kind.SAME, 2),
+            "expected an answer to step 1, got SAME for step 2; create a StaleServer on rank 0 of the link",
+        ),
     ],
 )
 def test_after_another_answer_a_worker_is_over(answer: Message, reason: str) -> None:

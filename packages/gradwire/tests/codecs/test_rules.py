@@ -34,7 +34,7 @@ def test_rules_come_back_from_their_values_and_are_equal_and_hashable() -> None:
         ("bias$", r"codecs: expected a list of .*, got 'bias\$'; put rules into a list$"),
         (BIASES, "codecs: expected a list"),
         (None, "codecs: expected a list .* got None"),
-        (["bias"], "codecs: expected items such as .* got 'bias'; pass both keys"),
+        (["bias"], "codecs: expected items such as .* got 'bias'; pass exactly the keys"),
         ([{"match": "bias"}], "codecs: expected items such as"),
         ([{**BIASES, "why": ""}], "codecs: expected items such as"),
         ([{"match": 3, "codec": "fp8"}], "codecs: expected a regular expression and a codec, got 3"),

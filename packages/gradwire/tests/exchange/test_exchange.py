@@ -306,7 +306,7 @@ def test_an_exchange_follows_another_plan_between_two_calls(run_ranks: RunRanks)
 def test_an_exchange_does_not_follow_a_plan_that_wants_other_connections() -> None:
     exchange = Exchange(loopback(1)[0], Plan.of("fp8"))
     with pytest.raises(
-        SpecError, match=r"a plan with offload None, like this exchange's link, got inceptionn:2\^-10; make"
+        SpecError, match=r"a plan with offload None, like this exchange's link, got inceptionn:2\^-10; create"
     ):
         exchange.follow(Plan(offload="inceptionn:2^-10"))
     assert exchange.plan == Plan.of("fp8")

@@ -171,7 +171,7 @@ def test_backward_that_fails_with_buckets_on_their_way_ends_all_ranks(
                 train(method, batch_loss, 1)
             method.close()
             assert names(failed.value, "rank 1: step 2 failed with buckets in flight")
-            assert names(failed.value, "(stumbled over 21 gradients)", "start with new links")
+            assert names(failed.value, "(stumbled over 21 gradients)", "create the training method again")
         assert torch.equal(weights(model), before)
         return str(failed.value), before
 

@@ -107,7 +107,7 @@ def refuses(error: type[GradwireError], said: str) -> Any:
         (
             lambda: new_model().requires_grad_(False),
             TensorError,
-            "got none; turn on requires_grad",
+            "got none; set requires_grad",
         ),
         (lambda: nn.ReLU(), TensorError, "expected a model with at least one trainable parameter"),
     ],
@@ -143,11 +143,11 @@ def test_a_ddp_model_is_refused_wherever_it_is(door: Door) -> None:
         (lambda model: torch.optim.LBFGS(model.parameters()), "needs no closure, got LBFGS"),
         (
             lambda _: sgd(new_model()),
-            r"got 2 others .*create the optimizer from model\.parameters\(\)",
+            r"got 2 other parameters .*create the optimizer from model\.parameters\(\)",
         ),
         (
             lambda model: torch.optim.SGD([*model.parameters(), nn.Parameter(torch.ones(7))], lr=0.1),
-            r"got 1 others \(the first of shape \(7,\)\)",
+            r"got 1 other parameters \(the first of shape \(7,\)\)",
         ),
     ],
 )
@@ -255,5 +255,5 @@ def test_an_optimizer_that_gets_foreign_parameters_later_is_refused() -> None:
     with DSync(model, optimizer, group=gradwire.loopback(1)[0]) as method:
         method.step(lambda: model(X).sum())
         optimizer.add_param_group({"params": [nn.Parameter(torch.ones(2))]})
-        with refuses(SpecError, "got 1 others"):
+        with refuses(SpecError, "got 1 other parameters"):
             method.step(lambda: model(X).sum())

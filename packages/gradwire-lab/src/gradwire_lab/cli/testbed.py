@@ -171,9 +171,7 @@ def _parser() -> Parser:
     )
     group.add_argument("--topology", type=file_path, metavar="FILE", help="JSON file with the whole network")
     group.add_argument(
-        "--nic",
-        metavar="SPEC",
-        help="codec and gradwire nic options of a NIC at each host (default: none)",
+        "--nic", metavar="SPEC", help="NICs with this codec, and options of gradwire nic (default: none)"
     )
     group = parser.add_argument_group("run")
     add_timeout(group, None, "after which all hosts are killed")

@@ -154,7 +154,7 @@ def _add_training(group: argparse._ArgumentGroup) -> None:
         "--staleness",
         type=int,
         metavar="S",
-        help="with server: largest lead of a worker in steps (default: 0)",
+        help="with server: a worker's largest lead (default: 0)",
     )
     group.add_argument(
         "--warmup-epochs",

@@ -128,7 +128,7 @@ def test_without_a_run_it_says_how_to_start_one(monkeypatch: pytest.MonkeyPatch)
         WandB()
     with pytest.raises(SpecError, match=r"call mlflow.start_run\(\) first"):
         MLflow()
-    with pytest.raises(SpecError, match=r"expected a run that wandb.init\(\) returns, got 'mine'"):
+    with pytest.raises(SpecError, match=r"expected a run of wandb.init\(\), got 'mine'"):
         WandB("mine")
 
 
