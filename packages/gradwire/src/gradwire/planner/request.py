@@ -143,9 +143,7 @@ class PlanRequest:
         "minimize the time of a 'step', or to a 'loss' (default with --gradients)",
         choices=tuple(each.value for each in Objective),
     )
-    scale: Literal["auto"] | None = _option(
-        "--scale auto", "scale gradients to absolute bounds, as further candidates"
-    )
+    scale: Literal["auto"] | None = _option("--scale auto", "scale gradients to absolute bounds, too")
     nic: Codec | None = _option("--nic SPEC", "NICs with this codec, as further candidates")
     sharded_lr: float | None = _option(
         "--sharded LR", "also try Sharded, with this learning rate", type=float
