@@ -60,7 +60,7 @@ bool are_close(double one, double other) { return std::fabs(one - other) <= 1e-9
 void expect(const std::string& what, const std::vector<double>& got, const std::vector<double>& wanted) {
   if (std::equal(got.begin(), got.end(), wanted.begin(), wanted.end(), are_close)) return;
   std::string numbers;
-  for (const double each : got) numbers += " " + std::to_string(each);
+  for (const double each : got) numbers.append(1, ' ').append(std::to_string(each));
   throw Failure("streams of a replay: " + what + ": got" + numbers);
 }
 
