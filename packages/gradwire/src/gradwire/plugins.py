@@ -64,7 +64,7 @@ def entry(group: str, name: str) -> object | None:
         if isinstance(error, ImportError) and (error.name or "").partition(".")[0] in NEEDED:
             raise
         raise SpecError(
-            f"{name!r} in the {group} of {packages[0]} cannot be loaded "
+            f"{name!r} of the package {packages[0]}, in the group {group}, cannot be loaded "
             f"({type(error).__name__}: {one_line(str(error))}); reinstall that package, or uninstall it"
         ) from error
     return found

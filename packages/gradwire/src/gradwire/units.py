@@ -102,8 +102,8 @@ def parse_size(text: str) -> int:
         if nbytes.denominator == 1:
             return int(nbytes)
     raise SpecError(
-        f"expected a size such as '16MB', '4MiB' or '65536' (bytes), got {shown(text)}; write whole bytes, "
-        "or a unit"
+        f"expected a size such as '16MB', '4MiB' or '65536' (bytes), got {shown(text)}; write a "
+        "whole number of bytes, or add a unit"
     )
 
 

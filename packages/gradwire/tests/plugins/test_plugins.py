@@ -85,7 +85,9 @@ def test_names_are_sorted_and_entries_loaded_once(found: Found) -> None:
 
 def test_a_package_that_cannot_be_loaded_is_named(found: Found) -> None:
     found(Point(plugins.CODECS, "a", ValueError("two\nlines")))
-    reason = r"'a' in the gradwire.codecs of example==1.5 cannot be loaded \(ValueError: two"
+    reason = (
+        r"'a' of the package example==1.5, in the group gradwire.codecs, cannot be loaded \(ValueError: two"
+    )
     with pytest.raises(SpecError, match=reason):
         parse("a")
     found(Point(plugins.COMMANDS, "a", ModuleNotFoundError("none", name="torch.nn")))

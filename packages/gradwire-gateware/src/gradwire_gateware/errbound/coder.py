@@ -177,7 +177,7 @@ class ErrBoundDecompressor(Circuit):
         self._cut(m, *sections, counts)
 
     def _apart(self, m: Module) -> tuple[list[Any], Queue]:
-        """Return the streams of exponents (if relative), tags, and data, and the queue of value counts."""
+        """Return the streams of exponents (if bounds are relative), tags and data, and a queue of counts."""
         come, width = self.s_axis, len(self.s_axis.tdata)
         most_tags = -(-self._most // _QUARTET)
         counts = Queue(m, "counts", {"values": len(self.values)})

@@ -42,9 +42,9 @@ _LENGTH_BITS = GROUP_NBYTES.bit_length()
 class _Place:
     """A pipeline position of a word before it becomes the current word.
 
-    The registers of ``stage`` load in a cycle in which the word in this position ``goes``, and the current
-    word ``is_idle`` or ``is_done``. Of these signals, ``is_done`` is the last to settle. The data registers
-    of ``follow`` load one cycle later.
+    The registers of ``stage`` load in a cycle if both ``goes`` is high for the word in this position, and
+    ``is_idle`` or ``is_done`` is high for the current word. Of these signals, ``is_done`` is the last to
+    settle. The data registers of ``follow`` load one cycle later.
     """
 
     def __init__(self, m: Module, is_idle: Value, is_done: Value) -> None:

@@ -66,7 +66,7 @@ class SmartNic:
     compression
         The compression ratio on the wire; beta in the paper.
     adds_per_s
-        The NIC's additions of two floats per second, P_FPGA.
+        The number of float additions that the NIC does per second, P_FPGA.
     pcie_nbytes_per_s
         The rate between the NIC and the worker's memory, both directions together, BW_pcie.
     """

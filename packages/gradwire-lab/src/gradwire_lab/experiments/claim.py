@@ -79,7 +79,7 @@ class Bound:
 
 
 def at_least(value: float) -> Bound:
-    """Return the bound of figures of at least ``value``."""
+    """Return the bound that requires a figure to be at least ``value``."""
     return Bound(least=value)
 
 

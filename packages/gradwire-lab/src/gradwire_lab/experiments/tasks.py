@@ -152,7 +152,7 @@ def wide_layers(images: Dataset, seed: int) -> nn.Module:
 
 
 def small_gpt(rank: int, _world: int, files: Files, seed: int = 0) -> TrainingTask:
-    """Return the task of a GPT of 6 layers, 43 MB, on a text, by default Python's language reference."""
+    """Return the task of training a GPT of 6 layers (43 MB) on a text, by default Python's reference."""
     made = text_task(files.text, width=384, layers=6, heads=6, batch=1, rank=rank, seed=seed)
     data = "Python's reference" if files.text is None else files.text.name
     optimizer = partial(torch.optim.AdamW, lr=3e-4, betas=(0.9, 0.95))

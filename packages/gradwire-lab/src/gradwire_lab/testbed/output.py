@@ -180,7 +180,8 @@ class Watch:
     def exit_code(self) -> int:
         """The exit code of the run.
 
-        The code is 0, the exit code of the host that failed first, or 124 after a timeout.
+        The code is 0 if all hosts succeeded, and 124 after a timeout. Otherwise, it is the exit code of the
+        host that failed first.
         """
         if self._timed_out:
             return EXIT_TIMEOUT

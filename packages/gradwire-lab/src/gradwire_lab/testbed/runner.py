@@ -321,7 +321,7 @@ class NicPrograms:
                 os.close(heard)
 
     def end(self) -> None:
-        """Send SIGTERM to the NICs, and after ``END_TIMEOUT_S`` SIGKILL."""
+        """Send SIGTERM to the NICs, and SIGKILL after ``END_TIMEOUT_S``."""
         for process in self._running:
             process.terminate()
         deadline = time.monotonic() + END_TIMEOUT_S

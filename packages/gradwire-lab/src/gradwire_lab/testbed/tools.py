@@ -29,7 +29,7 @@ def find_tool(name: str) -> str:
 
 
 def check() -> Iterator[Finding]:
-    """Yield a finding about the programs of ``gradwire testbed``; training needs none of them."""
+    """Yield a finding about the programs that ``gradwire testbed`` needs; training needs none of them."""
     from gradwire.doctor.finding import Finding
 
     missing = []

@@ -92,7 +92,7 @@ def use_target(name: str) -> Iterator[None]:
 
 
 def threads() -> int:
-    """Return the number of threads that kernels use: ``GRADWIRE_THREADS``, or else PyTorch's number."""
+    """Return the number of threads of kernels: ``GRADWIRE_THREADS``, or else PyTorch's number."""
     text = os.environ.get("GRADWIRE_THREADS")
     return torch.get_num_threads() if text is None else _count(text)
 
@@ -101,8 +101,8 @@ def threads() -> int:
 def _count(text: str) -> int:
     if not re.fullmatch(r"0*[1-9]\d{0,3}", text, re.ASCII):
         raise SpecError(
-            f"GRADWIRE_THREADS: expected a whole number from 1 to 9999, got {text!r}; unset it for PyTorch's "
-            "number"
+            f"GRADWIRE_THREADS: expected a whole number from 1 to 9999, got {text!r}; unset it to use "
+            "PyTorch's number of threads"
         )
     return int(text)
 

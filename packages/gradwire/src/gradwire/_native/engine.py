@@ -94,7 +94,7 @@ class NativeErrors:
 
 @dataclass(frozen=True, slots=True)
 class NativeCopies:
-    """The positions (int64) of parameters in the bucket, and in the exchanged values, for copies."""
+    """The positions (int64) of parameters in the bucket and in the values, between which they are copied."""
 
     bucket: torch.Tensor
     starts: torch.Tensor

@@ -120,7 +120,7 @@ class Recorder(StepObserver):
         return ExcerptKeeper(self._excerpt, number, count)
 
     def gathered(self, count: int, wait_s: float) -> None:
-        """Record an all-gather of ``count`` floats of weights, and the seconds of the wait."""
+        """Record an all-gather of ``count`` float weights, and the seconds spent waiting."""
         self._gathers_now.append(count)
         self._gathers_s += wait_s
 

@@ -147,7 +147,7 @@ def measure(
 
 
 def table(speeds: Mapping[str, Speed] = MappingProxyType({})) -> Table:
-    """Return the table of codecs: example spec, sizes, error bound, and speeds, or the source without speeds.
+    """Return the table of codecs: example spec, sizes, error bound, and speeds or, if none are given, source.
 
     For a codec of another package, the source is the package, whose documentation states the bound.
     """

@@ -183,5 +183,5 @@ def _parse(file: Path, text: str) -> dict[str, Any]:
         found: dict[str, Any] = importlib.import_module(reader).loads(text)
     except (ValueError, RecursionError) as error:
         why = one_line(str(error)) or type(error).__name__
-        raise SpecError(f"the settings {file} are not valid TOML: {why}; write valid TOML") from error
+        raise SpecError(f"the settings {file} are not valid TOML: {why}; correct that line") from error
     return found

@@ -292,7 +292,8 @@ def check_interfaces(found: Interfaces) -> Finding:
 def check_gloo(environment: Mapping[str, str]) -> Finding:
     """Open Gloo's device, and return a finding on whether Gloo can listen. This imports torch.
 
-    If ``GLOO_SOCKET_IFNAME`` is unset, a script's Gloo groups listen at the address of the host's name.
+    If ``GLOO_SOCKET_IFNAME`` is unset, a script's Gloo groups listen at the address to which the
+    host's name resolves.
     """
     named = gloo_interfaces(environment)
     import torch.distributed as dist

@@ -114,7 +114,7 @@ def replaying(
         )
     except ValueError as error:
         raise SpecError(
-            f"expected schedules of {world} ranks that match, got others from the algorithm {algorithm} "
+            f"expected the schedules of {world} ranks to match, got different ones from {algorithm} "
             f"({error}); correct the algorithm's schedule"
         ) from error
     return Replay([ExchangeCost(*seconds_and_nbytes) for seconds_and_nbytes in costs], line_busy_s)

@@ -146,7 +146,7 @@ class BucketWork(Work):
             self._staged = Staged(self.tensor, staging=Staging(self.context.plan.encodes_on_device))
 
     def start_native(self) -> bool:
-        """Start the native all-reduce if the transport supports it, and return whether it did.
+        """Start the native all-reduce if the transport supports it, and return whether it was started.
 
         The timeout is ``begin_timeout_s``, because a rank may be late for any bucket. Raises
         ``ExchangeError``.

@@ -230,7 +230,7 @@ class ReplicaWatch(StepObserver):
 
 
 def compare_now(sync: BetweenSteps, hashes: Mapping[str, bytes]) -> None:
-    """Compare hashes of the same parts of all replicas, between two steps. All ranks call this together.
+    """Check that all replicas have equal hashes of each part. All ranks call this between two steps.
 
     Raises ``StateError`` on all ranks if hashes differ; the exchange can continue afterwards. Also raises
     ``ExchangeError``.
