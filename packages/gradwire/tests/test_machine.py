@@ -78,6 +78,9 @@ print(took_s, last.busy_s - first.busy_s, last.delayed_s - first.delayed_s)
 """
 
 
+@pytest.mark.skipif(
+    not Path("/proc/thread-self/schedstat").exists(), reason="this kernel has no scheduler statistics"
+)
 def test_two_threads_on_one_core_delay_each_other() -> None:
     said = subprocess.run([sys.executable, "-c", SPIN], capture_output=True, text=True, check=True).stdout
     took_s, busy_s, delayed_s = map(float, said.split())

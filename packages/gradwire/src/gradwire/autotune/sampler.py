@@ -62,7 +62,7 @@ class BucketSampler(BucketObserver):
         self._shapes = [_shape_of(count, shapes.get(name, ())) for name, count in pairs]
         copies = work.layout.copies
         self._whole = [(copies * shape[0], *shape[1:]) for shape in self._shapes]
-        self._part_nbytes = part_nbytes
+        self._part_nbytes, self._indices = part_nbytes, list[int]()
         self._compared, self._floats, self._own = slice(None), slice(None), torch.empty(0)
 
     def before(self, values: torch.Tensor) -> None:
@@ -73,7 +73,8 @@ class BucketSampler(BucketObserver):
             parts = torch.split(values.view(copies, -1), [*layout.counts], 1)
             laid = torch.cat([part.reshape(-1) for part in parts])
         for part, members in self._sampled_parts():
-            self._samples.add(self._whole[members], layout.names[members], part.view(laid))
+            index = self._samples.add(self._whole[members], layout.names[members], part.view(laid))
+            self._indices.append(index)
         if self._drawn:
             if self._work.request.half is Half.ALL_REDUCE:
                 self._compared, self._floats = self._part()
@@ -89,8 +90,8 @@ class BucketSampler(BucketObserver):
         request = self._work.request
         if request.half is Half.ALL_REDUCE and self._layout.copies == 1:
             factor = exchange.link.world if request.average else 1
-            for part, members in self._sampled_parts():
-                self._samples.add_sums(self._whole[members], part.view(values), factor)
+            for index, (part, members) in zip(self._indices, self._sampled_parts(), strict=True):
+                self._samples.add_sums(index, self._whole[members], part.view(values), factor)
         if not self._drawn:
             return ExchangeCost()
         found = on_host(values)[self._floats]

@@ -51,12 +51,15 @@ class Samples:
     config: AutoConfig = DEFAULT
     _shapes: list[Sequence[tuple[int, ...]]] = field(default_factory=list)
     _values: list[torch.Tensor] = field(default_factory=list)
-    _sums: list[torch.Tensor] = field(default_factory=list)
+    _sums: dict[int, torch.Tensor] = field(default_factory=dict)
     _mean_norms: Sequence[torch.Tensor | None] = ()
     _known: dict[Codec, list[float]] = field(default_factory=dict)
 
-    def add(self, shapes: Sequence[tuple[int, ...]], names: Sequence[str], values: torch.Tensor) -> None:
-        """Copy the float32 values of the next bucket to the host; ``names`` are the bucket's parameters."""
+    def add(self, shapes: Sequence[tuple[int, ...]], names: Sequence[str], values: torch.Tensor) -> int:
+        """Copy the float32 values of the next bucket to the host, and return the bucket's index.
+
+        ``names`` are the bucket's parameters.
+        """
         self._known.clear()
         self.names += names
         sizes = [*map(math.prod, shapes)]
@@ -65,22 +68,25 @@ class Samples:
         kept = _sampled(shapes, self.config)
         self._shapes.append(kept)
         self._values.append(_copied(values, shapes, kept))
+        return len(self._values) - 1
 
-    def add_sums(self, shapes: Sequence[tuple[int, ...]], exchanged: torch.Tensor, factor: int) -> None:
-        """Copy the sampled values of the next bucket after its exchange, times ``factor`` to get the sums."""
-        self._sums.append(factor * _copied(exchanged, shapes, self._shapes[len(self._sums)]))
+    def add_sums(
+        self, index: int, shapes: Sequence[tuple[int, ...]], exchanged: torch.Tensor, factor: int
+    ) -> None:
+        """Copy the sampled values of a bucket after its exchange, times ``factor`` to get the sums."""
+        self._sums[index] = factor * _copied(exchanged, shapes, self._shapes[index])
 
     @property
     def has_sums(self) -> bool:
         """Whether the sums of all buckets are known, and finite."""
         return len(self._sums) == len(self._values) and all(
-            bool(each.isfinite().all()) for each in self._sums
+            bool(each.isfinite().all()) for each in self._sums.values()
         )
 
     @property
     def flat_sums(self) -> torch.Tensor:
         """The sampled sums of all buckets, concatenated."""
-        return torch.cat(self._sums)
+        return torch.cat([self._sums[index] for index in range(len(self._values))])
 
     @property
     def finite(self) -> bool:
