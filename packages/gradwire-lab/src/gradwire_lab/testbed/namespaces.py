@@ -44,7 +44,7 @@ def inside(namespace: int) -> Iterator[None]:
 
 @contextmanager
 def lending(*capabilities: int) -> Iterator[None]:
-    """Let programs that an ordinary user starts in the ``with`` block inherit ``capabilities``.
+    """Grant ``capabilities`` to programs that an ordinary user starts in the ``with`` block.
 
     Programs of root have all capabilities in any case.
     """

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from bisect import bisect_right
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from itertools import accumulate
 from random import Random
@@ -62,7 +62,7 @@ class BucketSampler(BucketObserver):
         self._shapes = [_shape_of(count, shapes.get(name, ())) for name, count in pairs]
         copies = work.layout.copies
         self._whole = [(copies * shape[0], *shape[1:]) for shape in self._shapes]
-        self._part_nbytes, self._indices = part_nbytes, list[int]()
+        self._part_nbytes, self._sampled = part_nbytes, list[tuple[int, slice, Bucket]]()
         self._compared, self._floats, self._own = slice(None), slice(None), torch.empty(0)
 
     def before(self, values: torch.Tensor) -> None:
@@ -72,30 +72,27 @@ class BucketSampler(BucketObserver):
         if copies > 1:  # a shard of each parameter for every rank
             parts = torch.split(values.view(copies, -1), [*layout.counts], 1)
             laid = torch.cat([part.reshape(-1) for part in parts])
-        for part, members in self._sampled_parts():
+        for part in cut([math.prod(shape) for shape in self._whole], self._part_nbytes):
+            members = slice(part.parameters.start, part.parameters.stop)
             index = self._samples.add(self._whole[members], layout.names[members], part.view(laid))
-            self._indices.append(index)
+            self._sampled.append((index, members, part))
         if self._drawn:
             if self._work.request.half is Half.ALL_REDUCE:
                 self._compared, self._floats = self._part()
             self._own = on_host(values)[self._floats].clone()
 
-    def _sampled_parts(self) -> Iterator[tuple[Bucket, slice]]:
-        """Yield the parts that are sampled as buckets, and their parameters."""
-        for part in cut([math.prod(shape) for shape in self._whole], self._part_nbytes):
-            yield part, slice(part.parameters.start, part.parameters.stop)
-
     def after(self, values: torch.Tensor, exchange: Exchange) -> ExchangeCost:
         """Copy the sums, and compare them with the exact sums if drawn; return the comparison's cost."""
         request = self._work.request
-        if request.half is Half.ALL_REDUCE and self._layout.copies == 1:
+        is_whole = request.half is Half.ALL_REDUCE
+        if is_whole and self._layout.copies == 1:
             factor = exchange.link.world if request.average else 1
-            for index, (part, members) in zip(self._indices, self._sampled_parts(), strict=True):
+            for index, members, part in self._sampled:
                 self._samples.add_sums(index, self._whole[members], part.view(values), factor)
         if not self._drawn:
             return ExchangeCost()
         found = on_host(values)[self._floats]
-        compare = self._compare if self._work.request.half is Half.ALL_REDUCE else self._compare_chunk
+        compare = self._compare if is_whole else self._compare_chunk
         return compare(found, exchange)
 
     def _part(self) -> tuple[slice, slice]:

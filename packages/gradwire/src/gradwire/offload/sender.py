@@ -177,7 +177,7 @@ class Sender:
             raise
 
     def _observe(self, left: deque[Message], full: bool) -> Packing:
-        """Let the policy choose bits, and return the messages that were packed while norms were computed.
+        """Choose bits by the policy, and return the messages that were packed while norms were computed.
 
         Messages are packed in the previous bits. Those whose new bits are known and equal are sent at once,
         in order, and removed from ``left``. The last message is sent only after all norms, so that a thread

@@ -147,7 +147,7 @@ class Environment:
         return self.codecs[codec]
 
     def usable_cores(self, lanes: int) -> int:
-        """Return how many cores of a machine can work for different lanes at the same time.
+        """Return the number of cores of a machine that can work for different lanes at the same time.
 
         If codecs were measured with several threads, a single lane already uses several cores, and more lanes
         don't make better use of these cores.
