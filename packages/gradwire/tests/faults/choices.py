@@ -9,7 +9,8 @@ from typing import Any
 import pytest
 
 from faults.case import CHANGED, TRIED, Case
-from faults.wire import Wire, frame_act
+from faults.relay import RelayedLink
+from faults.wire import frame_act
 from gradwire.autotune import costs
 from gradwire.autotune.autotuner import Autotuner
 from gradwire.autotune.costs import Together, Work, at_once
@@ -71,8 +72,8 @@ def strike(case: Case) -> None:
         nonlocal calls
         calls += 1
         if calls == number:
-            assert isinstance(link, Wire)
-            link.arm(act, case.frame)
+            assert isinstance(link, RelayedLink)
+            link.armed.arm(act, case.frame)
 
     def armed(work: Work[Any]) -> Work[Any]:
         """Arm the link in the first piece with other ranks, which have as many pieces as this one."""

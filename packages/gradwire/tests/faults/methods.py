@@ -7,7 +7,7 @@ import hashlib
 import weakref
 from abc import ABC, abstractmethod
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import torch
@@ -50,12 +50,15 @@ class Setup:
         return gradwire.Plan(*how, lanes=lanes or self.lanes)
 
 
+_BUCKET_NBYTES = 52_000
+"""So small that the model has a bucket for every lane."""
 PLANS = {
     "": Setup(),
     "star": Setup(algorithm="star"),
     "backend": Setup(codec="identity", algorithm="backend"),
     "auto": Setup(chooses=True),
     "lanes": Setup(lanes=3),
+    "python": Setup(),
 }
 """What all ranks attach with, by the name that a row has for it."""
 
@@ -140,7 +143,7 @@ class WithDdp(Synchronous):
     """``gradwire.attach``, with several of DDP's buckets."""
 
     def __init__(self, setup: Setup, module: nn.Module | None = None) -> None:
-        wrapped = DistributedDataParallel(module or make_model(), bucket_cap_mb=0.05)
+        wrapped = DistributedDataParallel(module or make_model(), bucket_cap_mb=_BUCKET_NBYTES / 2**20)
         if setup.group is not None:  # DDP itself would wait for the others in vain
             wrapped.process_group = setup.group
         self.model, self._setup = wrapped, setup
@@ -178,6 +181,8 @@ class WithPipe(Training):
 
     def attach(self) -> None:
         plan = self._setup.plan(pipeline=self._setup.pipeline)
+        if isinstance(plan, gradwire.Plan) and plan.lanes > 1:
+            plan = replace(plan, bucket_nbytes=_BUCKET_NBYTES)
         self._pipe = gradwire.PipeSGD(
             self.model, self.optimizer, plan, group=self._setup.group, timeout_s=TIMEOUT_S
         )

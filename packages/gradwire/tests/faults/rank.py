@@ -26,9 +26,11 @@ from faults.case import WORLD, Case, Report, errors_file, report_file
 from faults.methods import METHODS, PLANS, Setup, Training
 from faults.model import loss_of, poison
 from faults.recovery import recover
+from faults.relay import relays
 from faults.rows import End, Moment
-from faults.wire import Wire, frame_act, wires
+from faults.wire import Armed, frame_act
 from gradwire.errors import GradwireError
+from gradwire.exchange.engine import VARIABLE as ENGINE
 from gradwire.links import process_group
 from gradwire.links.rendezvous import attempt
 
@@ -115,9 +117,11 @@ def _await_all(store: Store, word: str, done: str) -> None:
     store.wait([f"rank {each} {done}" for each in range(WORLD)], timedelta(seconds=RENDEZVOUS_S))
 
 
-def _begin(case: Case, rank: int, report: Report) -> tuple[Training, list[Wire]]:
+def _begin(case: Case, rank: int, report: Report) -> tuple[Training, list[Armed]]:
     training = METHODS[case.method](_setup(case, rank))
-    lines = wires()
+    if case.plan == "python":
+        os.environ[ENGINE] = "python"
+    lines = relays() if rank == case.victim else []
     if rank == case.victim:
         _calls.append(Calls())
     if case.plan == "auto":
@@ -132,7 +136,7 @@ def _begin(case: Case, rank: int, report: Report) -> tuple[Training, list[Wire]]
 
 
 def _train(
-    case: Case, rank: int, report: Report, training: Training, lines: list[Wire], folder: Path
+    case: Case, rank: int, report: Report, training: Training, lines: list[Armed], folder: Path
 ) -> None:
     if not _tried(training.attach, report):
         return
@@ -202,7 +206,7 @@ def _die(*_: object) -> None:
 
 
 def _with_fault(
-    case: Case, rank: int, step: int, batch: int, training: Training, lines: list[Wire]
+    case: Case, rank: int, step: int, batch: int, training: Training, lines: list[Armed]
 ) -> Callable[[], object] | None:
     """Return what this rank does as its step, None for nothing; some faults have struck then."""
     act = case.row.act if case.row is not None and (rank, step) == (case.victim, case.step) else None
@@ -250,7 +254,7 @@ def _ending(model: nn.Module, rank: int, batch: int, act: str) -> torch.Tensor:
 
 
 def _with_a_frame_struck(
-    case: Case, rank: int, batch: int, training: Training, lines: list[Wire]
+    case: Case, rank: int, batch: int, training: Training, lines: list[Armed]
 ) -> Callable[[], object]:
     """Return a step in which a frame meets the fault; with DDP one of the backward pass.
 

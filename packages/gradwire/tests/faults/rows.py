@@ -6,7 +6,7 @@ What the names in ``act`` do: see ``wire`` (to a frame), ``calls`` (to a call), 
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from enum import Enum
 from typing import Any
 
@@ -203,4 +203,19 @@ ROWS += [
     *_in_choices("decision", "stopped", "stop", "no progress within"),
     *_in_choices("trial", "slow and fast again", "flip", end=End.RIGHT),
     *_in_choices("second decision", "cut off", "cut", _LOST),
+]
+
+_BY_DAY_IN_PYTHON = ("killed in mid-step", "stopped in mid-step", "payload altered")
+_AT_FRAMES = [row for row in ROWS if row.moment is Moment.FRAME and not row.plan]
+"""These strike the native engine in one lane."""
+ROWS += [replace(row, name=f"in lanes, {row.name}", plan="lanes", is_new=True) for row in _AT_FRAMES]
+ROWS += [
+    replace(
+        row,
+        name=f"in Python, {row.name}",
+        plan="python",
+        is_new=True,
+        is_nightly=row.name not in _BY_DAY_IN_PYTHON,
+    )
+    for row in _AT_FRAMES
 ]

@@ -1,79 +1,56 @@
-"""A link of the matrix: an ordinary one until it is armed, and then its next frame or so meets a fault."""
+"""What the matrix does to frames: they pass until one meets a fault."""
 
 from __future__ import annotations
 
 import os
 import signal
-import socket
 import struct
+import threading
 import time
-from collections.abc import Callable, Sequence
-from typing import Any
+from collections.abc import Callable
 
 import torch
-import torch.distributed as dist
 
 from faults.case import TIMEOUT_S, Case
 from gradwire import _native
-from gradwire.links import ProcessGroupLink, Receiving, Sending
-from gradwire.links.base import Wrapper
-from gradwire.sync import group as sync_group
+from gradwire.links import Sending
+from gradwire.links.base import Link
 from gradwire.wire import HEADER_NBYTES
 from support.faulty_link import Fault, FaultyLink
 
-FrameAct = Callable[["Wire", int, torch.Tensor], Sending]
+FrameAct = Callable[["Armed", int, torch.Tensor], Sending]
 _CRAWL_FRAMES = 8
 _FLIPS, _SLOW_FRAMES, _SLOW_S = 40, 10, 0.01
 _VERSION_AT, _CODEC_AT, _FINGERPRINT_AT = 4, 5, 20
 
 
-class Wire(Wrapper):
-    """Counts frames from ``arm`` on and gives the one that it was armed for to the act instead."""
+class Armed:
+    """Counts frames from ``arm`` on and gives the one that it was armed for to the act instead.
 
-    def __init__(
-        self,
-        group: dist.ProcessGroup,
-        ranks: Sequence[int] | None = None,
-        timeout_s: float = 30.0,
-        tos: int = 0,
-        lane: int = 0,
-    ):
-        self.inner = ProcessGroupLink(group, ranks, timeout_s, tos, lane)
-        super().__init__(self.inner)
-        self.HAS_ALL_REDUCE = self.inner.HAS_ALL_REDUCE
+    ``inner`` takes the frames, and ``cut`` cuts the connection to one rank.
+    """
+
+    def __init__(self, inner: Link, cut: Callable[[int], None]) -> None:
+        self.rank, self.inner, self.cut = inner.rank, inner, cut
         self.struck = False
+        self._turn = threading.Lock()  # the connections of a relay have threads of their own
         self._act: FrameAct | None = None
         self._left = 0
 
     def arm(self, act: FrameAct, frame: int) -> None:
         """Let ``act`` happen to the frame number ``frame`` from now on."""
-        self._left, self._act = frame, act
+        with self._turn:
+            self._left, self._act = frame, act
 
     def isend(self, to: int, frame: torch.Tensor) -> Sending:
-        act = self._act
-        if act is None or self._left > 0:
-            self._left -= 1
-            return self.inner.isend(to, frame)
-        self._act, self.struck = None, True
-        return act(self, to, frame)
-
-    def irecv(self, source: int, buffer: torch.Tensor) -> Receiving:
-        return self.inner.irecv(source, buffer)
-
-    def all_reduce(self, tensor: torch.Tensor, timeout_s: float | None = None) -> None:
-        self.inner.all_reduce(tensor, timeout_s)
-
-
-def wires() -> list[Wire]:
-    """Let all links that gradwire's methods make from now on be wires; return the list that they go into."""
-    made: list[Wire] = []
-
-    def make(*args: Any, **kwargs: Any) -> Wire:
-        made.append(Wire(*args, **kwargs))
-        return made[-1]
-
-    vars(sync_group)["ProcessGroupLink"] = make
-    return made
+        """Start sending a frame, or let its fault happen."""
+        with self._turn:
+            act = self._act if self._left == 0 else None
+            if act is None:
+                self._left -= 1
+            else:
+                self._act, self.struck = None, True
+        return self.inner.isend(to, frame) if act is None else act(self, to, frame)
 
 
 def frame_act(case: Case) -> FrameAct:
@@ -100,7 +77,7 @@ def frame_act(case: Case) -> FrameAct:
 
 
 def _faulty(fault: Fault) -> FrameAct:
-    def act(wire: Wire, to: int, frame: torch.Tensor) -> Sending:
+    def act(wire: Armed, to: int, frame: torch.Tensor) -> Sending:
         own = Fault(fault.kind, wire.rank, 0, fault.seconds, fault.bit)
         return FaultyLink(wire.inner, [own]).isend(to, frame)
 
@@ -108,7 +85,7 @@ def _faulty(fault: Fault) -> FrameAct:
 
 
 def _signalled(blow: signal.Signals) -> FrameAct:
-    def act(wire: Wire, to: int, frame: torch.Tensor) -> Sending:
+    def act(wire: Armed, to: int, frame: torch.Tensor) -> Sending:
         os.kill(os.getpid(), blow)
         return wire.inner.isend(to, frame)
 
@@ -118,7 +95,7 @@ def _signalled(blow: signal.Signals) -> FrameAct:
 def _forged(at: int, field: bytes) -> FrameAct:
     """Write ``field`` into the header and make its checksum right: another gradwire, not a broken line."""
 
-    def act(wire: Wire, to: int, frame: torch.Tensor) -> Sending:
+    def act(wire: Armed, to: int, frame: torch.Tensor) -> Sending:
         head = bytearray(frame[: HEADER_NBYTES - 4].numpy().tobytes())
         head[at : at + len(field)] = field
         checksum = _native.crc32c(torch.frombuffer(head, dtype=torch.uint8))
@@ -132,7 +109,7 @@ def _forged(at: int, field: bytes) -> FrameAct:
 def _crawling(frames: int) -> FrameAct:
     """Let so many frames leave late, one after the other, which takes longer than the timeout."""
 
-    def act(wire: Wire, to: int, frame: torch.Tensor) -> Sending:
+    def act(wire: Armed, to: int, frame: torch.Tensor) -> Sending:
         time.sleep(1.4 * TIMEOUT_S / _CRAWL_FRAMES)
         if frames > 1:
             wire.arm(_crawling(frames - 1), 0)
@@ -141,16 +118,16 @@ def _crawling(frames: int) -> FrameAct:
     return act
 
 
-def _cut(wire: Wire, to: int, frame: torch.Tensor) -> Sending:
+def _cut(wire: Armed, to: int, frame: torch.Tensor) -> Sending:
     """Cut the connection to the rank that this frame is for; the others stay."""
-    wire.inner._channels[to].socket.shutdown(socket.SHUT_RDWR)
+    wire.cut(to)
     return wire.inner.isend(to, frame)
 
 
 def _flipping(left: int) -> FrameAct:
     """Let this many frames leave in turn at a tenth of the rate and as fast as they can, ten of each."""
 
-    def act(wire: Wire, to: int, frame: torch.Tensor) -> Sending:
+    def act(wire: Armed, to: int, frame: torch.Tensor) -> Sending:
         if left // _SLOW_FRAMES % 2 == 0:
             time.sleep(_SLOW_S)
         if left > 1:
@@ -160,11 +137,11 @@ def _flipping(left: int) -> FrameAct:
     return act
 
 
-def _swapped(wire: Wire, to: int, frame: torch.Tensor) -> Sending:
+def _swapped(wire: Armed, to: int, frame: torch.Tensor) -> Sending:
     """Keep this frame back until the next one for the same rank has gone."""
     kept = frame.clone()
 
-    def overtake(wire: Wire, other: int, frame: torch.Tensor) -> Sending:
+    def overtake(wire: Armed, other: int, frame: torch.Tensor) -> Sending:
         sending = wire.inner.isend(other, frame)
         if other == to:
             held.frames.append(wire.inner.isend(to, kept))
@@ -172,12 +149,12 @@ def _swapped(wire: Wire, to: int, frame: torch.Tensor) -> Sending:
             wire.arm(overtake, 0)
         return sending
 
-    held = _Held()
+    held = Held()
     wire.arm(overtake, 0)
     return held
 
 
-class _Held:
+class Held:
     """A frame that leaves later; whoever waits for it does not learn when."""
 
     def __init__(self) -> None:
