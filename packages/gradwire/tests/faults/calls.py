@@ -11,7 +11,20 @@ import torch
 from gradwire.exchange import Exchange
 from gradwire.exchange.request import BucketRequest
 from gradwire.exchange.walk import StreamResources
+from gradwire.links import ProcessGroupLink
+from gradwire.sync import group as sync_group
 from gradwire.wire import AVERAGE
+
+
+class _AnnouncingLink(ProcessGroupLink):
+    """A link whose every native all-reduce is announced in a frame, which shows calls that don't fit."""
+
+    begins_all_reduces = False
+
+
+def announce_all_reduces() -> None:
+    """Let all links that are made from now on announce their all-reduces; all ranks call this."""
+    vars(sync_group)["ProcessGroupLink"] = _AnnouncingLink
 
 
 class Calls:

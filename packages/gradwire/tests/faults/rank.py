@@ -21,7 +21,7 @@ from torch import nn
 from torch._C._distributed_c10d import FileStore, Store, TCPStore
 
 from faults import choices
-from faults.calls import Calls
+from faults.calls import Calls, announce_all_reduces
 from faults.case import WORLD, Case, Report, errors_file, report_file
 from faults.methods import METHODS, PLANS, Setup, Training
 from faults.model import loss_of, poison
@@ -122,6 +122,8 @@ def _begin(case: Case, rank: int, report: Report) -> tuple[Training, list[Armed]
     if case.plan == "python":
         os.environ[ENGINE] = "python"
     lines = relays() if rank == case.victim else []
+    if case.row is not None and case.row.moment is Moment.CALL:
+        announce_all_reduces()
     if rank == case.victim:
         _calls.append(Calls())
     if case.plan == "auto":
