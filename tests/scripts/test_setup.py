@@ -61,15 +61,16 @@ def calls(clone: Path) -> list[str]:
 def test_the_demo_needs_the_packages_and_no_tool_of_the_tests(clone: Path) -> None:
     done = setup(clone, "demo")
     assert (done.returncode, done.stderr) == (0, "")
-    (call,) = calls(clone)
-    assert re.findall(r"--editable (\S+)", call) == [
-        "packages/gradwire",
+    *together, last = calls(clone)
+    torch, core = sorted(together)
+    assert core.endswith("--no-deps --editable packages/gradwire")
+    assert torch.endswith("--constraint constraints.txt --no-compile torch")
+    assert re.findall(r"--editable (\S+)", last) == [
         "packages/gradwire-gateware",
         "packages/gradwire-lab[train]",
     ]
-    assert "--group" not in call
-    assert "--no-compile" in call
-    assert "--constraint constraints.txt" in call
+    assert "--group" not in last
+    assert "--constraint constraints.txt --no-compile" in last
     assert re.search(r"setup: done in \d+ s, .venv holds gradwire with torch 2.13.0\+cpu\n$", done.stdout)
 
 
@@ -78,8 +79,9 @@ def test_all_upgrades_what_the_demo_installed(clone: Path) -> None:
     setup(clone, "demo")
     done = setup(clone, INSTALLED="2.14.0+cu130")  # without a word it installs all
     assert (done.returncode, done.stderr) == (0, "")
-    upgrade, call = calls(clone)[1:]
+    upgrade, *together, call = calls(clone)[3:]
     assert upgrade.endswith("--upgrade pip>=25.1")
+    assert sorted(each.split()[-1] for each in together) == ["packages/gradwire", "torch"]
     assert "packages/gradwire-lab[train,papers] --group dev --group docs" in call
     assert "--constraint .venv/constraints.txt" in call
     assert "\ntorch==2.14.0+cu130\n" in (clone / ".venv" / "constraints.txt").read_text()
@@ -101,7 +103,8 @@ def test_a_failure_shows_pips_last_lines(clone: Path) -> None:
     done = setup(clone, "demo", PIP_FAILS="yes")
     assert done.returncode == 2
     assert "ERROR: no space left on device\n" in done.stderr
-    assert done.stderr.endswith("setup: installing packages failed, see above and .venv/setup.log.\n")
+    said = "setup: compiling the kernels and installing torch failed, see above and .venv/setup.log.\n"
+    assert done.stderr.endswith(said)
 
 
 @pytest.mark.processes
