@@ -2,8 +2,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from gradwire.page import Report, Section
-from gradwire.page.report import render_all
+from gradwire.page import Report, Section, render_all
 from gradwire_lab.experiments.claim import Basis, Claim, Explanation, Published, Verdict, at_least, only
 from gradwire_lab.experiments.learning import Goal, Trainings
 from gradwire_lab.experiments.page import MARKS, Recorded, exhibit_section, read_all, summary

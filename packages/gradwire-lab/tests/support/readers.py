@@ -150,7 +150,7 @@ def small_readers(folder: Path) -> Iterator[tuple[str, Reader]]:
     rate = json.loads(LineRate.of(points, HostCost(1e-6, 2e-6, cores=2)).to_json())
     yield "gradwire.timing.line.LineRate.load", in_file(folder / "rate.json", rate, LineRate.load)
     own = ("1.0", "3.12", "2.9", 3, "avx2", "abc", "id", ("10.0.0.1",), False, "", (Finding("a", "ok", "b"),))
-    card = json.loads(json.dumps(Card(*own).to_dict()))
+    card = json.loads(json.dumps(asdict(Card(*own))))
     yield "gradwire.doctor.finding.Card.from_dict", Reader(card, Card.from_dict, is_json=True)
     configuration, checked = Configuration("ring", "fp8", 4096), Checked((9, 9), 4.0, 0.1, 0.2, 0.1)
     row = Result(configuration, 2, Timing((0.1, 0.2)), checked, LINE).describe(0.3)

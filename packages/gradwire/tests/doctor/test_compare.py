@@ -2,6 +2,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable, Mapping
+from dataclasses import asdict
 from typing import Any
 
 import pytest
@@ -85,11 +86,11 @@ def test_plans_must_be_equal(make_cards: MakeCards, plans: tuple[str, ...], resu
 
 def test_a_card_survives_json(make_cards: MakeCards) -> None:
     (card,) = make_cards(1, {0: {"plan": PLAN, "findings": (Finding("a", "warn", "b"),)}})
-    assert Card.from_dict(json.loads(json.dumps(card.to_dict()))) == card
+    assert Card.from_dict(json.loads(json.dumps(asdict(card)))) == card
 
 
 @pytest.mark.parametrize("change", [{"unheard of": 1}, {"findings": [{"check": "a"}]}])
 def test_the_card_of_another_gradwire_is_refused(make_cards: MakeCards, change: dict[str, Any]) -> None:
     (card,) = make_cards(1)
     with pytest.raises(JobError, match="install the same gradwire"):
-        Card.from_dict({**card.to_dict(), **change})
+        Card.from_dict({**asdict(card), **change})

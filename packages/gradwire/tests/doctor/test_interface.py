@@ -4,8 +4,8 @@ import socket
 
 import pytest
 
-from gradwire.doctor import software
 from gradwire.doctor.software import Interfaces, check_gloo, check_interfaces, find_interfaces
+from gradwire.launch import addresses
 
 
 def test_the_named_interface_is_found_with_its_address() -> None:
@@ -70,13 +70,13 @@ def test_gloo_is_tried() -> None:
 
 
 def test_a_script_that_gloo_would_keep_to_this_machine_is_a_warning(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(software, "address_of_name", lambda: "127.0.1.1")
-    monkeypatch.setattr(software, "interfaces", lambda: ("lo", "eth0", "eth1"))
+    monkeypatch.setattr(addresses, "address_of_name", lambda: "127.0.1.1")
+    monkeypatch.setattr(addresses, "interfaces", lambda: ("lo", "eth0", "eth1"))
     finding = check_gloo({})
     assert finding.result == "warn"
     assert finding.detail.startswith(
         "a script's groups of the backend gloo listen at 127.0.1.1 (by the host's"
     )
     assert finding.detail.endswith("span machines, set GLOO_SOCKET_IFNAME to one of: eth0, eth1")
-    monkeypatch.setattr(software, "address_of_name", lambda: "10.0.0.1")
+    monkeypatch.setattr(addresses, "address_of_name", lambda: "10.0.0.1")
     assert check_gloo({}).result == "ok"

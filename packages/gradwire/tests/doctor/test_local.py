@@ -10,7 +10,7 @@ import pytest
 
 from gradwire import plugins
 from gradwire.codecs import parse
-from gradwire.doctor import local
+from gradwire.doctor import local, software
 from gradwire.doctor.finding import Card, Finding
 from gradwire.doctor.software import SelfTest
 from gradwire.machine import machine_id
@@ -22,8 +22,8 @@ from gradwire.wire import VERSION
 @pytest.fixture(autouse=True)
 def _quick(monkeypatch: pytest.MonkeyPatch) -> None:
     """Try no codec, open nothing, and let no other package have checks."""
-    monkeypatch.setattr(local, "self_test", lambda _: SelfTest("scalar", "0123", 3, ()))
-    monkeypatch.setattr(local, "check_gloo", lambda _: Finding("Gloo", "ok", "not tried"))
+    monkeypatch.setattr(software, "self_test", lambda _: SelfTest("scalar", "0123", 3, ()))
+    monkeypatch.setattr(software, "check_gloo", lambda _: Finding("Gloo", "ok", "not tried"))
     monkeypatch.setattr(plugins, "names", lambda _group: ())
 
 

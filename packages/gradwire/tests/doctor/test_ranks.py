@@ -7,7 +7,7 @@ import socket
 import pytest
 
 from gradwire.doctor import ranks
-from gradwire.doctor.finding import Card, DoctorOptions, Finding
+from gradwire.doctor.finding import Card, Diagnosis, DoctorOptions, Finding
 from gradwire.doctor.ranks import examine_ranks
 
 
@@ -19,9 +19,9 @@ def test_a_rank_without_a_rendezvous_reports_what_it_found_alone(monkeypatch: py
         variables = ("1", "3", "127.0.0.1", str(unused.getsockname()[1]))
         for name, value in zip(("RANK", "WORLD_SIZE", "MASTER_ADDR", "MASTER_PORT"), variables, strict=True):
             monkeypatch.setenv(name, value)
-        title, diagnosis, code = examine_ranks(1, 3, DoctorOptions(timeout_s=0.3))
-    assert (title, code) == ("gradwire doctor: rank 1 of 3", 1)
-    assert diagnosis is not None
+        title, diagnosis = examine_ranks(1, 3, DoctorOptions(timeout_s=0.3))
+    assert title == "gradwire doctor: rank 1 of 3"
+    assert isinstance(diagnosis, Diagnosis)
     found = [(each.check, each.result) for each in diagnosis.findings]
     assert found == [("torch", "ok"), ("rendezvous", "FAIL")]
     assert (diagnosis.cards, diagnosis.ranks) == ([card], [1])

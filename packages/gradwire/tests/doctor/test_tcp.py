@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import asdict
 from pathlib import Path
 
 import pytest
@@ -95,4 +96,4 @@ def test_the_tightest_link_is_named(make_cards: Cards) -> None:
 
 def test_a_rank_sends_its_settings_with_its_card(make_cards: Cards) -> None:
     (card,) = make_cards(1, {0: {"tcp": GOOD}})
-    assert Card.from_dict(card.to_dict()).tcp == GOOD
+    assert Card.from_dict(asdict(card)).tcp == GOOD

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from gradwire.errors import JobError
-from gradwire.page import beside, check_page, keep, write_page
+from gradwire.page import beside, check_record, keep, write_page
 
 
 @pytest.mark.parametrize(
@@ -26,14 +26,14 @@ def test_a_page_is_beside_its_record_and_never_in_its_place(record: str, page: s
 
 def test_an_older_page_is_refused_unless_it_may_go(tmp_path: Path) -> None:
     record = tmp_path / "line.json"
-    check_page("--json", record, overwrite=False)
+    check_record("--json", record, overwrite=False)
     (tmp_path / "line.html").write_text("mine")
     with pytest.raises(
         JobError,
         match=r"^--json .*line.json would also write the page .*line\.html, which exists already; pass",
     ):
-        check_page("--json", record, overwrite=False)
-    check_page("--json", record, overwrite=True)
+        check_record("--json", record, overwrite=False)
+    check_record("--json", record, overwrite=True)
 
 
 def test_a_page_that_cannot_be_made_or_written_is_one_sentence(

@@ -1,7 +1,6 @@
 from __future__ import annotations
 
-from gradwire.page import Report, Section
-from gradwire.page.report import render_all
+from gradwire.page import Report, Section, render_all
 from gradwire.tables import Column, Table
 from support.pages import Page
 

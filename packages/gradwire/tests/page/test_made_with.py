@@ -3,8 +3,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from gradwire.page import Report
-from gradwire.page.report import options_in_words, render_all
+from gradwire.page import Report, options_in_words, render_all
 from support.pages import Page
 
 FIELDS = {

@@ -9,8 +9,8 @@ import matplotlib
 import matplotlib.figure
 import pytest
 
-from gradwire.page import Picture, Report, Section
-from gradwire.page import report as module
+from gradwire import page as module
+from gradwire.page import Picture, Report, Section, render_all
 from gradwire.page.picture import (
     COLOURS,
     CURVES,
@@ -23,7 +23,6 @@ from gradwire.page.picture import (
     paint_bars,
     panels,
 )
-from gradwire.page.report import render_all
 from support.pages import Page
 
 if TYPE_CHECKING:

@@ -4,9 +4,8 @@ import re
 
 import pytest
 
-from gradwire.page import Report
+from gradwire.page import Report, render_all
 from gradwire.page.picture import COLOURS, SERIES
-from gradwire.page.report import render_all
 
 READ = ("ink", "muted", "link", "good", "near", "caution", "bad", "none")
 HTML = render_all(Report("A run", "It was fast.", []), [])

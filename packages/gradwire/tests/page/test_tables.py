@@ -4,8 +4,7 @@ import math
 
 import pytest
 
-from gradwire.page import Mark, Note, Number, PageLink, Part, Report, Section
-from gradwire.page.report import Details, magnitude, render_all
+from gradwire.page import Details, Mark, Note, Number, PageLink, Part, Report, Section, magnitude, render_all
 from gradwire.tables import Column, Table
 from support.pages import Page
 

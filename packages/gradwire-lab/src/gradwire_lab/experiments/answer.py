@@ -8,9 +8,8 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from gradwire.page import Part, Picture
+from gradwire.page import Part, Picture, magnitude
 from gradwire.page.picture import CURVES, bar_height, name_bars, without_frame
-from gradwire.page.report import magnitude
 from gradwire.tables import Column, Table
 
 if TYPE_CHECKING:

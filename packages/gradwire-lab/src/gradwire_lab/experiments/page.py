@@ -8,11 +8,11 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from gradwire import page as pages
 from gradwire.checkpoints import SUM, is_as_sealed
 from gradwire.errors import GradwireError, JobError, SpecError
-from gradwire.page import Mark, Note, Number, PageLink, Part, Picture, Report, Section, render
+from gradwire.page import Details, Mark, Note, Number, PageLink, Part, Picture, Report, Section, render
 from gradwire.page.picture import COLOURS, legend_above, paint_bars
-from gradwire.page.report import Details, options_in_words, render_all
 from gradwire.tables import Column, Table
 from gradwire.units import counted
 from gradwire_lab.experiments.answer import Findings, captioned
@@ -314,7 +314,7 @@ def exhibit_section(each: Recorded) -> Section:
     if exhibit.origins:
         listed = [f"{name}: {origin}" for name, origin in exhibit.origins.items()]
         parts.append(Details("Origins of the options and numbers", listed))
-    parts += _notes(options_in_words(each.fields["options"]), seconds_in_words([each.judged]))
+    parts += _notes(pages.options_in_words(each.fields["options"]), seconds_in_words([each.judged]))
     return Section(heading, parts, link=exhibit.name)
 
 
@@ -359,7 +359,7 @@ def page(recorded: Sequence[Recorded], exhibits: Collection[Exhibit[Any]], title
     verdict = _answer([each.judged for each in known])
     sections = [summary(known, titles, missing), *papers]
     report = Report("The papers' figures, reproduced", verdict, sections, _verdicts(known, titles))
-    return render_all(report, [(each.judged.exhibit.name, each.fields) for each in known])
+    return pages.render_all(report, [(each.judged.exhibit.name, each.fields) for each in known])
 
 
 def _verdicts(recorded: Sequence[Recorded], titles: Mapping[str, str]) -> Picture:

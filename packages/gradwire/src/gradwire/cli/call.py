@@ -19,26 +19,21 @@ if TYPE_CHECKING:
 
 
 class Call:
-    """One call of a command, which adds the settings file's options to the user's arguments.
-
-    Only the parsers of ``command`` use the settings; a command may also call the parser of another command.
-    """
+    """One call of ``command``, which adds the settings file's options to the user's arguments."""
 
     def __init__(self, command: str | None = None, settings: SettingsFile | None = None) -> None:
         self._command, self._settings = command, settings
         self._set: dict[str, list[str]] = {}
-        self._undo = ExitStack()
+        self.undo = ExitStack()  # of the options' effects on this process, such as environment variables
         self.is_verbose = False
 
     def words(self, parser: argparse.ArgumentParser, given: Sequence[str]) -> list[str]:
-        """Return the arguments that the settings file adds in front of the user's arguments, ``given``.
-
-        The user's arguments take precedence. Raises ``SpecError``.
-        """
+        """Return the settings file's arguments that the user's do not override. Raises ``SpecError``."""
         path = parser.prog.split()[1:]
         if self._settings is None or path[:1] != [self._command]:
             return []
-        inner = [each for action in _arguments(parser) for each in action.choices or ()]
+        arguments = (action for action in parser._actions if not action.option_strings)
+        inner = [each for action in arguments for each in action.choices or ()]
         actions = parser._option_string_actions
         found = self._settings.words(path, actions, inner)
         said = {id(actions[name]) for word in given if (name := word.partition("=")[0]) in actions}
@@ -53,25 +48,21 @@ class Call:
         """Apply the parsed values of the options that every command has, such as ``--quiet``."""
         if parser.prog.split()[1:2] != [self._command]:
             return
-        loudness = {"quiet": "quiet", "verbose": "debug"}
-        for name, level in loudness.items():
+        for name, level in (("quiet", "quiet"), ("verbose", "debug")):
             if getattr(found, name, False):
-                self._undo.enter_context(_variable(LEVEL, level))
+                self.undo.callback(_restore, LEVEL, os.environ.get(LEVEL))
+                os.environ[LEVEL] = level
         if getattr(found, "verbose", False):
             self.is_verbose = True
             for words in self._set.values():
                 sys.stderr.write(f"gradwire: {self._file} sets {' '.join(words)}\n")
         record = getattr(found, "json", None) or getattr(found, "json_file", None)
         if record == STANDARD_OUTPUT:
-            self._undo.enter_context(output_kept_for_files())
+            self.undo.enter_context(output_kept_for_files())
 
     def note(self) -> str:
         """Return a note for errors that names the options from the settings file, or "" if there are none."""
         return f" ({self._file} sets {', '.join(self._set)})" if self._set else ""
-
-    def close(self) -> None:
-        """Undo the effects of the options on this process, such as environment variables."""
-        self._undo.close()
 
     @property
     def _file(self) -> Path:
@@ -95,21 +86,11 @@ def serving(call: Call) -> Iterator[Call]:
         yield call
     finally:
         _CALL.reset(token)
-        call.close()
+        call.undo.close()
 
 
-def _arguments(parser: argparse.ArgumentParser) -> Iterator[argparse.Action]:
-    return (action for action in parser._actions if not action.option_strings)
-
-
-@contextmanager
-def _variable(name: str, value: str) -> Iterator[None]:
-    before = os.environ.get(name)
-    os.environ[name] = value
-    try:
-        yield
-    finally:
-        if before is None:
-            del os.environ[name]
-        else:
-            os.environ[name] = before
+def _restore(name: str, before: str | None) -> None:
+    if before is None:
+        del os.environ[name]
+    else:
+        os.environ[name] = before

@@ -30,51 +30,34 @@ COLUMNS = (
 
 
 class CodecNote(NamedTuple):
-    """A note on a codec, in words: its error bound, its source, and when to use the codec."""
+    """A note on a codec, in words."""
 
     error: str
     source: str
-    use: str
+    use: str  # when to use the codec
 
 
-NOTES = MappingProxyType(
-    {
-        "identity": CodecNote(
-            "exact", "the baseline", "as the baseline, and where the network is fast enough"
-        ),
-        "fp16": CodecNote("half an ulp of 11 bits", "IEEE 754 binary16", "for values from 2^-14 to 65504"),
-        "bf16": CodecNote(
-            "half an ulp of 8 bits", "bfloat16", "if half the bytes are enough: any scale, fast"
-        ),
-        "inceptionn": CodecNote("2^-7 below 1", "INCEPTIONN, alg. 2 and 3", "with hardware of this format"),
-        "errbound": CodecNote(
-            "the bound, always",
-            "gradwire",
-            "if you know the error that the model tolerates; or with rel=0.05",
-        ),
-        "truncate": CodecNote(
-            "an ulp of the kept bits", "INCEPTIONN; Pipe-SGD +T", "with hardware of this format"
-        ),
-        "quantize": CodecNote(
-            "half a step of the block", "Pipe-SGD +Q", "if neighbouring values have a similar scale"
-        ),
-        "bfp": CodecNote("one unit of the block", "AI smart NIC, BFP16", "with hardware of this format"),
-        "bitpack": CodecNote("an ulp of the kept bytes", "A2DTWP, Bitpack", "for weights, not for gradients"),
-        "terngrad": CodecNote("largest magnitude", "TernGrad, unbiased", "to compare with the literature"),
-        "topk": CodecNote(
-            "largest dropped value", "top-k sparsification", "if few values matter, with a residual"
-        ),
-        "lossless": CodecNote(
-            "exact", "Zstandard on byte planes", "on links that are slower than its encoder"
-        ),
-        "fp8": CodecNote(
-            "half an ulp of 4 bits", "FP8 E4M3, MX scales", "by default: any scale, with any optimizer"
-        ),
-        "ecsq": CodecNote(
-            "half a step of the block", "Gish and Pierce; rANS", "for the fewest bytes per error"
-        ),
-    }
-)
+_NOTES = {
+    "identity": ("exact", "the baseline", "as the baseline, and where the network is fast enough"),
+    "fp16": ("half an ulp of 11 bits", "IEEE 754 binary16", "for values from 2^-14 to 65504"),
+    "bf16": ("half an ulp of 8 bits", "bfloat16", "if half the bytes are enough: any scale, fast"),
+    "inceptionn": ("2^-7 below 1", "INCEPTIONN, alg. 2 and 3", "with hardware of this format"),
+    "errbound": (
+        "the bound, always",
+        "gradwire",
+        "if you know the error that the model tolerates; or with rel=0.05",
+    ),
+    "truncate": ("an ulp of the kept bits", "INCEPTIONN; Pipe-SGD +T", "with hardware of this format"),
+    "quantize": ("half a step of the block", "Pipe-SGD +Q", "if neighbouring values have a similar scale"),
+    "bfp": ("one unit of the block", "AI smart NIC, BFP16", "with hardware of this format"),
+    "bitpack": ("an ulp of the kept bytes", "A2DTWP, Bitpack", "for weights, not for gradients"),
+    "terngrad": ("largest magnitude", "TernGrad, unbiased", "to compare with the literature"),
+    "topk": ("largest dropped value", "top-k sparsification", "if few values matter, with a residual"),
+    "lossless": ("exact", "Zstandard on byte planes", "on links that are slower than its encoder"),
+    "fp8": ("half an ulp of 4 bits", "FP8 E4M3, MX scales", "by default: any scale, with any optimizer"),
+    "ecsq": ("half a step of the block", "Gish and Pierce; rANS", "for the fewest bytes per error"),
+}
+NOTES = MappingProxyType({name: CodecNote(*words) for name, words in _NOTES.items()})
 """Notes on this package's codecs. The docstrings of the codecs' classes state the exact bounds."""
 
 
@@ -107,7 +90,10 @@ def run(arguments: Sequence[str]) -> None:
     if not words.no_measure and not problem:
         with measuring(words.quiet) as progress:
             speeds = dict(measure(specs, progress, missing))
-    show(*(_list(speeds) if words.spec is None else card(parse(words.spec), speeds.get(specs[0]))))
+    if words.spec is None:
+        show(table(speeds), *(["", _LEGEND] if speeds else []))
+    else:
+        show(*card(parse(words.spec), speeds.get(specs[0])))
     if problem:
         show("", f"Typical bits and speeds need torch, which cannot be imported here ({problem}).")
     for spec, error in missing.items():
@@ -123,10 +109,7 @@ def specs_of_all() -> list[str]:
 def measure(
     specs: Sequence[str], progress: Show, missing: dict[str, ImportError]
 ) -> Iterator[tuple[str, Speed]]:
-    """Yield each codec's speed on this machine, for gradient-like values.
-
-    A codec whose package is not installed is added to ``missing`` instead.
-    """
+    """Yield each codec's speed for gradient-like values; add codecs without their package to ``missing``."""
     from gradwire.planner.calibration import synthetic_gradients  # imports torch
     from gradwire.timing.calibrate import codec_cost
 
@@ -138,24 +121,13 @@ def measure(
         except ImportError as error:
             missing[spec] = error
             continue
-        yield (
-            spec,
-            Speed(
-                8 * point.nbytes, *(4 / max(each, _LEAST_S) for each in (point.encode_s, point.decode_add_s))
-            ),
-        )
+        speeds = (4 / max(each, _LEAST_S) for each in (point.encode_s, point.decode_add_s))
+        yield spec, Speed(8 * point.nbytes, *speeds)
 
 
 def table(speeds: Mapping[str, Speed] = MappingProxyType({})) -> Table:
-    """Return the table of codecs: example spec, sizes, error bound, and speeds or, if none are given, source.
-
-    For a codec of another package, the source is the package, whose documentation states the bound.
-    """
+    """Return the table of codecs: example spec, sizes, error bound, and speeds or, without them, source."""
     return Table(COLUMNS, [_row(spec, speeds.get(spec)) for spec in specs_of_all()])
-
-
-def _list(speeds: Mapping[str, Speed]) -> list[str | Table]:
-    return [table(speeds), *(["", _LEGEND] if speeds else [])]
 
 
 _LEGEND = (
@@ -191,24 +163,23 @@ def note_of(codec: Codec) -> CodecNote:
 
 def card(codec: Codec, speed: Speed | None) -> list[str | Table]:
     """Return the card of a codec: its description, formula, and bound, when to use it, size, and speed."""
-    note = note_of(codec)
-    rows = [("use it", note.use), ("largest error", note.error), ("bits per value", _bits(codec, speed))]
+    note, bits = note_of(codec), f"{_most_bits(codec)} at most"
+    page = f"docs/codecs/{codec.name}.md" if codec.name in NOTES else f"in the documentation of {note.source}"
+    speeds = ""
     if speed is not None:
-        _, encode, add = _figures(speed)
-        rows.append(("speed here", f"{encode} GB/s of float32 to encode, {add} to decode and add"))
-    residual = "needed: attach keeps residuals" if codec.WANTS_RESIDUAL else "not needed"
-    rows += [("residual", residual), ("page", _page(codec, note))]
+        typical, encode, add = _figures(speed)
+        bits = f"{typical} typically, {bits}"
+        speeds = f"{encode} GB/s of float32 to encode, {add} to decode and add"
+    rows = [
+        ("use it", note.use),
+        ("largest error", note.error),
+        ("bits per value", bits),
+        ("speed here", speeds),
+        ("residual", "needed: attach keeps residuals" if codec.WANTS_RESIDUAL else "not needed"),
+        ("page", page),
+    ]
     blank = (Column.of_text(""), Column.of_text(""))
     return [f"{codec}", "", Table(blank, [row for row in rows if row[1]]), *_paragraphs(type(codec))]
-
-
-def _bits(codec: Codec, speed: Speed | None) -> str:
-    most = f"{_most_bits(codec)} at most"
-    return most if speed is None else f"{speed.bits:.2f} typically, {most}"
-
-
-def _page(codec: Codec, note: CodecNote) -> str:
-    return f"docs/codecs/{codec.name}.md" if codec.name in NOTES else f"in the documentation of {note.source}"
 
 
 def _paragraphs(kind: type[Codec]) -> Iterator[str]:

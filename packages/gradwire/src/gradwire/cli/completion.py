@@ -48,16 +48,13 @@ class Option:
 
 @dataclass(frozen=True)
 class Node:
-    """A command or sub-command: its words, its options, and the words that may follow it, with their help.
-
-    ``runs`` is true for a command that runs another program, whose command line follows ``--``.
-    """
+    """A command or sub-command."""
 
     words: tuple[str, ...]
-    inner: Mapping[str, str]
-    values: tuple[str, ...]
+    inner: Mapping[str, str]  # its sub-commands, with their help
+    values: tuple[str, ...]  # of its argument
     options: tuple[Option, ...]
-    runs: bool = False
+    runs: bool = False  # whether it runs another program, whose command line follows ``--``
 
     @property
     def path(self) -> str:
@@ -70,26 +67,24 @@ def nodes() -> Iterator[Node]:
     from gradwire.cli.main import commands  # also imports this module's command
 
     known = commands()
-    helps = {name: text for name, (text, _) in known.items()}
     usual = (Option(("-h", "--help"), "show help", None), Option(("--version",), "show the version", None))
-    yield Node((), helps, (), usual)
+    yield Node((), {name: text for name, (text, _) in known.items()}, (), usual)
     parsers = dict(walk(known))
     for words, parser in parsers.items():
         if parser is None:
             yield Node(words, {}, (FILES,), ())
             continue
         inner = [name for name in choices(parser) if (*words, name) in parsers]
-        positional = [] if inner else [action for action in parser._actions if not action.option_strings]
-        values = tuple(value for action in positional for value in _values(action))
-        options = tuple(map(_option, filter(lambda each: each.option_strings, parser._actions)))
+        values, options = list[str](), list[Option]()
+        for action in parser._actions:
+            if action.option_strings:
+                text = " ".join((action.help or "").split()).replace("%%", "%")
+                offered = None if action.nargs == 0 else _values(action)
+                options.append(Option(tuple(action.option_strings), text, offered))
+            elif not inner:
+                values += _values(action)
         runs = "-- COMMAND" in (parser.usage or "") and not inner
-        yield Node(words, dict.fromkeys(inner, ""), values, options, runs)
-
-
-def _option(action: argparse.Action) -> Option:
-    text = " ".join((action.help or "").split()).replace("%%", "%")
-    takes_none = action.nargs == 0
-    return Option(tuple(action.option_strings), text, None if takes_none else _values(action))
+        yield Node(words, dict.fromkeys(inner, ""), tuple(values), tuple(options), runs)
 
 
 def _values(action: argparse.Action) -> tuple[str, ...]:
@@ -105,49 +100,52 @@ def _values(action: argparse.Action) -> tuple[str, ...]:
 _BY_METAVAR = MappingProxyType({"FILE": (FILES,), "PATH": (FILES,), "DIR": (FOLDERS,)})
 
 
-# bash: one function, whose ``case`` statements contain the names of commands, options, and values.
+# bash and zsh: one function, whose ``case`` statements contain the names of commands, options, and values.
+
+
+def _script(
+    found: Sequence[Node],
+    template: str,
+    listed: Callable[[Iterable[tuple[str, str]]], str],
+    offer: Callable[[Sequence[str]], str],
+) -> str:
+    """Return ``template`` with the patterns and statements of its ``case`` statements.
+
+    ``listed`` writes names with their help as a value, and ``offer`` writes a statement that offers values.
+    """
+    names = ((node, [(name, each.text) for each in node.options for name in each.names]) for node in found)
+    takers = ((node, option) for node in found for option in node.options if option.values is not None)
+    cases = {
+        "inner": [(node.path, f"inner={listed(node.inner.items())}") for node in found if node.inner],
+        "options": [(node.path, f"options={listed(each)}") for node, each in names],
+        "values": [
+            (f"{node.path} {name}", f"{offer(option.values or ())}; return")
+            for node, option in takers
+            for name in option.names
+        ],
+        "arguments": [(node.path, offer(node.values)) for node in found if node.values and node.words],
+    }
+    lines = {
+        name: "\n".join(f"    {shlex.quote(pattern)}) {statement} ;;" for pattern, statement in each)
+        for name, each in cases.items()
+    }
+    return template.format(**lines, runs="|".join(shlex.quote(node.path) for node in found if node.runs))
 
 
 def bash(found: Sequence[Node]) -> str:
     """Return the script for bash, which doesn't need the package bash-completion."""
-    inner = "\n".join(_case(node.path, f"inner={_quoted(node.inner)}") for node in found if node.inner)
-    options = "\n".join(
-        _case(node.path, f"options={_quoted(name for each in node.options for name in each.names)}")
-        for node in found
-    )
-    values = "\n".join(_bash_values(node) for node in found)
-    arguments = "\n".join(
-        _case(node.path, _bash_offer(node.values)) for node in found if node.values and node.words
-    )
-    runs = "|".join(shlex.quote(node.path) for node in found if node.runs)
-    return _BASH.format(inner=inner, options=options, values=values, arguments=arguments, runs=runs)
 
+    def listed(pairs: Iterable[tuple[str, str]]) -> str:
+        return shlex.quote(" ".join(name for name, _ in pairs))
 
-def _case(pattern: str, body: str) -> str:
-    return f"    {shlex.quote(pattern)}) {body} ;;"
-
-
-def _quoted(words: Iterable[str]) -> str:
-    return shlex.quote(" ".join(words))
-
-
-def _bash_values(node: Node) -> str:
-    cases = [
-        _case(f"{node.path} {name}", f"{_bash_offer(option.values)}; return")
-        for option in node.options
-        if option.values is not None
-        for name in option.names
-    ]
-    return "\n".join(cases)
+    return _script(found, _BASH, listed, _bash_offer)
 
 
 def _bash_offer(values: Sequence[str]) -> str:
-    if not values:
-        return ":"
     if values in ((FILES,), (FOLDERS,)):
         kind = "f" if values == (FILES,) else "d"
         return f'compopt -o filenames; mapfile -t COMPREPLY < <(compgen -{kind} -- "$current")'
-    return f"_gradwire_offer {shlex.quote(' '.join(values))}"
+    return f"_gradwire_offer {shlex.quote(' '.join(values))}" if values else ":"
 
 
 _BASH = """\
@@ -210,45 +208,20 @@ complete -F _gradwire gradwire
 """
 
 
-# zsh: one function with the same ``case`` statements as for bash, and with the help text of each name.
-
-
 def zsh(found: Sequence[Node]) -> str:
     """Return the script for zsh, to be placed on ``$fpath`` or sourced."""
-    inner = "\n".join(
-        _case(node.path, f"inner=({_zsh_described(node.inner.items())})") for node in found if node.inner
-    )
-    options = "\n".join(
-        _case(
-            node.path,
-            f"options=({_zsh_described((name, each.text) for each in node.options for name in each.names)})",
-        )
-        for node in found
-    )
-    values = "\n".join(
-        _case(f"{node.path} {name}", f"{_zsh_offer(option.values)}; return")
-        for node in found
-        for option in node.options
-        if option.values is not None
-        for name in option.names
-    )
-    arguments = "\n".join(
-        _case(node.path, _zsh_offer(node.values)) for node in found if node.values and node.words
-    )
-    runs = "|".join(shlex.quote(node.path) for node in found if node.runs)
-    return _ZSH.format(inner=inner, options=options, values=values, arguments=arguments, runs=runs)
 
+    def listed(pairs: Iterable[tuple[str, str]]) -> str:
+        described = (shlex.quote(f"{name}:{text}" if text else name) for name, text in pairs)
+        return f"({' '.join(described)})"
 
-def _zsh_described(pairs: Iterable[tuple[str, str]]) -> str:
-    return " ".join(shlex.quote(f"{name}:{text}" if text else name) for name, text in pairs)
+    return _script(found, _ZSH, listed, _zsh_offer)
 
 
 def _zsh_offer(values: Sequence[str]) -> str:
-    if not values:
-        return "_message value"
     if values in ((FILES,), (FOLDERS,)):
         return "_files" if values == (FILES,) else "_files -/"
-    return f"compadd -- {shlex.join(values)}"
+    return f"compadd -- {shlex.join(values)}" if values else "_message value"
 
 
 _ZSH = """\
@@ -309,9 +282,8 @@ def fish(found: Sequence[Node]) -> str:
         for node in found
         if node.inner
     )
-    return (
-        "\n".join([_FISH.format(inner=inner), *(line for node in found for line in _fish_lines(node))]) + "\n"
-    )
+    lines = [line for node in found for line in _fish_lines(node)]
+    return "\n".join([_FISH.format(inner=inner), *lines, ""])
 
 
 def _fish_lines(node: Node) -> Iterator[str]:

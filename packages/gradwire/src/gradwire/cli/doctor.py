@@ -4,15 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from gradwire.cli.parser import (
-    Parser,
-    add_json,
-    add_overwrite,
-    add_timeout,
-    add_usual,
-    chosen,
-    file_path,
-)
+from gradwire.cli.parser import Parser, add_json, add_overwrite, add_timeout, add_usual, chosen, file_path
 
 
 def run(arguments: Sequence[str]) -> int:
@@ -25,12 +17,10 @@ def run(arguments: Sequence[str]) -> int:
         "  torchrun --nnodes 2 --rdzv-backend c10d --rdzv-endpoint HOST:29500 \\\n"
         "      -m gradwire doctor --plan plan.json",
     )
-    parser.add_argument(
-        "--plan", dest="plan_file", type=file_path, metavar="FILE", help="plan file, to check and run"
-    )
-    parser.add_argument(
-        "--no-line-rate", dest="lines", action="store_false", help="omit the measurement of the links"
-    )
+    text = "plan file, to check and run"
+    parser.add_argument("--plan", dest="plan_file", type=file_path, metavar="FILE", help=text)
+    text = "omit the measurement of the links"
+    parser.add_argument("--no-line-rate", dest="lines", action="store_false", help=text)
     add_timeout(parser, 30.0, "for each wait")
     add_json(parser, "json_file")
     add_overwrite(parser)

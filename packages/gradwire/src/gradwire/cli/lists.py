@@ -72,15 +72,13 @@ def algorithm_specs(text: str) -> tuple[str, ...]:
 
 def whole_numbers(option: str, text: str) -> tuple[int, ...]:
     """Return the whole numbers in a comma-separated list. Raises ``SpecError``, also for a repeated one."""
-    numbers = []
-    for word in _once(option, between_commas(text)):
-        number = parse_whole(word)
-        if number is None:
-            raise SpecError(
-                f"expected comma-separated whole numbers, such as 2,4,8, for {option}, got {shown(text)}; "
-                "pass numbers and commas only"
-            )
-        numbers.append(number)
+    words = _once(option, between_commas(text))
+    numbers = [number for word in words if (number := parse_whole(word)) is not None]
+    if len(numbers) < len(words):
+        raise SpecError(
+            f"expected comma-separated whole numbers, such as 2,4,8, for {option}, got {shown(text)}; "
+            "pass numbers and commas only"
+        )
     return tuple(numbers)
 
 

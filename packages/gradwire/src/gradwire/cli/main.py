@@ -39,27 +39,17 @@ COMMANDS = MappingProxyType(
     }
 )
 """The commands of this package and their lines of help. Each command's module in this folder has
-``run(arguments)``, which may return an exit code. The module is imported when the command is called, because
-most commands import torch, which takes seconds."""
+``run(arguments)``, which may return an exit code. It is imported on use, because torch takes seconds."""
+_LAB = ("demo", "train", "bench", "testbed", "reproduce", "report", "experiment")
 ELSEWHERE = MappingProxyType(
-    {
-        **dict.fromkeys(
-            ("demo", "train", "bench", "testbed", "reproduce", "report", "experiment"), "gradwire-lab"
-        ),
-        **dict.fromkeys(("nic", "gateware"), "gradwire-gateware"),
-    }
+    dict.fromkeys(_LAB, "gradwire-lab") | dict.fromkeys(("nic", "gateware"), "gradwire-gateware")
 )
 """The commands of packages that may not be installed, each with the package to install."""
 
 
 def commands() -> dict[str, tuple[str, str]]:
-    """Return the commands of all installed packages: name -> (line of help, ``module:function``).
-
-    Raises ``SpecError`` if a package's commands cannot be loaded.
-    """
-    found = {
-        name: (summary, f"gradwire.cli.{name.replace('-', '_')}:run") for name, summary in COMMANDS.items()
-    }
+    """Return all installed commands: name -> (line of help, ``module:function``). Raises ``SpecError``."""
+    found = {name: (text, f"gradwire.cli.{name.replace('-', '_')}:run") for name, text in COMMANDS.items()}
     for name in plugins.names(plugins.COMMANDS):
         others = plugins.entry(plugins.COMMANDS, name)
         if not isinstance(others, Mapping):
@@ -155,11 +145,20 @@ def _run(words: Sequence[str], call: Call) -> int:
     except OSError as error:
         return _mistake(f"the operating system reported: {error}")
     except SystemExit as leaving:
-        return _left(leaving.code)
+        if leaving.code == EXIT_BY_RICH:
+            return _closed()
+        code = leaving.code if isinstance(leaving.code, int) else EXIT_BUG
+        if code in EXITS_BY_SIGNAL:
+            sys.stderr.write(f"gradwire: ended by {EXITS_BY_SIGNAL[code].name}\n")
+        return code
     except Exception as error:
-        missing = "; ".join(map(_needed, filter(import_problem, NEEDED)))
+        missing = [
+            f"this command needs {package}, which cannot be imported here ({import_problem(package)}); run "
+            f"pip install {package}, and see 'gradwire doctor'"
+            for package in filter(import_problem, NEEDED)
+        ]
         if missing:
-            return _mistake(missing)
+            return _mistake("; ".join(missing))
         traceback.print_exception(error)
         sys.stderr.write("gradwire: this is a bug; please report it with the lines above\n")
         return EXIT_BUG
@@ -168,23 +167,6 @@ def _run(words: Sequence[str], call: Call) -> int:
 def _mistake(sentence: str) -> int:
     sys.stderr.write(f"gradwire: {one_line(sentence)}\n")
     return EXIT_MISTAKE
-
-
-def _needed(package: str) -> str:
-    return (
-        f"this command needs {package}, which cannot be imported here ({import_problem(package)}); run pip "
-        f"install {package}, and see 'gradwire doctor'"
-    )
-
-
-def _left(code: object) -> int:
-    if not isinstance(code, int):
-        return EXIT_BUG
-    if code == EXIT_BY_RICH:
-        return _closed()
-    if code in EXITS_BY_SIGNAL:
-        sys.stderr.write(f"gradwire: ended by {EXITS_BY_SIGNAL[code].name}\n")
-    return code
 
 
 def _nowhere() -> TextIO:
@@ -215,9 +197,8 @@ def _dispatch(words: Sequence[str]) -> int:
     )
     parser.add_argument("command", metavar="COMMAND", choices=known, help="one of the commands below")
     parser.add_argument("-h", "--help", action="help", help="show this text, or the options of COMMAND")
-    parser.add_argument(
-        "--version", action="version", version=f"gradwire {version()}", help="show the version"
-    )
+    number = f"gradwire {version()}"
+    parser.add_argument("--version", action="version", version=number, help="show the version")
     if not words:
         sys.stdout.write(start(known))
         return 0

@@ -6,12 +6,13 @@ import argparse
 import re
 import shlex
 import sys
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
+from contextlib import suppress
 from contextvars import ContextVar
 from dataclasses import fields
+from functools import partial
 from itertools import takewhile
 from pathlib import Path
-from types import MappingProxyType
 from typing import Any, NoReturn, TypeVar
 
 from gradwire.cli.call import current_call
@@ -24,32 +25,21 @@ Chosen = TypeVar("Chosen")
 
 
 class Parser(argparse.ArgumentParser):
-    """An ``ArgumentParser`` with errors of one line, which suggest the nearest name for a misspelled name.
-
-    The parser also applies the options in the user's settings file (``gradwire.cli.call``).
-    """
+    """An ``ArgumentParser`` with errors of one line and suggestions, which applies the settings file."""
 
     def __init__(self, prog: str, description: str, usage: str, epilog: str) -> None:
+        # One line for an option if possible.
+        formatter = partial(argparse.RawDescriptionHelpFormatter, max_help_position=24, width=79)
         super().__init__(
-            prog=prog,
-            description=description,
-            usage=usage,
-            epilog=epilog,
-            formatter_class=Formatter,
-            allow_abbrev=False,
-            add_help=False,
+            prog, usage, description, epilog, formatter_class=formatter, allow_abbrev=False, add_help=False
         )
 
     def parse_args(self, args: Any = None, namespace: Any = None) -> Any:
         """Parse as argparse does. The error for an unknown option names the nearest option."""
         words = sys.argv[1:] if args is None else list(args)
-        misspelled = (
-            word
-            for word in takewhile(lambda word: word != "--", words)
-            if word.startswith("--") and word.partition("=")[0] not in self._option_string_actions
-        )
-        for word in misspelled:  # before argparse reports a missing value
-            self.error(self._unknown([word]))
+        for word in takewhile(lambda word: word != "--", words):  # before argparse reports a missing value
+            if word.startswith("--") and word.partition("=")[0] not in self._option_string_actions:
+                self.error(self._unknown([word]))
         found, unknown = self.parse_known_args(words, namespace)
         if unknown:
             self.error(self._unknown(unknown))
@@ -62,19 +52,16 @@ class Parser(argparse.ArgumentParser):
         found, unknown = super().parse_known_args([*call.words(self, args), *args], namespace)
         for action in self._actions:
             if action.nargs is None and getattr(found, action.dest, None) == []:
-                self.error(
-                    f"argument {'/'.join(action.option_strings) or action.dest}: expected one argument"
-                )
+                name = "/".join(action.option_strings) or action.dest
+                self.error(f"argument {name}: expected one argument")
         if not unknown:
             call.apply(self, found)
         return found, unknown
 
     def parse_command(self, arguments: Sequence[str], example: str) -> tuple[Any, list[str]]:
-        """Return the parsed options before ``--``, and the command after ``--``, which must not be empty.
-
-        Raises ``SpecError``. If ``--`` is missing, the error shows the correct call.
-        """
-        own, command = split_command(arguments)
+        """Return the parsed options before ``--``, and the command after it. Raises ``SpecError``."""
+        at = arguments.index("--") if "--" in arguments else len(arguments)
+        own, command = [*arguments[:at]], [*arguments[at + 1 :]]
         place = None if "--" in arguments else self._command_place(own)
         if place is not None:
             right = f"{self.prog} {shlex.join([*own[:place], '--', *own[place:]])}"
@@ -121,22 +108,17 @@ class Parser(argparse.ArgumentParser):
     def _check_value(self, action: argparse.Action, value: Any) -> None:
         if action.choices is not None and value not in action.choices:
             known = [*map(str, action.choices)]
-            near = suggestion(str(value), known)
-            raise argparse.ArgumentError(
-                action, f"expected one of {', '.join(known)}, got {shown(value)}{near}"
-            )
+            problem = f"expected one of {', '.join(known)}, got {shown(value)}{suggestion(str(value), known)}"
+            raise argparse.ArgumentError(action, problem)
 
     def _get_value(self, action: argparse.Action, arg_string: str) -> Any:
-        kind = _NUMBERS.get(action.type)
         try:
             return super()._get_value(action, arg_string)
         except argparse.ArgumentError as error:
-            if kind is None:
+            if action.type not in (int, float):
                 raise
+            kind = "a whole number" if action.type is int else "a number"
             raise argparse.ArgumentError(action, f"expected {kind}, got {shown(arg_string)}") from error
-
-
-_NUMBERS: Mapping[Any, str] = MappingProxyType({int: "a whole number", float: "a number"})
 
 
 class Inspected(BaseException):
@@ -151,18 +133,8 @@ inspecting: ContextVar[bool] = ContextVar("inspecting", default=False)
 """The switch of ``--help``: if true, it raises ``Inspected`` with the parser instead of printing help."""
 
 
-class Formatter(argparse.RawDescriptionHelpFormatter):
-    """A help formatter that prints an option on one line if possible."""
-
-    def __init__(self, prog: str) -> None:
-        super().__init__(prog, max_help_position=24, width=79)
-
-
 def chosen(kind: Callable[..., Chosen], words: argparse.Namespace, **others: object) -> Chosen:
-    """Return an instance of ``kind``: ``others``, and the options that have the names of its fields.
-
-    ``kind`` is a dataclass. If an option is None, the field keeps its default.
-    """
+    """Return the dataclass ``kind`` of ``others``, and of the options that are named after its fields."""
     dataclass: Any = kind
     named = {each.name: getattr(words, each.name, None) for each in fields(dataclass)} | others
     return kind(**{name: value for name, value in named.items() if value is not None})
@@ -178,17 +150,12 @@ def add_options(group: argparse._ArgumentGroup, kind: Any, names: Sequence[str])
     own = {each.name: each.metadata for each in fields(kind)}
     for name in names:
         option, _, metavar = own[name]["option"].partition(" ")
+        how: dict[str, Any] = {"action": "store_const", "const": True}
         if metavar:
-            more = {key: own[name][key] for key in ("type", "choices") if key in own[name]}
-            group.add_argument(option, dest=name, metavar=metavar, help=own[name]["help"], **more)
-        else:
-            group.add_argument(option, dest=name, action="store_const", const=True, help=own[name]["help"])
-
-
-def split_command(words: Sequence[str]) -> tuple[list[str], list[str]]:
-    """Return the words before ``--``, and the words of the command after ``--``."""
-    place = words.index("--") if "--" in words else len(words)
-    return [*words[:place]], [*words[place + 1 :]]
+            how = {"metavar": metavar} | {
+                key: own[name][key] for key in ("type", "choices") if key in own[name]
+            }
+        group.add_argument(option, dest=name, help=own[name]["help"], **how)
 
 
 # Options that mean the same in several commands, and the functions that read their values.
@@ -198,51 +165,35 @@ def add_usual(group: argparse._ActionsContainer) -> None:
     """Add the options that every command has: ``--quiet``, ``--verbose``, and ``--help``."""
     loudness = group.add_mutually_exclusive_group()
     loudness.add_argument("--quiet", action="store_true", help="show no progress")
-    loudness.add_argument(
-        "--verbose", action="store_true", help="also show settings and the causes of errors"
-    )
+    verbose = "also show settings and the causes of errors"
+    loudness.add_argument("--verbose", action="store_true", help=verbose)
     group.add_argument("-h", "--help", action="help", help="show this text")
 
 
 def add_timeout(group: argparse._ActionsContainer, default_s: float | None, note: str) -> None:
     """Add ``--timeout``, stored as ``timeout_s``. ``note`` completes its help: "timeout, ``note``"."""
-    shown_default = "never" if default_s is None else f"{default_s:g}s"
+    text = f"timeout, {note} (default: {'never' if default_s is None else f'{default_s:g}s'})"
     group.add_argument(
-        "--timeout",
-        dest="timeout_s",
-        type=seconds,
-        default=default_s,
-        metavar="TIME",
-        help=f"timeout, {note} (default: {shown_default})",
+        "--timeout", dest="timeout_s", type=seconds, default=default_s, metavar="TIME", help=text
     )
 
 
 def add_json(group: argparse._ActionsContainer, dest: str = "json") -> None:
     """Add ``--json``, the file to which a command writes its record."""
-    group.add_argument(
-        "--json",
-        dest=dest,
-        type=file_path,
-        metavar="FILE",
-        help="write the record as JSON to this file (-: standard output)",
-    )
+    text = "write the record as JSON to this file (-: standard output)"
+    group.add_argument("--json", dest=dest, type=file_path, metavar="FILE", help=text)
 
 
 def add_save(group: argparse._ActionsContainer) -> None:
     """Add ``--save``, the file to which a command writes a plan."""
-    group.add_argument(
-        "--save",
-        type=file_path,
-        metavar="FILE",
-        help="write the plan to this file, for attach, train, and doctor",
-    )
+    text = "write the plan to this file, for attach, train, and doctor"
+    group.add_argument("--save", type=file_path, metavar="FILE", help=text)
 
 
 def add_folder(group: argparse._ActionsContainer, default: str) -> None:
     """Add ``--out``, the folder of the results, and ``--overwrite``. ``default`` names the default folder."""
-    group.add_argument(
-        "--out", type=folder_path, metavar="DIR", help=f"folder of the results (default: {default})"
-    )
+    text = f"folder of the results (default: {default})"
+    group.add_argument("--out", type=folder_path, metavar="DIR", help=text)
     add_overwrite(group)
 
 
@@ -259,16 +210,19 @@ def seconds(text: str) -> float:
     >>> seconds("30"), seconds("30s"), seconds("500ms")
     (30.0, 30.0, 0.5)
     """
-    try:
+    with suppress(SpecError):
         return parse_duration(text)
-    except SpecError:
-        pass
     try:
         return float(text)
     except ValueError as error:
-        raise argparse.ArgumentTypeError(
-            f"expected a time such as '30s', '500ms' or '30' (seconds), got {shown(text)}"
-        ) from error
+        problem = f"expected a time such as '30s', '500ms' or '30' (seconds), got {shown(text)}"
+        raise argparse.ArgumentTypeError(problem) from error
+
+
+def check_range(option: str, value: int, low: int, high: int) -> None:
+    """Raise ``SpecError`` unless an option's value is from ``low`` to ``high``."""
+    if not low <= value <= high:
+        raise SpecError(f"expected {low} to {high} for {option}, got {value}; pass a number in this range")
 
 
 def file_path(text: str) -> Path:

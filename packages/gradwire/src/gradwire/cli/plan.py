@@ -10,11 +10,11 @@ from types import MappingProxyType
 from typing import TYPE_CHECKING, Any
 
 from gradwire.cli.lists import algorithm_specs, codec_specs
-from gradwire.cli.parser import Parser, add_json, add_options, add_overwrite, add_save, add_usual
+from gradwire.cli.parser import Parser, add_json, add_options, add_overwrite, add_save, add_usual, check_range
 from gradwire.cli.progress import measuring
 from gradwire.errors import SpecError
 from gradwire.files import check_writable, write_files
-from gradwire.page import beside, check_page, keep
+from gradwire.page import beside, check_record, keep
 from gradwire.plan import MOST_HOSTS
 from gradwire.planner.request import FARTHEST, PlanRequest
 from gradwire.tables import show
@@ -72,9 +72,8 @@ def parser() -> Parser:
     add_options(made.add_argument_group("model, hosts, and network"), PlanRequest, _WHERE)
     add_options(made.add_argument_group("allowed plans"), PlanRequest, _WHICH)
     group = made.add_argument_group("results")
-    group.add_argument(
-        "--top", type=int, metavar="N", default=10, help="number of plans to show (default: 10)"
-    )
+    text = "number of plans to show (default: 10)"
+    group.add_argument("--top", type=int, metavar="N", default=10, help=text)
     add_options(group, PlanRequest, ("most_hosts",))
     add_json(group)
     add_save(group)
@@ -87,12 +86,9 @@ def parser() -> Parser:
 def read_request(words: argparse.Namespace) -> PlanRequest:
     """Return the request that the options of ``parser`` describe. Raises ``SpecError``."""
     given = {name: getattr(words, name) for name in (*_WHERE, *_WHICH, "most_hosts")}
-    read = {name: _READ.get(name, _as_it_is)(value) for name, value in given.items() if value is not None}
-    return PlanRequest.of(**read)
-
-
-def _as_it_is(value: Any) -> Any:
-    return value
+    given = {name: value for name, value in given.items() if value is not None}
+    read = {name: convert(given[name]) for name, convert in _READ.items() if name in given}
+    return PlanRequest.of(**given | read)
 
 
 def _check(words: argparse.Namespace) -> None:
@@ -102,20 +98,13 @@ def _check(words: argparse.Namespace) -> None:
         raise SpecError(
             f"expected a model and a number of hosts, got no --{' and no --'.join(missing)}; pass both"
         )
-    for option, value, low, high in (
-        ("top", words.top, 1, 1000),
-        ("scale-to", words.most_hosts, 0, MOST_HOSTS),
-        ("pipeline", words.pipelines, 1, 16),
-    ):
-        if not low <= value <= high:
-            raise SpecError(
-                f"expected {low} to {high} for --{option}, got {value}; pass a number in this range"
-            )
+    check_range("--top", words.top, 1, 1000)
+    check_range("--scale-to", words.most_hosts, 0, MOST_HOSTS)
+    check_range("--pipeline", words.pipelines, 1, 16)
     if words.hosts > MOST_HOSTS:
         raise SpecError(f"expected 2 to {MOST_HOSTS} for --hosts, got {words.hosts}; pass fewer hosts")
     if words.json is not None:
-        check_writable("--json", words.json, words.overwrite)
-        check_page("--json", words.json, words.overwrite)
+        check_record("--json", words.json, words.overwrite)
     if words.save is not None:
         check_writable("--save", words.save, words.overwrite)
     if words.json is not None and words.save is not None and words.json.resolve() == words.save.resolve():

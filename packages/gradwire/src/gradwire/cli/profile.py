@@ -4,10 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from gradwire.cli.parser import Parser, add_json, add_overwrite, add_save, add_usual, chosen
+from gradwire.cli.lists import between_commas
+from gradwire.cli.parser import Parser, add_json, add_overwrite, add_save, add_usual, check_range, chosen
 from gradwire.errors import SpecError, shown
 from gradwire.files import check_writable
-from gradwire.page import check_page
+from gradwire.page import check_record
 from gradwire.plan import MOST_HOSTS
 from gradwire.profile.settings import Settings
 from gradwire.units import parse_duration, parse_rate, parse_whole
@@ -18,27 +19,22 @@ MOST_STEPS = 10_000
 def run(arguments: Sequence[str]) -> int:
     """Run ``gradwire profile``: check the options, profile the script, and return the script's exit code."""
     words, command = _parser().parse_command(arguments, "torchrun --nproc-per-node 2 train.py")
-    rates, hosts = _listed(words.rates), _hosts(words.hosts)
+    rates = () if words.rates is None else between_commas(words.rates)
+    hosts = () if words.hosts is None else _hosts(words.hosts)
     for rate in rates:
         parse_rate(rate)
-    for name, least, value in (("steps", 3, words.steps), ("warm-up", 2, words.warm_up)):
-        if not least <= value <= MOST_STEPS:
-            raise SpecError(
-                f"expected {least} to {MOST_STEPS} for --{name}, got {value}; pass a number in this range"
-            )
+    check_range("--steps", words.steps, 3, MOST_STEPS)
+    check_range("--warm-up", words.warm_up, 2, MOST_STEPS)
     if words.tries:
         for name in ("goes_on", "rates", "hosts", "latency", "shared_machine", "json", "save"):
             if getattr(words, name):
                 option = {"goes_on": "continue"}.get(name, name.replace("_", "-"))
-                raise SpecError(
-                    f"expected --try or --{option}, got both; omit one, because --try measures on this "
-                    "network and ends the script"
-                )
-    for name in ("json", "save"):
-        if getattr(words, name) is not None:
-            check_writable(f"--{name}", getattr(words, name), words.overwrite)
+                why = "--try measures on this network and ends the script"
+                raise SpecError(f"expected --try or --{option}, got both; omit one, because {why}")
     if words.json is not None:
-        check_page("--json", words.json, words.overwrite)
+        check_record("--json", words.json, words.overwrite)
+    if words.save is not None:
+        check_writable("--save", words.save, words.overwrite)
     latency_s = None if words.latency is None else parse_duration(words.latency)
     from gradwire.profile.run import ProfileOptions, profile  # imports torch, which takes seconds
 
@@ -47,13 +43,9 @@ def run(arguments: Sequence[str]) -> int:
     )
 
 
-def _listed(text: str | None) -> tuple[str, ...]:
-    return () if text is None else tuple(each.strip() for each in text.split(","))
-
-
-def _hosts(text: str | None) -> tuple[int, ...]:
+def _hosts(text: str) -> tuple[int, ...]:
     found = []
-    for each in _listed(text):
+    for each in between_commas(text):
         number = parse_whole(each)
         if number is None or not 2 <= number <= MOST_HOSTS:
             raise SpecError(
@@ -76,31 +68,19 @@ def _parser() -> Parser:
     )
     group = parser.add_argument_group("steps")
     steps, warm_up = Settings.steps, Settings.warm_up
-    group.add_argument(
-        "--steps", type=int, metavar="N", default=steps, help=f"measured steps (default: {steps})"
-    )
-    group.add_argument(
-        "--warm-up",
-        type=int,
-        metavar="N",
-        default=warm_up,
-        help=f"steps before the measured steps (default: {warm_up})",
-    )
-    group.add_argument(
-        "--continue", dest="goes_on", action="store_true", help="let the script run to its end"
-    )
-    group.add_argument(
-        "--try",
-        dest="tries",
-        action="store_true",
-        help="afterwards, measure steps with gradwire attached",
-    )
+    text = f"measured steps (default: {steps})"
+    group.add_argument("--steps", type=int, metavar="N", default=steps, help=text)
+    text = f"steps before the measured steps (default: {warm_up})"
+    group.add_argument("--warm-up", type=int, metavar="N", default=warm_up, help=text)
+    text = "let the script run to its end"
+    group.add_argument("--continue", dest="goes_on", action="store_true", help=text)
+    text = "afterwards, measure steps with gradwire attached"
+    group.add_argument("--try", dest="tries", action="store_true", help=text)
     group = parser.add_argument_group("other networks")
     group.add_argument("--rates", metavar="LIST", help="link rates to compare: 100mbit,1gbit,10gbit")
     group.add_argument("--latency", metavar="TIME", help="latency of each link (default: 50us)")
-    group.add_argument(
-        "--hosts", metavar="N", help="number of hosts, or several numbers: 2,4,8 (default: the ranks)"
-    )
+    text = "number of hosts, or several numbers: 2,4,8 (default: the ranks)"
+    group.add_argument("--hosts", metavar="N", help=text)
     group.add_argument("--shared-machine", action="store_true", help="all hosts share this machine (testbed)")
     group = parser.add_argument_group("results")
     add_json(group)

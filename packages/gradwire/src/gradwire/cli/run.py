@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from datetime import datetime
 from pathlib import Path
 
-from gradwire.cli.parser import Parser, add_folder, add_timeout, add_usual, chosen, file_path
+from gradwire.cli.parser import Parser, add_folder, add_timeout, add_usual, check_range, chosen, file_path
 from gradwire.errors import SpecError
 from gradwire.files import check_folder_new, check_folder_writable
 from gradwire.page import PAGE, RECORD
@@ -23,21 +23,15 @@ def run(arguments: Sequence[str]) -> int:
         raise SpecError("expected --codec or --plan, got both; omit one, because a plan names its codec")
     if words.steps is not None and not words.compare:
         raise SpecError("expected --compare with --steps, got only --steps; add --compare, or omit --steps")
-    if words.steps is not None and not LEAST_STEPS <= words.steps <= MOST_STEPS:
-        raise SpecError(
-            f"expected {LEAST_STEPS} to {MOST_STEPS} for --steps, got {words.steps}; pass a number in this "
-            "range"
-        )
+    if words.steps is not None:
+        check_range("--steps", words.steps, LEAST_STEPS, MOST_STEPS)
     from gradwire.run.run import RunOptions, run_attached  # imports torch, which takes seconds
 
     out = words.out or Path("runs") / f"run-{datetime.now():%Y%m%d-%H%M%S}"
     check_folder_new("--out", out, [RECORD, PAGE], words.overwrite)
     check_folder_writable("--out", out)
-    plan = _plan(words.codec, words.plan)
-    compare = words.compare is not None
-    return run_attached(
-        chosen(RunOptions, words, command=tuple(command), plan=plan, compare=compare, out=out)
-    )
+    others = {"command": tuple(command), "plan": _plan(words.codec, words.plan), "out": out}
+    return run_attached(chosen(RunOptions, words, compare=words.compare is not None, **others))
 
 
 def _plan(codec: str | None, file: Path | None) -> str | None:
@@ -66,14 +60,8 @@ def _parser() -> Parser:
     group.add_argument("--strict", action="store_true", help="fail if gradwire cannot be attached")
     add_timeout(group, 30.0, "for each wait for another rank")
     group = parser.add_argument_group("comparison")
-    group.add_argument(
-        "--compare",
-        nargs="?",
-        const=WHAT,
-        choices=[WHAT],
-        metavar="WHAT",
-        help=f"compare with other methods: plain DDP or FSDP2, and the bf16 hook (default: {WHAT})",
-    )
+    text = f"compare with other methods: plain DDP or FSDP2, and the bf16 hook (default: {WHAT})"
+    group.add_argument("--compare", nargs="?", const=WHAT, choices=[WHAT], metavar="WHAT", help=text)
     group.add_argument("--steps", type=int, metavar="N", help="measured steps, of each method (default: 20)")
     group = parser.add_argument_group("results")
     add_folder(group, "runs/run-TIME")

@@ -19,7 +19,7 @@ from __future__ import annotations
 
 import importlib.util
 import os
-from collections.abc import Collection, Iterator, Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -53,10 +53,8 @@ class SettingsFile:
         for name in path:
             found = found.get(name, {}) if isinstance(found, Mapping) else {}
         if not isinstance(found, Mapping):
-            raise SpecError(
-                f"{self.file}: expected a table for {self.named(path)}, got {shown(found)}; write the "
-                f"options below the line {self.named(path)}"
-            )
+            problem = f"{self.file}: expected a table for {self.named(path)}, got {shown(found)}"
+            raise SpecError(f"{problem}; write the options below the line {self.named(path)}")
         return found
 
     def named(self, path: Sequence[str]) -> str:
@@ -67,10 +65,8 @@ class SettingsFile:
         """Raise ``SpecError`` for a table that belongs to no command."""
         for name in self.tables:
             if name not in known:
-                raise SpecError(
-                    f"{self.file}: expected a command in {self.named([name])}, got "
-                    f"{name!r}{suggestion(name, known)}; see 'gradwire --help'"
-                )
+                got = f"{name!r}{suggestion(name, known)}; see 'gradwire --help'"
+                raise SpecError(f"{self.file}: expected a command in {self.named([name])}, got {got}")
 
     def words(
         self, path: Sequence[str], actions: Mapping[str, argparse.Action], inner: Collection[str]
@@ -88,10 +84,10 @@ class SettingsFile:
             if key in inner:
                 continue
             if key not in options:
-                raise SpecError(
-                    f"{self.file}: expected an option of gradwire {' '.join(path)} in {self.named(path)}, "
-                    f"got {key!r}{suggestion(key, [*options, *inner])}; see gradwire {' '.join(path)} --help"
-                )
+                command = f"gradwire {' '.join(path)}"
+                got = f"{key!r}{suggestion(key, [*options, *inner])}; see {command} --help"
+                expected = f"expected an option of {command} in {self.named(path)}"
+                raise SpecError(f"{self.file}: {expected}, got {got}")
             found[options[key]] = self._words(path, key, value, is_switch=actions[options[key]].nargs == 0)
         return found
 
@@ -109,11 +105,9 @@ class SettingsFile:
         raise self._wrong(path, key, "a string, a number, or a list of both", value)
 
     def _wrong(self, path: Sequence[str], key: str, expected: str, value: object) -> SpecError:
-        got = "true" if value is True else "false" if value is False else shown(value)
-        return SpecError(
-            f"{self.file}: expected {expected} for {key!r} in {self.named(path)}, got {got}; set {key!r} to "
-            f"{expected}"
-        )
+        got = str(value).lower() if isinstance(value, bool) else shown(value)
+        problem = f"{self.file}: expected {expected} for {key!r} in {self.named(path)}, got {got}"
+        return SpecError(f"{problem}; set {key!r} to {expected}")
 
 
 def find_settings(folder: Path) -> SettingsFile | None:
@@ -125,28 +119,17 @@ def find_settings(folder: Path) -> SettingsFile | None:
         file = Path(named)
         found = _read(file, _TABLE if file.name == PYPROJECT else "")
         if found is None:
-            raise SpecError(
-                f"{VARIABLE}: expected a file with settings or '{OFF}', got {shown(named)}; set {VARIABLE} "
-                "to an existing file, or unset it"
-            )
+            problem = f"{VARIABLE}: expected a file with settings or '{OFF}', got {shown(named)}"
+            raise SpecError(f"{problem}; set {VARIABLE} to an existing file, or unset it")
         return found
-    for place in _folders(folder):
+    parents = [folder, *folder.parents]
+    top = next((place for place, each in enumerate(parents) if (each / ".git").exists()), 0)
+    for place in parents[: top + 1]:
         for name, root in ((OWN, ""), (PYPROJECT, _TABLE)):
-            found = _read(_relative(place / name, folder), root)
+            found = _read(Path(os.path.relpath(place / name, folder)), root)
             if found is not None:
                 return found
     return None
-
-
-def _folders(folder: Path) -> Iterator[Path]:
-    """Yield the folder and, if it is in a Git repository, its parents up to the repository's root."""
-    parents = [folder, *folder.parents]
-    root = next((place for place, each in enumerate(parents) if (each / ".git").exists()), 0)
-    yield from parents[: root + 1]
-
-
-def _relative(file: Path, folder: Path) -> Path:
-    return Path(os.path.relpath(file, folder))
 
 
 def _read(file: Path, root: str) -> SettingsFile | None:
@@ -157,9 +140,8 @@ def _read(file: Path, root: str) -> SettingsFile | None:
         return None
     except (OSError, UnicodeDecodeError) as error:
         why = getattr(error, "strerror", None) or "it isn't UTF-8 text"
-        raise SpecError(
-            f"the settings {file} cannot be read: {why}; make the file readable UTF-8, or remove the file"
-        ) from error
+        problem = f"the settings {file} cannot be read: {why}"
+        raise SpecError(f"{problem}; make the file readable UTF-8, or remove the file") from error
     if root and "gradwire" not in text:
         return None  # a pyproject.toml without gradwire's settings, valid or not
     tables: Any = _parse(file, text)
@@ -168,10 +150,8 @@ def _read(file: Path, root: str) -> SettingsFile | None:
         if tables is None:
             return None
     if not isinstance(tables, Mapping):
-        raise SpecError(
-            f"{file}: expected a table for [{root}], got {shown(tables)}; write the settings below the line "
-            f"[{root}]"
-        )
+        problem = f"{file}: expected a table for [{root}], got {shown(tables)}"
+        raise SpecError(f"{problem}; write the settings below the line [{root}]")
     return SettingsFile(file, root, tables)
 
 

@@ -12,10 +12,7 @@ from gradwire.errors import GradwireError
 
 
 def walk(known: dict[str, tuple[str, str]]) -> Iterator[tuple[tuple[str, ...], Parser | None]]:
-    """Yield the words of each command and sub-command of ``known`` with its parser, in order.
-
-    The parser is None for a command that doesn't use ``Parser``, or cannot be loaded.
-    """
+    """Yield the words and the parser of each command and sub-command; None if it has no usable ``Parser``."""
     for name, (_, where) in known.items():
         yield from _below((name,), where)
 

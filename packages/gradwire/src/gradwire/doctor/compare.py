@@ -27,15 +27,19 @@ from gradwire.wire import frame_memory
 def compare(cards: Sequence[Card]) -> list[Finding]:
     """Compare the cards of all ranks, given in rank order, and return the findings."""
     versions, frames = [card.gradwire for card in cards], [f"version {card.wire_version}" for card in cards]
-    return [
+    plans = [card.plan_digest or "no plan" for card in cards]
+    everywhere = "install the same gradwire on all machines"
+    found = [
         _alike("same gradwire", versions, "FAIL", "install the same version on all machines"),
-        _alike("same frames", frames, "FAIL", "install the same gradwire on all machines"),
+        _alike("same frames", frames, "FAIL", everywhere),
         _alike_releases("same torch", [card.torch for card in cards]),
         _alike_releases("same Python", [card.python for card in cards]),
-        _compare_kernels(cards),
+        _compare_kernels(cards, everywhere),
         _compare_interfaces(cards),
-        *_compare_plans(cards),
     ]
+    if {*plans} != {"no plan"}:
+        found.append(_alike("same plan", plans, "FAIL", "use a copy of the same file on all ranks"))
+    return found
 
 
 def groups(values: Sequence[str]) -> dict[str, list[int]]:
@@ -58,52 +62,36 @@ def _alike(check: str, values: Sequence[str], otherwise: Result, remedy: str) ->
 
 
 def _alike_releases(check: str, versions: Sequence[str]) -> Finding:
-    """Compare versions by major and minor number, and return a warning if they differ.
-
-    Patch number and build do not affect an exchange.
-    """
+    """Return a warning if major or minor numbers differ; patches and builds do not affect an exchange."""
     if len({release(version) or version for version in versions}) > 1:
         remedy = "only equal releases are tested; install one release on all machines"
         return _alike(check, versions, "warn", remedy)
     return Finding(check, "ok", _who_has_what(groups(versions)))
 
 
-def _compare_kernels(cards: Sequence[Card]) -> Finding:
-    digests = groups([card.kernels_digest for card in cards])
-    if len(digests) > 1:
-        return _alike(
-            "same kernels",
-            [f"{card.target or 'no target'} with payloads {card.kernels_digest or 'none'}" for card in cards],
-            "FAIL",
-            "install the same gradwire on all machines, or set GRADWIRE_TARGET=scalar, so that all ranks "
-            "encode the same bytes",
-        )
-    return Finding(
-        "same kernels", "ok", f"equal payloads; {_who_has_what(groups([c.target for c in cards]))}"
-    )
+def _compare_kernels(cards: Sequence[Card], everywhere: str) -> Finding:
+    if len({card.kernels_digest for card in cards}) > 1:
+        payloads = [
+            f"{card.target or 'no target'} with payloads {card.kernels_digest or 'none'}" for card in cards
+        ]
+        scalar = "or set GRADWIRE_TARGET=scalar, so that all ranks encode the same bytes"
+        return _alike("same kernels", payloads, "FAIL", f"{everywhere}, {scalar}")
+    targets = _who_has_what(groups([card.target for card in cards]))
+    return Finding("same kernels", "ok", f"equal payloads; {targets}")
 
 
 def _compare_interfaces(cards: Sequence[Card]) -> Finding:
     machines = len({card.machine_id for card in cards})
     stuck = [rank for rank, card in enumerate(cards) if card.loopback]
     if machines > 1 and stuck:
-        return Finding(
-            "reachable",
-            "FAIL",
+        detail = (
             f"{name_ranks(stuck)}: expected an address that other machines can reach, got a loopback "
             f"address; set {VARIABLE} on these ranks to the interface of the network between the "
-            f"{machines} machines",
+            f"{machines} machines"
         )
+        return Finding("reachable", "FAIL", detail)
     where = "1 machine" if machines == 1 else f"{machines} machines, none at a loopback address"
     return Finding("reachable", "ok", f"{len(cards)} ranks on {where}")
-
-
-def _compare_plans(cards: Sequence[Card]) -> list[Finding]:
-    """Return the finding on whether all ranks have the same plan; [] if no rank has a plan."""
-    digests = [card.plan_digest or "no plan" for card in cards]
-    if {*digests} == {"no plan"}:
-        return []
-    return [_alike("same plan", digests, "FAIL", "use a copy of the same file on all ranks")]
 
 
 # A trial of the plan: all ranks sum known vectors with the plan, and compare the bits and errors of the sums.
@@ -123,27 +111,20 @@ class Outcome:
 
 
 def try_plan(link: Link, plan: Plan, count: int = COUNT) -> Outcome:
-    """Sum ``count`` known float32 values over all ranks with ``plan``, and return this rank's outcome.
-
-    All ranks call this.
-    """
+    """Sum ``count`` known float32 values over all ranks with ``plan``; all ranks call this together."""
     bucket = _bucket(link.rank, count)
     try:
         Exchange(link, plan).all_reduce(bucket, average=False)
     except GradwireError as error:
         return Outcome(error=str(error))
-    exact = torch.zeros(count, dtype=torch.float64)
-    for rank in range(link.world):
-        exact += _bucket(rank, count)
+    exact = sum((_bucket(rank, count).double() for rank in range(link.world)), torch.zeros(()))
     distance = (bucket.double() - exact).abs().max().item()
     return Outcome(hashlib.sha256(bucket.numpy().tobytes()).hexdigest()[:12], distance)
 
 
 def allowed_error(plan: Plan, world: int, count: int = COUNT) -> float:
     """Return the error bound of the trial's sum with the plan's codec."""
-    envelope = torch.zeros(count)
-    for rank in range(world):
-        envelope += _bucket(rank, count).abs()
+    envelope = sum((_bucket(rank, count).abs() for rank in range(world)), torch.zeros(()))
     return error_bound(plan, envelope, world)
 
 
@@ -178,20 +159,14 @@ def _bucket(rank: int, count: int) -> torch.Tensor:
 # The rates are rough; ``gradwire line-rate`` measures them precisely.
 
 UNLIKE = 2.0
-"""The doctor warns if two rates differ by more than this factor.
-
-Short measurements of one link on a shared machine differ by less.
-"""
+"""The factor between two rates above which the doctor warns; noise of short measurements is less."""
 _WINDOW = 8
 _TRIPS = 8
 _FIRST = (1 << 16, 4)
 """Message size in bytes, and number of messages, of the first and shortest stream."""
 _MOST_NBYTES, _MOST_COUNT = 1 << 20, 256
 _ENOUGH_S = 0.1
-"""The minimum duration of a stream that measures the rate, longer than a rate limiter's burst.
-
-Between distant hosts, the minimum is ``STREAM_TRIPS`` round trips.
-"""
+"""The minimum duration of a measured stream, above a rate limiter's burst; ``STREAM_TRIPS`` if distant."""
 _ORDER = struct.Struct("<qq")
 _ENOUGH = (0, 0)
 
@@ -217,14 +192,14 @@ def check_lines(looks: Mapping[int, Look]) -> list[Finding]:
     """Return findings about the links between rank 0 and each other rank, keyed by rank."""
     slowest = min(looks, key=lambda rank: looks[rank].slower_nbytes_per_s)
     typical = statistics.median(look.slower_nbytes_per_s for look in looks.values())
-    rate, latency_s = looks[slowest].slower_nbytes_per_s, looks[slowest].latency_s
-    figures = f"{format_rate(rate)}, {format_duration(latency_s)}"
+    rate = looks[slowest].slower_nbytes_per_s
+    figures = f"{format_rate(rate)}, {format_duration(looks[slowest].latency_s)}"
+    found = Finding("line rate", "ok", f"slowest: ranks 0 and {slowest}, {figures}")
     if typical > UNLIKE * rate:
         remedy = "all-reduces wait for this link: check its cable, port and other traffic"
         detail = f"ranks 0 and {slowest}: {figures}, below the median of {format_rate(typical)}; {remedy}"
-        return [Finding("line rate", "warn", detail), _check_directions(looks)]
-    detail = f"slowest: ranks 0 and {slowest}, {figures}"
-    return [Finding("line rate", "ok", detail), _check_directions(looks)]
+        found = Finding("line rate", "warn", detail)
+    return [found, _check_directions(looks)]
 
 
 def _check_directions(looks: Mapping[int, Look]) -> Finding:
@@ -238,10 +213,7 @@ def _check_directions(looks: Mapping[int, Look]) -> Finding:
 
 
 def _measure_rate(pair: Pair, trip_s: float, *, back: bool) -> float:
-    """Return the rate of one direction in bytes per second, from the first stream that is long enough.
-
-    Each stream has twice as many messages as the stream before. The shorter streams open TCP's window.
-    """
+    """Return one direction's rate by a stream that is long enough; the shorter ones open TCP's window."""
     nbytes, count = _FIRST
     enough_s = max(_ENOUGH_S, STREAM_TRIPS * trip_s)
     while True:
@@ -299,18 +271,16 @@ def tell_time(link: Link, peer: int, now: Clock = time.time_ns) -> None:
 
 def check_clocks(offsets: Mapping[int, Offset]) -> Finding:
     """Return a finding about the ranks' clock offsets from rank 0, keyed by rank."""
-    far = {rank: each for rank, each in offsets.items() if abs(each.offset_s) > LARGEST_OFFSET_S}
-    if far:
-        worst = max(far, key=lambda rank: abs(far[rank].offset_s))
-        return Finding(
-            "clocks",
-            "warn",
-            f"{name_ranks(far)}: expected clocks within {format_duration(LARGEST_OFFSET_S)} of rank 0's, got "
-            f"{far[worst]} on rank {worst}, which affects logs and certificates; start a time service such "
-            "as chrony on all machines",
-        )
+    far = [rank for rank, each in offsets.items() if abs(each.offset_s) > LARGEST_OFFSET_S]
     worst = max(offsets, key=lambda rank: abs(offsets[rank].offset_s))
-    return Finding("clocks", "ok", f"largest offset from rank 0: rank {worst}, {offsets[worst]}")
+    if not far:
+        return Finding("clocks", "ok", f"largest offset from rank 0: rank {worst}, {offsets[worst]}")
+    detail = (
+        f"{name_ranks(far)}: expected clocks within {format_duration(LARGEST_OFFSET_S)} of rank 0's, got "
+        f"{offsets[worst]} on rank {worst}, which affects logs and certificates; start a time service such "
+        "as chrony on all machines"
+    )
+    return Finding("clocks", "warn", detail)
 
 
 def _message(reading: int) -> torch.Tensor:

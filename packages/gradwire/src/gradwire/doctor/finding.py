@@ -4,14 +4,13 @@ from __future__ import annotations
 
 import hashlib
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import asdict, dataclass, field
+from dataclasses import dataclass, field, replace
 from itertools import groupby
 from pathlib import Path
 from typing import Any, Literal
 
 from gradwire.errors import JobError
 from gradwire.fields import Source, of, rows, text
-from gradwire.plan import Plan
 from gradwire.units import format_duration
 
 Result = Literal["ok", "warn", "FAIL"]
@@ -19,15 +18,11 @@ Result = Literal["ok", "warn", "FAIL"]
 
 @dataclass(frozen=True)
 class Finding:
-    """The result of one check, as a row of the report.
+    """The result of one check, as a row of the report."""
 
-    ``check`` is one to three words. ``result`` is ``warn`` if training works but could work better, and
-    ``FAIL`` if training would fail. ``detail`` is the observation and, unless ``ok``, the remedy.
-    """
-
-    check: str
-    result: Result
-    detail: str
+    check: str  # one to three words
+    result: Result  # warn if training works but could work better, FAIL if training would fail
+    detail: str  # the observation and, unless ok, the remedy
 
 
 def any_failed(findings: Iterable[Finding]) -> bool:
@@ -41,15 +36,12 @@ def merge(by_rank: Sequence[Sequence[Finding]]) -> list[Finding]:
     A problem's row names the ranks that have the problem, unless all ranks have it. A check that is ok on all
     ranks is one row with the first rank's detail, because addresses and free memory differ between ranks.
     """
-    makers: dict[tuple[str, Result, str], list[tuple[int, Finding]]] = {}
+    found: dict[str, dict[tuple[Result, str], list[tuple[int, Finding]]]] = {}
     for rank, findings in enumerate(by_rank):
         for each in findings:
-            detail = "" if each.result == "ok" else each.detail
-            makers.setdefault((each.check, each.result, detail), []).append((rank, each))
-    checks = list(dict.fromkeys(check for check, _, _ in makers))
-    return [
-        _as_one(found, len(by_rank)) for check in checks for key, found in makers.items() if key[0] == check
-    ]
+            alike = each.result, "" if each.result == "ok" else each.detail
+            found.setdefault(each.check, {}).setdefault(alike, []).append((rank, each))
+    return [_as_one(alike, len(by_rank)) for results in found.values() for alike in results.values()]
 
 
 def name_ranks(ranks: Iterable[int]) -> str:
@@ -60,11 +52,10 @@ def name_ranks(ranks: Iterable[int]) -> str:
     >>> name_ranks([3, 0, 1, 2, 7]), name_ranks([5])
     ('ranks 0-3, 7', 'rank 5')
     """
-    ordered = sorted(ranks)
-    runs = []
+    ordered, runs = sorted(ranks), []
     for _, run in groupby(enumerate(ordered), lambda each: each[1] - each[0]):
         members = [rank for _, rank in run]
-        runs.append(f"{members[0]}-{members[-1]}" if len(members) > 1 else f"{members[0]}")
+        runs.append("-".join(map(str, dict.fromkeys((members[0], members[-1])))))
     return f"rank{'s' if len(ordered) > 1 else ''} {', '.join(runs)}"
 
 
@@ -73,9 +64,8 @@ def _as_one(found: Sequence[tuple[int, Finding]], world: int) -> Finding:
     ranks, first = [rank for rank, _ in found], found[0][1]
     if all(each == first for _, each in found):
         who = "" if len(ranks) == world else f"{name_ranks(ranks)}: "
-        return Finding(first.check, first.result, f"{who}{first.detail}")
-    detail = f"rank {ranks[0]}: {first.detail}; {name_ranks(ranks[1:])}: also ok"
-    return Finding(first.check, first.result, detail)
+        return replace(first, detail=f"{who}{first.detail}")
+    return replace(first, detail=f"rank {ranks[0]}: {first.detail}; {name_ranks(ranks[1:])}: also ok")
 
 
 # The card that each rank publishes before the ranks connect to each other.
@@ -114,19 +104,10 @@ class Card:
         """Twelve hexadecimal digits of the plan's digest; "" without a plan."""
         return hashlib.sha256(self.plan.encode()).hexdigest()[:12] if self.plan else ""
 
-    def to_dict(self) -> dict[str, Any]:
-        """Return the fields as a dictionary for JSON."""
-        return asdict(self)
-
     @classmethod
     def from_dict(cls, values: Mapping[str, Any]) -> Card:
-        """Return the card from another rank's ``to_dict``. Raises ``JobError`` for any other format."""
+        """Return the card from another rank's fields. Raises ``JobError`` for any other format."""
         return _SOURCE.read(values, of(cls, findings=rows(of(Finding, detail=text))))
-
-
-def plan_text(plan: Plan | None) -> str:
-    """Return a plan as canonical JSON, so that equal plans have equal text; "" for None."""
-    return "" if plan is None else plan.to_json()
 
 
 @dataclass(frozen=True)
@@ -137,22 +118,17 @@ class Offset:
     uncertainty_s: float
 
     def __str__(self) -> str:
-        sign = "+" if self.offset_s >= 0 else "-"
-        offset, uncertainty = format_duration(abs(self.offset_s)), format_duration(self.uncertainty_s)
-        return f"{sign}{offset} ± {uncertainty}"
+        sign, offset = "+" if self.offset_s >= 0 else "-", format_duration(abs(self.offset_s))
+        return f"{sign}{offset} ± {format_duration(self.uncertainty_s)}"
 
 
 @dataclass(frozen=True)
 class Look:
-    """A short measurement of the link between two ranks: latency, and the rate of each direction.
+    """A short measurement of the link between two ranks: latency, and the rate of each direction."""
 
-    The latency is half of the median round trip of one byte. ``there`` is the rate from the lower rank to the
-    higher rank, and ``back`` is the rate from the higher rank to the lower rank.
-    """
-
-    latency_s: float
-    there_nbytes_per_s: float
-    back_nbytes_per_s: float
+    latency_s: float  # half of the median round trip of one byte
+    there_nbytes_per_s: float  # from the lower to the higher rank
+    back_nbytes_per_s: float  # from the higher to the lower rank
 
     @property
     def slower_nbytes_per_s(self) -> float:
@@ -178,14 +154,10 @@ class DoctorOptions:
 
 @dataclass
 class Diagnosis:
-    """The contents of a report, which rank 0 prints, or a rank that cannot reach rank 0.
-
-    ``ranks`` lists the rank of each card. The keys of ``offsets`` and ``looks`` are the ranks that rank 0 has
-    measured.
-    """
+    """The contents of a report, which rank 0 prints, or a rank that cannot reach rank 0."""
 
     findings: list[Finding] = field(default_factory=list)
     cards: list[Card] = field(default_factory=list)
-    ranks: list[int] = field(default_factory=list)
-    offsets: dict[int, Offset] = field(default_factory=dict)
+    ranks: list[int] = field(default_factory=list)  # of the cards
+    offsets: dict[int, Offset] = field(default_factory=dict)  # from rank 0, by rank; so are the looks
     looks: dict[int, Look] = field(default_factory=dict)

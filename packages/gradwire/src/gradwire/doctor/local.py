@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 import os
 import platform
+import re
 import resource
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
@@ -13,20 +14,8 @@ from typing import cast
 
 from gradwire import _native, plugins
 from gradwire.deferred import torch
-from gradwire.doctor.finding import Card, Finding, Result, any_failed, plan_text
-from gradwire.doctor.software import (
-    check_gloo,
-    check_gradwire,
-    check_interfaces,
-    check_kernels,
-    check_package,
-    check_python,
-    check_tls,
-    check_torch,
-    every_codec,
-    find_interfaces,
-    self_test,
-)
+from gradwire.doctor import software
+from gradwire.doctor.finding import Card, Finding, Result, any_failed
 from gradwire.doctor.tcp import check_congestion, find_tcp
 from gradwire.errors import SpecError, one_line
 from gradwire.machine import cores, machine_id
@@ -44,8 +33,8 @@ LEAST_MEMORY_NBYTES = 1 << 30
 _NODES = Path("/sys/devices/system/node")
 _MEMORY = Path("/proc/meminfo")
 _QUOTAS = (
-    (Path("/sys/fs/cgroup/cpu.max"),),
-    (Path("/sys/fs/cgroup/cpu/cpu.cfs_quota_us"), Path("/sys/fs/cgroup/cpu/cpu.cfs_period_us")),
+    (Path("/sys/fs/cgroup/cpu.max"),),  # version 2 of cgroups: "200000 100000"
+    (Path("/sys/fs/cgroup/cpu/cpu.cfs_quota_us"), Path("/sys/fs/cgroup/cpu/cpu.cfs_period_us")),  # version 1
 )
 
 
@@ -64,14 +53,14 @@ class Resources:
 
 def find_resources() -> Resources:
     """Return the resources of this process."""
+    limits = (resource.RLIMIT_NOFILE, resource.RLIMIT_AS, resource.RLIMIT_MEMLOCK)
+    files, address_space_nbytes, locked_nbytes = map(_limit, limits)
+    nodes = len([*_NODES.glob("node[0-9]*")])
+    quota_cores = min(_quota([_read(path) for path in paths]) for paths in _QUOTAS)
+    found = re.search(r"^MemAvailable:\s*(\d+)", _read(_MEMORY), re.MULTILINE)
+    memory_nbytes = 1024.0 * int(found[1]) if found else math.inf
     return Resources(
-        cores=cores(),
-        quota_cores=_quota_cores(),
-        numa_nodes=max(1, len(list(_NODES.glob("node[0-9]*")))),
-        open_files=_limit(resource.RLIMIT_NOFILE),
-        address_space_nbytes=_limit(resource.RLIMIT_AS),
-        locked_nbytes=_limit(resource.RLIMIT_MEMLOCK),
-        memory_nbytes=_free_nbytes(),
+        cores(), quota_cores, max(1, nodes), files, address_space_nbytes, locked_nbytes, memory_nbytes
     )
 
 
@@ -82,14 +71,13 @@ def check_cores(found: Resources, threads: int, neighbours: int) -> Finding:
     has = f"{found.cores} cores"
     if usable < found.cores:
         has += f", limited to {found.quota_cores:g} by its container's quota"
-    share = max(1, usable // neighbours)
     if neighbours * threads > max(usable, neighbours):
+        share = max(1, usable // neighbours)
         crowd = f"{ranks} oversubscribe the cores: set OMP_NUM_THREADS={share} (or GRADWIRE_THREADS)"
         return Finding("cores", "warn", f"{has}; {crowd}")
     if neighbours > usable:
-        return Finding(
-            "cores", "warn", f"{has}; {neighbours} ranks share these cores: start fewer ranks here"
-        )
+        crowd = f"{neighbours} ranks share these cores: start fewer ranks here"
+        return Finding("cores", "warn", f"{has}; {crowd}")
     return Finding("cores", "ok", f"{has}; {ranks}")
 
 
@@ -135,29 +123,12 @@ def _limit(which: int) -> float:
     return math.inf if soft == resource.RLIM_INFINITY else soft
 
 
-def _quota_cores() -> float:
-    """Return the smallest CPU quota of cgroups version 1 or 2, in cores."""
-    return min((_quota([_read(path) for path in paths]) for paths in _QUOTAS), default=math.inf)
-
-
 def _quota(texts: list[str]) -> float:
-    """Return the quota over the period, in cores; inf without a quota (``max`` or -1).
-
-    ``texts`` are the contents of a cgroup's files: ``["200000 100000"]`` in version 2, or
-    ``["200000", "100000"]`` in version 1.
-    """
+    """Return the quota over the period in a cgroup's files, in cores; inf without a quota (``max`` or -1)."""
     words = " ".join(texts).split()
     if len(words) != 2 or not all(word.isdigit() and int(word) > 0 for word in words):
         return math.inf
     return int(words[0]) / int(words[1])
-
-
-def _free_nbytes() -> float:
-    for line in _read(_MEMORY).splitlines():
-        name, _, rest = line.partition(":")
-        if name == "MemAvailable":
-            return 1024.0 * int(rest.split()[0])
-    return math.inf
 
 
 def _read(path: Path) -> str:
@@ -177,18 +148,22 @@ def examine_machine(
     """
     problems = {name: problem for name in NEEDED if (problem := import_problem(name))}
     torch_version = "" if "torch" in problems else torch.__version__
-    found, interfaces = find_resources(), find_interfaces(environment)
-    tested = None if problems else self_test(every_codec())
+    found, interfaces = find_resources(), software.find_interfaces(environment)
+    tested = None if problems else software.self_test(software.every_codec())
     plan, plan_findings = _read_plan(plan_file)
-    network = [check_interfaces(interfaces), check_congestion(environment), check_tls(environment)]
+    network = [
+        software.check_interfaces(interfaces),
+        check_congestion(environment),
+        software.check_tls(environment),
+    ]
     if torch_version and not any_failed(network):  # Gloo would report the same failure less clearly
-        network.append(check_gloo(environment))
+        network.append(software.check_gloo(environment))
     findings = (
-        check_python(platform.python_version()),
-        *([check_torch(torch_version)] if torch_version else []),
-        *(check_package(name, problem) for name, problem in problems.items()),
-        check_gradwire(version(), VERSION),
-        check_kernels(tested),
+        software.check_python(platform.python_version()),
+        *([software.check_torch(torch_version)] if torch_version else []),
+        *(software.check_package(name, problem) for name, problem in problems.items()),
+        Finding("gradwire", "ok", f"{version()}, frames of version {VERSION}"),
+        software.check_kernels(tested),
         *([_check_threads(found, neighbours)] if torch_version else []),
         check_numa(found.numa_nodes, neighbours),
         check_memory(found, neighbours),
@@ -207,17 +182,14 @@ def examine_machine(
         machine_id=machine_id(),
         addresses=interfaces.addresses,
         loopback=interfaces.is_loopback,
-        plan=plan_text(plan),
+        plan="" if plan is None else plan.to_json(),
         findings=findings,
         tcp=find_tcp(),
     )
 
 
 def others_findings() -> list[Finding]:
-    """Run the checks of other packages (``plugins.CHECKS``), and return their findings.
-
-    A check that raises an error becomes a warning.
-    """
+    """Return the findings of other packages' checks; a check that raises an error becomes a warning."""
     found: list[Finding] = []
     for name in plugins.names(plugins.CHECKS):
         try:
@@ -225,10 +197,8 @@ def others_findings() -> list[Finding]:
             found += check()
         except Exception as error:  # another package may raise anything
             why = f"{type(error).__name__}: {one_line(str(error))}"
-            whose = plugins.origin(plugins.CHECKS, name)
-            found.append(
-                Finding(name, "warn", f"the check of {whose} failed ({why}); reinstall that package")
-            )
+            failed = f"the check of {plugins.origin(plugins.CHECKS, name)} failed ({why})"
+            found.append(Finding(name, "warn", f"{failed}; reinstall that package"))
     return found
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable, Iterator, Mapping
-from contextlib import AbstractContextManager, ExitStack, contextmanager, suppress
+from contextlib import AbstractContextManager, ExitStack, closing, contextmanager, suppress
 from dataclasses import asdict
 from datetime import timedelta
 from functools import partial
@@ -15,19 +15,7 @@ from typing import Any
 from torch._C._distributed_c10d import PrefixStore, Store
 from torch.distributed import DistStoreError
 
-from gradwire.doctor.compare import (
-    Outcome,
-    allowed_error,
-    check_clocks,
-    check_lines,
-    check_trial,
-    compare,
-    look_at_line,
-    measure_offset,
-    show_line,
-    tell_time,
-    try_plan,
-)
+from gradwire.doctor import compare
 from gradwire.doctor.finding import Card, Diagnosis, DoctorOptions, Finding, any_failed, merge, name_ranks
 from gradwire.doctor.local import examine_machine
 from gradwire.doctor.tcp import check_distance
@@ -37,6 +25,8 @@ from gradwire.launch.rendezvous import join_launched, joined_group
 from gradwire.links import Link, ProcessGroupLink
 from gradwire.links.base import Link as BaseLink
 from gradwire.plan import Plan
+
+_GONE = "the process that serves the ranks' store has ended"
 
 
 class Words:
@@ -50,22 +40,17 @@ class Words:
         try:
             self._store.set(word, json.dumps(value))
         except RuntimeError as error:
-            raise LinkError("the process that serves the ranks' store has ended") from error
+            raise LinkError(_GONE) from error
 
     def hear(self, word: str, timeout_s: float) -> Any:
-        """Wait for the value under the key ``word``, and return it.
-
-        Raises ``LinkError`` if no rank publishes the value in time, or if the process that serves the store
-        has ended.
-        """
+        """Wait for the value under the key ``word``, and return it. Raises ``LinkError`` if none arrives."""
         try:
             self._store.wait([word], timedelta(seconds=timeout_s))
             return json.loads(self._store.get(word))
         except DistStoreError as error:
             raise LinkError(f"waiting for {word!r}: no value within {timeout_s:g} s") from error
         except RuntimeError as error:
-            gone = "the process that serves the ranks' store has ended"
-            raise LinkError(f"waiting for {word!r}: {gone}") from error
+            raise LinkError(f"waiting for {word!r}: {_GONE}") from error
 
 
 # Rank 0 orders one examination after another, and the other ranks run the ordered examinations.
@@ -78,18 +63,17 @@ Connect = Callable[[], AbstractContextManager[BaseLink]]
 STEP_S = 60.0
 """The time limit of one examination, without its waits. Measuring a slow link takes half a minute."""
 _FAREWELL_S = 5.0
-_EXAMINATIONS: Mapping[str, Callable[[BaseLink, int], None]] = {"clock": tell_time, "line": show_line}
+_EXAMINATIONS: Mapping[str, Callable[[BaseLink, int], None]] = {
+    "clock": compare.tell_time,
+    "line": compare.show_line,
+}
 """The function that an examined rank runs for each order."""
 
 
 def lead(
     words: Words, card: Card, world: int, connect: Connect, timeout_s: float, *, lines: bool = True
 ) -> Diagnosis:
-    """Run the examination as rank 0, and return the diagnosis of all ranks.
-
-    ``card`` is rank 0's card, ``connect`` opens the link, ``timeout_s`` limits each wait, and ``lines`` says
-    whether to measure the rates of links.
-    """
+    """Examine all ranks as rank 0, with ``timeout_s`` for each wait, and the rates of links if ``lines``."""
     leader, code = _LeadingRank(words, timeout_s), 1
     try:
         if leader.introduce(card, world):
@@ -104,15 +88,13 @@ def lead(
 
 
 def follow(words: Words, card: Card, rank: int, connect: Connect, timeout_s: float) -> int:
-    """Run rank 0's orders on another rank, and return the exit code that rank 0 sends.
-
-    The parameters are those of ``lead``. Raises ``LinkError`` if rank 0 has ended or does not answer.
-    """
-    words.say(f"card/{rank}", card.to_dict())
+    """Run rank 0's orders on another rank, and return the exit code that it sends. Raises ``LinkError``."""
+    words.say(f"card/{rank}", asdict(card))
     link: BaseLink | None = None
+    numbers = count()
     with ExitStack() as stack:
-        for number in count():
-            order = words.hear(f"order/{number}", 2 * timeout_s + STEP_S)
+        while True:
+            order = words.hear(f"order/{next(numbers)}", 2 * timeout_s + STEP_S)
             if order["do"] == "end":
                 words.say(f"bye/{rank}", True)
                 return int(order["code"])
@@ -120,10 +102,9 @@ def follow(words: Words, card: Card, rank: int, connect: Connect, timeout_s: flo
                 if order["do"] == "connect":
                     link = stack.enter_context(connect())
                 elif link is not None and order["do"] == "trial":
-                    words.say(f"trial/{rank}", asdict(try_plan(link, Plan.from_json(card.plan))))
+                    words.say(f"trial/{rank}", asdict(compare.try_plan(link, Plan.from_json(card.plan))))
                 elif link is not None and order["rank"] == rank:
                     _EXAMINATIONS[order["do"]](link, 0)
-    raise AssertionError("unreachable, because order numbers are unlimited")
 
 
 class _LeadingRank:
@@ -153,17 +134,17 @@ class _LeadingRank:
                 strange.append(rank)
         if missing or strange:
             found.findings += card.findings
-            if missing:
-                silent = f"{name_ranks(missing)} of {world} did not respond within {self._timeout_s:g} s"
-                found.findings.append(
-                    Finding("ranks", "FAIL", f"{silent}; also start gradwire doctor on these ranks")
-                )
-            if strange:
-                remedy = "install the same gradwire on all machines"
-                other = f"{name_ranks(strange)} sent descriptions of another version; {remedy}"
-                found.findings.append(Finding("same gradwire", "FAIL", other))
+        if missing:
+            silent = f"{name_ranks(missing)} of {world} did not respond within {self._timeout_s:g} s"
+            remedy = "also start gradwire doctor on these ranks"
+            found.findings.append(Finding("ranks", "FAIL", f"{silent}; {remedy}"))
+        if strange:
+            other = f"{name_ranks(strange)} sent descriptions of another version"
+            remedy = "install the same gradwire on all machines"
+            found.findings.append(Finding("same gradwire", "FAIL", f"{other}; {remedy}"))
+        if missing or strange:
             return False
-        across = compare(found.cards)
+        across = compare.compare(found.cards)
         found.findings += [*merge([each.findings for each in found.cards]), *across]
         return not any(each.check == "reachable" and each.result == "FAIL" for each in across)
 
@@ -177,14 +158,15 @@ class _LeadingRank:
                 doing = "clocks"
                 for peer in range(1, link.world):
                     self.order("clock", rank=peer)
-                    found.offsets[peer] = measure_offset(link, peer)
-                found.findings.append(check_clocks(found.offsets))
-                doing = "line rate"
-                for peer in range(1, link.world) if lines else ():
-                    self.order("line", rank=peer)
-                    found.looks[peer] = look_at_line(link, peer)
+                    found.offsets[peer] = compare.measure_offset(link, peer)
+                found.findings.append(compare.check_clocks(found.offsets))
                 if lines:
-                    found.findings += [*check_lines(found.looks), *check_distance(found.cards, found.looks)]
+                    doing = "line rate"
+                    for peer in range(1, link.world):
+                        self.order("line", rank=peer)
+                        found.looks[peer] = compare.look_at_line(link, peer)
+                    found.findings += compare.check_lines(found.looks)
+                    found.findings += check_distance(found.cards, found.looks)
                 doing = "trial"
                 found.findings += self._try_plan(link)
         except LinkError as error:
@@ -198,46 +180,42 @@ class _LeadingRank:
             return []
         plan = Plan.from_json(plans.pop())
         self.order("trial")
-        outcomes = {0: try_plan(link, plan)}
+        outcomes = {0: compare.try_plan(link, plan)}
         for rank in range(1, link.world):
-            outcomes[rank] = Outcome(**self._words.hear(f"trial/{rank}", self._timeout_s + STEP_S))
-        return [check_trial(outcomes, allowed_error(plan, link.world))]
+            outcomes[rank] = compare.Outcome(**self._words.hear(f"trial/{rank}", self._timeout_s + STEP_S))
+        return [compare.check_trial(outcomes, compare.allowed_error(plan, link.world))]
 
 
-def examine_ranks(rank: int, world: int, options: DoctorOptions) -> tuple[str, Diagnosis | None, int]:
-    """Run the examination as one of several ranks, and return the report's title, diagnosis, and exit code.
-
-    Rank 0 reports for all ranks. Another rank's diagnosis is None, unless the rank cannot reach rank 0.
-    """
+def examine_ranks(rank: int, world: int, options: DoctorOptions) -> tuple[str, Diagnosis | int]:
+    """Return a title, and the diagnosis to report; or the exit code, if rank 0 reports for this rank."""
     context: RankContext[None] = RankContext(
         rank, world, lambda _: None, lambda: join_launched(options.timeout_s)
     )
     title = f"gradwire doctor: rank {rank} of {world}"
     card = examine_machine(options.plan_file, world, context.ranks_here)
+
+    def alone(check: str, problem: str) -> Diagnosis:
+        return Diagnosis([*card.findings, Finding(check, "FAIL", problem)], [card], [rank])
+
     try:
         store = context.join_store()
     except JobError as error:
-        return title, _with_failure(rank, card, "rendezvous", str(error)), 1
+        return title, alone("rendezvous", str(error))
     words, connect = Words(store), partial(_connected, store, rank, world, options.timeout_s, card)
     if rank == 0:
         diagnosis = lead(words, card, world, connect, options.timeout_s, lines=options.lines)
-        return f"gradwire doctor: {world} ranks", diagnosis, 0
+        return f"gradwire doctor: {world} ranks", diagnosis
     try:
-        return title, None, follow(words, card, rank, connect, options.timeout_s)
+        return title, follow(words, card, rank, connect, options.timeout_s)
     except LinkError as error:
-        return title, _with_failure(rank, card, "rank 0", f"{error}; check that rank 0 still runs"), 1
+        return title, alone("rank 0", f"{error}; check that rank 0 still runs")
 
 
 @contextmanager
 def _connected(store: Store, rank: int, world: int, timeout_s: float, card: Card) -> Iterator[Link]:
     tos = Plan.from_json(card.plan).tos if card.plan else 0
-    with joined_group(store, rank, world, timeout_s) as group:
-        link = ProcessGroupLink(group, timeout_s=timeout_s, tos=tos)
-        try:
-            yield link
-        finally:
-            link.close()
-
-
-def _with_failure(rank: int, card: Card, check: str, detail: str) -> Diagnosis:
-    return Diagnosis([*card.findings, Finding(check, "FAIL", detail)], [card], [rank])
+    with (
+        joined_group(store, rank, world, timeout_s) as group,
+        closing(ProcessGroupLink(group, timeout_s=timeout_s, tos=tos)) as link,
+    ):
+        yield link

@@ -10,9 +10,8 @@ from typing import TYPE_CHECKING, Any
 from gradwire.doctor.finding import Diagnosis, DoctorOptions, Finding, Offset, any_failed
 from gradwire.doctor.local import examine_machine
 from gradwire.errors import JobError
-from gradwire.files import check_writable
 from gradwire.launch.launched import launched_rank, launched_workers
-from gradwire.page import Mark, Part, Picture, Report, Section, check_page, keep, render
+from gradwire.page import Mark, Part, Picture, Report, Section, check_record, keep, render
 from gradwire.page.picture import CURVES, legend_above, without_frame
 from gradwire.records import make_record
 from gradwire.tables import Column, Table, show
@@ -45,9 +44,9 @@ def counted(findings: Sequence[Finding]) -> str:
 
 
 def verdict(findings: Sequence[Finding]) -> str:
-    """Return the verdict as text: whether training would work, or the remedy."""
-    failed = any_failed(findings)
-    return "training would fail here; fix the checks marked FAIL" if failed else "ready to train"
+    """Return whether training would work, as text, or the remedy."""
+    problem = "training would fail here; fix the checks marked FAIL"
+    return problem if any_failed(findings) else "ready to train"
 
 
 def describe(diagnosis: Diagnosis) -> dict[str, object]:
@@ -56,7 +55,7 @@ def describe(diagnosis: Diagnosis) -> dict[str, object]:
         "ready": not any_failed(diagnosis.findings),
         "findings": [asdict(finding) for finding in diagnosis.findings],
         "ranks": [
-            {"rank": rank, **card.to_dict()}
+            {"rank": rank, **asdict(card)}
             for rank, card in zip(diagnosis.ranks, diagnosis.cards, strict=True)
         ],
         "clocks": [
@@ -69,30 +68,23 @@ def describe(diagnosis: Diagnosis) -> dict[str, object]:
 
 # The page of a diagnosis: the verdict, the problems, and all findings.
 
-MARKS = MappingProxyType(
-    {
-        "FAIL": Mark("FAIL", "\u2717", "bad"),
-        "warn": Mark("warn", "!", "caution"),
-        "ok": Mark("ok", "\u2713", "good"),
-    }
-)
+_SIGNS = {"FAIL": ("\u2717", "bad"), "warn": ("!", "caution"), "ok": ("\u2713", "good")}
+MARKS = MappingProxyType({result: Mark(result, *shown) for result, shown in _SIGNS.items()})
 """The mark of each result, the worst first."""
 SOFTWARE = ("gradwire", "python", "torch", "wire_version", "target", "addresses")
-LINES = (
-    *map(Column.of_text, ("ranks", "clocks differ by")),
-    *map(Column, ("latency", "there", "back")),
-)
+LINES = (*map(Column.of_text, ("ranks", "clocks differ by")), *map(Column, ("latency", "there", "back")))
 
 
 def page_of(record: Mapping[str, Any]) -> str:
     """Return the HTML page of a doctor's record."""
     findings = [Finding(**each) for each in record["findings"]]
     ranks = [each["rank"] for each in record["ranks"]]
-    bad = [each for each in findings if each.result != "ok"]
+    worst = sorted(findings, key=lambda each: [*MARKS].index(each.result))
+    bad = [each for each in worst if each.result != "ok"]
     said = verdict(findings)
     sections = [
-        Section("What to do", _findings("Failures and warnings", bad), is_open=True),
-        Section("Findings", _findings("All checks", findings)),
+        Section("What to do", [("Failures and warnings", table(bad))] if bad else [], is_open=True),
+        Section("Findings", [("All checks", table(worst))] if worst else []),
         Section("Ranks", _ranks(record["ranks"])),
         Section("Between ranks", _between(record["clocks"], record["lines"])),
     ]
@@ -119,48 +111,35 @@ def _rates(lines: Sequence[Mapping[str, Any]]) -> Picture | None:
         legend_above(axes, 2)
         without_frame(axes)
 
-    return Picture(
-        "rates", "Rates of the links between rank 0 and each other rank.", paint, 1.1 + 0.4 * len(lines)
-    )
-
-
-def _findings(caption: str, findings: Sequence[Finding]) -> list[Part]:
-    worst = sorted(findings, key=lambda each: [*MARKS].index(each.result))
-    return [(caption, table(worst))] if worst else []
+    caption = "Rates of the links between rank 0 and each other rank."
+    return Picture("rates", caption, paint, 1.1 + 0.4 * len(lines))
 
 
 def _ranks(cards: Sequence[Mapping[str, Any]]) -> list[Part]:
+    rows = []
+    for card in cards:
+        listed = {**card, "addresses": ", ".join(card["addresses"])}
+        rows.append(tuple(str(listed[name]) for name in ("rank", *SOFTWARE)))
     columns = (Column("rank"), *map(Column.of_text, SOFTWARE))
-    rows = [(str(card["rank"]), *(_plain(card[name]) for name in SOFTWARE)) for card in cards]
     return [("The software of each rank", Table(columns, rows))]
-
-
-def _plain(value: object) -> str:
-    return ", ".join(value) if isinstance(value, list) else str(value)
 
 
 def _between(clocks: Sequence[Mapping[str, Any]], lines: Sequence[Mapping[str, Any]]) -> list[Part]:
     """Return the table of clocks and links between rank 0 and each other rank."""
-    offsets = {tuple(each["ranks"]): each for each in clocks}
-    looks = {tuple(each["ranks"]): each for each in lines}
-    rows = [
-        (
-            " and ".join(map(str, pair)),
-            _offset(offsets[pair]) if pair in offsets else "",
-            *(_look(looks[pair]) if pair in looks else ("", "", "")),
+    offsets = {tuple(each["ranks"]): str(Offset(each["offset_s"], each["uncertainty_s"])) for each in clocks}
+    looks = {
+        tuple(each["ranks"]): (
+            format_duration(each["latency_s"]),
+            *(format_rate(each[f"{way}_nbytes_per_s"]) for way in ("there", "back")),
         )
-        for pair in sorted({*offsets, *looks})
+        for each in lines
+    }
+    pairs = sorted({*offsets, *looks})
+    rows = [
+        (" and ".join(map(str, pair)), offsets.get(pair, ""), *looks.get(pair, ("", "", "")))
+        for pair in pairs
     ]
     return [("Clocks and links of pairs of ranks", Table(LINES, rows))] if rows else []
-
-
-def _offset(values: Mapping[str, Any]) -> str:
-    return str(Offset(values["offset_s"], values["uncertainty_s"]))
-
-
-def _look(values: Mapping[str, Any]) -> tuple[str, str, str]:
-    there, back = (format_rate(values[f"{each}_nbytes_per_s"]) for each in ("there", "back"))
-    return format_duration(values["latency_s"]), there, back
 
 
 PAGES = MappingProxyType({SCHEMA: page_of})
@@ -171,10 +150,7 @@ PAGES = MappingProxyType({SCHEMA: page_of})
 
 
 def run_doctor(options: DoctorOptions) -> int:
-    """Run all checks, print and write the report, and return 1 if training would fail, else 0.
-
-    Raises ``GradwireError``.
-    """
+    """Run all checks, report, and return 1 if training would fail, else 0. Raises ``GradwireError``."""
     if not 1 <= options.timeout_s <= 86_400:
         raise JobError(
             f"--timeout: expected 1 to 86400 seconds, got {options.timeout_s:g}; pass a time in this range"
@@ -182,24 +158,18 @@ def run_doctor(options: DoctorOptions) -> int:
     world = launched_workers(has_server=False, asked=None) or 1
     rank = launched_rank()[0] if world > 1 else 0
     if options.json_file is not None and rank == 0:
-        check_writable("--json", options.json_file, options.overwrite)
-        check_page("--json", options.json_file, options.overwrite)
-    if world == 1:
-        card = examine_machine(options.plan_file, 1, 1)
-        return _conclude(
-            "gradwire doctor: this machine", Diagnosis(list(card.findings), [card], [0]), options
-        )
-    if import_problem("torch"):
+        check_record("--json", options.json_file, options.overwrite)
+    if world == 1 or import_problem("torch"):
+        title = "gradwire doctor: this machine" if world == 1 else f"gradwire doctor: rank {rank} of {world}"
         card = examine_machine(options.plan_file, world, 1)
-        title = f"gradwire doctor: rank {rank} of {world}"
-        return _conclude(title, Diagnosis(list(card.findings), [card], [rank]), options)
-    from gradwire.doctor.ranks import examine_ranks
+        diagnosis = Diagnosis([*card.findings], [card], [rank])
+    else:
+        from gradwire.doctor.ranks import examine_ranks
 
-    title, diagnosis, code = examine_ranks(rank, world, options)
-    return code if diagnosis is None else _conclude(title, diagnosis, options)
-
-
-def _conclude(title: str, diagnosis: Diagnosis, options: DoctorOptions) -> int:
+        title, examined = examine_ranks(rank, world, options)
+        if isinstance(examined, int):
+            return examined
+        diagnosis = examined
     show_report(title, diagnosis)
     if options.json_file is not None:
         keep(options.json_file, describe(diagnosis), page_of)

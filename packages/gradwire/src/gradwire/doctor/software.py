@@ -13,16 +13,7 @@ from gradwire.codecs import TABLE, Codec, parse
 from gradwire.deferred import torch
 from gradwire.doctor.finding import Finding
 from gradwire.errors import GradwireError, LinkError, SpecError
-from gradwire.launch.addresses import (
-    OTHER_VARIABLE,
-    VARIABLE,
-    address_of_name,
-    gloo_interfaces,
-    interfaces,
-    is_loopback,
-    own_choice,
-    selection,
-)
+from gradwire.launch import addresses
 from gradwire.links.rendezvous.tls import CERTIFICATE, KEY, encryption
 
 LEAST_PYTHON = (3, 10)
@@ -43,11 +34,6 @@ def check_torch(version: str) -> Finding:
 def check_package(name: str, problem: str) -> Finding:
     """Return a finding of ``FAIL`` for a required package whose import failed with ``problem``."""
     return Finding(name, "FAIL", f"cannot be imported ({problem}); run pip install {name}")
-
-
-def check_gradwire(version: str, wire_version: int) -> Finding:
-    """Return a finding with gradwire's version and the version of its frames."""
-    return Finding("gradwire", "ok", f"{version}, frames of version {wire_version}")
 
 
 def release(version: str) -> tuple[int, int] | None:
@@ -96,13 +82,9 @@ def every_codec() -> list[Codec]:
 
 
 def fixed_vector(count: int = COUNT, seed: int = 1) -> torch.Tensor:
-    """Return 1-D float32 values like a gradient's: of both signs, within 1, over five decades.
-
-    The values are derived from integers (a linear congruential generator), and so are the same on every
-    machine.
-    """
+    """Return 1-D float32 values like a gradient's: of both signs, within 1, over five decades."""
     state, values = seed, []
-    for _ in range(count):
+    for _ in range(count):  # from integers, so that all machines have the same values
         state = (1664525 * state + 1013904223) % (1 << 32)
         values.append(((state >> 8) / (1 << 23) - 1.0) * 2.0 ** -(state % 17))
     return torch.tensor(values, dtype=torch.float32)
@@ -133,24 +115,15 @@ def check_kernels(done: SelfTest | None) -> Finding:
         return Finding("kernels", "warn", "not tested; fix the packages marked FAIL first")
     if done.complaints:
         rest = f", and {len(done.complaints) - 1} more" if len(done.complaints) > 1 else ""
-        remedy = (
-            ("set GRADWIRE_TARGET=scalar, and please report this bug")
-            if done.target
-            else "or unset this variable"
-        )
+        scalar = "set GRADWIRE_TARGET=scalar, and please report this bug"
+        remedy = scalar if done.target else "or unset this variable"
         return Finding("kernels", "FAIL", f"{done.complaints[0]}{rest}; {remedy}")
-    return Finding(
-        "kernels",
-        "ok",
-        f"{done.target} encodes the same bytes as scalar; {done.codecs} specs within their error bounds",
-    )
+    well = f"{done.codecs} specs within their error bounds"
+    return Finding("kernels", "ok", f"{done.target} encodes the same bytes as scalar; {well}")
 
 
 def _try_codec(codec: Codec, x: torch.Tensor, target: str) -> bytes:
-    """Return the codec's payload of ``x``.
-
-    Raises ``ArithmeticError`` if the targets differ, or if the error exceeds the codec's bound.
-    """
+    """Return the codec's payload of ``x``. Raises ``ArithmeticError`` for unequal targets or large errors."""
     with _native.use_target("scalar"):
         scalar = codec.encode(x)
         scalar_decoded = _decoded(codec, scalar, x)
@@ -179,36 +152,24 @@ SOON = timedelta(days=14)
 
 
 def check_tls(environment: Mapping[str, str], now: datetime | None = None) -> Finding:
-    """Return a finding about TLS, and the files in ``GRADWIRE_TLS_KEY``, ``..._CERT`` and ``..._CA``.
-
-    ``now`` is the current time, with a time zone.
-    """
+    """Return a finding about TLS and its files; ``now`` is the current time, with a time zone."""
     try:
         found = encryption(environment)
     except LinkError as error:
         return Finding("TLS", "FAIL", str(error))
     if found is not None:
-        ends = datetime.fromtimestamp(found.expires_s, timezone.utc)
-        return _check_expiry(environment[CERTIFICATE], ends, now or datetime.now(timezone.utc))
+        ends, certificate = datetime.fromtimestamp(found.expires_s, timezone.utc), environment[CERTIFICATE]
+        if (now or datetime.now(timezone.utc)) + SOON > ends:
+            soon = f"the certificate {certificate} expires on {ends:%Y-%m-%d}; renew the certificate"
+            return Finding("TLS", "warn", soon)
+        return Finding("TLS", "ok", f"on; the files match; valid until {ends:%Y-%m-%d}")
     transport = environment.get(TRANSPORT, "TCP")
     if transport != "TCP":
-        return Finding(
-            "TLS",
-            "FAIL",
-            f"{TRANSPORT} is {transport}, which does not encrypt gradwire's frames; set GRADWIRE_TLS_KEY, "
-            f"GRADWIRE_TLS_CERT and GRADWIRE_TLS_CA, or unset {TRANSPORT}",
-        )
-    return Finding(
-        "TLS", "ok", f"off ({KEY} is not set): gradients are sent unencrypted, as usual in a private network"
-    )
-
-
-def _check_expiry(certificate: str, ends: datetime, now: datetime) -> Finding:
-    if now + SOON > ends:
-        return Finding(
-            "TLS", "warn", f"the certificate {certificate} expires on {ends:%Y-%m-%d}; renew the certificate"
-        )
-    return Finding("TLS", "ok", f"on; the files match; valid until {ends:%Y-%m-%d}")
+        problem = f"{TRANSPORT} is {transport}, which does not encrypt gradwire's frames"
+        remedy = "set GRADWIRE_TLS_KEY, GRADWIRE_TLS_CERT and GRADWIRE_TLS_CA"
+        return Finding("TLS", "FAIL", f"{problem}; {remedy}, or unset {TRANSPORT}")
+    usual = "gradients are sent unencrypted, as usual in a private network"
+    return Finding("TLS", "ok", f"off ({KEY} is not set): {usual}")
 
 
 # The network interface that gradwire and Gloo would use to reach this machine's peers.
@@ -228,19 +189,19 @@ class Interfaces:
     @property
     def is_loopback(self) -> bool:
         """Whether an address is a loopback address, which no other machine can reach."""
-        return any(address and is_loopback(address) for address in self.addresses)
+        return any(address and addresses.is_loopback(address) for address in self.addresses)
 
 
 def find_interfaces(environment: Mapping[str, str]) -> Interfaces:
     """Return the interfaces that gradwire would use with these environment variables."""
-    present, store_host = interfaces(), environment.get("MASTER_ADDR", "")
+    present, store_host = addresses.interfaces(), environment.get("MASTER_ADDR", "")
     try:
-        selected = selection(environment)
+        selected = addresses.selection(environment)
     except LinkError as error:
-        return Interfaces(OTHER_VARIABLE, (), (), present, store_host, str(error))
+        return Interfaces(addresses.OTHER_VARIABLE, (), (), present, store_host, str(error))
     if selected is not None:
         return Interfaces(*selected, selected.addresses(), present, store_host)
-    address = own_choice(environment, store_host) if store_host else ""
+    address = addresses.own_choice(environment, store_host) if store_host else ""
     return Interfaces("", (), (address,) if address else (), present, store_host)
 
 
@@ -250,43 +211,31 @@ def _others(present: Iterable[str]) -> str:
 
 
 def check_interfaces(found: Interfaces) -> Finding:
-    """Return a finding about the interfaces that gradwire would use.
-
-    A loopback address is ok here. If the job's ranks are on several machines, ``compare`` reports it as a
-    failure.
-    """
+    """Return a finding about the interfaces; ``compare`` checks that several machines use no loopback."""
     if found.problem:
         return Finding("interface", "FAIL", found.problem)
+    others, problem = _others(found.present), ""
     for name, address in zip(found.named, found.addresses, strict=False):
         if name not in found.present:
-            return Finding(
-                "interface",
-                "FAIL",
-                f"{found.variable}: expected an interface of this machine, got {name!r}; choose one of: "
-                f"{_others(found.present)}",
-            )
-        if not address:
-            return Finding(
-                "interface",
-                "FAIL",
-                f"{found.variable}: expected an interface with an address, got {name}; bring the interface "
-                f"up, or choose one of: {_others(found.present)}",
-            )
-    addresses = ", ".join(found.addresses)
+            problem = f"expected an interface of this machine, got {name!r}; choose"
+        elif not address:
+            problem = f"expected an interface with an address, got {name}; bring the interface up, or choose"
+        if problem:
+            return Finding("interface", "FAIL", f"{found.variable}: {problem} one of: {others}")
+    where = ", ".join(found.addresses)
     if found.named:
-        where = f"{addresses} ({found.variable} selects {', '.join(found.named)})"
+        where += f" ({found.variable} selects {', '.join(found.named)})"
         if found.is_loopback:
-            where += (
-                ": only ranks of this machine can reach this address; for several machines, "
-                f"set {found.variable} to one of: {_others(found.present)}"
-            )
-        return Finding("interface", "ok", where)
-    if not found.store_host:
-        return Finding("interface", "ok", "the interface towards MASTER_ADDR, which is not set here")
-    if not addresses:
-        elsewhere = "the interface towards ranks on other machines"
-        return Finding("interface", "ok", f"{elsewhere}: MASTER_ADDR ({found.store_host}) is this machine")
-    return Finding("interface", "ok", f"{addresses} (on the route to MASTER_ADDR, {found.store_host})")
+            only = "only ranks of this machine can reach this address"
+            where += f": {only}; for several machines, set {found.variable} to one of: {others}"
+    elif not found.store_host:
+        where = "the interface towards MASTER_ADDR, which is not set here"
+    elif where:
+        where += f" (on the route to MASTER_ADDR, {found.store_host})"
+    else:
+        here = f"MASTER_ADDR ({found.store_host}) is this machine"
+        where = f"the interface towards ranks on other machines: {here}"
+    return Finding("interface", "ok", where)
 
 
 def check_gloo(environment: Mapping[str, str]) -> Finding:
@@ -295,31 +244,23 @@ def check_gloo(environment: Mapping[str, str]) -> Finding:
     If ``GLOO_SOCKET_IFNAME`` is unset, a script's Gloo groups listen at the address to which the
     host's name resolves.
     """
-    named = gloo_interfaces(environment)
+    named = addresses.gloo_interfaces(environment)
     import torch.distributed as dist
 
     if not dist.is_available() or not dist.is_gloo_available():
         return Finding("Gloo", "FAIL", "this torch was built without Gloo; install torch from pytorch.org")
+    remedy = f"set {addresses.VARIABLE} to one of: {_others(addresses.interfaces())}"
     try:
         for name in named:
             dist.ProcessGroupGloo.create_device(interface=name)
         if not named:
             dist.ProcessGroupGloo.create_default_device()
     except RuntimeError as error:
-        reason = str(error).splitlines()[0].rpartition("] ")[2]
-        return Finding(
-            "Gloo",
-            "FAIL",
-            f"Gloo cannot listen: {reason}; unset GLOO_DEVICE_TRANSPORT, or set {VARIABLE} to one of: "
-            f"{_others(interfaces())}",
-        )
-    address = "" if named else address_of_name()
-    if address and is_loopback(address):
-        return Finding(
-            "Gloo",
-            "warn",
-            f"a script's groups of the backend gloo listen at {address} (by the host's name), which only "
-            f"this machine can reach; if such groups span machines, set {VARIABLE} to one of: "
-            f"{_others(interfaces())}",
-        )
+        problem = f"Gloo cannot listen: {str(error).splitlines()[0].rpartition('] ')[2]}"
+        return Finding("Gloo", "FAIL", f"{problem}; unset GLOO_DEVICE_TRANSPORT, or {remedy}")
+    address = "" if named else addresses.address_of_name()
+    if address and addresses.is_loopback(address):
+        local = f"a script's groups of the backend gloo listen at {address} (by the host's name)"
+        reach = "which only this machine can reach; if such groups span machines"
+        return Finding("Gloo", "warn", f"{local}, {reach}, {remedy}")
     return Finding("Gloo", "ok", "available, and can listen")

@@ -12,11 +12,7 @@ from gradwire.units import format_duration, format_rate, format_size
 DISTANT_S = 5e-3
 """The round-trip time above which TCP's slow start costs more than a small bucket's exchange."""
 WINDOW_SHARE = 0.5
-"""The share of a TCP buffer's size above which bytes in flight show that the buffer may limit the rate.
-
-With a round trip of 100 ms, connections limited only by their buffers kept 0.56 to 0.72 of the limit in
-flight.
-"""
+"""The share of a TCP buffer in flight that shows a limit; at 100 ms, limited connections had 0.56 to 0.72."""
 BUFFER_FACTOR = 4
 """The recommended size limit of TCP's buffers, as a multiple of the bytes that were in flight."""
 _SEND, _RECEIVE, _IDLE = "tcp_wmem", "tcp_rmem", "tcp_slow_start_after_idle"
@@ -26,7 +22,8 @@ _LEAST, _SEND_DEFAULT, _RECEIVE_DEFAULT = 4096, 16384, 131072
 
 def find_tcp() -> TcpSettings:
     """Return the kernel's TCP settings in this network namespace."""
-    return TcpSettings(*(_last_number(kernel_words(name)) for name in (_SEND, _RECEIVE, _IDLE)))
+    last = (kernel_words(name).rpartition(" ")[2] for name in (_SEND, _RECEIVE, _IDLE))
+    return TcpSettings(*(int(word) if word.isdigit() else 0 for word in last))
 
 
 def check_congestion(environment: Mapping[str, str]) -> Finding:
@@ -42,10 +39,7 @@ def check_congestion(environment: Mapping[str, str]) -> Finding:
 
 
 def check_distance(cards: Sequence[Card], looks: Mapping[int, Look]) -> list[Finding]:
-    """Return findings on whether all ranks' TCP settings suit the distance between their hosts.
-
-    ``cards`` are in rank order. ``looks`` are the links from rank 0, keyed by the other rank.
-    """
+    """Return findings on all ranks' TCP settings for the distance of their hosts from rank 0's."""
     trip_s = 2 * max(look.latency_s for look in looks.values())
     if trip_s <= DISTANT_S:
         near = f"not important: the longest round trip is {format_duration(trip_s)}"
@@ -57,16 +51,11 @@ def check_distance(cards: Sequence[Card], looks: Mapping[int, Look]) -> list[Fin
 
 def _check_idle(cards: Sequence[Card], trip_s: float) -> list[Finding]:
     slow = [rank for rank, card in enumerate(cards) if card.tcp.slow_start_after_idle]
-    if not slow:
-        return []
-    return [
-        Finding(
-            "idle links",
-            "warn",
-            f"{name_ranks(slow)}: after a pause, a connection starts slowly again, which takes several round "
-            f"trips of {format_duration(trip_s)}; run sysctl -w net.ipv4.{_IDLE}=0",
-        )
-    ]
+    detail = (
+        f"{name_ranks(slow)}: after a pause, a connection starts slowly again, which takes several round "
+        f"trips of {format_duration(trip_s)}; run sysctl -w net.ipv4.{_IDLE}=0"
+    )
+    return [Finding("idle links", "warn", detail)] if slow else []
 
 
 def _check_buffers(cards: Sequence[Card], looks: Mapping[int, Look]) -> list[Finding]:
@@ -84,20 +73,12 @@ def _check_buffers(cards: Sequence[Card], looks: Mapping[int, Look]) -> list[Fin
     if not tight:
         return []
     worst = max(tight, key=lambda rank: tight[rank])
-    look, most = looks[worst], int(BUFFER_FACTOR * tight[worst])
+    look, limit = looks[worst], int(BUFFER_FACTOR * tight[worst])
     rate = max(look.there_nbytes_per_s, look.back_nbytes_per_s)
-    return [
-        Finding(
-            "TCP buffers",
-            "warn",
-            f"ranks 0 and {worst}: {format_size(tight[worst])} in flight ({format_rate(rate)} over a round "
-            f"trip of {format_duration(2 * look.latency_s)}) are near the limit of TCP's buffers, which may "
-            f"limit the rate; on all hosts, run sysctl -w net.ipv4.{_SEND}='{_LEAST} {_SEND_DEFAULT} {most}' "
-            f"net.ipv4.{_RECEIVE}='{_LEAST} {_RECEIVE_DEFAULT} {most}', or use a plan with several lanes",
-        )
-    ]
-
-
-def _last_number(words: str) -> int:
-    last = words.rpartition(" ")[2]
-    return int(last) if last.isdigit() else 0
+    detail = (
+        f"ranks 0 and {worst}: {format_size(tight[worst])} in flight ({format_rate(rate)} over a round "
+        f"trip of {format_duration(2 * look.latency_s)}) are near the limit of TCP's buffers, which may "
+        f"limit the rate; on all hosts, run sysctl -w net.ipv4.{_SEND}='{_LEAST} {_SEND_DEFAULT} {limit}' "
+        f"net.ipv4.{_RECEIVE}='{_LEAST} {_RECEIVE_DEFAULT} {limit}', or use a plan with several lanes"
+    )
+    return [Finding("TCP buffers", "warn", detail)]

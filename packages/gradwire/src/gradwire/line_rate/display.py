@@ -14,10 +14,7 @@ Advance = Callable[[int, str], None]
 
 @contextmanager
 def progress(total: int, quiet: bool, done: int = 0) -> Iterator[Advance]:
-    """Yield a function that shows the progress of ``total`` measurements, and the estimated remaining time.
-
-    ``done`` is the number of measurements that were complete at the start.
-    """
+    """Yield a function that shows progress and remaining time; ``done`` measurements are already complete."""
     if quiet:
         yield lambda _done, _text: None
     elif importlib.util.find_spec("rich") is not None and sys.stdout.isatty():

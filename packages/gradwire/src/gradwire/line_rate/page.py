@@ -45,28 +45,15 @@ def with_note(table: Table, note: str) -> tuple[Table, str, str]:
 def line_rate_tables(rates: Mapping[tuple[int, int], LineRate]) -> list[tuple[Table, str]]:
     """Return a table of the first pair's points and, if there are several pairs, a table of all pairs."""
     first = next(iter(rates.values()))
-    points = [
-        (
-            exact_size(point.nbytes),
-            format_duration(point.time_s),
-            format_rate(point.nbytes_per_s),
-            format_rate(point.duplex_nbytes_per_s),
-        )
-        for point in first.points
-    ]
-    pairs = [
-        (
-            f"{low} and {high}",
-            format_duration(rate.line.latency_s),
-            format_rate(rate.line.nbytes_per_s),
-            format_size(rate.line.burst_nbytes),
-        )
-        for (low, high), rate in rates.items()
-    ]
-    tables = [
-        (Table(_POINT_COLUMNS, points), _POINT_NOTE),
-        (Table(_PAIR_COLUMNS, pairs), _PAIR_NOTE),
-    ]
+    points = []
+    for point in first.points:
+        speeds = format_rate(point.nbytes_per_s), format_rate(point.duplex_nbytes_per_s)
+        points.append((exact_size(point.nbytes), format_duration(point.time_s), *speeds))
+    pairs = []
+    for (low, high), rate in rates.items():
+        speeds = format_duration(rate.line.latency_s), format_rate(rate.line.nbytes_per_s)
+        pairs.append((f"{low} and {high}", *speeds, format_size(rate.line.burst_nbytes)))
+    tables = [(Table(_POINT_COLUMNS, points), _POINT_NOTE), (Table(_PAIR_COLUMNS, pairs), _PAIR_NOTE)]
     return tables if len(pairs) > 1 else tables[:1]
 
 
@@ -93,10 +80,7 @@ def describe_line(line: Line) -> str:
 
 
 def draw_line_rate(rate: LineRate) -> bytes:
-    """Return a PNG plot of time and bandwidth against message size, on logarithmic axes.
-
-    Source: Iandola and others, a measurement study, figure 7.
-    """
+    """Return a PNG plot of time and bandwidth by message size (as figure 7 of Iandola and others)."""
     figure = new_figure((10.5, 4.2))
     paint_line_rate(figure, rate)
     return png_of(figure)

@@ -54,10 +54,7 @@ class Ranks:
         self._store.set(word, text)
 
     def hear(self, word: str) -> str:
-        """Wait, without a time limit, until a rank publishes the key ``word``, and return the published text.
-
-        Raises ``LinkError``.
-        """
+        """Return the text under the key ``word``; wait for it without a time limit. Raises ``LinkError``."""
         with in_words(f"rank {self.rank} waited for its turn", self.timeout_s):
             wait_for(self._store, word)
             return self._store.get(word).decode()
@@ -65,10 +62,7 @@ class Ranks:
 
 @contextmanager
 def met_ranks(context: RankContext[Event], timeout_s: float) -> Iterator[Ranks]:
-    """Wait until all ranks have joined, and yield this rank; end with a barrier.
-
-    The rank uses as many threads as its share of the machine's cores.
-    """
+    """Wait until all ranks have joined, yield this rank, with its share of threads; end with a barrier."""
     torch.set_num_threads(max(1, cores() // context.ranks_here))
     store = context.join_store()
     with joined_group(store, context.rank, context.world, timeout_s) as group:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import importlib.util
 import json
 from collections.abc import Callable, Mapping
+from contextlib import closing
 from dataclasses import asdict, dataclass
 from functools import partial
 from itertools import combinations
@@ -20,7 +21,7 @@ from gradwire.line_rate.page import draw_line_rate, line_rate_page, show_line_ra
 from gradwire.line_rate.ranks import Ranks, check_network, is_speaker, met_ranks, perform
 from gradwire.links import Link
 from gradwire.machine import cores, described, rates_in_words
-from gradwire.page import check_page, keep
+from gradwire.page import check_record, keep
 from gradwire.records import make_record
 from gradwire.timing.calibrate import REPEATS, end_cost
 from gradwire.timing.line import (
@@ -55,16 +56,14 @@ class Outputs:
         rates_in_words()
         overwrite = self.overwrite or not is_speaker()
         if self.json_file is not None:
-            check_writable("--json", self.json_file, overwrite)
-            check_page("--json", self.json_file, overwrite)
+            check_record("--json", self.json_file, overwrite)
         if self.plot_file is not None:
             check_writable("--plot", self.plot_file, overwrite)
             if importlib.util.find_spec("matplotlib") is None:
                 raise JobError(f"--plot needs matplotlib, which isn't installed; {how_to_install('plots')}")
             if self.json_file is not None and self.json_file.resolve() == self.plot_file.resolve():
-                raise JobError(
-                    f"expected two files for --json and --plot, got {self.json_file} twice; change one path"
-                )
+                twice = f"expected two files for --json and --plot, got {self.json_file} twice"
+                raise JobError(f"{twice}; change one path")
 
     def write_outputs(
         self,
@@ -95,15 +94,12 @@ _HOST_S = 2.0
 
 @dataclass(frozen=True)
 class LineRateOptions(Outputs):
-    """The options of ``gradwire line-rate``. All but those of ``Outputs`` are equal on all ranks.
-
-    ``link`` is a rate such as ``100mbit`` to which every rank is throttled, or None for no throttle.
-    """
+    """The options of ``gradwire line-rate``. All but those of ``Outputs`` are equal on all ranks."""
 
     effort: Effort
     workers: int = 2
     all_pairs: bool = False
-    link: str | None = None
+    link: str | None = None  # the rate to which every rank is throttled, such as "100mbit"
     timeout_s: float = 60.0
 
     @property
@@ -139,22 +135,18 @@ Event = PointDone | PairDone | HostDone
 
 
 def run_line_rate(options: LineRateOptions) -> dict[Pair, LineRate]:
-    """Measure all pairs, print and write the results, and return the results ({} except on rank 0).
-
-    Raises ``GradwireError``.
-    """
+    """Measure all pairs, report, and return the results ({} except on rank 0). Raises ``GradwireError``."""
     check_network(options.workers, options.link, options.timeout_s)
-    _check_effort(options.effort)
+    effort = options.effort
+    if effort.repeats > MOST_REPEATS or effort.time_s > MOST_S or effort.window > MOST_WINDOW:
+        raise JobError(
+            f"expected at most {MOST_REPEATS} for --repeats, {MOST_S:g} seconds for --time and "
+            f"{MOST_WINDOW} for --window, got {effort.repeats}, {effort.time_s:g} and {effort.window}; "
+            "pass smaller values"
+        )
     options.check_outputs()
-    task = Task(
-        work=work,
-        options=options,
-        world=options.workers,
-        timeout_s=options.timeout_s,
-        shared=options.shared(),
-        preload=(__name__,),
-        when=_when,
-    )
+    world, timeout_s, shared = options.workers, options.timeout_s, options.shared()
+    task = Task(work, options, world, timeout_s, shared, preload=(__name__,), when=_when)
     if not is_speaker():
         perform(task, lambda _: None)
         return {}
@@ -165,50 +157,31 @@ def run_line_rate(options: LineRateOptions) -> dict[Pair, LineRate]:
     return rates
 
 
-def _check_effort(effort: Effort) -> None:
-    """Raise ``JobError`` if the measurement would take so long that an option is probably mistyped."""
-    if effort.repeats > MOST_REPEATS or effort.time_s > MOST_S or effort.window > MOST_WINDOW:
-        raise JobError(
-            f"expected at most {MOST_REPEATS} for --repeats, {MOST_S:g} seconds for --time and "
-            f"{MOST_WINDOW} for --window, got {effort.repeats}, {effort.time_s:g} and {effort.window}; "
-            "pass smaller values"
-        )
-
-
 def work(context: RankContext[Event], options: LineRateOptions) -> None:
     """Measure the links of this rank's pairs, one pair at a time. Rank 0 reports all ranks' results."""
-    with met_ranks(context, options.timeout_s) as ranks:
-        link = ranks.connect(options.link)
-        try:
-            first: tuple[Point, ...] = ()
-            for number, pair in enumerate(options.pairs):
-                context.doing = f"link between ranks {pair[0]} and {pair[1]}"
-                if number and ranks.rank in pair:
-                    ranks.hear(_word(options.pairs[number - 1]))
-                points: tuple[Point, ...] = ()
-                if ranks.rank in pair:
-                    report = partial(_report_point, context, pair)
-                    points = measure(link, sum(pair) - ranks.rank, options.effort, report)
-                _share(ranks, context, pair, points)
-                first = first or points
-            ranks.hear(_word(options.pairs[-1]))
-            context.doing = "per-frame costs"
+    with met_ranks(context, options.timeout_s) as ranks, closing(ranks.connect(options.link)) as link:
+        first: tuple[Point, ...] = ()
+        for number, pair in enumerate(options.pairs):
+            context.doing = f"link between ranks {pair[0]} and {pair[1]}"
+            if number and ranks.rank in pair:
+                ranks.hear(_word(options.pairs[number - 1]))
+            points: tuple[Point, ...] = ()
+            if ranks.rank in pair:
+                report = partial(_report_point, context, pair)
+                points = measure(link, sum(pair) - ranks.rank, options.effort, report)
+            first = first or points
+            if ranks.rank == pair[0]:  # this also lets the next pair start
+                ranks.say(_word(pair), json.dumps([asdict(point) for point in points]))
             if ranks.rank == 0:
-                ranks.say(_REPEATS, str(_repeats(fit(first).nbytes_per_s)))
-            repeats = int(ranks.hear(_REPEATS))
-            if repeats:
-                _measure_host(ranks, context, link, repeats)
-        finally:
-            link.close()
-
-
-def _share(ranks: Ranks, context: RankContext[Event], pair: Pair, points: tuple[Point, ...]) -> None:
-    """Publish a pair's points from its lower rank, which also lets the next pair start."""
-    if ranks.rank == pair[0]:
-        ranks.say(_word(pair), json.dumps([asdict(point) for point in points]))
-    if ranks.rank == 0:
-        heard = json.loads(ranks.hear(_word(pair)))
-        context.report(PairDone(pair, tuple(Point(**values) for values in heard)))
+                heard = json.loads(ranks.hear(_word(pair)))
+                context.report(PairDone(pair, tuple(Point(**values) for values in heard)))
+        ranks.hear(_word(options.pairs[-1]))
+        context.doing = "per-frame costs"
+        if ranks.rank == 0:
+            ranks.say(_REPEATS, str(_repeats(fit(first).nbytes_per_s)))
+        repeats = int(ranks.hear(_REPEATS))
+        if repeats:
+            _measure_host(ranks, context, link, repeats)
 
 
 def _repeats(nbytes_per_s: float) -> int:
@@ -245,8 +218,10 @@ def _measure(task: Task[LineRateOptions, Event]) -> dict[Pair, LineRate]:
         def show(event: Event) -> None:
             nonlocal done, host
             if isinstance(event, PointDone):
-                advance(done + 1, _describe_point(event))
                 done += 1
+                point, (low, high) = event.point, event.pair
+                figures = f"{format_duration(point.time_s)}, {format_rate(point.nbytes_per_s)}"
+                advance(done, f"ranks {low} and {high}, {exact_size(point.nbytes)}: {figures}")
             elif isinstance(event, PairDone):
                 points[event.pair] = event.points
                 done = len(points) * sizes
@@ -255,12 +230,6 @@ def _measure(task: Task[LineRateOptions, Event]) -> dict[Pair, LineRate]:
 
         perform(task, show)
     return {pair: LineRate.of(of_pair, host) for pair, of_pair in points.items()}
-
-
-def _describe_point(event: PointDone) -> str:
-    point, (low, high) = event.point, event.pair
-    figures = f"{format_duration(point.time_s)}, {format_rate(point.nbytes_per_s)}"
-    return f"ranks {low} and {high}, {exact_size(point.nbytes)}: {figures}"
 
 
 def _when(event: Event | None) -> str:

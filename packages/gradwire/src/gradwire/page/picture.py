@@ -19,18 +19,9 @@ CURVES = ("#0072b2", "#d55e00", "#009e73", "#cc79a7", "#e69f00", "#56b4e9", "#8c
 """The colours of curves, which colour-blind readers can distinguish (Okabe and Ito)."""
 GREY = "#4d4d4d"
 """The colour of elements behind the curves."""
+_NAMES = ("ink", "published", "band", "rule", "good", "near", "caution", "bad", "none")
 COLOURS: Mapping[str, str] = MappingProxyType(
-    {
-        "ink": "#010101",
-        "published": "#010102",
-        "band": "#010103",
-        "rule": "#010104",
-        "good": "#010105",
-        "near": "#010106",
-        "caution": "#010107",
-        "bad": "#010108",
-        "none": "#010109",
-    }
+    {name: f"#01010{number}" for number, name in enumerate(_NAMES, 1)}
 )
 """Placeholders for the page's colours, so that a picture follows the page's theme."""
 SERIES: Mapping[str, str] = MappingProxyType(
@@ -57,18 +48,13 @@ LOG_SCALE = ", log scale"
 
 @dataclass(frozen=True)
 class Picture:
-    """A picture of a page: its caption, its height in inches, and ``paint``, which draws a matplotlib figure.
+    """A picture of a page, which shows the wide or the narrow version, whichever fits the window."""
 
-    ``name`` is the picture's unique id on the page. A page contains a wide and a narrow version of every
-    picture, and shows the version that fits the window. ``narrow_height_in`` is the height of the narrow
-    version, by default ``height_in``.
-    """
-
-    name: str
+    name: str  # the picture's unique id on the page
     caption: str
     paint: Callable[[Figure], object]
     height_in: float
-    narrow_height_in: float | None = None
+    narrow_height_in: float | None = None  # of the narrow version, by default ``height_in``
 
 
 def can_draw() -> bool:
@@ -179,18 +165,7 @@ def paint_bars(
 ) -> list[float]:
     """Draw a stacked horizontal bar for each name, the first at the top, and return the ends of the bars.
 
-    Parameters
-    ----------
-    axes
-        An empty plot.
-    names
-        The names of the bars, written above the bars in a narrow figure.
-    parts
-        The parts of all bars from left to right: a name, a colour, and a length for each bar.
-    label
-        The label of the length axis, with its unit.
-    font_size
-        The size of the bars' names, in points.
+    ``parts`` are those of all bars from left to right: a name, a colour, and a length for each bar.
     """
     ends = [0.0] * len(names)
     for name, colour, lengths in parts:
@@ -217,15 +192,8 @@ def name_bars(axes: Axes, names: Sequence[str], font_size: int = 9) -> None:
     axes.set_ylim(len(names) - 0.7, -0.75)
     axes.tick_params(axis="y", length=0, labelleft=False)
     for place, name in enumerate(names):
-        axes.text(
-            0,
-            place - 0.24,
-            name,
-            transform=axes.get_yaxis_transform(),
-            fontsize=8,
-            va="bottom",
-            parse_math=False,
-        )
+        below = axes.get_yaxis_transform()
+        axes.text(0, place - 0.24, name, transform=below, fontsize=8, va="bottom", parse_math=False)
 
 
 def legend_above(axes: Axes, columns: int) -> None:

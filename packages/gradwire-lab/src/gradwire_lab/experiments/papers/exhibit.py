@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any, Generic
 
 from gradwire.errors import JobError
 from gradwire.machine import cores
-from gradwire.page.report import plain
+from gradwire.page import plain
 from gradwire.tables import Table
 from gradwire_lab.experiments.claim import Basis, Claim, claims_table
 from gradwire_lab.experiments.experiment import (
