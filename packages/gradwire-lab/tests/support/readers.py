@@ -160,20 +160,23 @@ def small_readers(folder: Path) -> Iterator[tuple[str, Reader]]:
     )
     yield "gradwire_lab.job.record.read_results", Reader({"runs": [RUN]}, read_results, is_json=True)
     notes = asdict(Notes(3, done=True, rank=2, problem="none"))
-    yield "gradwire.profile.settings.Notes.load", in_file(folder / "notes.json", notes, Notes.load)
+    yield "gradwire.script.entry.ScriptResult.load", in_file(folder / "notes.json", notes, Notes.load)
     tried = asdict(Tried("fp8 over a ring", 9, (0.1, 0.2), (0.05, 0.06), 4e6, 1e6))
-    yield "gradwire.profile.tried.Tried.load", in_file(folder / "tried.json", tried, Tried.load)
+    yield "gradwire.script.entry.ScriptResult.load", in_file(folder / "tried.json", tried, Tried.load)
     entry = Settings("folder", 4).entry()
     yield "gradwire.script.entry.Entry.of_environment", Reader(asdict(entry), of_environment, is_json=True)
-    yield "gradwire.profile.settings.Settings.of_text", texts(entry.settings, Settings.of_text)
+    yield "gradwire.script.entry.ScriptSettings.of_text", texts(entry.settings, Settings.of_text)
     run = RunSettings("folder", "fp8", cycles=3).entry()
-    yield "gradwire.run.settings.RunSettings.of_text", texts(run.settings, RunSettings.of_text)
+    yield "gradwire.script.entry.ScriptSettings.of_text", texts(run.settings, RunSettings.of_text)
     outcome = asdict(
         RunOutcome(
             (ModelOutcome("DDP", "why"),), {"plain": (0.1, 0.2), "attached": (0.1, 0.1)}, "fp8 over ring"
         )
     )
-    yield "gradwire.run.outcome.RunOutcome.load", in_file(folder / "outcome.json", outcome, RunOutcome.load)
+    yield (
+        "gradwire.script.entry.ScriptResult.load",
+        in_file(folder / "outcome.json", outcome, RunOutcome.load),
+    )
     yield "gradwire.run.outcome.RunOutcome.of_record", Reader(outcome, RunOutcome.of_record, is_json=True)
     OBSERVED.save(folder / "observed.pt")
     state = torch.load(folder / "observed.pt", weights_only=True)

@@ -10,9 +10,9 @@ import pytest
 
 from gradwire.errors import JobError
 from gradwire.profile.ddp import SETTLING
-from gradwire.profile.run import read_tried
+from gradwire.profile.run import find_result
 from gradwire.profile.settings import Notes, Settings
-from gradwire.profile.tried import COUNTED
+from gradwire.profile.tried import COUNTED, Tried
 from support import profile_ranks
 
 
@@ -27,8 +27,8 @@ def test_a_script_is_attached_until_the_run_has_chosen(
     (steps, code), other = run_processes(2, profile_ranks.tried, str(tmp_path), "ddp")
     assert (steps, code) == other, "all ranks stop in the same step"
     assert code == 0
-    found = read_tried(settings(tmp_path), 0)
-    assert found is not None
+    found = find_result(settings(tmp_path), 0)
+    assert isinstance(found, Tried)
     assert (len(found.plain_s), len(found.attached_s)) == (3, COUNTED)
     assert found.chosen_after >= SETTLING
     assert steps == 5 + found.chosen_after + COUNTED - 1, "it is stopped in its last backward pass"
@@ -57,14 +57,14 @@ def test_a_script_that_cannot_be_tried_says_why(
 ) -> None:
     run_processes(2, profile_ranks.tried, str(tmp_path), kind, alone=True)
     with pytest.raises(JobError, match=reason):
-        read_tried(settings(tmp_path), 0)
+        find_result(settings(tmp_path), 0)
 
 
 def test_a_script_without_a_model_says_so(tmp_path: Path) -> None:
     with pytest.raises(JobError, match="ended without a DistributedDataParallel"):
-        read_tried(settings(tmp_path), 0)
+        find_result(settings(tmp_path), 0)
     Notes(3).save(settings(tmp_path).notes)
     with pytest.raises(JobError, match="ended after 3 steps, expected 5"):
-        read_tried(settings(tmp_path), 0)
+        find_result(settings(tmp_path), 0)
     Notes(done=True, rank=2).save(settings(tmp_path).notes)
-    assert read_tried(settings(tmp_path), 0) is None
+    assert find_result(settings(tmp_path), 0) is None

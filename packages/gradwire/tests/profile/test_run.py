@@ -29,7 +29,7 @@ def seen(monkeypatch: pytest.MonkeyPatch) -> dict[str, Any]:
         return int(found["code"])
 
     monkeypatch.setattr(run, "run_script", run_script)
-    monkeypatch.setattr(run, "read_observed", lambda _settings, _code: found["observed"])
+    monkeypatch.setattr(run, "find_result", lambda _settings, _code: found["observed"])
     monkeypatch.setattr(run, "estimator", lambda observed, *_: observations.estimator(observed))
     return found
 

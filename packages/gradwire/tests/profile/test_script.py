@@ -4,8 +4,9 @@ from pathlib import Path
 
 import pytest
 
+from gradwire.autotune.steps import Observed
 from gradwire.errors import JobError
-from gradwire.profile.run import read_observed
+from gradwire.profile.run import find_result
 from gradwire.profile.settings import Notes, Settings
 from support.observations import observed
 
@@ -13,15 +14,15 @@ from support.observations import observed
 def test_what_rank_0_leaves_is_read(tmp_path: Path) -> None:
     settings = Settings(str(tmp_path))
     observed().save(settings.observed)
-    found = read_observed(settings, 1)
-    assert found is not None
+    found = find_result(settings, 1)
+    assert isinstance(found, Observed)
     assert found.values() == observed().values()
 
 
 def test_a_machine_without_rank_0_has_nothing_to_print(tmp_path: Path) -> None:
     settings = Settings(str(tmp_path))
     Notes(15, done=True, rank=3).save(settings.notes)
-    assert read_observed(settings, 0) is None
+    assert find_result(settings, 0) is None
 
 
 @pytest.mark.parametrize(
@@ -41,4 +42,4 @@ def test_why_nothing_was_observed_is_one_sentence(
     if notes is not None:
         notes.save(settings.notes)
     with pytest.raises(JobError, match=sentence):
-        read_observed(settings, code)
+        find_result(settings, code)

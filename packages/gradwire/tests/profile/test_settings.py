@@ -24,7 +24,6 @@ def test_other_settings_are_refused(text: str) -> None:
 
 def test_notes_survive_a_file(tmp_path: Path) -> None:
     path = tmp_path / "notes.json"
-    assert Notes.load(path) is None
     for notes in (Notes(), Notes(3, done=True, rank=2), Notes(problem="no peers:\nat \x1b[1m10.0.0.1")):
         notes.save(path)
         assert Notes.load(path) == notes

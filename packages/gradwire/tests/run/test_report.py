@@ -11,7 +11,7 @@ from gradwire.errors import JobError
 from gradwire.records import to_json
 from gradwire.run.comparison import ATTACHED, PLAIN
 from gradwire.run.outcome import ModelOutcome, RunOutcome
-from gradwire.run.report import page_of, record_of, report, verdict
+from gradwire.run.run import page_of, record_of, report, verdict
 from gradwire.sync.ledger.summary import ledger_fields
 from gradwire.tables import lines
 

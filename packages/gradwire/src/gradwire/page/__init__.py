@@ -338,7 +338,7 @@ MODULES = MappingProxyType(
         "gradwire.ledger": "gradwire.sync.ledger.summary",
         "gradwire.line-rate": "gradwire.line_rate.page",
         "gradwire.profile": "gradwire.profile.run",
-        "gradwire.run": "gradwire.run.report",
+        "gradwire.run": "gradwire.run.run",
     }
 )
 """This package's kinds of records, each with the module of its ``PAGES``, which may import torch."""

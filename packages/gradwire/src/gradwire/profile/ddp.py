@@ -36,22 +36,7 @@ def keeping(settings: Settings) -> AutoConfig:
 
 
 class DdpWatch:
-    """An observer of a DDP model, active until ``remove``.
-
-    Parameters
-    ----------
-    model
-        The observed model.
-    settings
-        The numbers of measured steps and of warm-up steps.
-    passed
-        Called with this observer after each step, when all gradients are averaged.
-
-    Attributes
-    ----------
-    steps
-        The number of the model's steps so far.
-    """
+    """An observer of a DDP model until ``remove``; it is passed to ``passed`` after each averaged step."""
 
     def __init__(
         self, model: DistributedDataParallel, settings: Settings, passed: Callable[[Any], None]
@@ -61,6 +46,7 @@ class DdpWatch:
         self._settings, self._passed = settings, passed
         self._parameters = [each for each in model.parameters() if each.requires_grad]
         self._counts = [float_count(each) for each in self._parameters]
+        self.floats = sum(self._counts)
         self._shares = shares(self._counts)
         self._every = not (model.find_unused_parameters or model.static_graph)
         self._device = self._parameters[0].device
@@ -74,11 +60,6 @@ class DdpWatch:
             each.register_post_accumulate_grad_hook(partial(self._one, index))  # type: ignore[no-untyped-call]
             for index, each in enumerate(self._parameters)
         ]
-
-    @property
-    def floats(self) -> int:
-        """The number of floats in all gradients."""
-        return sum(self._counts)
 
     @property
     def group(self) -> dist.ProcessGroup:
@@ -162,9 +143,8 @@ class DdpWatch:
         if self._every and len(self._ready) < len(self._parameters):
             return
         ready, self._ready = self._ready, []
-        if self._samples:
-            whole = len(self._excerpt) == sum(map(bool, self._shares))
-            self._excerpts += [[self._excerpt[index] for index in sorted(self._excerpt)]] if whole else []
+        if self._samples and len(self._excerpt) == sum(map(bool, self._shares)):
+            self._excerpts.append([self._excerpt[index] for index in sorted(self._excerpt)])
         self._excerpt = {}
         self.steps += 1
         if self.steps >= self._settings.warm_up:
@@ -179,10 +159,7 @@ SETTLING = 5
 
 
 class Attempt:
-    """A trial that attaches gradwire to the observed model before the model's next forward pass.
-
-    If gradwire can't be attached, ``refused`` is called with the reason.
-    """
+    """A trial of gradwire from the model's next forward pass on, unless ``refused`` receives a reason."""
 
     def __init__(self, watch: DdpWatch, plain_steps: int, refused: Callable[[str], None]) -> None:
         self._watch, self._refused = watch, refused

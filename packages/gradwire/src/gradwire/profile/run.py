@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import json
 import sys
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from types import MappingProxyType
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import TYPE_CHECKING, Any
 
 from gradwire.autotune.estimate import Deployment, Estimate, gain, legend, table
 from gradwire.autotune.recorder import estimator
@@ -36,46 +36,30 @@ if TYPE_CHECKING:
 
 # Read the results of the observers in a script's processes.
 
-Found = TypeVar("Found")
 
-
-def read_observed(settings: Settings, code: int) -> Observed | None:
-    """Return rank 0's observation, or None on a machine without rank 0.
-
-    Raises ``JobError`` with the reason if nothing was observed.
-    """
-    return _read(settings, code, settings.observed, Observed.load)
-
-
-def read_tried(settings: Settings, code: int) -> Tried | None:
-    """Return the measurement of attached steps, or None on a machine without rank 0.
-
-    Raises ``JobError`` with the reason if nothing was measured.
-    """
-    return _read(settings, code, settings.tried, Tried.load)
-
-
-def _read(settings: Settings, code: int, path: Path, load: Callable[[Path], Found]) -> Found | None:
-    if path.exists():
-        return load(path)
-    notes = Notes.load(settings.notes)
+def find_result(settings: Settings, code: int) -> Observed | Tried | None:
+    """Return rank 0's result, or None on another machine. Raises ``JobError`` if rank 0 has left none."""
+    if settings.tries and settings.tried.exists():
+        return Tried.load(settings.tried)
+    if not settings.tries and settings.observed.exists():
+        return Observed.load(settings.observed)
     wanted = settings.warm_up + settings.steps
     ending = "ended" if code == 0 else f"ended with exit code {code}, see above,"
-    if notes is None:
+    if not settings.notes.exists():
         raise JobError(
             f"the script {ending} without a DistributedDataParallel or an FSDP2 module that gradwire could "
             "observe; profile a script that trains with one of these modules, in an environment with "
             "gradwire"
         )
+    notes = Notes.load(settings.notes)
     if notes.problem:
         raise JobError(notes.problem)
     if notes.done and notes.rank:
         return None
     if settings.tries and notes.steps >= wanted:
-        attached = notes.steps - wanted
         raise JobError(
-            f"the script {ending} after {counted(notes.steps, 'step')}, {attached} of them attached, before "
-            f"{COUNTED} steps with gradwire's chosen plan; run a few hundred steps"
+            f"the script {ending} after {counted(notes.steps, 'step')}, {notes.steps - wanted} of them "
+            f"attached, before {COUNTED} steps with gradwire's chosen plan; run a few hundred steps"
         )
     raise JobError(
         f"the script {ending} after {counted(notes.steps, 'step')}, expected {wanted} "
@@ -120,30 +104,27 @@ def _steps(estimates: Sequence[Estimate]) -> Picture:
         legend_above(axes, 2)
         without_frame(axes)
 
-    height_in = 1.1 + 0.45 * len(estimates)
-    return Picture("steps", "Predicted steps without and with gradwire.", paint, height_in)
+    caption = "Predicted steps without and with gradwire."
+    return Picture("steps", caption, paint, 1.1 + 0.45 * len(estimates))
 
 
 def verdict(first: Estimate) -> str:
     """Return a sentence on the estimated step time with gradwire on the first network."""
     where = f"On {'this network' if first.network == 'this one' else first.network}"
-    plain, step = format_duration(first.plain_s), format_duration(first.step_s)
+    times = f"{format_duration(first.step_s)} instead of {format_duration(first.plain_s)}"
     if first.is_noisy:
-        return f"{where}, steps are too noisy to estimate the gain: {step} instead of {plain}."
+        return f"{where}, steps are too noisy to estimate the gain: {times}."
     if first.speedup * (1 + first.spread) <= 1:
-        return f"{where}, gradwire would not shorten a step: {step} instead of {plain}."
+        return f"{where}, gradwire would not shorten a step: {times}."
     if first.speedup <= 1 + first.spread:
-        return f"{where}, a step would take about the same time with gradwire: {step} instead of {plain}."
-    return f"{where}, a step would be {gain(first, first.speedup)} as fast: {step} instead of {plain}."
+        return f"{where}, a step would take about the same time with gradwire: {times}."
+    return f"{where}, a step would be {gain(first, first.speedup)} as fast: {times}."
 
 
 def report(
     observed: Observed, estimates: Sequence[Estimate], predicted_s: float | None = None
 ) -> list[str | Table]:
-    """Return the observation as text, and a table with one row per estimate.
-
-    ``predicted_s`` is the cost model's prediction for the observed step, in seconds.
-    """
+    """Return the observation, with the time that the cost model predicts for it, and the estimates."""
     said = str(observed)
     if predicted_s is not None:
         off = 100 * (predicted_s / observed.step_s - 1)
@@ -183,32 +164,23 @@ class ProfileOptions:
     @property
     def networks(self) -> list[tuple[str, Line]]:
         """The names and links of the networks in ``rates``."""
-        found = []
-        for rate in self.rates:
-            nbytes_per_s = parse_rate(rate)
-            found.append((rate, Line(self.latency_s, float("inf") if nbytes_per_s is None else nbytes_per_s)))
-        return found
+        return [(rate, Line(self.latency_s, parse_rate(rate) or float("inf"))) for rate in self.rates]
 
 
 def profile(options: ProfileOptions) -> int:
-    """Run the script with observers, print and write the estimates, and return the script's exit code.
-
-    Raises ``GradwireError``.
-    """
+    """Run the script with observers, report, and return its exit code. Raises ``GradwireError``."""
     with ending_on_signals(), private_folder() as folder:
         settings = Settings(str(folder), options.steps, options.warm_up, options.goes_on, options.tries)
         code = run_script(options.command, settings.entry())
-        tried = read_tried(settings, code) if options.tries else None
-        observed = None if options.tries else read_observed(settings, code)
-    if tried is not None:
-        show(*tried.report())
-        return code
-    if observed is None:
+        result = find_result(settings, code)
+    if result is None:
         show("The ranks on this machine were observed; rank 0's machine prints the result.")
-        return code
-    found = estimates(observed, options)
-    show(verdict(found.estimates[0]), "", *report(observed, found.estimates, found.predicted_s))
-    _write(options, observed, found)
+    elif isinstance(result, Tried):
+        show(*result.report())
+    else:
+        found = estimates(result, options)
+        show(verdict(found.estimates[0]), "", *report(result, found.estimates, found.predicted_s))
+        _write(options, result, found)
     return code
 
 
@@ -229,23 +201,18 @@ def deployments(
             sharing = observed.ranks_per_machine if is_here else number if shared_machine else 1
             found.append(Deployment(name, line, number, sharing, is_here))
     if observed.line is not None and not any(each.is_here for each in found):
-        found.insert(
-            0, Deployment("this one", observed.line, observed.world, observed.ranks_per_machine, is_here=True)
-        )
+        ranks = observed.world, observed.ranks_per_machine
+        found.insert(0, Deployment("this one", observed.line, *ranks, is_here=True))
     return found
 
 
 @dataclass(frozen=True)
 class Estimates:
-    """The estimates for each network and number of hosts, and the scaling on the first network.
-
-    ``predicted_s`` is the predicted time of the observed step, or None if the observed deployment isn't among
-    the estimates.
-    """
+    """The estimates for each network and number of hosts, and the scaling on the first network."""
 
     estimates: Sequence[Estimate]
     scaling: Sequence[ScalePoint]
-    predicted_s: float | None
+    predicted_s: float | None  # of the observed step; None if its deployment isn't among the estimates
 
 
 def estimates(observed: Observed, options: ProfileOptions) -> Estimates:
@@ -264,17 +231,16 @@ def estimates(observed: Observed, options: ProfileOptions) -> Estimates:
 
 
 def _write(options: ProfileOptions, observed: Observed, measured: Estimates) -> None:
-    found = measured.estimates
     plan: dict[Path, bytes] = {}
     if options.save is not None:
-        fields = json.loads(found[0].plan.to_text())
+        fields = json.loads(measured.estimates[0].plan.to_text())
         plan[options.save] = (json.dumps(fields, indent=2) + "\n").encode()
     if options.json is None:
         write_files(plan)
     else:
         values = {
             "observed": observed.values(),
-            "estimates": [each.values() for each in found],
+            "estimates": [each.values() for each in measured.estimates],
             "scaling": [each.values() for each in measured.scaling],
             "hosts_that_pay": hosts_that_pay(measured.scaling) if measured.scaling else None,
         }

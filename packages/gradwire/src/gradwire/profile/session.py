@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable
-from contextlib import suppress
+from contextlib import closing, suppress
 from functools import cache
 from time import perf_counter
-from typing import Any, NoReturn
+from typing import Any
 
 import torch
 import torch.distributed as dist
@@ -25,18 +25,16 @@ from gradwire.script.steps import after_backward
 from gradwire.sync.bucket.observe import StepCost
 from gradwire.sync.group import connect
 
-# Observe FSDP2's modules: the tensors of FSDP's collectives, and how long each step waits for them.
-#
-# FSDP's collective objects get a subclass that records and forwards each call, so results stay bit-identical.
-# On accelerators, collectives overlap computation. The observer sees no waiting there, and counts the whole
-# step as computation.
-
 Note = Callable[[torch.Tensor, float], None]
 """A function that records a collective, given its largest tensor and the seconds of its call."""
 
 
 class FsdpWatch:
-    """An observer of FSDP2 modules, active until ``remove``, with the attributes of ``DdpWatch``."""
+    """An observer of FSDP2 modules, active until ``remove``, with the attributes of ``DdpWatch``.
+
+    It records the tensors of FSDP's collectives, and how long each step waits for them. On accelerators,
+    collectives overlap computation: the observer sees no waiting, and counts the whole step as computation.
+    """
 
     def __init__(self, settings: Settings, passed: Callable[[Any], None]) -> None:
         self.steps, self.floats, self.problem = 0, 0, ""
@@ -56,17 +54,11 @@ class FsdpWatch:
         if unit.replica_group is not None or len(unit.mesh_ranks) != dist.get_world_size():
             self.problem = (
                 f"profile: expected FSDP2 modules sharded over all ranks, got {unit.name!r} on a mesh of "
-                f"{tuple(unit.parameters.mesh_info.mesh.shape)}; shard the module over one mesh of all "
-                "ranks"
+                f"{tuple(unit.parameters.mesh_info.mesh.shape)}; shard the module over one mesh of all ranks"
             )
         for comm, note in ((unit.reduce_scatter, self._scattered), (unit.all_gather, self._gathered)):
             if id(comm) not in self._undo:
                 self._undo[id(comm)] = noted(comm, note)
-
-    @property
-    def group(self) -> dist.ProcessGroup:
-        """The process group of all ranks."""
-        return world_group()
 
     @property
     def recorded(self) -> RecordedSteps:
@@ -104,7 +96,7 @@ class FsdpWatch:
 def noted(comm: Any, note: Note) -> Callable[[], None]:
     """Pass the largest tensor and the seconds of each call of ``comm`` to ``note``; return an undo function.
 
-    ``comm`` gets a subclass of its own class, because FSDP checks the type.
+    ``comm`` gets a subclass of its own class, because FSDP checks the type. Results stay bit-identical.
     """
     own = type(comm)
 
@@ -192,17 +184,16 @@ class Session:
             self._attempt = Attempt(watch, self._settings.steps, self._refuse)
             return
         self._close()
-        rank = dist.get_rank()
         try:
             observed = self._observed(watch)
         except GradwireError as error:
-            self._give_up(f"rank {rank}: {error}")
+            self._refuse(str(error))
             return
-        if rank == 0:
+        if dist.get_rank() == 0:
             self._leave(observed)
-        self._note(Notes(watch.steps, done=True, rank=rank))
+        self._note(Notes(watch.steps, done=True, rank=dist.get_rank()))
         if not self._settings.goes_on:
-            self._end_script()
+            raise SystemExit(0)
 
     def _look(self, attempt: Attempt) -> None:
         """Record a step with gradwire attached, and end the script after enough such steps."""
@@ -215,11 +206,10 @@ class Session:
         except GradwireError as error:
             self._refuse(str(error))
             return
-        rank = dist.get_rank()
-        if rank == 0:
+        if dist.get_rank() == 0:
             tried.save(self._settings.tried)
-        self._note(Notes(done=True, rank=rank))
-        self._end_script()
+        self._note(Notes(done=True, rank=dist.get_rank()))
+        raise SystemExit(0)
 
     def _refuse(self, reason: str) -> None:
         self._give_up(f"rank {dist.get_rank()}: {reason}")
@@ -235,19 +225,16 @@ class Session:
     def _observed(self, watch: DdpWatch | FsdpWatch) -> Observed:
         timeout_s = self._settings.timeout_s
         advice = "; run the same number of steps on all ranks"
-        link = connect(watch.group, timeout_s, ExchangeError, advice)
-        exchange = Exchange(link, Plan())
-        try:
+        group = world_group() if isinstance(watch, FsdpWatch) else watch.group
+        with closing(Exchange(connect(group, timeout_s, ExchangeError, advice), Plan())) as exchange:
             return observe(exchange, watch.recorded, timeout_s)
-        finally:
-            exchange.close()
 
     def _give_up(self, problem: str) -> None:
         """Write the problem for the profiler to report, and stop observing: later steps have it, too."""
         self._close()
         self._note(Notes(rank=dist.get_rank(), problem=problem))
         if not self._settings.goes_on:
-            self._end_script()
+            raise SystemExit(0)
 
     def _close(self) -> None:
         self._over = True
@@ -256,15 +243,7 @@ class Session:
 
     def _note(self, notes: Notes) -> None:
         """Write the notes if this rank is rank 0 or the machine's first rank, or if there is a problem."""
-        if notes.rank == 0 or notes.problem or _first_here():
+        first_here = os.environ.get("LOCAL_RANK") == "0"  # according to torchrun
+        if notes.rank == 0 or notes.problem or first_here:
             with suppress(OSError):  # the profiler has ended and removed its folder
                 notes.save(self._settings.notes)
-
-    def _end_script(self) -> NoReturn:
-        """Exit with code 0, as at the script's end."""
-        raise SystemExit(0)
-
-
-def _first_here() -> bool:
-    """Return whether this is the first rank of its machine according to torchrun."""
-    return os.environ.get("LOCAL_RANK") == "0"

@@ -2,62 +2,38 @@
 
 from __future__ import annotations
 
-import json
-from dataclasses import asdict, dataclass
-from pathlib import Path
+from collections.abc import Mapping
+from dataclasses import dataclass
 from statistics import median
-from typing import TYPE_CHECKING
+from types import MappingProxyType
+from typing import Any, ClassVar
 
 from gradwire.autotune.settings import DEFAULT
-from gradwire.errors import JobError
-from gradwire.fields import Source, of, real, rows
-from gradwire.files import replace_file
+from gradwire.fields import real, rows
+from gradwire.script.entry import ScriptResult
 from gradwire.tables import Column, Table, figure
 from gradwire.timing.calibrate import disagreement
 from gradwire.units import format_size
-
-if TYPE_CHECKING:
-    from typing_extensions import Self
 
 COUNTED = 30
 """The number of measured steps with the chosen plan."""
 
 
 @dataclass(frozen=True)
-class Tried:
-    """The step times and bytes of a script without gradwire, and with the plan that gradwire chose.
+class Tried(ScriptResult):
+    """The step times and bytes of a script without gradwire, and with the plan that gradwire chose."""
 
-    Attributes
-    ----------
-    plan
-        A short name of the plan.
-    chosen_after
-        The number of attached steps before the first measured step.
-    plain_s, attached_s
-        The seconds of each measured step, on rank 0.
-    plain_nbytes, attached_nbytes
-        The bytes that a rank sends in a step: computed for DDP's ring, and measured with gradwire.
-    """
-
-    plan: str
-    chosen_after: int
-    plain_s: tuple[float, ...]
+    COMMAND: ClassVar[str] = "profile"
+    WHAT: ClassVar[str] = "measurement"
+    KINDS: ClassVar[Mapping[str, Any]] = MappingProxyType(
+        dict.fromkeys(("plain_s", "attached_s"), rows(real(0)))
+    )
+    plan: str  # a short name
+    chosen_after: int  # the number of attached steps before the first measured step
+    plain_s: tuple[float, ...]  # the seconds of each measured step, on rank 0
     attached_s: tuple[float, ...]
-    plain_nbytes: float
-    attached_nbytes: float
-
-    def save(self, path: Path) -> None:
-        """Write the measurement atomically."""
-        replace_file(path, json.dumps(asdict(self)).encode())
-
-    @classmethod
-    def load(cls, path: Path) -> Self:
-        """Return the measurement in a file written by ``save``. Raises ``JobError`` if it is invalid."""
-        remedy = "run 'gradwire profile' again"
-        source = Source(f"the measurement {path}", remedy, JobError)
-        return source.of_json(
-            path.read_text(encoding="utf-8"), of(cls, plain_s=rows(real(0)), attached_s=rows(real(0)))
-        )
+    plain_nbytes: float  # that a rank sends in a step: computed for DDP's ring
+    attached_nbytes: float  # measured
 
     @property
     def speedup(self) -> float:
@@ -84,24 +60,15 @@ class Tried:
     def report(self) -> list[str | Table]:
         """Return the verdict, and a table with a row for steps without and with gradwire."""
         columns = (
-            Column.of_text("steps"),
-            Column("counted"),
-            Column("median", "ms"),
-            Column("scatter"),
-            Column("sent by a rank"),
+            *(Column.of_text("steps"), Column("counted"), Column("median", "ms")),
+            *(Column("scatter"), Column("sent by a rank")),
         )
-        rows = [
-            (
-                name,
-                str(len(each)),
-                figure(1e3 * median(each)),
-                f"{disagreement(each):.1%}",
-                format_size(nbytes),
-            )
-            for name, each, nbytes in (
-                ("plain DDP", self.plain_s, self.plain_nbytes),
-                ("attached", self.attached_s, self.attached_nbytes),
-            )
-        ]
+        rows = []
+        for name, steps_s, nbytes in (
+            ("plain DDP", self.plain_s, self.plain_nbytes),
+            ("attached", self.attached_s, self.attached_nbytes),
+        ):
+            median_ms, scatter = figure(1e3 * median(steps_s)), f"{disagreement(steps_s):.1%}"
+            rows.append((name, str(len(steps_s)), median_ms, scatter, format_size(nbytes)))
         legend = "scatter: half the distance between the quartiles, over their midpoint."
         return [self.verdict(), "", Table(columns, rows), legend]

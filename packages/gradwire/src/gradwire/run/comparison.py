@@ -21,33 +21,20 @@ PLAIN, BF16, ATTACHED = "plain", "bf16 hook", "attached"
 METHODS = (PLAIN, BF16, ATTACHED)
 """The methods that can average gradients: torch's own all-reduce, DDP's bf16 hook, and gradwire."""
 BLOCK_STEPS = 4
-"""The number of counted steps in a block.
-
-The number is small, so that the blocks of a cycle are close in time.
-"""
+"""The number of counted steps in a block: few, so that the blocks of a cycle are close in time."""
 SKIPPED_STEPS = 1
 """The number of uncounted steps at the beginning of a block, because the block before used another method."""
 LEAST_CYCLES = 3
 """The minimum number of cycles, because fewer cycles give no useful interval."""
 NOISY_SHARE = 0.3
-"""The largest width of a tie's interval, as the ratio of its ends minus 1.
-
-If an interval around 1 is wider, the result is unknown instead of a tie.
-"""
+"""The largest width of a tie's interval (its ends' ratio minus 1); a wider one around 1 is unknown."""
 
 
 class Turns:
     """The order of a comparison's blocks, and the times of the blocks' steps.
 
     The order is the same on all ranks, because it depends only on the number of steps. Every second cycle
-    uses the reverse order, so that a steady change of the machine's speed cancels out.
-
-    Parameters
-    ----------
-    methods
-        The methods that average steps, in the order of the first cycle.
-    cycles
-        The number of cycles.
+    reverses the order of ``methods``, so that a steady change of the machine's speed cancels out.
     """
 
     def __init__(self, methods: Sequence[str], cycles: int) -> None:
@@ -68,18 +55,13 @@ class Turns:
 
     def passed(self, began: Any, ended: Any) -> None:
         """Record the marks of the beginning and end of a step that the current method averaged."""
-        if self.is_over:
-            return
-        block = self._blocks[-1]
-        block.append((began, ended))
-        if len(block) == SKIPPED_STEPS + BLOCK_STEPS:
-            self._blocks.append([])
+        if not self.is_over:
+            self._blocks[-1].append((began, ended))
+            if len(self._blocks[-1]) == SKIPPED_STEPS + BLOCK_STEPS:
+                self._blocks.append([])
 
     def cycles(self, seconds: Callable[[Any], float]) -> dict[str, tuple[float, ...]]:
-        """Return the median step time in each complete cycle, for each method.
-
-        ``seconds`` converts a mark to seconds.
-        """
+        """Return the median step time in each complete cycle, for each method; ``seconds`` reads a mark."""
         complete = (len(self._blocks) - 1) // len(self._methods)
         found: dict[str, list[float]] = {method: [] for method in self._methods}
         for method, block in zip(self._order[: complete * len(self._methods)], self._blocks, strict=False):
@@ -88,26 +70,20 @@ class Turns:
         return {method: tuple(each) for method, each in found.items()}
 
 
+_COLUMNS = (
+    *(Column.of_text("averaged by"), Column("cycles"), Column("step", "ms")),
+    *(Column("interval", "ms"), Column("gradwire's gain")),
+)
 _IN_WORDS = MappingProxyType({PLAIN: "PyTorch's own all-reduce", BF16: "its bf16 hook"})
 
 
 @dataclass(frozen=True)
 class Compared:
-    """The result of comparing step times with and without gradwire, for the report.
+    """The result of comparing step times with and without gradwire, for the report."""
 
-    Attributes
-    ----------
-    cycles_s
-        For each method, the median step time in each cycle, in seconds.
-    wanted
-        The number of cycles that the comparison needs.
-    plan
-        The plan of the attached steps, in words.
-    """
-
-    cycles_s: Mapping[str, tuple[float, ...]]
-    wanted: int
-    plan: str
+    cycles_s: Mapping[str, tuple[float, ...]]  # for each method, the median step time in each cycle
+    wanted: int  # the number of cycles of the complete comparison
+    plan: str  # of the attached steps, in words
 
     @property
     def cycles(self) -> int:
@@ -135,25 +111,10 @@ class Compared:
         first, *others = (_against(method, self.ratio(method)) for method in methods)
         return f"With gradwire, a step was {', and '.join([first, *others])}."
 
-    @property
-    def gains(self) -> bool:
-        """Whether steps with gradwire are faster than with every other method, for the whole interval."""
-        return not self.is_short and all(
-            self.ratio(method).least > 1 for method in self.cycles_s if method != ATTACHED
-        )
-
     def table(self) -> Table:
         """Return the table of step times and gains, with a row for each method."""
-        columns = (
-            Column.of_text("averaged by"),
-            Column("cycles"),
-            Column("step", "ms"),
-            Column("interval", "ms"),
-            Column("gradwire's gain"),
-        )
-        return Table(
-            columns, [self._row(method, times_s) for method, times_s in self.cycles_s.items() if times_s]
-        )
+        rows = [self._row(method, times_s) for method, times_s in self.cycles_s.items() if times_s]
+        return Table(_COLUMNS, rows)
 
     def _row(self, method: str, times_s: Sequence[float]) -> tuple[str, ...]:
         step = Ratio.of(1e3 * each for each in times_s)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import weakref
 from collections.abc import Callable, Mapping
 from functools import partial
-from typing import Any, Protocol
+from typing import Any
 
 import torch
 import torch.distributed as dist
@@ -26,6 +26,7 @@ from gradwire.sync.ledger.ledger import Ledger
 from gradwire.sync.ledger.sinks import StepCounts
 
 Passed = Callable[[str], None]
+"""A function that is called at the end of a step, with the method that averaged it."""
 
 
 class StepSink:
@@ -43,47 +44,8 @@ class StepSink:
         """Do nothing."""
 
 
-class AttachableModel(Protocol):
-    """A model of the script that gradwire attaches to, before its first training pass.
-
-    Attributes
-    ----------
-    name
-        The model's name in messages.
-    methods
-        The methods that can average the model's gradients, such as gradwire and torch's own all-reduce.
-    """
-
-    name: str
-    methods: tuple[str, ...]
-
-    @property
-    def module(self) -> Any:
-        """The module whose forward pass begins a step."""
-
-    @property
-    def group(self) -> dist.ProcessGroup:
-        """The ranks that train the model."""
-
-    @property
-    def device(self) -> torch.device:
-        """The device that computes."""
-
-    def refusal(self) -> str:
-        """Return the reason why gradwire can't attach to this model, or an empty string if it can."""
-
-    def attach(self, settings: RunSettings, ledger: Ledger) -> Attached:
-        """Attach gradwire on all ranks. Raises ``GradwireError``."""
-
-    def give_up(self, attached: Attached) -> None:
-        """Train without gradwire from now on, because another rank could not attach."""
-
-    def use(self, method: str, passed: Passed) -> None:
-        """Average the next steps with ``method``; call ``passed`` after each step without gradwire."""
-
-
 class DdpModel:
-    """A ``DistributedDataParallel`` that the script has made, as an ``AttachableModel``."""
+    """A ``DistributedDataParallel`` that the script has made, to which gradwire attaches."""
 
     methods: tuple[str, ...] = (PLAIN, BF16, ATTACHED)
 
@@ -121,35 +83,24 @@ class DdpModel:
         return attach(self.module, settings.plan, timeout_s=settings.timeout_s, ledger=ledger)
 
     def give_up(self, attached: Attached) -> None:  # noqa: ARG002
-        """Average as DDP does, but keep gradwire's hook and connections, because DDP cannot remove a hook."""
+        """Train without gradwire from now on, but keep its hook, because DDP cannot remove a hook."""
         self.use(PLAIN, lambda _way: None)
 
     def use(self, method: str, passed: Passed) -> None:
         """Average the next steps with ``method``; call ``passed`` after each step without gradwire."""
         module = self._module()
         state = None if module is None else hook_state(module)
-        if state is None:
-            return  # the script has deleted the model
-        if method == ATTACHED:
-            state.stand_in = None
-        else:
-            state.stand_in = partial(_averaged, _HOOKS[method], self._module, partial(passed, method))
+        if state is not None:  # None if the script has deleted the model
+            averaged = partial(self._averaged, method, passed)
+            state.stand_in = None if method == ATTACHED else averaged
+
+    def _averaged(self, method: str, passed: Passed, bucket: DDPBucket) -> Future:
+        if bucket.is_last():
+            after_backward(partial(passed, method))
+        return _HOOKS[method](self.module, bucket)
 
 
 Future = torch.futures.Future[torch.Tensor]
-
-
-def _averaged(
-    hook: Callable[[DistributedDataParallel, Any], Future],
-    module: weakref.ref[DistributedDataParallel],
-    passed: Callable[[], None],
-    bucket: DDPBucket,
-) -> Future:
-    model = module()
-    assert model is not None, "DDP calls its hook"
-    if bucket.is_last():
-        after_backward(passed)
-    return hook(model, bucket)
 
 
 def plain_hook(model: DistributedDataParallel, bucket: Any) -> Future:
@@ -173,18 +124,13 @@ _HOOKS: Mapping[str, Callable[[DistributedDataParallel, Any], Future]] = {PLAIN:
 
 
 class FsdpModel:
-    """The outermost module that the script has sharded by ``fully_shard``, as an ``AttachableModel``."""
+    """The outermost module that the script has sharded by ``fully_shard``, with the names of ``DdpModel``."""
 
     methods: tuple[str, ...] = (PLAIN, ATTACHED)
 
     def __init__(self, module: Any) -> None:
-        self.module = module
+        self.module, self.group = module, world_group()
         self.name = f"FSDP2 {type(module).__name__.removeprefix('FSDP')!r}"
-
-    @property
-    def group(self) -> dist.ProcessGroup:
-        """The ranks that train the model."""
-        return world_group()
 
     @property
     def device(self) -> torch.device:
@@ -201,8 +147,7 @@ class FsdpModel:
 
     def attach(self, settings: RunSettings, ledger: Ledger) -> Attached:
         """Attach gradwire on all ranks. Raises ``GradwireError``."""
-        units = units_of(self.module)
-        outside = next((unit.name for unit in units if not unit.is_on_world), None)
+        outside = next((unit.name for unit in units_of(self.module) if not unit.is_on_world), None)
         if outside is not None:
             raise AttachError(
                 f"expected FSDP2 modules on a mesh of all ranks, got {outside!r} on a smaller mesh; call "
@@ -220,3 +165,7 @@ class FsdpModel:
         assert steps is not None, "the model is attached"
         stand_in = partial(after_backward, partial(passed, method))
         steps.stand_in = None if method == ATTACHED else stand_in
+
+
+AttachableModel = DdpModel | FsdpModel
+"""A model of the script that gradwire attaches to, before its first training pass."""

@@ -49,22 +49,17 @@ class RunModel:
         """Return the model's part of the run's outcome."""
         if self.attached is None:
             return ModelOutcome(self.trained.name, self.problem)
-        book = self.attached.ledger
-        fields = ledger_fields(book.state_dict(), book.summary())
+        ledger = self.attached.ledger
+        fields = ledger_fields(ledger.state_dict(), ledger.summary())
         return ModelOutcome(self.trained.name, plan=name_plan(self.attached.plan), ledger=fields)
 
 
 class ModelTurns:
-    """The turns of averaging methods, shared by all attached models of a process.
+    """The turns of averaging methods in ``cycles`` cycles, shared by all attached models of a process.
 
     In each turn, one method averages the gradients of all models. Only steps of the model with the most
     parameters are timed. If a model is added, or the timed model's plan changes, the comparison starts over.
     All ranks switch after the same steps, because turns depend only on steps and plans.
-
-    Parameters
-    ----------
-    cycles
-        The number of cycles; 0 for no comparison.
     """
 
     def __init__(self, cycles: int) -> None:
@@ -110,12 +105,14 @@ class ModelTurns:
         if method == ATTACHED and timed.handle.plan != self._plan:
             self._restart()
             self._plan = timed.handle.plan
-        if self._turns is None:
+        if self._turns is None or self._marks is None:
             self._same += timed.has_chosen
             if self._same >= SETTLING:
                 self._start(timed)
         elif method == self._turns.method:  # false under DDP's join, whose steps gradwire always averages
-            self._turn(method)
+            began, self._mark = self._mark, self._marks.now()
+            self._turns.passed(began, self._mark)
+            self._use(self._turns.method, method)
 
     def _start(self, timed: RunModel) -> None:
         every = [model.trained.methods for model in self._models]
@@ -124,13 +121,6 @@ class ModelTurns:
         self._marks = marks_of(timed.trained.device)
         self._mark = self._marks.now()
         self._use(self._turns.method, ATTACHED)
-
-    def _turn(self, method: str) -> None:
-        assert self._turns is not None
-        assert self._marks is not None
-        began, self._mark = self._mark, self._marks.now()
-        self._turns.passed(began, self._mark)
-        self._use(self._turns.method, method)
 
     def _restart(self) -> None:
         if self._turns is not None:

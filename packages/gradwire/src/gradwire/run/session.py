@@ -18,7 +18,7 @@ from torch import nn
 from gradwire.attached import Attached
 from gradwire.errors import AttachError, GradwireError
 from gradwire.run.comparison import Compared
-from gradwire.run.methods import AttachableModel, DdpModel, FsdpModel, StepSink
+from gradwire.run.methods import DdpModel, FsdpModel, StepSink
 from gradwire.run.models import ModelTurns, RunModel
 from gradwire.run.outcome import ModelOutcome, RunOutcome
 from gradwire.run.settings import RunSettings
@@ -49,8 +49,8 @@ def session_of(settings: str) -> RunSession:
 class FirstPass:
     """A forward pre-hook that calls ``then`` once, before the first training pass of a module.
 
-    Evaluation passes don't count, because a script may evaluate on one rank only. A copy of the module
-    doesn't copy the hook.
+    Evaluation passes don't count, because a script may evaluate on one rank only. In a copy of the module,
+    the hook does nothing.
     """
 
     def __init__(self, module: nn.Module, then: Callable[[], None]) -> None:
@@ -75,15 +75,12 @@ class FirstPass:
             self.remove()
             self._then()
 
-    def __reduce__(self) -> tuple[type[NoHook], tuple[()]]:
-        return NoHook, ()
+    def __reduce__(self) -> tuple[Any, ...]:
+        return partial, (_ignore,)
 
 
-class NoHook:
-    """The placeholder for a ``FirstPass`` in a copy of its module."""
-
-    def __call__(self, *_: object) -> None:
-        """Ignore a forward pass of the copy."""
+def _ignore(*_: object) -> None:
+    """Ignore a forward pass of a copy of the module."""
 
 
 class RunSession:
@@ -114,11 +111,8 @@ class RunSession:
         known = self._pending.get(id(module))
         if known is None or known[0]() is not module:  # fully_shard may return one module twice
             own = weakref.ref(module)
-            self._pending[id(module)] = (
-                own,
-                FirstPass(module, partial(self._begin, own, kind)),
-                kind(module).name,
-            )
+            first = FirstPass(module, partial(self._begin, own, kind))
+            self._pending[id(module)] = own, first, kind(module).name
         self._save()
 
     def _begin(self, module: weakref.ref[Any], kind: type[DdpModel] | type[FsdpModel]) -> None:
@@ -129,14 +123,17 @@ class RunSession:
             pending = self._pending.pop(id(each), None)
             if pending is not None:
                 pending[1].remove()
-        trained: AttachableModel = kind(root)
+        trained = kind(root)
         found = RunModel(trained, lambda method: self._passed(found, method))
         self._models.append(found)
         try:
             found.attached = self._attach(found)
         except GradwireError as error:
             found.problem = str(error)
-        self._tell(found)
+        if self._rank == 0 and not self._settings.quiet:  # ``attach`` logs the ranks and the plan
+            size = f"{format_size(4 * found.floats)} of gradients"
+            no = f"not attached to {trained.name}: {found.problem}"
+            say(no if found.problem else f"attached to {trained.name} ({size})")
         self._save(now=True)
         if found.problem and self._settings.strict:
             raise AttachError(f"gradwire run --strict: {trained.name} is not attached: {found.problem}")
@@ -166,15 +163,6 @@ class RunSession:
             trained.give_up(attached)
             raise
         return attached
-
-    def _tell(self, model: RunModel) -> None:
-        """Print on rank 0 whether gradwire is attached to a model. ``attach`` logs the ranks and the plan."""
-        if self._rank != 0 or self._settings.quiet:
-            return
-        if model.attached is None:
-            say(f"not attached to {model.trained.name}: {model.problem}")
-            return
-        say(f"attached to {model.trained.name} ({format_size(4 * model.floats)} of gradients)")
 
     def _passed(self, model: RunModel, method: str) -> None:
         """Pass the end of a model's training step to the turns; print the verdict at the comparison's end."""

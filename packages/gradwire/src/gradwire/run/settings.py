@@ -1,46 +1,24 @@
-"""The settings that ``gradwire run`` passes to the processes of a script, in an ``Entry``."""
+"""The settings that ``gradwire run`` passes to the processes of a script."""
 
 from __future__ import annotations
 
-import json
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import ClassVar
 
-from gradwire.errors import JobError
-from gradwire.fields import Source, of
-from gradwire.script.entry import Entry
-
-if TYPE_CHECKING:
-    from typing_extensions import Self
+from gradwire.script.entry import ScriptSettings
 
 
 @dataclass(frozen=True)
-class RunSettings:
-    """The settings of ``gradwire run`` for the script's processes.
+class RunSettings(ScriptSettings):
+    """The settings of ``gradwire run`` for the script's processes."""
 
-    Attributes
-    ----------
-    folder
-        The folder for the outcome.
-    plan
-        The codec, or the file of a plan, for ``gradwire.attach``; None if the run chooses its plan.
-    timeout_s
-        The timeout of every single wait for a peer, in seconds.
-    strict
-        Whether the script ends with an error if gradwire can't be attached to a model.
-    cycles
-        The number of cycles of a comparison; 0 for none.
-    quiet
-        Whether rank 0 prints nothing.
-    """
-
-    folder: str
-    plan: str | None = None
-    timeout_s: float = 30.0
-    strict: bool = False
-    cycles: int = 0
-    quiet: bool = False
+    COMMAND: ClassVar[str] = "run"
+    plan: str | None = None  # the codec, or the file of a plan; None if the run chooses its plan
+    timeout_s: float = 30.0  # for every single wait for a peer
+    strict: bool = False  # whether the script ends with an error if gradwire can't be attached
+    cycles: int = 0  # of a comparison; 0 for none
+    quiet: bool = False  # whether rank 0 prints nothing
 
     @property
     def outcome(self) -> Path:
@@ -57,12 +35,3 @@ class RunSettings:
         """The settings that must be equal on all ranks, except the plan, which ``attach`` compares."""
         compares = f"with {self.cycles} cycles" if self.cycles else "no"
         return {"--strict": str(self.strict), "--timeout": str(self.timeout_s), "--compare": compares}
-
-    def entry(self) -> Entry:
-        """Return the ``Entry`` that starts a ``RunSession`` in the script's processes."""
-        return Entry(self.folder, "gradwire.run.session:session_of", json.dumps(asdict(self)))
-
-    @classmethod
-    def of_text(cls, words: str) -> Self:
-        """Return the settings in the text of an ``Entry``. Raises ``JobError``."""
-        return Source("a run's settings", "run 'gradwire run' again", JobError).of_json(words, of(cls))

@@ -32,10 +32,7 @@ def run_script(command: Sequence[str], entry: Entry, passed_on: Collection[int] 
     with _passing_on(passed_on) as group:
         try:
             process = subprocess.Popen(
-                command,
-                env=entry.variables(os.environ),
-                start_new_session=True,
-                preexec_fn=_end_with_parent,
+                command, env=entry.variables(os.environ), start_new_session=True, preexec_fn=_end_with_parent
             )
         except OSError as error:
             raise JobError(

@@ -3,19 +3,21 @@
 from __future__ import annotations
 
 import functools
+import importlib.util
 import json
 import os
 import sys
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass
-from importlib.abc import Loader, MetaPathFinder
+from importlib.abc import MetaPathFinder
 from importlib.machinery import ModuleSpec
 from pathlib import Path
 from types import ModuleType
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import TYPE_CHECKING, Any, ClassVar, Protocol
 
 from gradwire.errors import JobError
 from gradwire.fields import Source, of
+from gradwire.files import replace_file
 from gradwire.plugins import resolve
 from gradwire.script.lifeline import end_with_command
 
@@ -37,47 +39,33 @@ def when_imported(name: str, then: Then) -> None:
 
 
 class _Finder(MetaPathFinder):
-    """An import finder that finds one module, once, through the other finders, and wraps its loader."""
+    """An import finder that finds one module, once, and calls ``then`` after its import."""
 
     def __init__(self, name: str, then: Then) -> None:
         self._name, self._then = name, then
 
     def find_spec(
-        self, fullname: str, path: Sequence[str] | None, target: ModuleType | None = None
+        self,
+        fullname: str,
+        path: Sequence[str] | None,  # noqa: ARG002
+        target: ModuleType | None = None,  # noqa: ARG002
     ) -> ModuleSpec | None:
         if fullname != self._name:
             return None
         sys.meta_path.remove(self)
-        for finder in list(sys.meta_path):
-            spec = finder.find_spec(fullname, path, target)
-            if spec is not None:
-                if spec.loader is not None:
-                    spec.loader = _Loader(spec.loader, self._then)
-                return spec
-        return None
+        spec = importlib.util.find_spec(fullname)
+        loader: Any = None if spec is None else spec.loader
+        if loader is None:
+            return spec
+        load = loader.exec_module
 
+        def exec_module(module: ModuleType) -> None:
+            del loader.exec_module  # on this instance, whose class has its own
+            load(module)
+            self._then(module)
 
-class _Loader(Loader):
-    """A loader that loads a module with ``inner`` and then calls ``then``.
-
-    The module's ``__loader__`` is ``inner``, as if this class did not exist.
-    """
-
-    def __init__(self, inner: Loader, then: Then) -> None:
-        self._inner, self._then = inner, then
-
-    def create_module(self, spec: ModuleSpec) -> ModuleType | None:
-        return self._inner.create_module(spec)
-
-    def exec_module(self, module: ModuleType) -> None:
-        module.__loader__ = self._inner
-        if module.__spec__ is not None:
-            module.__spec__.loader = self._inner
-        self._inner.exec_module(module)
-        self._then(module)
-
-    def __getattr__(self, name: str) -> Any:
-        return getattr(self._inner, name)
+        loader.exec_module = exec_module
+        return spec
 
 
 # The observer of the script's models. The command names the observer in an environment variable.
@@ -101,22 +89,11 @@ class ModelObserver(Protocol):
 
 @dataclass(frozen=True)
 class Entry:
-    """The environment variable's content: how the script's processes find the observer of their models.
+    """The environment variable's content: how the script's processes find the observer of their models."""
 
-    Attributes
-    ----------
-    folder
-        The command's private folder, whose lifeline the processes watch.
-    observer
-        The name of a function, as ``module:function``. It is called for each model, and returns the process's
-        ``ModelObserver``.
-    settings
-        The function's argument.
-    """
-
-    folder: str
-    observer: str
-    settings: str
+    folder: str  # the command's private folder, whose lifeline the processes watch
+    observer: str  # ``module:function``; called for each model, it returns the process's ``ModelObserver``
+    settings: str  # the function's argument
 
     def variables(self, inherited: Mapping[str, str]) -> dict[str, str]:
         """Return the script's environment variables: ``inherited`` with this entry added."""
@@ -170,3 +147,47 @@ def watch_fsdp(entry: Entry, module: ModuleType) -> None:
 def _observer(entry: Entry) -> ModelObserver:
     found: ModelObserver = resolve(entry.observer)(entry.settings)  # imports torch, as the script already has
     return found
+
+
+# The settings in an entry, and the files of results in its folder.
+
+
+@dataclass(frozen=True)
+class ScriptSettings:
+    """The settings of ``gradwire COMMAND`` for the script's processes, and its private folder for results."""
+
+    COMMAND: ClassVar[str]
+    folder: str
+
+    def entry(self) -> Entry:
+        """Return the ``Entry`` that creates the command's session in each process of the script."""
+        observer = f"gradwire.{self.COMMAND}.session:session_of"
+        return Entry(self.folder, observer, json.dumps(asdict(self)))
+
+    @classmethod
+    def of_text(cls, words: str) -> Self:
+        """Return the settings in the text of an ``Entry``. Raises ``JobError``."""
+        remedy = f"run 'gradwire {cls.COMMAND}' again"
+        return Source(f"a {cls.COMMAND}'s settings", remedy, JobError).of_json(words, of(cls))
+
+
+@dataclass(frozen=True)
+class ScriptResult:
+    """A result that a process of the script leaves in the private folder of ``gradwire COMMAND``.
+
+    ``WHAT`` names the result in errors, and ``KINDS`` validates fields whose type does not suffice.
+    """
+
+    COMMAND: ClassVar[str]
+    WHAT: ClassVar[str]
+    KINDS: ClassVar[Mapping[str, Any]] = {}
+
+    def save(self, path: Path) -> None:
+        """Write the result atomically."""
+        replace_file(path, json.dumps(asdict(self)).encode())
+
+    @classmethod
+    def load(cls, path: Path) -> Self:
+        """Return the result in a file. Raises ``JobError`` if the file is invalid."""
+        source = Source(f"the {cls.WHAT} {path}", f"run 'gradwire {cls.COMMAND}' again", JobError)
+        return source.of_json(path.read_text(encoding="utf-8", errors="replace"), of(cls, **cls.KINDS))

@@ -22,18 +22,12 @@ PREFIX = "gradwire-script-"
 _ENDED = ".ended"
 _ALIVE, _BEGUN, _DONE = "alive", b"on", b"done"
 _REMOVAL_S = 2.0
-"""The seconds for which removing a folder is retried.
-
-A process may have found the folder under its old name and be about to add a file.
-"""
+"""The seconds of retries to remove a folder, to which a process may be about to add a file."""
 
 
 @contextmanager
 def private_folder() -> Iterator[Path]:
-    """Yield a new folder that only this user can read, and remove it at the end.
-
-    The folders that killed commands have left are removed, too.
-    """
+    """Yield a new private folder, and remove it at the end, and earlier the leftovers of killed commands."""
     remove_leftovers()
     folder = Path(tempfile.mkdtemp(prefix=PREFIX))
     try:
