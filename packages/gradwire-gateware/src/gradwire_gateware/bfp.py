@@ -1,7 +1,4 @@
-"""The hardware of ``bfp``: a compressor that rounds blocks to shared exponents, and a decompressor.
-
-The decompressor handles blocks at any byte offset.
-"""
+"""The hardware of ``bfp``: rounding blocks to shared exponents, and decoding at any byte offset."""
 
 from __future__ import annotations
 
@@ -133,9 +130,7 @@ def _rounded(stage: Pipeline, x: Value, peak: Value, is_zero: Value, bits: int) 
     difference = (peak - x[23:31])[:8]
     is_small = is_zero | (difference > bits)
     distance = stage.hold(Mux(is_small, bits + 1, difference)[: bits.bit_length() + 1])
-    significand = stage.hold(Cat(x[:23], Const(1, 1)))
-    sign = stage.hold(x[31])
-    is_small = stage.hold(is_small)
+    significand, sign, is_small = stage.hold_all(Cat(x[:23], Const(1, 1)), x[31], is_small)
 
     exact = (Cat(Const(0, bits + 1), significand) >> distance)[: 25 + bits]
     kept = stage.hold(Mux(is_small, 0, Cat(exact[:24].any(), exact[24:])))
@@ -220,10 +215,7 @@ class BfpCutter(Circuit):
             ]
 
     def _words_at_hand(self, m: Module, move: _Move) -> tuple[_CutWord, _CutWord]:
-        """Return the two current words.
-
-        The second word leaves together with the first word.
-        """
+        """Return the two current words. The second word leaves together with the first word."""
         come, size = self.s_axis, self._size
         now, then = (_CutWord(name, size) for name in ("now", "then"))
         leaves = move.fires & (move.last | move.wraps)
@@ -264,10 +256,9 @@ class BfpCutter(Circuit):
         return now, then
 
     def _remember(self, m: Module, takes: Value, leaves: Value, clears: Value) -> None:
-        """Write words to the memories, and read the current words.
+        """Write words to the memories by the counters' low bit, and read the current words.
 
-        The counters' low bit selects a memory. An arriving word is written to a free entry in every cycle
-        until it is accepted, because acceptance is known late in a cycle.
+        A word is written to a free entry until it is accepted, which is known late in a cycle.
         """
         come, width = self.s_axis, 8 * self._size
         depth = 1 + _COMING // 2
@@ -308,11 +299,9 @@ class _Move(NamedTuple):
 
 
 class _CutWord:
-    """A current word.
+    """A current word: its number of bytes, and how many of them are ``spare``, after ``beyond``.
 
-    ``count`` is the word's number of bytes, and ``spare`` is the number of its bytes after ``beyond``.
-    ``spare`` is negative if a packet's last word ends before ``beyond``, so that its sign marks the packet's
-    end.
+    ``spare`` is negative if a packet's last word ends before ``beyond``, which marks the packet's end.
     """
 
     def __init__(self, name: str, size: int) -> None:
@@ -323,10 +312,7 @@ class _CutWord:
 
 
 _COARSE = 4
-"""The byte granularity of the first shift of mantissas.
-
-The second shift is by the remainder.
-"""
+"""The byte granularity of the first shift of mantissas. The second shift is by the remainder."""
 _DECODING = 6
 """The latency in cycles from the cutter to the values."""
 _QUIET_NAN = 0x7FC0_0000
@@ -388,9 +374,10 @@ def _value(stage: Pipeline, mantissa: Value, shared: Value, bits: int) -> Value:
     magnitude = stage.hold(Mux(mantissa[-1], -mantissa, mantissa)[: bits + 1])
 
     found = leading_zeros(Cat(Const(0, 15 - bits), magnitude))
-    zeros, is_normal = stage.hold(found), stage.hold(is_far | (shared[:4] >= found))
-    sign, is_zero = stage.hold(sign), stage.hold(magnitude == 0)
-    magnitude, shared = stage.hold(magnitude), stage.hold(shared)
+    zeros = stage.hold(found)
+    is_normal = stage.hold(is_far | (shared[:4] >= found))
+    sign = stage.hold(sign)
+    is_zero, magnitude, shared = stage.hold_all(magnitude == 0, magnitude, shared)
 
     left = (23 - bits + Mux(is_normal, zeros, shared[:4]))[:5]
     exponent = Mux(is_normal, shared + 1 - zeros, 0)[:8]

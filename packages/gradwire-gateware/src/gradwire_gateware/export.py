@@ -36,10 +36,9 @@ _MEANINGS = {
 
 
 _MEMORY = re.compile(r"^( *)(reg \[\d+:0\] [^;]* \[\d+:0\];)$", re.MULTILINE)
-"""The declaration of a memory, which gets the attribute ``no_rw_check``.
+"""The declaration of a memory, which gets ``no_rw_check``: no queue reads a word as it writes it.
 
-All memories belong to queues, which never read a word in the cycle in which they write it. Without the
-attribute, synthesis adds a register and a multiplexer for each bit.
+Without the attribute, synthesis adds a register and a multiplexer for each bit.
 """
 
 _TRIGGER = re.compile(r"^( *)(reg (\\\$auto\$verilog_backend\S*) += 0;)$", re.MULTILINE)
@@ -98,11 +97,7 @@ def export(name: str, codec: str | None, width: int, parameters: Mapping[str, in
 
 
 def _with_event(match: re.Match[str]) -> str:
-    """Return the declaration with an added event at time 0, after all blocks wait.
-
-    The value of the event is irrelevant. Verilator evaluates every block at the start, but warns about this
-    assignment.
-    """
+    """Return the declaration with an event at time 0, when all blocks wait; its value is irrelevant."""
     indent, declaration, name = match.groups()
     return (
         f"{indent}{declaration}\n"

@@ -17,10 +17,7 @@ class BfpLayout(NamedTuple):
     words: int
     """The number of float32 words in a block."""
     nbytes: int
-    """The number of bytes of the mantissas of one float32 word.
-
-    In a block's first word, the mantissas follow the block's exponent.
-    """
+    """The bytes of the mantissas of a float32 word, after the exponent in a block's first word."""
 
     @classmethod
     def of(cls, codec: Bfp, width: int) -> BfpLayout:
@@ -38,10 +35,7 @@ class BfpLayout(NamedTuple):
 # The format of ``inceptionn``.
 
 GROUP_LANES = 8
-"""The number of values that share a word of tags.
-
-The format calls such a group a burst.
-"""
+"""The number of values that share a word of tags. The format calls such a group a burst."""
 GROUP_NBYTES = 2 + 4 * GROUP_LANES
 """The size of the largest group, with its tags and eight raw floats."""
 

@@ -61,8 +61,7 @@ class _Lanes(Circuit):
     def _packets(self, m: Module, moves: Value, ends: Value) -> tuple[Signal, Signal]:
         """Return the current lane on the wide side, one-hot, and the address of its wide word.
 
-        When a packet ``ends``, the next lane becomes the current lane. The address is a register, so that no
-        multiplexer precedes the banks.
+        ``ends`` selects the next lane. The address is a register, so no multiplexer precedes the banks.
         """
         here, place = Signal(self._lanes, init=1), Signal(self._row_bits + (self._lanes - 1).bit_length())
         rows, places = self._places("wide_row")
@@ -157,10 +156,7 @@ class Distributor(_Lanes):
 
 
 class Collector(_Lanes):
-    """A collector of packets from narrow streams, in turn, into a stream of ``lanes`` times ``width`` bits.
-
-    The collector is the inverse of ``Distributor``, with a memory of the same size.
-    """
+    """The inverse of ``Distributor``: a collector of packets from narrow streams into a wide stream."""
 
     def __init__(self, width: int, *, lanes: int = 4, chunk_words: int = 512) -> None:
         ports = {"lane": In(AxiStream(width)).array(lanes), "m_axis": Out(AxiStream(lanes * width))}
@@ -217,10 +213,7 @@ class Collector(_Lanes):
         ]
 
     def _take(self, m: Module, lane: int, begins: Value) -> tuple[Value, Value]:
-        """Return a lane's next piece, and whether all pieces of another wide word have arrived.
-
-        After a packet's last piece, the remaining pieces of the wide word are empty.
-        """
+        """Return a lane's next piece, empty after a packet's end, and whether a wide word has arrived."""
         come = self.lane[lane]
         m.submodules[f"queue{lane}"] = queue = LutFIFO(width=len(flat(come)), depth=self._waiting)
         m.d.comb += [*enter(queue, come), come.tready.eq(queue.w_rdy)]

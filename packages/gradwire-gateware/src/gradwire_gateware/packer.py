@@ -89,8 +89,8 @@ class Packer(Circuit):
             fine = [Cat(Const(0, len(position) - len(place)), each)[:low] for each in places]
             coarse = [Cat(Const(0, low), each) for each in stage.hold_twice(position[low:])]
             data = stage.hold(spread_left_bytes(m, data, fine, self._most + 2**low - 1))
-            last, valid = stage.hold(last), stage.hold(valid, resets=True)
-            rest, full = stage.hold(rest), stage.hold(full)
+            last = stage.hold(last)
+            valid, rest, full = stage.hold(valid, resets=True), stage.hold(rest), stage.hold(full)
             moved = stage.hold(spread_left_bytes(m, data, coarse, reach))
         else:
             moved = stage.hold(
@@ -100,8 +100,7 @@ class Packer(Circuit):
             )
         moved_full = stage.hold(Mux(valid, full, 0), resets=True)
         moved_closes = stage.hold(valid & last & ((rest != 0) | (full == 0)), resets=True)
-        moved_rest, ends_full = stage.hold(rest), stage.hold((rest == 0) & (full != 0))
-        moved_last = stage.hold(last)
+        moved_rest, ends_full, moved_last = stage.hold_all(rest, (rest == 0) & (full != 0), last)
         moved_valid = stage.hold(valid, resets=True)
 
         left = Signal(range(reach // size + 2))
@@ -154,11 +153,7 @@ def peaks_latency(lanes: int) -> int:
 def find_peaks(
     m: Module, numbers: Sequence[Value], moves: Value, opens: Value, closes: Value
 ) -> tuple[Value, Value]:
-    """Return the valid signal and the value of each block's maximum.
-
-    A word's numbers arrive in the cycles of ``moves``; ``opens`` and ``closes`` mark a block's first and last
-    word. The first stage registers the numbers, and each later stage halves the number of lanes.
-    """
+    """Return the valid signal and the maximum of each block, from the first (``opens``) to the last word."""
     stage = Pipeline(m, Const(1))
     numbers = [stage.hold(number) for number in numbers]
     moves, opens, closes = stage.hold(moves, resets=True), stage.hold(opens), stage.hold(closes)

@@ -18,8 +18,7 @@ from gradwire_gateware.stream import LutFIFO, Pipeline, SkidBuffer, enter, flat,
 class BlockFIFO(SyncFIFOBuffered):
     """A cycle-accurate ``SyncFIFOBuffered`` of at least two words, whose status signals are registers.
 
-    The block RAMs of a wide queue are spread over the chip, and its producer may be distant, too. Comparing
-    the level before these long wires would take too long.
+    Comparing the level would take too long before the wires to block RAMs spread over the chip.
     """
 
     def elaborate(self, platform: object) -> Module:  # noqa: ARG002 - Amaranth's interface
@@ -60,30 +59,19 @@ def _next(address: Value, places: int) -> Value:
 
 
 _FILLED = 5
-"""The largest number of records of a queue that reports room.
-
-Ten more records may be in flight.
-"""
+"""The largest number of records of a queue that reports room. Ten more records may be in flight."""
 _ON_THEIR_WAY = 8
 """The number of words that may still arrive at a memory that reports no room."""
 _SMALL = 15
-"""The largest number of words of a LUT RAM memory without a buffer.
-
-``LutFIFO`` keeps one entry free.
-"""
+"""The largest number of words of a LUT RAM memory without a buffer. ``LutFIFO`` keeps one entry free."""
 _MOST_IN_LUTS = 64
-"""The largest number of records of a queue in LUT RAM.
-
-Larger queues use block RAM.
-"""
+"""The largest number of records of a queue in LUT RAM. Larger queues use block RAM."""
 
 
 class Queue:
-    """A queue of records.
+    """A queue of records, of which the ``first`` leaves with ``takes``, while ``has`` is high.
 
-    While ``has`` is high, ``first`` is the first record, which leaves with ``takes``. ``first`` is a
-    register, because control signals depend on it within the cycle. ``has_room`` is also a register, and is
-    high while fewer than ``filled`` records wait behind the first record.
+    ``first`` is a register, because control depends on it; so is ``has_room``: fewer than ``filled`` wait.
     """
 
     def __init__(
@@ -110,11 +98,7 @@ class Queue:
 
 
 def taken_together(m: Module, plans: Queue, parts: Sequence[Queue], behind: Sequence[Queue]) -> Value:
-    """Return the signal that takes a plan and, if it is ``wanted``, a record of each part.
-
-    The signal needs all records, and room in the queues ``behind``. One more record may arrive in these
-    queues before the registered room signal is updated.
-    """
+    """Return the signal that takes a plan and, if ``wanted``, its parts, with room in ``behind``."""
     has_room = Signal(init=1)
     m.d.sync += has_room.eq(Cat(queue.has_room for queue in behind).all())
     has_plan, has_parts = plans.has & has_room, Cat(part.has for part in parts).all()
@@ -128,8 +112,7 @@ def taken_together(m: Module, plans: Queue, parts: Sequence[Queue], behind: Sequ
 def memory(m: Module, name: str, come: Any, depth: int, *, is_apart: bool = False) -> Any:
     """Return the output stream of a memory for ``come``, through a buffer, because block RAM is slow.
 
-    With ``is_apart``, for block RAMs that are distant from each other or from the producer, the status
-    signals are registers.
+    With ``is_apart``, for distant block RAMs or producers, the status signals are registers.
     """
     fifo, leaving = _stored(m, name, come, depth, block=BlockFIFO if is_apart else SyncFIFOBuffered)
     m.d.comb += come.tready.eq(fifo.w_rdy)
@@ -141,9 +124,8 @@ def open_memory(
 ) -> tuple[Any, Signal]:
     """Return the output stream of a memory that never stalls ``come``, and the register ``has_room``.
 
-    The source must start no word while ``has_room`` is low; ``on_their_way`` words may still arrive. So no
-    signal has to stall all registers of a pipeline within a cycle. The output of block RAM is half a cycle
-    late; with ``is_far``, for memories of many blocks distant from the consumer, a register follows directly.
+    While it is low, the source must start no word; ``on_their_way`` words may still arrive. With ``is_far``,
+    for memories of many distant blocks, a register follows their late output directly.
     """
     fifo, leaving = _stored(m, name, come, depth + on_their_way, is_far=is_far)
     has_room = Signal(init=1, name=f"{name}_has_room")
@@ -155,9 +137,8 @@ def open_memory(
 def counted_memory(m: Module, name: str, come: Any, begins: Value, late: int = 0) -> tuple[Any, Signal]:
     """Return the output stream of a memory in LUT RAM, and a register that allows one more word.
 
-    A word's entry is reserved from the cycle of ``begins`` until one cycle after the word leaves. So the
-    stages from ``begins`` to ``come``, up to nine, never stall, and run at full throughput. If ``begins`` is
-    some cycles ``late``, as many entries are kept free.
+    An entry is reserved from ``begins``, which may be ``late``, until a cycle after its word leaves,
+    so that up to nine stages before ``come`` never stall, at full throughput.
     """
     _, leaving = _stored(m, name, come, _SMALL)
     places = Signal(range(_SMALL + 1), init=_SMALL, name=f"{name}_places")
@@ -190,10 +171,7 @@ def _stored(
 
 
 def _registered(m: Module, name: str, come: Any) -> Any:
-    """Return ``come`` behind a register that never stalls.
-
-    A buffer after the register must have room for its word.
-    """
+    """Return ``come`` behind a register that never stalls, and a buffer with room for its word."""
     m.submodules[f"{name}_out"] = words = LutFIFO(width=len(flat(come)), depth=4)
     held = Signal(len(flat(come)), name=f"{name}_held", reset_less=True)
     is_there, out = Signal(name=f"{name}_there"), stream(len(come.tdata))
@@ -207,10 +185,7 @@ def _registered(m: Module, name: str, come: Any) -> Any:
 # Records in block RAM that can be read again until they are freed.
 
 _AHEAD = 16
-"""The number of entries of the LUT RAM.
-
-One half is filled, and the other half is for records in flight.
-"""
+"""The number of entries of the LUT RAM. One half is filled, and the other half is for records in flight."""
 
 
 class RewindingQueue:
@@ -240,8 +215,7 @@ class RewindingQueue:
         end, begin, at = (Signal(range(depth), name=f"{name}_{what}") for what in ("end", "begin", "at"))
         unread, used = (Signal(range(depth + 1), name=f"{name}_{what}") for what in ("unread", "used"))
         stage, may_fetch, fetches = Pipeline(m, Const(1)), Signal(), Signal()
-        frees = stage.hold(self.frees, resets=True)
-        fetched = stage.hold(fetches & ~self.rewinds, resets=True)
+        frees, fetched = stage.hold(self.frees, resets=True), stage.hold(fetches & ~self.rewinds, resets=True)
         m.d.comb += [
             self._write.addr.eq(end),
             fetches.eq(may_fetch & (unread != 0)),

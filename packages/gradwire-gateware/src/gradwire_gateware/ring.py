@@ -57,19 +57,17 @@ def float_sum(stage: Pipeline, a: Value, b: Value) -> Value:
     sum; round; and insert non-finite results. A marker bit, which counts as the sum's highest set bit, limits
     the sum's shift to its exponent.
     """
-    kinds = stage.hold(_kinds(a, b))
-    swaps = stage.hold(b[:31] > a[:31])
+    kinds, swaps = stage.hold_all(_kinds(a, b), b[:31] > a[:31])
     gaps = [stage.hold((_power(one) - _power(other))[:8]) for one, other in ((a, b), (b, a))]
     a, b = stage.hold(a), stage.hold(b)
 
     is_odd, odd = stage.hold(kinds[:2].any()), stage.hold(_not_finite(a, b, kinds))
     large, small = Mux(swaps, b, a), Mux(swaps, a, b)
-    sign = stage.hold(large[31])
-    differs = stage.hold(a[31] ^ b[31])
+    sign, differs = stage.hold_all(large[31], a[31] ^ b[31])
     gap = Mux(swaps, gaps[1], gaps[0])
     distance = stage.hold(Mux(gap[5:].any(), 31, gap[:5]))
     power = stage.hold(_power(large))
-    large, small = stage.hold(_significand(large)), stage.hold(_significand(small))
+    large, small = stage.hold_all(_significand(large), _significand(small))
 
     # Three bits remain below the result; the lowest of these bits is the sticky bit.
     exact = Cat(Const(0, 31), small) >> distance
@@ -126,10 +124,7 @@ def _significand(x: Value) -> Value:
 
 
 _PARTED = 2
-"""The number of words that can wait for the adder and for the host.
-
-The same number may be in flight.
-"""
+"""The number of words that can wait for the adder and for the host. The same number may be in flight."""
 
 
 class RingEngine(Circuit):
@@ -189,10 +184,7 @@ class RingEngine(Circuit):
         self._connect_values(m, encoder, decoded, own, adder)
 
     def _compressor(self, m: Module) -> tuple[Any, Any]:
-        """Return the compressor's buffered input and output streams.
-
-        For identity, one stream is both.
-        """
+        """Return the compressor's buffered input and output streams. For identity, one stream is both."""
         codec, width = self._ring.codec, self._ring.width
         if isinstance(codec, Bfp):
             block: Any = BfpCompressor(codec, width)
@@ -213,10 +205,7 @@ class RingEngine(Circuit):
         return come.s_axis, go.m_axis
 
     def _decompressor(self, m: Module, name: str) -> tuple[Any, Any]:
-        """Return a decompressor's input and output streams.
-
-        For identity, one stream is both.
-        """
+        """Return a decompressor's input and output streams. For identity, one stream is both."""
         codec, width = self._ring.codec, self._ring.width
         if isinstance(codec, Bfp):
             block: Any = BfpDecompressor(codec, width)
@@ -230,11 +219,10 @@ class RingEngine(Circuit):
     def _connect_values(
         self, m: Module, encoder: Any, decoded: Any, published: Any, adder: WordAdder
     ) -> None:
-        """Connect the float32 streams.
+        """Connect the float32 streams: the first local packet is encoded, later packets are added to sums.
 
-        The first local packet is encoded, and later packets are added to sums. Buffers separate adder,
-        adopter, and host, which are far from each other on a chip. Words from the left wait for room at both
-        the adder and the host, because registers then signal the room.
+        Buffers separate adder, adopter, and host, which are far apart. Words from the left wait for room at
+        both the adder and the host, because registers then signal the room.
         """
         routes = self._ring.routes
         local, added, sums = self.s_axis, adder.s_axis, adder.m_axis

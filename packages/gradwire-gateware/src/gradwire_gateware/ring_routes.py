@@ -11,45 +11,24 @@ from gradwire_gateware import LANE_BITS
 from gradwire_gateware.formats import BfpLayout
 
 _SLACK_WORDS = 4
-"""The number of extra words of a memory beyond the largest payload.
-
-The extra words are needed because packets don't share their last words.
-"""
+"""The extra words of a memory beyond the largest payload, because packets share no words."""
 
 
 class Routes(NamedTuple):
-    """The route of every packet at each point of the engine, in order.
-
-    Routes are the same for every rank, because the ring's schedule rotates.
-    """
+    """The route of every packet at each point of the engine, in order, the same for every rank."""
 
     received_is_forwarded: tuple[bool, ...]
-    """The flags of packets from the left; a flag says whether the payload is forwarded unchanged."""
+    """Whether a packet from the left is forwarded unchanged."""
     decoded_is_added: tuple[bool, ...]
-    """The flags of decompressed packets.
-
-    A flag says whether a packet is added to local values, or is a result.
-    """
+    """Whether a decompressed packet is added to local values, or is a result."""
     given_is_own: tuple[bool, ...]
-    """The flags of results.
-
-    A flag says whether a packet is this rank's own published sum, or is from the left.
-    """
+    """Whether a result is this rank's own published sum, or is from the left."""
     encoded_is_local: tuple[bool, ...]
-    """The flags of packets into the compressor.
-
-    A flag says whether a packet has local values; if not, it has a sum.
-    """
+    """Whether a packet into the compressor has local values, or a sum."""
     encoded_is_published: tuple[bool, ...]
-    """The flags of packets out of the compressor.
-
-    A flag says whether a packet is a final sum, which this rank adopts.
-    """
+    """Whether a packet out of the compressor is a final sum, which this rank adopts."""
     sent_is_forwarded: tuple[bool, ...]
-    """The flags of packets to the right.
-
-    A flag says whether a packet is forwarded; if not, it is from the compressor.
-    """
+    """Whether a packet to the right is forwarded, or is from the compressor."""
 
     @classmethod
     def of(cls, world: int) -> Routes:

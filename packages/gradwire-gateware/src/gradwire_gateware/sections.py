@@ -32,8 +32,7 @@ def store(
 ) -> tuple[list[Any], Value]:
     """Return the packers' streams, from memories for two chunks, and whether all memories have room.
 
-    A chunk's section of each packer has at most ``words`` words. The memories never stall the packers, so the
-    packers' source must start no group without room. Groups from ``more`` extra stages may still arrive.
+    The source must start no group without room, but groups from ``more`` extra stages may still arrive.
     """
     streams, rooms, coming = [], [], _GROUPS_ON_THEIR_WAY + more
     for at, (packer, most) in enumerate(zip(packers, words, strict=True)):
@@ -94,11 +93,9 @@ def cut(m: Module, come: Any, is_known: Value, sections: Sequence[tuple[Value, i
 
 
 class Countdown:
-    """A counter over the words of packets whose numbers of values are in ``counts``.
+    """A counter over the words of packets whose numbers of values are in ``counts``, by ``moves``.
 
-    While ``has`` is high, ``is_last`` marks the last word of its packet, and ``kept`` is the mask of the
-    word's values. ``moves`` advances to the next word, only while ``has`` is high. ``has`` and ``is_last``
-    are registers.
+    While ``has``, ``is_last`` marks a packet's last word, and ``kept`` masks the word's values.
     """
 
     def __init__(self, m: Module, counts: Queue, lanes: int, moves: Value) -> None:
@@ -118,10 +115,7 @@ class Countdown:
 # A byte range of a packet, aligned to the beginning of a word.
 
 _COARSE = 4
-"""The byte granularity of the first rotation stage.
-
-The second stage rotates by the remainder.
-"""
+"""The byte granularity of the first rotation stage. The second stage rotates by the remainder."""
 
 
 class Trim(Circuit):

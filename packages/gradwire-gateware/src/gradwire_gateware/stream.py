@@ -34,10 +34,7 @@ class Circuit(wiring.Component):
 # A queue in LUT RAM that writes its next entry in every cycle.
 
 _PLACES = 16
-"""The smallest number of words of a LUT RAM.
-
-Fewer words use the same area.
-"""
+"""The smallest number of words of a LUT RAM. Fewer words use the same area."""
 
 
 class LutFIFO(SyncFIFO):
@@ -49,10 +46,7 @@ class LutFIFO(SyncFIFO):
     """
 
     def elaborate(self, platform: object) -> Module:  # noqa: ARG002 - Amaranth's interface
-        """Return the module.
-
-        The memory's size is a power of two, so that addresses wrap.
-        """
+        """Return the module. The memory's size is a power of two, so that addresses wrap."""
         m = Module()
         places = max(_PLACES, 1 << (self.depth - 1).bit_length())
         m.submodules.storage = storage = Memory(shape=self.width, depth=places, init=[])
@@ -112,6 +106,10 @@ class Pipeline:
             self._m.d.sync += held.eq(value)
         return held
 
+    def hold_all(self, *values: Value) -> tuple[Signal, ...]:
+        """Return a register for each of the values."""
+        return tuple(self.hold(value) for value in values)
+
     def delay(self, value: Value, cycles: int, *, resets: bool = False) -> Value:
         """Return ``value`` delayed by ``cycles`` registers."""
         for _ in range(cycles):
@@ -119,10 +117,7 @@ class Pipeline:
         return value
 
     def hold_twice(self, value: Value, *, resets: bool = False) -> tuple[Value, Value]:
-        """Return two copies of a register of ``value``, to halve its fan-out.
-
-        One register stores the inverse, because synthesis merges equal registers.
-        """
+        """Return two copies of a register, one kept inverted, because synthesis merges equal registers."""
         inverse = Signal(len(value), init=-1 if resets else 0, reset_less=not resets)
         with self._m.If(self._enable):
             self._m.d.sync += inverse.eq(~value)
@@ -190,8 +185,7 @@ def leave(fifo: Any, go: Any) -> list[Any]:
 def registered(m: Module, come: Any, go: Any, may_go: Value | int = 1) -> None:
     """Connect ``come`` to ``go`` through a register, in cycles in which ``may_go`` is high.
 
-    The register belongs between a ``SkidBuffer``, which is LUT RAM, and a long first stage, whose ``tready``
-    must not depend on its ``tvalid``.
+    It separates LUT RAM from a long first stage, whose ``tready`` must not depend on its ``tvalid``.
     """
     stage = Pipeline(m, go.tready)
     m.d.comb += [
@@ -202,11 +196,9 @@ def registered(m: Module, come: Any, go: Any, may_go: Value | int = 1) -> None:
 
 
 def kept_word(m: Module, valid: Value, word: Value, ready: Value) -> tuple[Value, Value, Value]:
-    """Return whether a word is available, the word, and whether the next word may arrive.
+    """Return whether a word is available, as it arrives or stored, the word, and whether one may arrive.
 
-    Use the function if ``ready`` is known late in a cycle, because only one register depends on ``ready``. A
-    word is available in the cycle in which it arrives. A word that can't leave is stored, and leaves before
-    the next word.
+    Only one register depends on ``ready``, which may be known late in a cycle.
     """
     kept, is_kept, is_here = Signal(len(word), reset_less=True), Signal(), Signal()
     with m.If(~is_kept):
@@ -224,8 +216,7 @@ def shift_left_bytes(value: Value, count: Value, nbytes: int) -> Value:
 def spread_left_bytes(m: Module, value: Value, counts: Sequence[Value], nbytes: int) -> Value:
     """Shift as ``shift_left_bytes`` does, with one copy of the count for each half of every byte's bits.
 
-    The function uses masks, because Yosys turns a multiplexer with 0 in front of a register into the
-    register's reset, which then depends on the register's enable.
+    Masks replace multiplexers with 0, which Yosys would turn into register resets that need the enable.
     """
     halves = []
     for half, count in enumerate(counts):
@@ -242,8 +233,7 @@ def spread_left_bytes(m: Module, value: Value, counts: Sequence[Value], nbytes: 
 def shift_right_bytes(value: Value, count: Value, nbytes: int, *, unit: int = 1) -> Value:
     """Return the low ``nbytes`` of ``value`` shifted right by ``count`` times ``unit`` bytes.
 
-    The largest shift is the first stage, so that later stages have fewer bytes. Synthesis would use the
-    opposite order.
+    The largest shift is first, so that later stages have fewer bytes; synthesis would do the opposite.
     """
     for bit in reversed(range(len(count))):
         step = unit << bit
@@ -264,10 +254,9 @@ def clipped(value: Value, size: int) -> Value:
 
 
 def count_kept(keep: Value) -> Value:
-    """Return the number of set bits in a mask of 2^k bits, which are the lowest bits.
+    """Return the number of set bits, the lowest, in a mask of 2^k bits.
 
-    Bit i of the count is the parity of the number of set bits at positions that are multiples of 2^i, counted
-    from 1.
+    Bit i is the parity of the number of set bits at multiples of 2^i, counted from 1.
     """
     bits = len(keep).bit_length()
     return Cat(keep[2**bit - 1 :: 2**bit].xor() for bit in range(bits))

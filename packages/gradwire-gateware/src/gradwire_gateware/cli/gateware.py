@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from types import MappingProxyType
 
 from gradwire.cli.lists import between_commas
-from gradwire.cli.parser import Parser, add_json, add_overwrite, add_usual, file_path
+from gradwire.cli.parser import Parser, add_json, add_overwrite, add_usual, add_values, file_path
 from gradwire.files import check_writable, write_files
 from gradwire.records import make_record, to_json
 from gradwire.tables import Column, Table, show
@@ -58,9 +58,8 @@ def _export(arguments: Sequence[str]) -> None:
     )
     parser.add_argument("--codec", metavar="SPEC", help="codec, such as inceptionn:2^-10")
     _add_width(parser)
-    parser.add_argument(
-        "--with", dest="parameters", metavar="LIST", help="parameters, such as ranks=4,chunk_words=512"
-    )
+    parameters = "parameters, such as ranks=4,chunk_words=512"
+    add_values(parser, ("--with parameters", "LIST", None, None, parameters))
     parser.add_argument(
         "--verilog", type=file_path, metavar="FILE", required=True, help="Verilog file to write"
     )
@@ -79,13 +78,7 @@ def _export(arguments: Sequence[str]) -> None:
 
 def _add_width(parser: Parser) -> None:
     widths = " or ".join(map(str, WIDTHS))
-    parser.add_argument(
-        "--width",
-        type=int,
-        default=WIDTHS[0],
-        metavar="BITS",
-        help=f"bits of a word: {widths} (default: 256)",
-    )
+    add_values(parser, ("--width", "BITS", int, WIDTHS[0], f"bits of a word: {widths} (default: 256)"))
 
 
 def _report(arguments: Sequence[str]) -> None:
@@ -98,11 +91,10 @@ def _report(arguments: Sequence[str]) -> None:
         epilog=f"targets:\n{lines}\n\n"
         "example:\n  gradwire gateware report --blocks float-adder --json x.json",
     )
-    parser.add_argument(
-        "--blocks", metavar="LIST", default=",".join(BLOCKS), help="blocks, as in export (default: all)"
-    )
-    parser.add_argument(
-        "--targets", metavar="LIST", default=",".join(TARGETS), help="targets below (default: all)"
+    add_values(
+        parser,
+        ("--blocks", "LIST", None, ",".join(BLOCKS), "blocks, as in export (default: all)"),
+        ("--targets", "LIST", None, ",".join(TARGETS), "targets below (default: all)"),
     )
     _add_width(parser)
     add_json(parser)

@@ -9,7 +9,7 @@ import sys
 from collections.abc import Callable, Sequence
 from types import MappingProxyType
 
-from gradwire.cli.parser import Parser, add_json, add_overwrite, add_usual, seconds
+from gradwire.cli.parser import Parser, add_json, add_overwrite, add_usual, add_values, seconds
 from gradwire.files import STANDARD_OUTPUT, check_writable, write_files
 from gradwire.records import to_json
 from gradwire.tables import Column, Table, show
@@ -36,15 +36,8 @@ def run(arguments: Sequence[str]) -> None:
 
 def settings_of(options: argparse.Namespace) -> Settings:
     """Return the settings of parsed options. Raises ``SpecError``."""
-    return Settings(
-        options.codec,
-        options.tos,
-        options.merge,
-        options.drop,
-        options.reorder,
-        options.delay,
-        options.seed,
-    )
+    names = ("codec", "tos", "merge", "drop", "reorder", "delay", "seed")
+    return Settings(*(getattr(options, name) for name in names))
 
 
 def parser() -> Parser:
@@ -64,39 +57,23 @@ def parser() -> Parser:
     group.add_argument(
         "--codec", required=True, metavar="SPEC", help="codec: inceptionn, truncate or bitpack"
     )
-    group.add_argument(
-        "--tos",
-        type=_byte,
-        default=TOS,
-        metavar="BYTE",
-        help=f"type of service of marked streams (default: {TOS:#x})",
-    )
+    add_values(group, ("--tos", "BYTE", _byte, TOS, f"type of service of marked streams (default: {TOS:#x})"))
     group.add_argument(
         "--no-merge", dest="merge", action="store_false", help="one packet per segment, as in hardware"
     )
     group = parser.add_argument_group("faults in frames to the link")
-    group.add_argument(
-        "--drop", type=float, default=0.0, metavar="P", help="drop this share of frames (default: 0)"
-    )
-    group.add_argument(
-        "--reorder", type=float, default=0.0, metavar="P", help="reorder this share of frames (default: 0)"
-    )
-    group.add_argument(
-        "--delay",
-        type=seconds,
-        default=0.0,
-        metavar="TIME",
-        help="one-way delay of every frame, such as 1ms (default: 0)",
-    )
-    group.add_argument(
-        "--seed", type=int, default=0, metavar="N", help="random seed, for the faults (default: 0)"
+    add_values(
+        group,
+        ("--drop", "P", float, 0.0, "drop this share of frames (default: 0)"),
+        ("--reorder", "P", float, 0.0, "reorder this share of frames (default: 0)"),
+        ("--delay", "TIME", seconds, 0.0, "one-way delay of every frame, such as 1ms (default: 0)"),
+        ("--seed", "N", int, 0, "random seed, for the faults (default: 0)"),
     )
     group = parser.add_argument_group("output")
     add_json(group)
     add_overwrite(group)
-    group.add_argument(
-        "--ready-fd", type=int, metavar="FD", help="write a byte to FD when the NIC forwards frames"
-    )
+    ready = "write a byte to FD when the NIC forwards frames"
+    add_values(group, ("--ready-fd", "FD", int, None, ready))
     add_usual(group)
     return parser
 

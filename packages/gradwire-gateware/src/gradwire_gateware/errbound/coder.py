@@ -1,7 +1,4 @@
-"""The compressor and the decompressor of ``errbound``.
-
-In both circuits, a chunk's data wait for the chunk's tags.
-"""
+"""The compressor and the decompressor of ``errbound``, in which a chunk's data wait for its tags."""
 
 from __future__ import annotations
 
@@ -123,15 +120,13 @@ def _coded(stage: Pipeline, steps: Steps, x: Value) -> tuple[Value, Value]:
     exponent = x[23:31]
     above = exponent - (steps.exponent + 1)  # the position of the highest bit among whole steps
     is_large = stage.hold((exponent > steps.exponent + 15) | (exponent == 255))
-    is_small = stage.hold(exponent < steps.exponent)
-    distance = stage.hold((14 - above)[:4])
-    significand, sign, raw = stage.hold(Cat(x[:23], Const(1, 1))), stage.hold(x[31]), stage.hold(x)
+    is_small, distance = stage.hold_all(exponent < steps.exponent, (14 - above)[:4])
+    significand, sign, raw = stage.hold_all(Cat(x[:23], Const(1, 1)), x[31], x)
 
     # With a distance of 0, the highest bit is 2^14 steps; with 15, half a step.
     exact = (Cat(Const(0, 15), significand) >> distance)[:39]
-    whole, half, sticky = stage.hold(exact[24:39]), stage.hold(exact[23]), stage.hold(exact[:23].any())
-    is_large, is_small = stage.hold(is_large), stage.hold(is_small)
-    sign, raw = stage.hold(sign), stage.hold(raw)
+    whole, half, sticky, is_large = stage.hold_all(exact[24:39], exact[23], exact[:23].any(), is_large)
+    is_small, sign, raw = stage.hold_all(is_small, sign, raw)
 
     magnitude = stage.hold(Mux(is_small, 0, (whole + (half & (sticky | whole[0])))[:16]))
     is_large, sign, raw = stage.hold(is_large), stage.hold(sign), stage.hold(raw)
@@ -152,10 +147,7 @@ def _exceeds(magnitude: Value, limit: int | Value) -> Value:
 # The decompressor: a chunk's tags wait, and determine how its data are split.
 
 _COARSE = 4
-"""The byte granularity of the first shift of data.
-
-The second shift is by the remainder.
-"""
+"""The byte granularity of the first shift of data. The second shift is by the remainder."""
 
 
 class ErrBoundDecompressor(Circuit):
@@ -224,10 +216,7 @@ class ErrBoundDecompressor(Circuit):
         return stream.tdata.word_select(index, 8), stream.tvalid
 
     def _lengths(self, m: Module, *sections: Any) -> Queue:
-        """Read the tags of one word of float32 at a time, and sum the sizes of the word's values.
-
-        These stages never stall.
-        """
+        """Read the tags of one word of float32 at a time, and sum their sizes, without stalls."""
         *exponents, tags, counts = sections
         width = len(self.s_axis.tdata)
         lanes = width // LANE_BITS
@@ -336,8 +325,8 @@ def _decoded(stage: Pipeline, bound: Value, tag: Value, piece: Value) -> Value:
 
     zeros = stage.hold(leading_zeros(magnitude))
     is_zero = stage.hold((tag == 0) | (magnitude == 0))
-    is_raw, magnitude = stage.hold(tag == 3), stage.hold(magnitude)
-    sign, piece = stage.hold(sign), stage.hold(piece)
+    is_raw = stage.hold(tag == 3)
+    magnitude, sign, piece = stage.hold_all(magnitude, sign, piece)
 
     exponent = bound + 16 - zeros
     mantissa = (magnitude << zeros)[:15]

@@ -54,10 +54,7 @@ def latency(lanes: int) -> int:
 
 class _Lane(NamedTuple):
     significand: Value
-    """The highest bits of the significand, including the hidden bit.
-
-    The bits are 0 if the float is subnormal or not finite.
-    """
+    """The highest bits, with the hidden bit, or 0 if the float is subnormal or not finite."""
     exponent: Value
     is_inexact: Value
 
@@ -132,7 +129,7 @@ def _term(stage: Pipeline, part: _Lane, base: Value) -> tuple[Value, Value]:
     above = (base - part.exponent[3:])[: len(base)]
     product = stage.hold(part.significand * part.significand)
     coarse = stage.hold(Mux(above[2:].any(), 3, above[:2]))
-    fine, lost = stage.hold(~part.exponent[:3]), stage.hold(part.is_inexact)
+    fine, lost = stage.hold_all(~part.exponent[:3], part.is_inexact)
 
     steps = range(0, _TERM_BITS, _STEP_BITS)
     falls = Cat(product[at : at + _STEP_BITS].any() & (coarse > index) for index, at in enumerate(steps))
@@ -188,8 +185,7 @@ def _limits(stage: Pipeline, of: _Sum) -> tuple[Value, Double, Value]:
     less = Mux(of.is_inexact, ~Cat(total[32:], Const(0, bits - len(total[32:]))), 0)  # ~x is -x - 1
     low = stage.hold((total + less)[:bits])
     more = stage.hold(Mux(of.is_inexact, total[15:] + Cat(Const(0, 2), of.count), 0))
-    high = stage.hold((stage.hold(total) + more)[:bits])
-    first = stage.hold(of.ended, resets=True)
+    high, first = stage.hold((stage.hold(total) + more)[:bits]), stage.hold(of.ended, resets=True)
     limit = stage.hold(Mux(first, Mux(low[-1], 0, low), high))
     zeros = stage.hold(leading_zeros(Cat(Const(0, 64 - bits), limit)))
     limit = stage.hold(limit)
@@ -213,10 +209,7 @@ _FEW = 4
 ON_THEIR_WAY = _FEW + 1
 """The number of words in the queue between memory and consumer, and in the register after the queue."""
 _MOST_VALUES = 65536
-"""The largest number of values in a block.
-
-In larger blocks, the CPU adds sums in a different order.
-"""
+"""The largest number of values in a block. In larger blocks, the CPU adds sums in a different order."""
 
 
 class Word(NamedTuple):
@@ -242,10 +235,7 @@ def check(codec: ErrBound, values: int) -> None:
 
 
 def waiting(m: Module, codec: ErrBound, come: Any, may_leave: Value, takes: Value, chunk_words: int) -> Word:
-    """Return the words of a stream with their bounds, which leave in the cycles of ``takes``.
-
-    While ``may_leave`` is low, at most ``ON_THEIR_WAY`` more words arrive.
-    """
+    """Return words with bounds; if ``may_leave`` is low, at most ``ON_THEIR_WAY`` more words arrive."""
     lanes_count, least = len(come.tdata) // LANE_BITS, Least.of(codec)
     words = chunk_words if codec.block is None else min(chunk_words, codec.block // lanes_count)
     depth = words + latency(lanes_count) + _TO_BOUND + _MARGIN
@@ -288,11 +278,9 @@ def kept_lanes(m: Module, come: Any) -> tuple[Signal, Signal]:
 
 
 def _bounds(m: Module, found: Value, limit: Double, count: Value, least: Least) -> Queue:
-    """Return the queue of blocks' bounds.
+    """Return the queue of blocks' bounds, and whether the sum's two bounds differ in effect (``is_near``).
 
-    ``is_near`` marks that the bounds of the sum give different results. ``limit`` is the sum's lower bound in
-    the cycle of ``found``, and the upper bound in the next cycle. The values that a sum is compared with are
-    stored with the bound.
+    ``limit`` is the sum's lower bound in the cycle of ``found``, and its upper bound in the next.
     """
     stage = Pipeline(m, Const(1))
     wanted, shift = normal_count(stage, count, least)

@@ -55,17 +55,13 @@ class Double(NamedTuple):
 
 
 def squared(m: Module, stage: Pipeline, x: Value) -> Double:
-    """Return the registers of the square of a float32, five stages later, or 0 if the float isn't finite.
-
-    Stages: count a subnormal's leading zeros; shift the significand; multiply its halves; add the products;
-    and normalise.
-    """
+    """Return the registers of the square of a float32, five stages later, or 0 if the float isn't finite."""
     is_normal, all_bits = x[23:31] != 0, Signal(LANE_BITS)
     m.d.comb += all_bits.eq(Cat(Const(0, 8), x[:23], is_normal))
     zeros = stage.hold(Mux(is_normal, 0, leading_zeros(all_bits)))
     counts = stage.hold((x[23:31] != 255) & (x[:31] != 0))
-    significand, biased = stage.hold(Cat(x[:23], is_normal)), stage.hold(x[23:31])
-    is_normal = stage.hold(is_normal)
+    significand = stage.hold(Cat(x[:23], is_normal))
+    biased, is_normal = stage.hold_all(x[23:31], is_normal)
 
     significand = stage.hold((significand << zeros)[:24])
     power = stage.hold(Mux(is_normal, biased + _OFFSET, 1 + _OFFSET - zeros)[:9])

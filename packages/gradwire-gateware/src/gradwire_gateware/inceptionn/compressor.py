@@ -99,10 +99,7 @@ def joined(stage: Pipeline, pieces: list[Piece]) -> list[Piece]:
 
 
 def _joined_far(m: Module, stage: Pipeline, low: Piece, high: Piece) -> Piece:
-    """Return the registers of two concatenated pieces, two stages later.
-
-    The second stage is needed because a size has a high fan-out.
-    """
+    """Return the registers of two joined pieces, two stages later, because a size has a high fan-out."""
     low_bits, (low_count, copy) = stage.hold(low[0]), stage.hold_twice(low[1])
     high_bits, high_count = stage.hold(high[0]), stage.hold(high[1])
     both = low_bits | spread_left_bytes(m, high_bits, (low_count, copy), 2 * GROUP_NBYTES)

@@ -42,9 +42,8 @@ _LENGTH_BITS = GROUP_NBYTES.bit_length()
 class _Place:
     """A pipeline position of a word before it becomes the current word.
 
-    The registers of ``stage`` load in a cycle if both ``goes`` is high for the word in this position, and
-    ``is_idle`` or ``is_done`` is high for the current word. Of these signals, ``is_done`` is the last to
-    settle. The data registers of ``follow`` load one cycle later.
+    ``stage`` loads if ``goes`` is high, and the current word ``is_idle`` or ``is_done``, which settles last.
+    The data registers of ``follow`` load one cycle later.
     """
 
     def __init__(self, m: Module, is_idle: Value, is_done: Value) -> None:
@@ -79,10 +78,7 @@ class _PlacedWord(NamedTuple):
         )
 
     def goes(self, successor_goes: Value) -> Value:
-        """Return whether the position becomes free.
-
-        A word moves with its successor, and a last word moves alone.
-        """
+        """Return whether the position gets free: a word moves with its successor, a last word alone."""
         return successor_goes | ~self.valid | self.last
 
 
@@ -217,10 +213,7 @@ def _sum(word: Value, at: int) -> Value:
 
 
 def _lengths(sums: Sequence[Value], following: Value) -> list[Value]:
-    """Return the length of a group that begins at each byte.
-
-    ``following`` is the first sum of the next word.
-    """
+    """Return the length of a group at each byte; ``following`` is the next word's first sum."""
     return [(low + high + 2)[:_LENGTH_BITS] for low, high in pairwise([*sums, following])]
 
 
@@ -230,19 +223,13 @@ def _firsts(lengths: Sequence[Value], bits: int) -> list[Value]:
 
 
 def _seconds(lengths: Sequence[Value], after: Sequence[Value]) -> list[Value]:
-    """Return the length of the second of two groups that begin at each byte.
-
-    ``after`` has the lengths for the next word.
-    """
+    """Return the length of the second of two groups at each byte; ``after`` are the next word's lengths."""
     both = [*lengths, *after]
     return [_looked_up(both[at : at + GROUP_NBYTES + 1], length) for at, length in enumerate(lengths)]
 
 
 def _looked_up(entries: Sequence[Value], index: Value) -> Value:
-    """Return an entry of a table, selected bit by bit.
-
-    Otherwise, synthesis would use a multiplication.
-    """
+    """Return an entry of a table, selected bit by bit. Otherwise, synthesis would use a multiplication."""
     return Cat(Cat(entry[bit] for entry in entries).bit_select(index, 1) for bit in range(len(entries[0])))
 
 
@@ -253,10 +240,7 @@ def _held(stage: Pipeline, values: Sequence[Value]) -> list[Value]:
 
 
 _COARSE = 4
-"""The byte granularity of the first shift of a group.
-
-The second shift is by the remainder.
-"""
+"""The byte granularity of the first shift of a group. The second shift is by the remainder."""
 
 
 class InceptionnDecompressor(Circuit):
@@ -341,11 +325,9 @@ def halved(stage: Pipeline, pieces: Sequence[Value], sizes: Sequence[Value]) -> 
 def split(
     stage: Pipeline, pieces: list[Value], tags: list[Value], sizes: list[Value]
 ) -> tuple[list[Value], list[Value]]:
-    """Halve pieces in one stage after another down to one piece per lane; return the pieces and their tags.
+    """Halve pieces stage by stage, by the ``sizes`` of lower halves, to a piece per lane; return their tags.
 
-    ``sizes`` are the ``lower_sizes`` of the first stage, and each stage sums the sizes of the next stage. The
-    size of a single lane isn't a sum. The shift by this size is a smaller circuit if computed from the tag,
-    which has four values.
+    A single lane's size isn't a sum: computed from the tag's four values, its shift is a smaller circuit.
     """
     while len(pieces) < len(tags):
         pieces = halved(stage, pieces, sizes)

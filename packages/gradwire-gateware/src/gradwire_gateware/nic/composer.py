@@ -162,18 +162,13 @@ class Composer(Circuit):
 # The checksum of a composed frame, inserted after the whole frame has been read.
 
 FACTS = {"is_composed": 1, "headers": 7, "end": 16, "place": 7}
-"""The fields that are known at a frame's beginning.
-
-``place`` is the checksum's offset in 16-bit units.
-"""
+"""The fields that are known at a frame's beginning. ``place`` is the checksum's offset in 16-bit units."""
 
 
 class Finisher(Circuit):
-    """A block that writes a meter's result into composed frames at ``place``.
+    """A block that writes a meter's result into composed frames at ``place``; other frames pass unchanged.
 
-    Other frames pass unchanged. ``facts`` is read while ``told`` is high, and must be stable until
-    ``takes_last``. A composed frame waits in a memory until the meter has read its end. The result's low half
-    is written first.
+    ``facts`` is read while ``told`` is high, until ``takes_last``; a composed frame waits for its result.
     """
 
     def __init__(self, width: int, meter: Any, depth: int) -> None:
@@ -254,21 +249,14 @@ def _patched(word: Value, kind: Any, result: Value, index: Value) -> Value:
 
 
 class Bounded(Circuit):
-    """A filter that passes a packet's first ``most`` words and its last word.
-
-    ``size`` is valid with ``done``. Without the filter, a damaged packet might decompress to many times its
-    size.
-    """
+    """A filter that passes a packet's first ``most`` words and its last, and measures its ``size``."""
 
     def __init__(self, width: int, most: int) -> None:
         self._most = most
         super().__init__({**block_ports(width), "size": Out(20), "done": Out(1)})
 
     def _describe(self, m: Module) -> None:
-        """Describe the circuit.
-
-        ``size`` counts all words, including the words that the filter drops.
-        """
+        """Describe the circuit. ``size`` counts all words, including the words that the filter drops."""
         come, out = self.s_axis, self.m_axis
         step = len(come.tkeep)
         index, before = Signal(range(self._most + 1)), Signal(len(self.size))

@@ -1,7 +1,4 @@
-"""The input of a NIC.
-
-Frames wait in a memory, and a second stream has the same frames for immediate processing.
-"""
+"""The input of a NIC: frames wait in a memory, and a second stream has them at once."""
 
 from __future__ import annotations
 
@@ -52,8 +49,7 @@ HEAD = data.StructLayout(
 class HeadReader(Circuit):
     """A monitor of frames that outputs ``head`` in the cycle of ``found``, once per frame.
 
-    A word is read in a cycle in which ``moves`` is high. The four stages are: the bytes of the headers;
-    fields and sums of pairs; comparisons; and combinations of comparisons.
+    Its four stages: header bytes; fields and sums of pairs; comparisons; and combinations of comparisons.
     """
 
     LATENCY = 4
@@ -95,8 +91,7 @@ class HeadReader(Circuit):
 
         held = stage.hold(words[: 8 * FIXED_NBYTES])
         reaches_ip = stage.hold(has_all & seen[ETHERNET_NBYTES + IP_NBYTES - 1])
-        reaches_tcp = stage.hold(has_all & seen[FIXED_NBYTES - 1])
-        found = stage.hold(found, resets=True)
+        reaches_tcp, found = stage.hold(has_all & seen[FIXED_NBYTES - 1]), stage.hold(found, resets=True)
         m.d.comb += self.head.eq(self._fields(stage, held, reaches_ip, reaches_tcp))
         m.d.comb += self.found.eq(stage.delay(found, self.LATENCY - 1, resets=True))
 
@@ -112,9 +107,11 @@ class HeadReader(Circuit):
         is_ipv4 = stage.hold(reaches_ip & (big(held, 12, 2) == 0x0800) & (ip[4:8] == 4))
         is_plain = stage.hold(reaches_tcp & (ip[:4] == IP_NBYTES // 4) & ((big(ip, 6, 2) & 0x3FFF) == 0))
         is_marked = stage.hold((ip.word_select(1, 8) & DSCP) == self._dscp)
-        is_tcp, is_compressed = stage.hold(protocol == TCP), stage.hold(protocol == COMPRESSED)
+        is_tcp = stage.hold(protocol == TCP)
+        is_compressed = stage.hold(protocol == COMPRESSED)
         is_usual = stage.hold((flags & UNUSUAL_FLAGS) == 0)
-        has_words, is_single = stage.hold(tcp_words >= 5), stage.hold(tcp.word_select(8, 16) == 0)
+        has_words = stage.hold(tcp_words >= 5)
+        is_single = stage.hold(tcp.word_select(8, 16) == 0)
         headers = stage.hold((ETHERNET_NBYTES + IP_NBYTES + (tcp_words << 2))[:7])
         end = stage.hold((length + ETHERNET_NBYTES)[:17])
         others = ((halves[0], halves[2]), (halves[3], halves[4][:8]), (halves[6], halves[7]), halves[8:])
@@ -144,10 +141,7 @@ _READ_AHEAD = 16
 
 
 class Intake(Circuit):
-    """A duplicator of frames to the streams ``kept`` and ``read``, with ``head`` in the cycle of ``found``.
-
-    Frames are accepted while ``has_room`` is high. The memory of ``kept`` has ``depth`` words.
-    """
+    """A duplicator of frames, accepted while ``has_room``, to the streams ``kept`` and ``read``."""
 
     def __init__(self, width: int, tos: int, mtu: int, depth: int) -> None:
         self._reader, self._depth = HeadReader(width, tos, mtu), depth
@@ -194,8 +188,7 @@ def strip(
 ) -> tuple[Any, Value, Value]:
     """Return the stream of payloads, the valid signal of a payload's first word, and that word.
 
-    For each frame, ``starts`` says whether its payload is wanted, and at which position the payload starts.
-    ``meter`` reads the wanted frames. A frame waits until all queues ``behind`` have room for its results.
+    ``meter`` reads the frames that ``starts`` wants, once all queues ``behind`` have room for the results.
     """
     m.submodules.strip = trim = Trim(len(read.tdata), MOST_HEADERS)
     stripped, may_strip = between(m, "stripped", trim.m_axis)

@@ -19,23 +19,14 @@ TOS = 0x28
 DSCP = 0xFC
 """The bits of the type of service that routers don't change."""
 UNUSUAL_FLAGS = 0x26
-"""The flags SYN, RST, and URG.
-
-Packets with any of these flags aren't compressed.
-"""
+"""The flags SYN, RST, and URG. Packets with any of these flags aren't compressed."""
 SHIM_NBYTES = 8
-"""The number of bytes before a compressed body.
-
-These bytes are the payload's length, version and phase, wire id, and CRC32C.
-"""
+"""The size of a compressed body's prefix: payload length, version and phase, wire id, and CRC32C."""
 VERSION = 1
 SUM_AT = 50
 """The offset of TCP's checksum in a packet without IP options."""
 ADDRESSES_AT = 26
-"""The offset of the IP addresses.
-
-The addresses are the first bytes that TCP's checksum and the CRC cover.
-"""
+"""The offset of the IP addresses. The addresses are the first bytes that TCP's checksum and the CRC cover."""
 
 
 def big(value: Value, at: int, nbytes: int) -> Value:
@@ -54,10 +45,7 @@ def head_of(phase: Value) -> Value:
 
 
 def folded(value: Value) -> Value:
-    """Return a sum of at most 31 bits with its upper half added to the lower half.
-
-    Bit 16 of the result may be set.
-    """
+    """Return a sum of up to 31 bits with its halves added; bit 16 of the result may be set."""
     return (value[:16] + value[16:])[:17]
 
 

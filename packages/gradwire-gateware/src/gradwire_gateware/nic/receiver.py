@@ -31,10 +31,7 @@ from gradwire_gateware.queues import Queue, open_memory, taken_together
 from gradwire_gateware.stream import Circuit, Pipeline, block_ports, registered, stream
 
 _CUT_NBYTES = 6
-"""The largest number of bytes before the payload in a body.
-
-The bytes are up to three bytes of each of two incomplete floats.
-"""
+"""The largest number of bytes before the payload in a body: three bytes of each incomplete float."""
 
 
 class Receiver(Circuit):
@@ -70,7 +67,7 @@ class Receiver(Circuit):
         stage = Pipeline(m, Const(1))
         head: Any = intake.head
         found = stage.hold(intake.found, resets=True)
-        claims, headers, end = stage.hold(head.claims), stage.hold(head.headers), stage.hold(head.end)
+        claims, headers, end = stage.hold_all(head.claims, head.headers, head.end)
         wanted = stage.hold(head.fits & head.claims & (head.payload >= SHIM_NBYTES))
         payload, total = stage.hold(head.payload), stage.hold(head.sum)
         is_sound = stage.hold(head.is_sound & head.is_single)
@@ -127,8 +124,8 @@ class Receiver(Circuit):
         tail, floats = stage.hold(rest[:2]), stage.hold(rest[2:16])
         is_bad = stage.hold(is_foreign | rest[16] | ~rest[2:16].any())
         skip = stage.hold((head + rest[:2] + SHIM_NBYTES)[:4])
-        valid, size, head = stage.hold(valid, resets=True), stage.hold(size), stage.hold(head)
-        payload, crc, cut = stage.hold(payload), stage.hold(crc), stage.hold(cut)
+        valid = stage.hold(valid, resets=True)
+        size, head, payload, crc, cut = stage.hold_all(size, head, payload, crc, cut)
 
         nbytes = (size - skip)[:17]
         cuts.put(valid, skip=skip, nbytes=Mux(nbytes[16], 0, nbytes[:16]))
@@ -144,10 +141,7 @@ class Receiver(Circuit):
         )
 
     def _decide(self, m: Module, plans: Queue) -> tuple[Queue, Queue]:
-        """Queue the composer's orders.
-
-        An invalid compressed packet is dropped.
-        """
+        """Queue the composer's orders. An invalid compressed packet is dropped."""
         stage = Pipeline(m, Const(1))
         orders, exits = Queue(m, "orders", ORDER), Queue(m, "exits", FACTS)
         plan, seal, shim, size = plans.first, self._seals.first, self._shims.first, self._sizes.first.size
@@ -172,8 +166,7 @@ class Receiver(Circuit):
         cut = stage.hold(shim.cut)
         tail = stage.hold((shim.cut >> Cat(Const(0, 3), shim.head))[:24])
 
-        once = stage.hold(folded(sums))
-        kept, restores = stage.hold(kept), stage.hold(restores)
+        once, kept, restores = stage.hold_all(folded(sums), kept, restores)
         valid, cut, tail = stage.hold(valid, resets=True), stage.hold(cut), stage.hold(tail)
         wanted, drops, headers, length = kept[0], kept[1] & ~restores, kept[2:9], kept[9:25]
         orders.put(

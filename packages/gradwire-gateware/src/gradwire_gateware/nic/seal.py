@@ -72,10 +72,7 @@ _POLYNOMIAL = 0x82F6_3B78
 _PART = 8
 """The number of bytes whose contributions are summed in one stage."""
 _GAP_NBYTES = 4
-"""The size of the CRC.
-
-The CRC doesn't cover itself.
-"""
+"""The size of the CRC. The CRC doesn't cover itself."""
 
 
 class Seal(Meter):
@@ -125,8 +122,7 @@ class Seal(Meter):
         for bit in range(len(padding)):
             back = Cat(_product(result, [_moved_back(1 << at, 1 << bit) for at in range(32)]))
             result = stage.hold(Mux(padding[bit], back, result))
-            done, is_whole = stage.hold(done, resets=True), stage.hold(is_whole)
-            padding = stage.hold(padding)
+            done, is_whole, padding = stage.hold(done, resets=True), stage.hold(is_whole), stage.hold(padding)
         m.d.comb += [self.result.eq(~big(result, 0, 4)), self.done.eq(done), self.is_whole.eq(is_whole)]
 
     def _without_gap(self, m: Module, stage: Pipeline, window: Window, size: int) -> tuple[Value, Value]:
@@ -226,8 +222,7 @@ class TcpSum(Meter):
         ]
         bits = Cat(bit.replicate(8) for bit in counted)
         masked = stage.hold(window.data & bits)
-        marks = stage.hold(window.marks, resets=True)
-        header = stage.hold(swapped(length) + (TCP << 8))
+        marks, header = stage.hold(window.marks, resets=True), stage.hold(swapped(length) + (TCP << 8))
 
         halves: list[Value] = [masked.word_select(at, 16) for at in range(size // 2)]
         halves = [stage.hold(sum_of(halves[at : at + 4])) for at in range(0, len(halves), 4)]

@@ -34,19 +34,11 @@ from gradwire_gateware.stream import Circuit, Pipeline, block_ports, clipped, fi
 
 KEY_BITS = 96
 FLOW = data.StructLayout({"source": 32, "destination": 32, "ports": 32, "first": 2, "is_open": 1})
-"""A connection.
-
-A connection has the addresses and ports of outgoing packets, the first sequence number, and whether it is
-open. Byte 0 of addresses and ports is in bits 7..0, and ``first`` has the low bits of a sequence number.
-"""
+"""A connection: outgoing packets' addresses and ports, byte 0 first, and its first number's low bits."""
 
 
 class FlowTable(Circuit):
-    """A table of connections.
-
-    ``is_open`` and ``first`` of the entry for ``key`` follow two cycles later. In each cycle in which
-    ``write`` is high, ``flow`` is written to entry ``index``.
-    """
+    """A table of connections: ``key``'s entry follows in two cycles, and ``write`` sets entry ``index``."""
 
     LATENCY = 2
 
@@ -64,10 +56,7 @@ class FlowTable(Circuit):
         )
 
     def _describe(self, m: Module) -> None:
-        """Describe the circuit.
-
-        The key is compared with all connections in parallel.
-        """
+        """Describe the circuit. The key is compared with all connections in parallel."""
         stage = Pipeline(m, Const(1))
         flows = [Signal(FLOW, name=f"flow{index}") for index in range(self._flows)]
         with m.If(self.write):
@@ -98,8 +87,7 @@ class FlowTable(Circuit):
 class Split(Circuit):
     """A block that cuts packets after ``floats`` floats, with the next three bytes as ``tail``.
 
-    ``floats`` is read while ``told`` is high, and must be stable until ``takes_last``. One cycle later,
-    ``done`` is high and ``tail`` is valid. The number of valid bytes in the tail isn't computed here.
+    ``floats`` is read while ``told`` is high, until ``takes_last``; ``done`` and ``tail`` follow.
     """
 
     def __init__(self, width: int) -> None:
@@ -266,22 +254,19 @@ class Transmitter(Circuit):
         return payloads
 
     def _decide(self, m: Module, plans: Queue) -> tuple[Queue, Queue]:
-        """Queue the composer's orders.
-
-        A compressed body must be smaller than its payload.
-        """
+        """Queue the composer's orders. A compressed body must be smaller than its payload."""
         stage = Pipeline(m, Const(1))
         orders, exits = Queue(m, "orders", ORDER), Queue(m, "exits", FACTS)
         plan, parts = plans.first, (self._sums, self._heads, self._tails, self._sizes)
         decides = taken_together(m, plans, parts, (orders, exits))
 
         valid = stage.hold(decides, resets=True)
-        wanted, headers, payload = stage.hold(plan.wanted), stage.hold(plan.headers), stage.hold(plan.payload)
-        phase, total = stage.hold(plan.phase), stage.hold(plan.sum)
+        wanted, headers, payload, phase = stage.hold_all(plan.wanted, plan.headers, plan.payload, plan.phase)
+        total = stage.hold(plan.sum)
         edges = stage.hold(head_of(plan.phase) + plan.tail)
         size = stage.hold(self._sizes.first.size)
-        head_count, tail = stage.hold(head_of(plan.phase)), stage.hold(self._tails.first.tail)
-        head, is_right = stage.hold(self._heads.first.head), stage.hold(self._sums.first.is_right)
+        head_count, tail = stage.hold_all(head_of(plan.phase), self._tails.first.tail)
+        head, is_right = stage.hold_all(self._heads.first.head, self._sums.first.is_right)
 
         body = stage.hold((size + edges + SHIM_NBYTES)[:16])
         head = head & Cat(bit.replicate(8) for bit in first_bytes(head_count, 3))

@@ -36,11 +36,7 @@ def scale_latency(codec: Quantize) -> int:
 
 
 def scale_of(m: Module, stage: Pipeline, codec: Quantize, peak: Value) -> tuple[Value, Value]:
-    """Return the registers of a scale and of its inverse.
-
-    The scale is without its cleared bits, and the inverse is 0 if all codes are 0. ``peak`` has the float32
-    bits of the block's largest magnitude.
-    """
+    """Return the registers of a scale, without cleared bits, and of its inverse, 0 if all codes are 0."""
     bits = codec.largest_code.bit_length()
     exponent = peak[23:31]
     number = Cat(Const(0, _digits(bits) * bits - SIGNIFICAND_BITS), peak[:23], Const(1, 1))
@@ -89,10 +85,7 @@ def divided_digit(remainder: Value, digit: Value) -> tuple[Value, Value]:
 
 
 def inverted(m: Module, stage: Pipeline, mantissa: Value) -> Value:
-    """Return the register of 2^40 / S, rounded down, where S is 2^15 plus the mantissa.
-
-    If the mantissa is 0, the result is 2^25 - 1.
-    """
+    """Return the register of 2^40 / S, rounded down, or 2^25 - 1 for S = 2^15, S being 2^15 + mantissa."""
     divisor = Cat(mantissa, Const(1, 1))
     rest, quotient = stage.hold((-divisor)[: len(divisor)]), Const(1, 1)
     divisor = stage.hold(divisor)
@@ -134,8 +127,7 @@ def code_of(stage: Pipeline, x: Value, inverse: Value, bits: int) -> Value:
 def multiplied(stage: Pipeline, x: Value, inverse: Value) -> tuple[Value, Value, Value]:
     """Return the registers of the product of significands, its ``place``, and whether the code is 0.
 
-    The results follow two stages later. Bit 46 of the product has the weight 2^(place - 2). The code is 0 if
-    ``place`` would be negative.
+    Two stages later, bit 46 has the weight 2^(place - 2); a negative place would be the code 0.
     """
     exponents = x[23:31] + inverse[23:31]
     lowest = 2 * 127 - 2
@@ -157,23 +149,21 @@ def multiplication(stage: Pipeline, a: Value, b: Value) -> Value:
 
 
 def rounded(stage: Pipeline, product: Value, place: Value, is_zero: Value, sign: Value, bits: int) -> Value:
-    """Return the register of the code, four stages later.
-
-    The product is rounded to float32, and then to an integer.
-    """
+    """Return the register of the code, rounded to float32 and then to an integer, four stages later."""
     is_high = product[-1]
     kept = Mux(is_high, product[SIGNIFICAND_BITS - 1 :], product[SIGNIFICAND_BITS - 2 : -1])
     below = product[: SIGNIFICAND_BITS - 2].any() | (is_high & product[SIGNIFICAND_BITS - 2])
-    up, kept = stage.hold(kept[0] & (below | kept[1])), stage.hold(kept[1:])
-    place = stage.hold((place + is_high)[:4])
-    is_zero, sign = stage.hold(is_zero), stage.hold(sign)
+    up = stage.hold(kept[0] & (below | kept[1]))
+    kept, place = stage.hold(kept[1:]), stage.hold((place + is_high)[:4])
+    is_zero, sign = stage.hold_all(is_zero, sign)
 
     value = stage.hold((kept + up)[: SIGNIFICAND_BITS + 1])
     shift = stage.hold((place - 1)[: bits.bit_length() - 1])
-    is_zero, sign = stage.hold(is_zero | (place == 0)), stage.hold(sign)
+    is_zero, sign = stage.hold_all(is_zero | (place == 0), sign)
 
     exact = (value << shift)[: SIGNIFICAND_BITS + bits - 1]
-    whole, half = stage.hold(exact[SIGNIFICAND_BITS:]), stage.hold(exact[SIGNIFICAND_BITS - 1])
+    whole = stage.hold(exact[SIGNIFICAND_BITS:])
+    half = stage.hold(exact[SIGNIFICAND_BITS - 1])
     below = stage.hold(exact[: SIGNIFICAND_BITS - 1].any())
     is_zero, sign = stage.hold(is_zero), stage.hold(sign)
 
@@ -182,18 +172,14 @@ def rounded(stage: Pipeline, product: Value, place: Value, is_zero: Value, sign:
 
 
 def value_of(m: Module, stage: Pipeline, code: Value, scale: Value) -> Value:
-    """Return the register of code times scale as float32, ``VALUE_LATENCY`` stages later.
-
-    Scales that no encoder writes may give rounded, subnormal, or infinite products.
-    """
+    """Return the register of code times scale, even if not normal, ``VALUE_LATENCY`` stages later."""
     bits = len(code)
-    is_normal = stage.hold(scale[23:31] != 0)
-    sign, scale = stage.hold(code[-1]), stage.hold(scale)
+    is_normal, sign, scale = stage.hold_all(scale[23:31] != 0, code[-1], scale)
     magnitude = stage.hold(Mux(code[-1], -code, code)[: bits - 1])
 
     product = multiplication(stage, magnitude, Cat(scale[:23], is_normal))
-    power, is_nan = stage.hold(Cat(scale[23] | ~is_normal, scale[24:31])), stage.hold(scale[23:31].all())
-    sign = stage.hold(sign)
+    power = stage.hold(Cat(scale[23] | ~is_normal, scale[24:31]))
+    is_nan, sign = stage.hold(scale[23:31].all()), stage.hold(sign)
     power, is_nan, sign = stage.hold(power), stage.hold(is_nan), stage.hold(sign)
 
     # A normal product has its highest 1 among the upper bits; otherwise, the float32 is subnormal.

@@ -95,10 +95,9 @@ def _encode(
     code_packer: Packer,
     has_room: Value,
 ) -> None:
-    """Pass the codes of queued words to one packer, and a block's scale to the other packer.
+    """Pass the codes of queued words to one packer, and a block's scale, with its last word, to the other.
 
-    The scale is passed with the block's last word. These stages never stall: the packers' groups divide a
-    word, and the memories after them have room.
+    These stages never stall: the groups divide a word, and the memories after the packers have room.
     """
     stage = Pipeline(m, Const(1))
     word, marks = values.first.word, values.first.marks
@@ -202,9 +201,6 @@ class QuantizeDecompressor(Circuit):
 
 
 def quotient(value: Value, by: int) -> Value:
-    """Return ``value`` divided by a constant and rounded down, as a product with the constant's inverse.
-
-    The inverse is rounded up, with enough bits that the error never changes a quotient.
-    """
+    """Return ``value`` over a constant, rounded down: a product with a sufficiently exact inverse."""
     shift = len(value) + (by - 1).bit_length()
     return (value * -(-(1 << shift) // by)) >> shift

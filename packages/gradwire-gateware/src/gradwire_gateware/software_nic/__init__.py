@@ -1,7 +1,4 @@
-"""The software NIC, which compresses marked TCP streams of float32 between a host and its link.
-
-C++ code (``native/nic``) processes the frames, in one thread per direction.
-"""
+"""The software NIC, which compresses marked TCP streams in C++ (``native/nic``), a thread each way."""
 
 from gradwire.wire import TOS
 from gradwire_gateware.software_nic.card import Nic, Settings

@@ -29,10 +29,7 @@ _ETHERNET = 1
 _SIOCGIFMTU, _SIOCGIFHWADDR = 0x8921, 0x8927
 _SO_RCVBUFFORCE = 33
 _RECEIVE_BUFFER_NBYTES = 64 << 20
-"""The size of the receive buffer.
-
-The buffer holds the bytes that the host's sockets may send before an acknowledgement.
-"""
+"""The size of the receive buffer: what the host's sockets may send before an acknowledgement."""
 
 
 class EthernetPort:

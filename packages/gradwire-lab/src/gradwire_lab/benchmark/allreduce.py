@@ -88,8 +88,7 @@ def time_calls(
 ) -> list[float]:
     """Return this rank's seconds for each of ``iterations`` all-reduces of copies of ``tensor``.
 
-    Every iteration begins after ``barrier`` and a pause of ``pause_s``, in which a rate limiter regains its
-    burst. ``warmup`` earlier iterations are not counted.
+    Each begins after a barrier and ``pause_s``, in which a rate limiter regains its burst.
     """
     bucket = torch.empty_like(tensor)
     seconds = []
@@ -116,10 +115,8 @@ def slowest(seconds: list[float], gather: Gather) -> Timing:
 class Checked:
     """The measurements of a correct all-reduce. An incorrect all-reduce raises an error.
 
-    ``wire_nbytes`` has the bytes that each rank sent, with headers. ``ratio`` is the number of float bytes of
-    all ranks per byte sent. ``largest_error`` is the largest difference from the exact sum, and
-    ``allowed_error`` is the codec's error bound (inf for none). ``first_s`` is the time of the slowest rank,
-    including the setup of buffers and connections.
+    ``wire_nbytes`` has the bytes that each rank sent, with headers. ``ratio`` is float bytes per byte sent.
+    Errors are differences from the exact sum. ``first_s`` is the slowest rank's, with the setup.
     """
 
     wire_nbytes: tuple[int, ...]
@@ -193,10 +190,7 @@ TORCHS_ALGORITHM = "ring"
 
 @dataclass(frozen=True)
 class Result:
-    """The result of a configuration on ``world`` ranks. ``line`` is None if the link wasn't measured.
-
-    Bandwidths are defined as in nccl-tests, from the median time.
-    """
+    """The result of a configuration on ``world`` ranks. ``line`` is None if the link wasn't measured."""
 
     configuration: Configuration
     world: int
@@ -218,8 +212,7 @@ class Result:
     def best_s(self) -> float | None:
         """The theoretical minimum time: the schedule's compressed messages, without codec and additions.
 
-        Source: equations 1 to 4 of Iandola and others' measurement study. The schedule is simulated step by
-        step, because the equations don't cover every algorithm and number of ranks.
+        The steps are simulated, because the study's equations don't cover every algorithm and world.
         """
         if self.line is None:
             return None

@@ -40,19 +40,14 @@ from gradwire_lab.benchmark.page import allreduce_page, draw_allreduce, show_all
 
 LEAST_ITERATIONS = 3
 LEAST_COPIES = 5
-"""The minimum number of copies of a bucket in a rank's memory.
-
-The number includes the float64 copies for comparison with the exact sum.
-"""
+"""The least copies of a bucket in a rank's memory, with float64 copies for the exact sum."""
 
 
 @dataclass(frozen=True)
 class AllReduceOptions(Outputs):
     """The options of an all-reduce benchmark, the same on all ranks except for files.
 
-    ``worlds`` are numbers of ranks, ``sizes`` are bytes of float32. If ``iterations`` would take longer than
-    ``most_s`` seconds, fewer are run, but at least 3. ``line``, the link's rate and latency, is read from
-    ``measured_file``, or measured quickly if ``measures_line``.
+    At least 3 iterations run, and more within ``most_s``. ``line`` is ``measured_file``'s, or measured.
     """
 
     algorithms: tuple[str, ...] = ("ring",)
@@ -99,10 +94,7 @@ Event = LineMeasured | Result
 
 
 def run_allreduce(options: AllReduceOptions) -> list[Result]:
-    """Measure, print, write, and return the results. Ranks other than rank 0 return an empty list.
-
-    Raises ``GradwireError``.
-    """
+    """Measure, print, write, and return the results (none except on rank 0). Raises ``GradwireError``."""
     check(options)
     if options.measured_file is not None:
         options = replace(options, line=LineRate.load(options.measured_file).line)
@@ -153,10 +145,7 @@ def check(options: AllReduceOptions) -> None:
 
 
 def _check_memory(world: int, nbytes: int) -> None:
-    """Raise ``JobError`` if local ranks need more memory than the machine has.
-
-    Without this check, the kernel would kill a rank that runs out of memory.
-    """
+    """Raise ``JobError`` if local ranks need more memory than there is: the kernel would kill one."""
     needed, there = world * nbytes * LEAST_COPIES, os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
     if not is_launched() and needed > there:
         raise JobError(
@@ -212,10 +201,7 @@ def _reducer(
 
 
 def _measure_line(ranks: Ranks, link: Link) -> Line | None:
-    """Measure the link between ranks 0 and 1, and return it on rank 0.
-
-    The other ranks wait and return None.
-    """
+    """Return the link between ranks 0 and 1 as measured, on rank 0; the other ranks return None."""
     points = measure(link, 1 - ranks.rank, QUICK) if ranks.rank < 2 else ()
     if ranks.rank == 0:
         ranks.say("line", "measured")

@@ -35,9 +35,7 @@ def page_of(record: Mapping[str, Any]) -> str:
     results, options = record["results"], record["options"]
     best = _best(results)
     table = Table(COLUMNS, [*map(_row, results)])
-    sections = [
-        Section("Codecs", [("Speeds of codecs and other compressors", table), NOTE]),
-    ]
+    sections = [Section("Codecs", [("Speeds of codecs and other compressors", table), NOTE])]
     title = (
         f"Speeds of codecs, {options['elements']} floats of {options['data']}, {options['threads']} thread(s)"
     )

@@ -14,10 +14,7 @@ from gradwire.errors import SpecError, shown
 from gradwire.files import open_ordinary
 
 POOL = (1 << 22) + 9973
-"""The maximum number of random values drawn.
-
-Longer buckets repeat these values at a distance larger than a codec's block.
-"""
+"""The most random values drawn; longer buckets repeat them, further apart than a codec's block."""
 _SMALLEST, _LARGEST = 1e-30, 1e30
 """The range of scales for which values and their sums are normal float32 numbers."""
 _GOLDEN = 0.6180339887498949
@@ -59,11 +56,7 @@ class DataSpec:
 
 
 class Data:
-    """The buckets of all ranks: views of one pool of numbers, at a different offset for each rank.
-
-    ``count`` is the number of elements of the longest bucket. Raises ``SpecError`` for a file without finite
-    floats.
-    """
+    """The buckets of all ranks: views of one pool of numbers, at a different offset for each rank."""
 
     def __init__(self, spec: DataSpec, count: int) -> None:
         if spec.file is not None:
@@ -102,10 +95,7 @@ class Data:
 
 
 def load_gradient(file: Path) -> torch.Tensor:
-    """Return all floats of a tensor, list, or dict of tensors saved with ``torch.save``, in order.
-
-    Raises ``SpecError``.
-    """
+    """Return all floats of tensors saved with ``torch.save``, in order. Raises ``SpecError``."""
     try:
         with open_ordinary(file) as opened:
             loaded = torch.load(opened, map_location="cpu", weights_only=True)

@@ -6,15 +6,7 @@ from collections.abc import Mapping
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Any
 
-from gradwire.line_rate.page import (
-    describe_line,
-    limits,
-    limits_of,
-    log_sizes,
-    new_figure,
-    png_of,
-    with_note,
-)
+from gradwire.line_rate.page import describe_line, limits, limits_of, log_sizes, new_figure, png_of, with_note
 from gradwire.machine import rates_in_words
 from gradwire.page import Picture, Report, Section, render
 from gradwire.page.picture import CURVES, bar_height, is_narrow, name_bars, panels, without_frame
@@ -132,10 +124,7 @@ STYLES = ("-", "--", ":")
 
 
 def draw_allreduce(results: list[Result]) -> bytes:
-    """Return a plot of median times by size, or bars for a single size, with a panel per number of ranks.
-
-    Crosses are theoretical minimum times.
-    """
+    """Return a plot of median times, and of theoretical minimum times as crosses, by number of ranks."""
     figure = new_figure(size_of(results))
     paint_allreduce(figure, results)
     return png_of(figure)

@@ -4,10 +4,7 @@ from types import MappingProxyType
 
 COMMANDS = MappingProxyType(
     {
-        "demo": (
-            "compare gradwire with plain DDP at 1 Gbit/s, in four minutes",
-            "gradwire_lab.cli.demo:run",
-        ),
+        "demo": ("compare gradwire with plain DDP at 1 Gbit/s, in four minutes", "gradwire_lab.cli.demo:run"),
         "train": (
             "train a model with several workers, and compare methods and codecs",
             "gradwire_lab.cli.train:run",
@@ -21,10 +18,7 @@ COMMANDS = MappingProxyType(
             "measure five papers' tables and figures, with verdicts",
             "gradwire_lab.cli.reproduce:run",
         ),
-        "report": (
-            "write a record, or a folder of records, as HTML",
-            "gradwire_lab.cli.report:run",
-        ),
+        "report": ("write a record, or a folder of records, as HTML", "gradwire_lab.cli.report:run"),
         "experiment": (
             "run an experiment and keep its results as a record",
             "gradwire_lab.cli.experiment:run",

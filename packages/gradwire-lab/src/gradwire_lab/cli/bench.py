@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 
 from gradwire.cli import line_rate
 from gradwire.cli.lists import algorithm_specs, codec_specs, listed, whole_numbers
-from gradwire.cli.parser import Parser, chosen, file_path, seconds
+from gradwire.cli.parser import Parser, add_values, chosen, file_path, seconds
 from gradwire.collectives import NAMES as ALGORITHMS
 from gradwire.errors import SpecError
 from gradwire.launch.launched import launched_workers
@@ -46,68 +46,30 @@ def _run_allreduce(arguments: Sequence[str]) -> None:
         epilog="example:\n  gradwire bench allreduce --workers 2,4 --codecs identity,quantize:8",
     )
     group = parser.add_argument_group("what")
-    names = ",".join(ALGORITHMS)
-    group.add_argument(
-        "--algorithms", metavar="LIST", default="ring", help=f"algorithms: {names} (default: ring)"
-    )
-    group.add_argument(
-        "--codecs",
-        metavar="LIST",
-        default="identity",
-        help="codecs, such as identity,quantize:8 (default: identity)",
+    add_values(
+        group,
+        ("--algorithms", "LIST", None, "ring", f"algorithms: {','.join(ALGORITHMS)} (default: ring)"),
+        ("--codecs", "LIST", None, "identity", "codecs, such as identity,quantize:8 (default: identity)"),
     )
     line_rate.add_sizes(group, "1MiB", "16MiB")
-    group.add_argument(
-        "--segments", metavar="LIST", help="segment sizes, in bytes of float32 (default: 4MiB)"
-    )
-    group.add_argument(
-        "--values",
-        dest="data",
-        metavar="V",
-        default="laplace:1e-3",
-        help="values to exchange: laplace:SCALE, normal:SCALE or FILE.pt",
+    values = "values to exchange: laplace:SCALE, normal:SCALE or FILE.pt"
+    add_values(
+        group,
+        ("--segments", "LIST", None, None, "segment sizes, in bytes of float32 (default: 4MiB)"),
+        ("--values data", "V", None, "laplace:1e-3", values),
     )
     group.add_argument(
         "--no-torch", dest="torch_too", action="store_false", help="omit torch's own all-reduce"
     )
     group = parser.add_argument_group("how")
-    group.add_argument(
-        "--iterations",
-        type=int,
-        default=20,
-        metavar="N",
-        help="maximum measured steps (default: 20)",
-    )
-    group.add_argument(
-        "--warm-up",
-        dest="warmup",
-        type=int,
-        default=3,
-        metavar="N",
-        help="steps before the measured steps (default: 3)",
-    )
-    group.add_argument(
-        "--max-time",
-        dest="most_s",
-        type=seconds,
-        default=20.0,
-        metavar="TIME",
-        help="time limit, after at least 3 steps (default: 20s)",
-    )
-    group.add_argument(
-        "--pause",
-        dest="pause_s",
-        type=seconds,
-        default=0.0,
-        metavar="TIME",
-        help="pause before each step (default: 0)",
-    )
-    group.add_argument(
-        "--measured",
-        dest="measured_file",
-        type=file_path,
-        metavar="FILE",
-        help="measured link, from 'gradwire line-rate --json FILE'",
+    measured = "measured link, from 'gradwire line-rate --json FILE'"
+    add_values(
+        group,
+        ("--iterations", "N", int, 20, "maximum measured steps (default: 20)"),
+        ("--warm-up warmup", "N", int, 3, "steps before the measured steps (default: 3)"),
+        ("--max-time most_s", "TIME", seconds, 20.0, "time limit, after at least 3 steps (default: 20s)"),
+        ("--pause pause_s", "TIME", seconds, 0.0, "pause before each step (default: 0)"),
+        ("--measured measured_file", "FILE", file_path, None, measured),
     )
     group.add_argument(
         "--no-line-rate",

@@ -9,7 +9,7 @@ from contextlib import ExitStack
 from datetime import datetime
 from pathlib import Path
 
-from gradwire.cli.parser import Parser, add_folder, add_usual
+from gradwire.cli.parser import Parser, add_folder, add_usual, add_values
 from gradwire.cli.settings import OFF
 from gradwire.cli.settings import VARIABLE as SETTINGS
 from gradwire.codecs import DEFAULT_CODEC
@@ -18,8 +18,7 @@ from gradwire.files import check_folder_new, read_text, write_files
 from gradwire.page import PAGE, RECORD
 from gradwire.units import parse_rate
 from gradwire_lab.cli import train
-from gradwire_lab.job.display import Display, make_display
-from gradwire_lab.job.events import VARIABLE, event_of
+from gradwire_lab.job.display import VARIABLE, Display, event_of, make_display
 from gradwire_lab.job.record import RunResult, read_results
 from gradwire_lab.testbed.bed import Testbed, inherited_environment
 from gradwire_lab.testbed.output import Stream
@@ -28,10 +27,7 @@ from gradwire_lab.testbed.topology import Topology, host_name
 
 HOSTS = 4
 MODEL = ["--data", "digits", "--model", "wide", "--batch", "32", "--lr", "0.01", "--schedule", "constant"]
-"""A model of 5 million weights and small batches.
-
-The network takes most of a step's time.
-"""
+"""A model of 5 million weights and small batches. The network takes most of a step's time."""
 LENGTH = ["--epochs", "3", "--max-steps", "120", "--evaluate-every", "12"]
 """The length of a short run.
 
@@ -40,18 +36,12 @@ its plan in the first third, however busy the machine is.
 """
 ON_DDP = ["--compare", "ddp"]
 SLOW = "100mbit"
-"""The second network, on which only steps are timed.
-
-On this network, a step of DDP takes seconds.
-"""
+"""The second network, on which only steps are timed. On this network, a step of DDP takes seconds."""
 SLOW_PARTS = {
     "baselines": ["--runs", "ddp,bf16-hook", "--max-steps", "5", "--evaluate-every", "1"],
     "attach": ["--runs", "attach:auto", "--epochs", "3", "--max-steps", "63", "--evaluate-every", "5"],
 }
-"""The jobs on the slow network and their lengths.
-
-The job with ``attach`` is longer, because ``attach`` first chooses its plan.
-"""
+"""The jobs on the slow network; ``attach`` first chooses its plan, and so its job is longer."""
 PACED = [
     "--runs",
     ",".join(dict.fromkeys(("sync", "sync:bf16", f"sync:{DEFAULT_CODEC}", f"pipe:{DEFAULT_CODEC}"))),
@@ -103,9 +93,7 @@ def _parser() -> Parser:
         f"and the times to plain DDP's final loss. Then time steps at {SLOW}.",
         epilog="example:\n  gradwire demo --rate 1gbit --out runs/demo",
     )
-    parser.add_argument(
-        "--rate", metavar="RATE", default="1gbit", help="rate of each host's link (default: 1gbit)"
-    )
+    add_values(parser, ("--rate", "RATE", None, "1gbit", "rate of each host's link (default: 1gbit)"))
     add_folder(parser, "runs/digits-TIME")
     add_usual(parser)
     return parser

@@ -31,10 +31,7 @@ def run(arguments: Sequence[str]) -> None:
 
 
 def write(path: Path) -> bool:
-    """Write the HTML report of the run recorded in ``path``, and print its location.
-
-    Return whether the report was written. An error is printed to standard error and doesn't fail the run.
-    """
+    """Write the run's HTML report, print its place, and return whether that worked; errors are printed."""
     return write_page(place(path), lambda: make(path))
 
 

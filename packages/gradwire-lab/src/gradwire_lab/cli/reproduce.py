@@ -25,10 +25,7 @@ INDENT = "  "
 
 
 def run(arguments: Sequence[str]) -> int:
-    """Run ``gradwire reproduce``, and return 1 if a figure depends on a training run that did not learn.
-
-    Raises ``GradwireError``.
-    """
+    """Run the command; return 1 if a figure depends on a run that didn't learn. Raises ``GradwireError``."""
     words = _parser().parse_args(arguments)
     if words.list:
         blank = (Column.of_text(""), Column.of_text(""))

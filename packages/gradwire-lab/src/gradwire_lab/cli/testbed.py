@@ -10,7 +10,7 @@ from contextlib import ExitStack, closing
 from pathlib import Path
 from types import MappingProxyType
 
-from gradwire.cli.parser import Parser, add_folder, add_timeout, add_usual, file_path, seconds
+from gradwire.cli.parser import Parser, add_folder, add_timeout, add_usual, add_values, file_path, seconds
 from gradwire.errors import SpecError
 from gradwire.files import check_folder_new, read_text, write_files
 from gradwire.units import format_duration, parse_rate
@@ -150,38 +150,24 @@ def _parser() -> Parser:
         "example:\n  gradwire testbed run --hosts 4 --rate 1gbit -- python train.py",
     )
     group = parser.add_argument_group("network")
-    group.add_argument("--hosts", type=int, metavar="N", help=f"number of hosts, 1 to 64 (default: {HOSTS})")
-    group.add_argument("--rate", metavar="RATE", help=f"rate of each host's link, each way (default: {RATE})")
-    group.add_argument("--host-rates", metavar="LIST", help="rates by host, such as 1gbit,1gbit,100mbit")
-    group.add_argument(
-        "--delay", type=seconds, metavar="TIME", help="one-way delay of every frame, such as 1ms (default: 0)"
-    )
-    group.add_argument(
-        "--jitter", type=seconds, metavar="TIME", help="largest deviation of the delay (default: 0)"
-    )
-    group.add_argument(
-        "--loss", type=float, metavar="P", help="lose this share of packets, such as 0.001 (default: 0)"
-    )
-    group.add_argument(
-        "--groups", type=int, metavar="N", help="switches with equal numbers of hosts (default: 1)"
-    )
-    group.add_argument("--core", metavar="RATE", help="rate of each uplink, each way (default: unlimited)")
-    group.add_argument(
-        "--mtu", type=int, metavar="NBYTES", help=f"MTU of every link (default: {USUAL_MTU_NBYTES})"
-    )
-    group.add_argument("--topology", type=file_path, metavar="FILE", help="JSON file with the whole network")
-    group.add_argument(
-        "--nic", metavar="SPEC", help="NICs with this codec, and options of gradwire nic (default: none)"
+    add_values(
+        group,
+        ("--hosts", "N", int, None, f"number of hosts, 1 to 64 (default: {HOSTS})"),
+        ("--rate", "RATE", None, None, f"rate of each host's link, each way (default: {RATE})"),
+        ("--host-rates", "LIST", None, None, "rates by host, such as 1gbit,1gbit,100mbit"),
+        ("--delay", "TIME", seconds, None, "one-way delay of every frame, such as 1ms (default: 0)"),
+        ("--jitter", "TIME", seconds, None, "largest deviation of the delay (default: 0)"),
+        ("--loss", "P", float, None, "lose this share of packets, such as 0.001 (default: 0)"),
+        ("--groups", "N", int, None, "switches with equal numbers of hosts (default: 1)"),
+        ("--core", "RATE", None, None, "rate of each uplink, each way (default: unlimited)"),
+        ("--mtu", "NBYTES", int, None, f"MTU of every link (default: {USUAL_MTU_NBYTES})"),
+        ("--topology", "FILE", file_path, None, "JSON file with the whole network"),
+        ("--nic", "SPEC", None, None, "NICs with this codec, and options of gradwire nic (default: none)"),
     )
     group = parser.add_argument_group("run")
     add_timeout(group, None, "after which all hosts are killed")
-    group.add_argument(
-        "--grace",
-        type=seconds,
-        default=GRACE_S,
-        metavar="TIME",
-        help="time for other hosts to end after a failure (default: 5s)",
-    )
+    grace = "time for other hosts to end after a failure (default: 5s)"
+    add_values(group, ("--grace", "TIME", seconds, GRACE_S, grace))
     add_folder(group, "none")
     add_usual(group)
     return parser

@@ -9,7 +9,16 @@ from datetime import datetime
 from pathlib import Path
 
 from gradwire.autotune.settings import NAME as AUTO
-from gradwire.cli.parser import Parser, add_folder, add_timeout, add_usual, chosen, file_path, folder_path
+from gradwire.cli.parser import (
+    Parser,
+    add_folder,
+    add_timeout,
+    add_usual,
+    add_values,
+    chosen,
+    file_path,
+    folder_path,
+)
 from gradwire.codecs import DEFAULT_CODEC
 from gradwire.codecs.spec import check_count
 from gradwire.collectives import NAMES as ALGORITHMS
@@ -106,91 +115,55 @@ def _add_runs(group: argparse._ArgumentGroup) -> None:
         help="compare with other methods: PS-Sync and D-Sync (paper), or DDP (ddp)",
     )
     group.add_argument("--runs", metavar="LIST", help="compare any METHOD:CODEC, e.g. sync,pipe:quantize:8")
-    group.add_argument(
-        "--plan", type=file_path, metavar="FILE", help="plan file, which sets method, codec, and sizes"
+    add_values(
+        group,
+        ("--plan", "FILE", file_path, None, "plan file, which sets method, codec, and sizes"),
+        ("--data", "NAME", None, "digits", f"data set: {', '.join(DATASETS)} (default: digits)"),
+        ("--data-dir data_folder", "DIR", folder_path, None, _DATA_FOLDER),
+        ("--model", "MODEL", None, "mlp", f"model: {', '.join(MODELS)} (default: mlp)"),
     )
-    group.add_argument(
-        "--data", metavar="NAME", default="digits", help=f"data set: {', '.join(DATASETS)} (default: digits)"
-    )
-    group.add_argument(
-        "--data-dir",
-        dest="data_folder",
-        type=folder_path,
-        metavar="DIR",
-        help="folder of the data set, as IDX files (default: download)",
-    )
-    group.add_argument(
-        "--model", metavar="MODEL", default="mlp", help=f"model: {', '.join(MODELS)} (default: mlp)"
-    )
+
+
+_DATA_FOLDER = "folder of the data set, as IDX files (default: download)"
 
 
 def _add_training(group: argparse._ArgumentGroup) -> None:
     epochs = ", ".join(f"{count} {name}" for name, count in EPOCHS.items())
-    group.add_argument("--epochs", type=int, metavar="N", help=f"epochs of each run ({epochs})")
-    group.add_argument("--max-steps", type=int, metavar="N", help="stop each run after N steps")
-    group.add_argument(
-        "--evaluate-every", type=int, metavar="N", help="evaluate every N steps (default: one epoch)"
+    add_values(
+        group,
+        ("--epochs", "N", int, None, f"epochs of each run ({epochs})"),
+        ("--max-steps", "N", int, None, "stop each run after N steps"),
+        ("--evaluate-every", "N", int, None, "evaluate every N steps (default: one epoch)"),
+        ("--batch", "N", int, 100, "batch size over all workers (default: 100)"),
+        ("--lr", "X", float, JobOptions.lr, "peak learning rate (default: 0.03)"),
+        ("--schedule", "S", None, JobOptions.schedule, _SCHEDULE),
+        ("--pipeline", "K", int, None, "steps in flight, with pipe (default: 2)"),
+        ("--correction", "C", None, JobOptions.correction, _CORRECTION),
+        ("--staleness", "S", int, None, "with server: a worker's largest lead (default: 0)"),
+        ("--warmup-epochs", "N", int, 0, "with pipe: epochs of D-Sync before the pipeline (default: 0)"),
+        ("--seed", "N", int, 0, "random seed, for weights and shuffles (default: 0)"),
     )
-    group.add_argument(
-        "--batch", type=int, default=100, metavar="N", help="batch size over all workers (default: 100)"
-    )
-    group.add_argument(
-        "--lr", type=float, default=JobOptions.lr, metavar="X", help="peak learning rate (default: 0.03)"
-    )
-    group.add_argument(
-        "--schedule",
-        default=JobOptions.schedule,
-        metavar="S",
-        help="learning rate after its peak: cosine (default), constant",
-    )
-    group.add_argument("--pipeline", type=int, metavar="K", help="steps in flight, with pipe (default: 2)")
-    group.add_argument(
-        "--correction",
-        metavar="C",
-        default=JobOptions.correction,
-        help="with pipe: correction, eager (default) or none",
-    )
-    group.add_argument(
-        "--staleness",
-        type=int,
-        metavar="S",
-        help="with server: a worker's largest lead (default: 0)",
-    )
-    group.add_argument(
-        "--warmup-epochs",
-        type=int,
-        default=0,
-        metavar="N",
-        help="with pipe: epochs of D-Sync before the pipeline (default: 0)",
-    )
-    group.add_argument(
-        "--seed", type=int, default=0, metavar="N", help="random seed, for weights and shuffles (default: 0)"
-    )
+
+
+_SCHEDULE = "learning rate after its peak: cosine (default), constant"
+_CORRECTION = "with pipe: correction, eager (default) or none"
 
 
 def _add_network(group: argparse._ArgumentGroup) -> None:
-    group.add_argument(
-        "--workers", type=int, metavar="N", help="number of local processes (default: 4, and a server)"
-    )
-    group.add_argument(
-        "--rate",
-        dest="link",
-        metavar="RATE",
-        help="rate of each host's link (default: unlimited)",
-    )
-    group.add_argument("--algorithm", metavar="A", help=f"{', '.join(ALGORITHMS[:4])}, ... (default: ring)")
-    group.add_argument(
-        "--weights", metavar="SPEC", help="with server or sharded: weight codec, such as delta:fp32"
-    )
-    group.add_argument(
-        "--offload", metavar="SPEC", help="codec of the NICs on the path, such as inceptionn:2^-10"
+    algorithms = f"{', '.join(ALGORITHMS[:4])}, ... (default: ring)"
+    add_values(
+        group,
+        ("--workers", "N", int, None, "number of local processes (default: 4, and a server)"),
+        ("--rate link", "RATE", None, None, "rate of each host's link (default: unlimited)"),
+        ("--algorithm", "A", None, None, algorithms),
+        ("--weights", "SPEC", None, None, "with server or sharded: weight codec, such as delta:fp32"),
+        ("--offload", "SPEC", None, None, "codec of the NICs on the path, such as inceptionn:2^-10"),
     )
     group.add_argument("--scale", metavar="auto", choices=["auto"], help="scale gradients to absolute bounds")
-    group.add_argument(
-        "--segment", type=_size, metavar="BYTES", help="largest segment, such as 1MiB (default: 4MiB)"
-    )
-    group.add_argument(
-        "--bucket", type=_size, metavar="BYTES", help="largest bucket, such as 25MB (default: one bucket)"
+    add_values(
+        group,
+        ("--segment", "BYTES", _size, None, "largest segment, such as 1MiB (default: 4MiB)"),
+        ("--bucket", "BYTES", _size, None, "largest bucket, such as 25MB (default: one bucket)"),
     )
     add_timeout(group, 60.0, "for each wait")
     add_folder(group, "runs/DATA-TIME")
@@ -220,10 +193,7 @@ def _options(words: argparse.Namespace) -> JobOptions:
 
 
 def _exchange(words: argparse.Namespace) -> Plan:
-    """Return the plan of the options, or of ``--plan``, which also sets ``words.method`` and ``words.codec``.
-
-    Raises ``SpecError``.
-    """
+    """Return the plan of the options, or of ``--plan``, which sets method and codec, too."""
     if words.plan is None:
         parts = {"algorithm": words.algorithm, "segment_nbytes": words.segment, "bucket_nbytes": words.bucket}
         parts |= {"offload": words.offload}
@@ -287,10 +257,7 @@ def _runs(words: argparse.Namespace) -> tuple[Run, ...]:
 
 
 def _codec(words: argparse.Namespace, may_choose: bool, otherwise: str) -> str:
-    """Return ``--codec`` or, if it is missing, ``auto`` or ``otherwise``.
-
-    The result is ``auto`` if ``may_choose`` is true and no option of the exchange is set.
-    """
+    """Return ``--codec``, else ``auto`` if no option of the exchange rules it out, else ``otherwise``."""
     if words.codec is not None:
         return str(words.codec)
     said = any(getattr(words, option) is not None for option in EXCHANGED)

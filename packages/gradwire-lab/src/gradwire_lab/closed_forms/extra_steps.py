@@ -17,8 +17,7 @@ from gradwire.planner.loss import Calibration, Effect
 class MethodRun:
     """The result of a method on a task, compared with exact training on the same batches.
 
-    ``added`` is the noise that ``added_noise`` predicts for the method's encodings. ``extra`` is the share of
-    extra steps, a mean over seeds, and ``spread`` is its standard deviation.
+    ``added`` is the noise that ``added_noise`` predicts; ``extra`` is the share of extra steps, over seeds.
     """
 
     task: str
@@ -69,11 +68,7 @@ RUNS: tuple[MethodRun, ...] = (
 
 
 def calibrate(runs: Iterable[MethodRun]) -> Calibration:
-    """Return the effects fitted to the runs.
-
-    The fit of noise is logarithmic: the power is the slope within tasks, and the factors are geometric means,
-    because tasks differ by factors.
-    """
+    """Return the effects fitted to the runs, on a logarithmic scale, because tasks differ by factors."""
     kinds: dict[str, list[MethodRun]] = {"noise": [], "dropped": [], "residual": [], "stale": []}
     for run in runs:
         kinds[run.kind].append(run)

@@ -70,10 +70,7 @@ class Groups:
 
     @classmethod
     def dealt(cls, world: int, count: int, uplink_nbytes_per_s: PerRank, latency_s: float = 0.0) -> Groups:
-        """Return ``count`` groups to which ranks are assigned in turn.
-
-        Neighbours are in different groups.
-        """
+        """Return ``count`` groups to which ranks are assigned in turn. Neighbours are in different groups."""
         _SOURCE.read(count, whole(1), "count")
         return cls(tuple(rank % count for rank in range(world)), uplink_nbytes_per_s, latency_s)
 
@@ -137,10 +134,7 @@ class Network:
         return replace(self, start_s=tuple(start))
 
     def slowed(self, rank: int, factor: float) -> Network:
-        """Return a copy of the network in which ``rank`` is slower by ``factor``.
-
-        The rank then sends, receives, and adds at ``1 / factor`` of its rates.
-        """
+        """Return a copy in which ``rank`` sends, receives, and adds at ``1 / factor`` of its rates."""
         self._check_rank(rank)
         _SOURCE.read(factor, real(ABOVE_ZERO), "factor")
         changed: dict[str, Any] = {}

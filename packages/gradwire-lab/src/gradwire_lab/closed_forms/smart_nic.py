@@ -13,10 +13,7 @@ from typing import Protocol
 
 @dataclass(frozen=True, slots=True)
 class Mlp:
-    """A perceptron with layers of ``widths[l]`` x ``widths[l]`` weights.
-
-    Each node trains on ``batch`` samples per step.
-    """
+    """A perceptron with layers of ``widths[l]``^2 weights, trained on ``batch`` samples per step."""
 
     widths: tuple[int, ...]
     batch: int
@@ -24,10 +21,7 @@ class Mlp:
 
 @dataclass(frozen=True, slots=True)
 class Node:
-    """A worker with a computing rate of ``flops_per_s`` on all its cores.
-
-    An update takes ``update_s_per_parameter`` per parameter, which depends on the worker's memory.
-    """
+    """A worker with its computing rate on all cores, and its time to update a parameter."""
 
     flops_per_s: float
     update_s_per_parameter: float
@@ -120,11 +114,7 @@ class RingCircuit:
         return SmartNic(word_nbytes, 1.0, self.compression, self.lanes, 2 * word_nbytes)
 
     def cycles(self, nodes: int, chunk_words: int, rounds: int = 1) -> float:
-        """Return the cycles of ``rounds`` consecutive all-reduces.
-
-        Each all-reduce takes the maximum of T_ring, T_add, T_mem, and the decompressor's time, plus the
-        latency. The first chunk is sent before the first all-reduce, without overlap.
-        """
+        """Return the cycles of ``rounds`` all-reduces, each of its slowest stage and latency, and a chunk."""
         nbytes = _FLOAT_NBYTES * self.lanes * chunk_words * nodes
         moving = max(self.nic.exchange_s(nbytes, nodes), self.decoded * chunk_words)
         return chunk_words + rounds * (moving + self.latency)
@@ -132,10 +122,7 @@ class RingCircuit:
 
 @dataclass(frozen=True, slots=True)
 class PlainNic:
-    """A conventional NIC, with which the worker's cores run the ring.
-
-    ``nbytes_per_s`` is the rate at which a node's bytes are exchanged and added.
-    """
+    """A conventional NIC; ``nbytes_per_s`` is the rate of the ring, additions included, on the cores."""
 
     nbytes_per_s: float
 

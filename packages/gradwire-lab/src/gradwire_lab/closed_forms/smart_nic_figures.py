@@ -57,10 +57,7 @@ UPDATE_S_PER_PARAMETER = 0.0
 
 @dataclass(frozen=True, slots=True)
 class Prototype:
-    """The calibrated node, conventional NIC, and smart NIC.
-
-    The conventional NIC is used with a blocking exchange, or with an exchange that overlaps on two cores.
-    """
+    """The calibrated node, its conventional NIC (blocking or overlapped exchange), and its smart NIC."""
 
     node: Node
     blocking: PlainNic
@@ -155,11 +152,7 @@ class Figure:
 
 @dataclass(frozen=True, slots=True)
 class Constant:
-    """A constant of the model, in words, with its source.
-
-    ``omitted`` is true if the paper doesn't state the constant; ``source`` is then the figure from which the
-    constant was derived.
-    """
+    """A constant of the model, and the source from which it is taken or, if ``omitted``, derived."""
 
     what: str
     value: str
@@ -235,10 +228,7 @@ def speedup(prototype: Prototype, mlp: Mlp, nic: SmartNic, nodes: int) -> float:
 
 
 def throughput(prototype: Prototype, mlp: Mlp, nic: SmartNic | None, nodes: int) -> float:
-    """Return the throughput of ``nodes`` nodes relative to one node without exchanges (figure 4b).
-
-    If ``nic`` is None, the nodes use the overlapped baseline.
-    """
+    """Return the throughput relative to one node without exchanges; without ``nic``, the baseline's."""
     node = prototype.node
     alone_s = sum(
         node.forward_s(width, mlp.batch) + node.backward_s(width, mlp.batch) + node.update_s(width)

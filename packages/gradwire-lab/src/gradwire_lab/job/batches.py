@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable
+from functools import partial
 from itertools import pairwise
 from types import MappingProxyType
 
@@ -33,11 +34,9 @@ def share(order: torch.Tensor, number: int, batch: int, rank: int, workers: int)
 
 
 def learning_rate(step: int, steps: int, peak: float, schedule: str = "cosine") -> float:
-    """Return the learning rate of a step, counted from 0.
+    """Return the learning rate of a step from 0: it rises linearly, and falls along a cosine or is constant.
 
-    The rate rises linearly to ``peak``, and then falls to 0 along half a cosine, or stays at ``peak`` if
-    ``schedule`` is ``constant``. Pipe-SGD needs this warm-up, because stale gradients make early training
-    unstable; all methods use the warm-up, so that methods are compared at equal rates.
+    Pipe-SGD needs the rise, because stale gradients make early training unstable; so all methods have it.
     """
     rise = math.ceil(RISE * steps)
     if step < rise:
@@ -55,21 +54,6 @@ def build(name: str, image_shape: tuple[int, int], classes: int, seed: int) -> t
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(seed)
         return MODELS[name](image_shape, classes)
-
-
-def _mlp(image_shape: tuple[int, int], classes: int) -> torch.nn.Module:
-    """Return the MNIST-MLP of the Pipe-SGD paper: two hidden layers of 500, 784-500-500-10."""
-    return _fully_connected(image_shape, classes, layers=3)
-
-
-def _hdc(image_shape: tuple[int, int], classes: int) -> torch.nn.Module:
-    """Return the HDC of the INCEPTIONN paper, table I: five fully connected layers, hidden size 500."""
-    return _fully_connected(image_shape, classes, layers=5)
-
-
-def _wide(image_shape: tuple[int, int], classes: int) -> torch.nn.Module:
-    """Return an MLP with three hidden layers of 1536: 5 million weights, 20 MB of gradients per step."""
-    return _fully_connected(image_shape, classes, layers=4, hidden=1536)
 
 
 def _cnn(image_shape: tuple[int, int], classes: int) -> torch.nn.Module:
@@ -100,6 +84,11 @@ def _fully_connected(
 
 
 MODELS: MappingProxyType[str, Callable[[tuple[int, int], int], torch.nn.Module]] = MappingProxyType(
-    {"mlp": _mlp, "hdc": _hdc, "wide": _wide, "cnn": _cnn}
+    {
+        "mlp": partial(_fully_connected, layers=3),  # the MNIST-MLP of the Pipe-SGD paper: 784-500-500-10
+        "hdc": partial(_fully_connected, layers=5),  # the HDC of the INCEPTIONN paper, table I
+        "wide": partial(_fully_connected, layers=4, hidden=1536),  # 5 million weights, 20 MB of gradients
+        "cnn": _cnn,
+    }
 )
 """The functions that build models from an image shape and a number of classes, by name."""

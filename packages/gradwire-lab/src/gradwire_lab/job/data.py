@@ -13,7 +13,7 @@ import tempfile
 import urllib.error
 import urllib.request
 import zlib
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from types import MappingProxyType
@@ -24,7 +24,7 @@ from gradwire.errors import DataError
 from gradwire.files import cache_folder
 from gradwire.version import how_to_install
 
-_READABLE, _WRITABLE = "put a readable file there", "make the folder writable, or free disk space"
+_WRITABLE = "make the folder writable, or free disk space"
 
 # scikit-learn's handwritten digits: 1797 real scans of 8x8 pixels, installed with the package.
 
@@ -32,11 +32,7 @@ SHUFFLE_SEED, TEST_SHARE = 0, 0.2
 
 
 def read_digits() -> tuple[torch.Tensor, torch.Tensor, torch.Tensor, torch.Tensor]:
-    """Return train images, train labels, test images, and test labels. Raises ``DataError``.
-
-    The 80/20 split is always the same. Images are uint8 of shape (count, 8, 8) with values 0 to 16; labels
-    are int64.
-    """
+    """Return train images (uint8, 0 to 16), labels (int64), and the same of the test set."""
     # The file is ordered by writer. NumPy's legacy generator is frozen: the shuffle is the same everywhere.
     table = _read_table(_find_file())
     table = table[np.random.RandomState(SHUFFLE_SEED).permutation(len(table))]
@@ -71,10 +67,7 @@ def _read_table(path: Path) -> np.ndarray[tuple[int, int], np.dtype[np.float64]]
 # big-endian uint32 sizes, then the values, last index fastest.
 
 LIMIT_NBYTES = 1 << 30
-"""The largest size accepted from a header.
-
-Without the limit, a damaged header could cause a huge allocation.
-"""
+"""The largest size accepted from a header, so that a damaged header causes no huge allocation."""
 
 
 def read_images(path: Path) -> torch.Tensor:
@@ -98,7 +91,11 @@ def _read(path: Path, dimensions: int) -> torch.Tensor:
     except (EOFError, zlib.error, gzip.BadGzipFile) as error:
         _refuse(path, f"expected a complete gzip file ({error})")
     except OSError as error:
-        raise DataError(f"cannot read {path}: {error.strerror or error}; {_READABLE}") from error
+        raise _unreadable(path, error) from error
+
+
+def _unreadable(path: Path, error: OSError) -> DataError:
+    return DataError(f"cannot read {path}: {error.strerror or error}; put a readable file there")
 
 
 def _parse(path: Path, file: BinaryIO | gzip.GzipFile, dimensions: int) -> torch.Tensor:
@@ -124,9 +121,6 @@ def _refuse(path: Path, reason: str) -> NoReturn:
     raise DataError(f"{path} is damaged: {reason}; replace the file with a fresh copy")
 
 
-# The checksum of published data sets.
-
-
 def md5_of(path: Path) -> str:
     """Return the MD5 of a file in hexadecimal, which detects accidental damage only. Raises ``DataError``."""
     try:
@@ -136,7 +130,7 @@ def md5_of(path: Path) -> str:
                 digest.update(block)
             return digest.hexdigest()
     except OSError as error:
-        raise DataError(f"cannot read {path}: {error.strerror or error}; {_READABLE}") from error
+        raise _unreadable(path, error) from error
 
 
 # The files of MNIST and Fashion-MNIST: from a folder that the user passes, else from the cache.
@@ -197,8 +191,7 @@ def data_folder() -> Path | None:
 def find(name: str, data_dir: Path | None = None) -> Path | None:
     """Return the folder with the files of ``name``, or None for ``digits``. Raises ``DataError``.
 
-    The folder is ``data_dir``, else ``$GRADWIRE_DATA``, else the cache. Missing files are downloaded to the
-    cache only, never to the user's own folder.
+    It is ``data_dir``, else ``$GRADWIRE_DATA``, else the cache, to which missing files are downloaded.
     """
     if name not in SOURCES:
         return None
@@ -214,10 +207,7 @@ def find(name: str, data_dir: Path | None = None) -> Path | None:
 
 
 def find_cifar10(named: Path | None = None) -> Path | None:
-    """Return the folder of CIFAR-10, which is ``named`` or ``cifar10`` in ``$GRADWIRE_DATA``, or None.
-
-    The path is absolute, so that it is valid in any working folder. The files in the folder aren't checked.
-    """
+    """Return the absolute folder of CIFAR-10: ``named``, or ``cifar10`` in ``$GRADWIRE_DATA``, or None."""
     if named is not None:
         return named.absolute()
     folder = data_folder()
@@ -337,11 +327,6 @@ def _read_pair(images_path: Path, labels_path: Path) -> tuple[torch.Tensor, torc
     return images, labels
 
 
-# The public names: scikit-learn's digits (offline), MNIST and Fashion-MNIST (IDX files), CIFAR-10's folder.
-
-__all__ = ["DATASETS", "SOURCES", "Dataset", "at_hand", "data_folder", "find", "find_cifar10", "load"]
-
-
 # Downloads into the cache, checked against the published MD5; incomplete files never appear there.
 
 BLOCK_NBYTES = 1 << 16
@@ -350,8 +335,7 @@ BLOCK_NBYTES = 1 << 16
 def fetch(url: str, md5: str, target: Path, timeout_s: float = 30.0) -> None:
     """Download ``url`` to ``target``. Raises ``DataError`` and then leaves ``target`` unchanged.
 
-    The bytes are written to a temporary file next to ``target``, which is renamed after its MD5 is verified.
-    A lost connection, a full disk, or a second process with the same download leaves no partial file.
+    A temporary file beside ``target`` is renamed once its MD5 is verified, so that none is ever partial.
     """
     try:
         target.parent.mkdir(parents=True, exist_ok=True)
@@ -360,7 +344,7 @@ def fetch(url: str, md5: str, target: Path, timeout_s: float = 30.0) -> None:
         raise DataError(f"cannot write to {target.parent}: {error.strerror or error}; {_WRITABLE}") from error
     try:
         with os.fdopen(handle, "wb") as file:
-            received = _copy(url, file.write, timeout_s)
+            received = sum(file.write(block) for block in _blocks(url, timeout_s))
         found = md5_of(Path(name))
         if found != md5:
             raise DataError(f"expected MD5 {md5} from {url}, got {found} for {received} bytes; try again")
@@ -371,27 +355,21 @@ def fetch(url: str, md5: str, target: Path, timeout_s: float = 30.0) -> None:
         Path(name).unlink(missing_ok=True)
 
 
-def _copy(url: str, write: Callable[[bytes], object], timeout_s: float) -> int:
-    received = 0
+def _blocks(url: str, timeout_s: float) -> Iterator[bytes]:
+    """Yield the bytes of a download. Raises ``DataError`` if the network fails or too few arrive."""
+    received, begun = 0, False
     try:
-        response = urllib.request.urlopen(url, timeout=timeout_s)
+        with urllib.request.urlopen(url, timeout=timeout_s) as response:
+            begun = True
+            announced = response.headers.get("Content-Length")
+            while block := response.read(BLOCK_NBYTES):
+                received += len(block)
+                yield block
     except (OSError, http.client.HTTPException) as error:
-        raise DataError(f"cannot download {url}: {_reason(error)}") from error
-    with response:
-        while block := _download_read(response, url, received):
-            write(block)
-            received += len(block)
-    announced = response.headers.get("Content-Length")
+        after = f" after {received} bytes" if begun else ""
+        raise DataError(f"cannot download {url}: {_reason(error)}{after}") from error
     if announced is not None and received != int(announced):
         raise DataError(f"cannot download {url}: the connection ended after {received} of {announced} bytes")
-    return received
-
-
-def _download_read(response: http.client.HTTPResponse, url: str, received: int) -> bytes:
-    try:
-        return response.read(BLOCK_NBYTES)
-    except (OSError, http.client.HTTPException) as error:
-        raise DataError(f"cannot download {url}: {_reason(error)} after {received} bytes") from error
 
 
 def _reason(error: Exception) -> str:

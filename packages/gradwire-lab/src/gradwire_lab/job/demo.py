@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 from gradwire.line_rate.page import new_figure, png_of
 from gradwire.page.picture import CURVES, paint_bars
 from gradwire.tables import show
-from gradwire_lab.job.options import DDP, Run
+from gradwire_lab.job.options import DDP
 from gradwire_lab.job.record import RunResult, equal_loss, in_times, too_short, verdict
 from gradwire_lab.job.report import attach_first, draw_bars, draw_curves, show_next, show_results
 
@@ -18,10 +18,7 @@ if TYPE_CHECKING:
     from matplotlib.axes import Axes
 
 SETTLED = 4
-"""The number of final evaluations whose steps count on the slow network.
-
-Before these steps, ``attach`` has chosen a plan.
-"""
+"""The number of final evaluations, after ``attach`` has chosen a plan, that count on the slow network."""
 
 
 @dataclass(frozen=True)
@@ -33,10 +30,7 @@ class NetworkRuns:
 
 
 def settled_step_s(result: RunResult) -> float:
-    """Return the seconds of a step, the median over the intervals that end at the last evaluations.
-
-    The first interval is excluded if there are more intervals, because it creates connections and buffers.
-    """
+    """Return the median seconds of a step at the end, without the first interval, which connects."""
     ends = [(0, 0.0), *((epoch.step, epoch.train_s) for epoch in result.epochs)]
     spans = [(later[1] - earlier[1]) / (later[0] - earlier[0]) for earlier, later in itertools.pairwise(ends)]
     return median(spans[1:][-SETTLED:] or spans)
@@ -98,7 +92,7 @@ def _draw_steps(axes: Axes, slow: NetworkRuns) -> None:
     """Draw a bar for each run's step on the slow network, with the speed-up over DDP."""
     results = attach_first(slow.results)
     times_ms = [1e3 * settled_step_s(each) for each in results]
-    ddp_ms = _time_of(DDP, results, times_ms)
+    ddp_ms = times_ms[[result.run for result in results].index(DDP)]
     label = f"time of a step at {slow.rate} [ms], after the choice of a plan, and speed-up over DDP"
     names = [each.run.label for each in results]
     paint_bars(axes, names, [("a step", CURVES[0], times_ms)], label)
@@ -110,7 +104,3 @@ def _draw_steps(axes: Axes, slow: NetworkRuns) -> None:
             note, (time_ms, place), xytext=(5, 0), textcoords="offset points", va="center", fontsize=8
         )
     axes.set_xlim(0, 1.12 * max(times_ms))
-
-
-def _time_of(run: Run, results: tuple[RunResult, ...], times_ms: list[float]) -> float:
-    return next(time_ms for result, time_ms in zip(results, times_ms, strict=True) if result.run == run)

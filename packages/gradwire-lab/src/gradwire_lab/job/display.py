@@ -2,33 +2,28 @@
 
 from __future__ import annotations
 
+import json
+import os
 import sys
 from abc import ABC, abstractmethod
+from dataclasses import asdict
 from threading import Event as ThreadingEvent
 from threading import Lock, Thread
 from time import monotonic
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
-from gradwire_lab.job.events import is_watched, line_of
-from gradwire_lab.job.options import Run
+from gradwire_lab.job.options import Run, parse_runs
 from gradwire_lab.job.record import Epoch, EpochDone, Progress, RunDone, RunStarted, StepDone
 
 if TYPE_CHECKING:
     from typing_extensions import Self
 
 LINE_EVERY_S = 4.0
-"""The time between two lines of progress.
-
-The time is short enough to show that a job is alive.
-"""
+"""The time between two lines of progress. The time is short enough to show that a job is alive."""
 
 
 class Display(ABC):
-    """A display of a job's events.
-
-    A display is a context manager, because a live display must restore the terminal. ``place`` precedes the
-    names of runs, such as the network of a comparison.
-    """
+    """A display of a job's events; ``place``, such as the network, precedes the names of runs."""
 
     def __init__(self) -> None:
         self.place = ""
@@ -54,9 +49,10 @@ class Display(ABC):
     def _show(self, event: Progress) -> None:
         """Show an event."""
 
-    @abstractmethod
     def say(self, sentence: str) -> None:
         """Print a line that later updates don't overwrite."""
+        sys.stdout.write(f"{sentence}\n")
+        sys.stdout.flush()
 
 
 class ProgressLines(Display):
@@ -95,15 +91,11 @@ class ProgressLines(Display):
     def say(self, sentence: str) -> None:
         """Write a line to standard output."""
         self._said = monotonic()
-        sys.stdout.write(f"{sentence}\n")
-        sys.stdout.flush()
+        super().say(sentence)
 
     def _say_state(self) -> None:
-        seconds = f"{monotonic() - self._began:.0f} s"
-        if self._run:
-            self.say(f"{self.place}{self._run}: step {self._step}/{self._steps}{self._state}, {seconds}")
-        else:
-            self.say(f"{self.place}starting, {seconds}")
+        at = f"{self._run}: step {self._step}/{self._steps}{self._state}" if self._run else "starting"
+        self.say(f"{self.place}{at}, {monotonic() - self._began:.0f} s")
 
     def _tick(self) -> None:
         while not self._ended.wait(max(0.05, self._said + self._every_s - monotonic())):
@@ -171,11 +163,6 @@ class EventLines(Display):
     def _show(self, event: Progress) -> None:
         self.say(line_of(event).removesuffix("\n"))
 
-    def say(self, sentence: str) -> None:
-        """Write a line to standard output."""
-        sys.stdout.write(f"{sentence}\n")
-        sys.stdout.flush()
-
 
 class Quiet(Display):
     """A display of warnings only."""
@@ -189,11 +176,7 @@ class Quiet(Display):
 
 
 def make_display(quiet: bool = False) -> Display:
-    """Return the display for this process.
-
-    The display is ``EventLines`` if another process shows the events, else ``Quiet`` if ``quiet``, else
-    ``Bars`` on a terminal, else ``ProgressLines``.
-    """
+    """Return the display for this process: another process, silence, a terminal, or a log file."""
     from rich.console import Console
 
     if is_watched():
@@ -205,3 +188,45 @@ def make_display(quiet: bool = False) -> Display:
 
 def _state(epoch: Epoch) -> str:
     return f"loss {epoch.held_out_loss:.4f}, top-1 {100 * epoch.accuracy:.1f} %"
+
+
+# Events as lines, with which a rank's process reports its progress to another process.
+
+VARIABLE = "GRADWIRE_EVENTS"
+"""The environment variable that makes a job print its events as lines, and no report."""
+MARK = "gradwire-event "
+"""The prefix of each event on standard output, where libraries may also write."""
+
+
+def is_watched() -> bool:
+    """Return whether another process shows this job's progress and results."""
+    return bool(os.environ.get(VARIABLE))
+
+
+def line_of(event: Progress) -> str:
+    """Return an event as a line; a run's end is its last step, because its result is in the record."""
+    if isinstance(event, RunDone):
+        event = StepDone(event.result.run, event.result.steps)
+    values: dict[str, Any] = {"kind": type(event).__name__, "run": str(event.run)}
+    match event:
+        case RunStarted():
+            values |= {"steps": event.steps, "epochs": event.epochs}
+        case StepDone():
+            values["step"] = event.step
+        case EpochDone():
+            values["epoch"] = asdict(event.epoch)
+    return f"{MARK}{json.dumps(values)}\n"
+
+
+def event_of(line: str) -> Progress | None:
+    """Return the event of a line, or None if the line has no event."""
+    if not line.startswith(MARK):
+        return None
+    values = json.loads(line.removeprefix(MARK))
+    (run,) = parse_runs(values["run"])
+    match values["kind"]:
+        case "RunStarted":
+            return RunStarted(run, values["steps"], values["epochs"])
+        case "StepDone":
+            return StepDone(run, values["step"])
+    return EpochDone(run, Epoch(**values["epoch"]))

@@ -17,8 +17,6 @@ from gradwire_lab.job.options import JobOptions
 from gradwire_lab.job.record import Progress, RunDone, RunResult
 from gradwire_lab.job.train_loop import Job, Team, perform
 
-# The work of one rank: join the other ranks, and perform the runs in order.
-
 
 def load_and_perform(context: RankContext[Progress], options: JobOptions) -> None:
     """Load the data set and run the job in a new process. Raises ``GradwireError``."""
@@ -37,17 +35,12 @@ def perform_all(context: RankContext[Progress], options: JobOptions, dataset: Da
 
 
 _PRELOAD = ("gradwire_lab.job.launch", "torch._dynamo")
-"""The modules that the fork server imports before it forks ranks.
-
-``torch.optim`` needs the second module.
-"""
+"""The modules that the fork server imports before it forks ranks. ``torch.optim`` needs the second module."""
 
 
 def perform_local(options: JobOptions, show: Callable[[Progress], None]) -> tuple[RunResult, ...]:
     """Run a job in processes on this machine, all ended on return. Raises ``JobError``."""
-    results = list[RunResult]()
-    run_local(_task(options, load_and_perform), _keeping(results, show))
-    return tuple(results)
+    return _perform(run_local, load_and_perform, options, show)
 
 
 def perform_joined(
@@ -58,47 +51,39 @@ def perform_joined(
     def work(context: RankContext[Progress], options: JobOptions) -> None:
         perform_all(context, options, dataset)
 
+    return _perform(run_joined, work, options, show)
+
+
+def _perform(
+    run: Callable[[Task[JobOptions, Progress], Callable[[Progress], None]], object],
+    work: Callable[[RankContext[Progress], JobOptions], None],
+    options: JobOptions,
+    show: Callable[[Progress], None],
+) -> tuple[RunResult, ...]:
+    """Run a job as a task of ``run``, show its events, and return the results among them."""
     results = list[RunResult]()
-    run_joined(_task(options, work), _keeping(results, show))
-    return tuple(results)
-
-
-def _keeping(results: list[RunResult], show: Callable[[Progress], None]) -> Callable[[Progress], None]:
-    """Return a function that shows an event and appends the event's result, if any, to ``results``."""
 
     def take(event: Progress) -> None:
         show(event)
         if isinstance(event, RunDone):
             results.append(event.result)
 
-    return take
-
-
-def _task(
-    options: JobOptions, work: Callable[[RankContext[Progress], JobOptions], None]
-) -> Task[JobOptions, Progress]:
-    def title(rank: int) -> str:
-        return f"rank {rank} ({'the server' if rank == options.workers else 'a worker'})"
-
-    return Task(
+    own = ("out", "overwrite", "data_folder")  # may differ between ranks
+    task = Task(
         work=work,
         options=options,
         world=options.world,
         timeout_s=options.timeout_s,
-        shared=_shared(options),
+        shared={key: value for key, value in asdict(options).items() if key not in own},
         preload=_PRELOAD,
-        title=title,
+        title=lambda rank: f"rank {rank} ({'the server' if rank == options.workers else 'a worker'})",
         when=_when,
     )
+    run(task, take)
+    return tuple(results)
 
 
 def _when(event: Progress | None) -> str:
     if event is None:
         return "before the first run"
     return f"during {event.result.run.label if isinstance(event, RunDone) else event.run.label}"
-
-
-def _shared(options: JobOptions) -> dict[str, object]:
-    """Return the options that must be equal on all ranks. Folders may differ."""
-    own = ("out", "overwrite", "data_folder")
-    return {key: value for key, value in asdict(options).items() if key not in own}

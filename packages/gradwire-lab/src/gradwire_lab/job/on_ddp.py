@@ -113,10 +113,7 @@ class OnDDP:
 
 
 def bf16_hook(ddp: DistributedDataParallel) -> None:
-    """Register torch's bfloat16 hook under a different name.
-
-    Without NCCL, DDP rejects a hook with torch's name, although Gloo can sum bfloat16.
-    """
+    """Register torch's bfloat16 hook by another name: DDP rejects torch's name without NCCL."""
     ddp.register_comm_hook(ddp.process_group, _bf16_on_gloo)
 
 

@@ -10,6 +10,7 @@ from types import MappingProxyType
 
 from gradwire import _native
 from gradwire.autotune import Auto
+from gradwire.autotune.settings import DEFAULT
 from gradwire.autotune.settings import NAME as AUTO
 from gradwire.codecs import parse
 from gradwire.codecs.spec import is_whole
@@ -22,7 +23,6 @@ from gradwire.plan import Plan
 from gradwire.units import check_link_rate
 from gradwire.version import how_to_install
 from gradwire_lab.job.batches import MODELS
-from gradwire_lab.job.choice import auto_within
 from gradwire_lab.job.data import DATASETS, SOURCES, Dataset
 
 # The runs that a job compares: a training method and a codec each, written ``pipe:quantize:8``.
@@ -61,8 +61,7 @@ LARGEST_STALENESS = 1000
 class Run:
     """One training run from scratch: ``method`` is a key of ``METHODS``, ``codec`` a spec or ``auto``.
 
-    ``staleness`` applies to the method ``server``: the number of steps that a worker may be ahead of the
-    slowest worker (stale synchronous parallel, SSP). With None, the method is PS-Sync.
+    ``staleness`` is the method ``server``'s number of steps that a worker may be ahead, or None: PS-Sync.
     """
 
     method: str
@@ -110,8 +109,7 @@ def make_run(method: str, codec: str = UNCOMPRESSED, staleness: int | None = Non
 def comparison(codec: str, what: str = COMPARISONS[0]) -> tuple[Run, ...]:
     """Return the runs of ``--compare``: the baselines, the codec alone, and the codec with the pipeline.
 
-    ``paper`` selects the baselines of Pipe-SGD's paper, and ``ddp`` PyTorch's baselines. Runs are unique:
-    without compression, the codec alone equals D-Sync. Raises ``SpecError``.
+    ``what`` selects the baselines of Pipe-SGD's ``paper``, or PyTorch's (``ddp``). Raises ``SpecError``.
     """
     if what == "ddp":
         return DDP, Run("bf16-hook"), make_run("attach", codec), make_run("pipe", codec)
@@ -261,6 +259,18 @@ class JobOptions:
         return steps if self.max_steps is None else min(steps, self.max_steps)
 
 
+PART = 4
+"""The divisor of a run's steps: a plan is chosen within a quarter of the run, after the warm-up."""
+
+
+def auto_within(most_steps: int | None) -> Auto:
+    """Return settings with which even a short run on a busy machine chooses a plan before it ends."""
+    most = DEFAULT.most_paced_steps
+    if most_steps is not None:
+        most = min(most, max(most_steps // PART, DEFAULT.meeting_steps))
+    return Auto(config=replace(DEFAULT, most_paced_steps=most))
+
+
 def _check_unsaid(options: JobOptions) -> None:
     """Raise ``SpecError`` if exchange options are set for a run with ``auto``, which chooses them."""
     if options.exchange != Plan(pipeline=PIPELINE) or options.scale is not None:
@@ -285,17 +295,27 @@ def check(options: JobOptions) -> None:
     for option, steps in (("--max-steps", options.max_steps), ("--evaluate-every", options.evaluate_every)):
         if steps is not None:
             _within(option, steps, 1, 10_000_000)
-    _above_zero("--lr", options.lr)
+    if not 0 < options.lr <= _MOST:
+        raise JobError(f"expected --lr above 0 and at most {_MOST:g}, got {options.lr:g}; pass e.g. 0.03")
     _one_of("--schedule", options.schedule, SCHEDULES)
     _within("--timeout", options.timeout_s, 1, 86_400)
     _check_link(options)
-    _check_data_folder(options)
+    if options.data not in SOURCES and options.data_folder is not None:
+        raise JobError(
+            f"expected --data {' or '.join(SOURCES)} with --data-dir, got {options.data}, which needs no "
+            "files; omit one"
+        )
     for run in options.runs:
         options.plan(run)
     _check_weights(options)
     _check_batch(options)
     _check_extras(options)
-    check_writable(options.out)
+    check_folder_writable("--out", options.out)
+    for name in FILES:
+        if (options.out / name).is_dir():
+            raise JobError(
+                f"expected no folder named {name} in --out {options.out}, got one; pass another --out"
+            )
     writes = not is_launched() or launched_rank()[0] == 0
     check_folder_new("--out", options.out, (*FILES, PAGE), options.overwrite or not writes)
     rates_in_words()
@@ -311,17 +331,6 @@ def check_data(options: JobOptions, dataset: Dataset) -> None:
             f"expected --batch of at most the {images} training images of {options.data}, got "
             f"{options.batch}; pass at most {images - images % options.workers}"
         )
-
-
-def check_writable(out: Path) -> None:
-    """Raise ``JobError`` unless the folder ``out`` and the job's files in it can be written.
-
-    The files that the check creates are removed.
-    """
-    check_folder_writable("--out", out)
-    for name in FILES:
-        if (out / name).is_dir():
-            raise JobError(f"expected no folder named {name} in --out {out}, got one; pass another --out")
 
 
 def _check_weights(options: JobOptions) -> None:
@@ -355,14 +364,6 @@ def _check_link(options: JobOptions) -> None:
         )
 
 
-def _check_data_folder(options: JobOptions) -> None:
-    if options.data not in SOURCES and options.data_folder is not None:
-        raise JobError(
-            f"expected --data {' or '.join(SOURCES)} with --data-dir, got {options.data}, which needs no "
-            "files; omit one"
-        )
-
-
 def _check_batch(options: JobOptions) -> None:
     batch, workers = options.batch, options.workers
     if batch % workers:
@@ -393,8 +394,3 @@ def _one_of(option: str, value: str, choices: tuple[str, ...]) -> None:
 def _within(option: str, value: float, low: int, high: int) -> None:
     if not low <= value <= high:
         raise JobError(f"expected {option} from {low} to {high}, got {value}; pass a number in this range")
-
-
-def _above_zero(option: str, value: float) -> None:
-    if not 0 < value <= _MOST:
-        raise JobError(f"expected {option} above 0 and at most {_MOST:g}, got {value:g}; pass e.g. 0.03")

@@ -20,11 +20,9 @@ from gradwire_lab.job.options import D_SYNC, DDP, PS_SYNC, TORCHS, JobOptions, R
 
 @dataclass(frozen=True)
 class Epoch:
-    """One evaluation, by default at the end of an epoch.
+    """One evaluation, by default at the end of an epoch: rank 0's mean loss since the last, and the test set.
 
-    ``accuracy`` (top-1, 0 to 1) and ``held_out_loss`` are measured on the test set. ``loss`` is rank 0's mean
-    training loss since the previous evaluation. ``train_s`` is the training time so far in seconds, without
-    evaluation.
+    ``accuracy`` is from 0 to 1, and ``train_s`` the training time so far in seconds, without evaluation.
     """
 
     epoch: int
@@ -132,20 +130,11 @@ LAST = 3
 BASELINES = (DDP, D_SYNC)
 """The candidate baselines in order of preference: the first candidate among the runs is used."""
 HALVED = (Run("bf16-hook"), Run("sync", "bf16"))
-"""The baselines that send half of the bytes.
-
-Without a testbed, the second baseline replaces the first baseline.
-"""
+"""The baselines that send half of the bytes: with a testbed, and without."""
 TIE = DEFAULT.most_equal_share
-"""The relative difference up to which the speeds of two single runs count as a tie.
-
-A different seed changes speeds by as much.
-"""
+"""The relative difference of two speeds that counts as a tie; a different seed changes speeds as much."""
 LEARNED = 0.5
-"""The minimum top-1 accuracy of a baseline that has learned.
-
-Guessing reaches an accuracy of a tenth.
-"""
+"""The minimum top-1 accuracy of a baseline that has learned. Guessing reaches an accuracy of a tenth."""
 MODEL = "25.6M"
 """The example model size in the suggested command, ResNet-50's number of parameters."""
 
@@ -164,19 +153,13 @@ class EqualLoss:
         return None if point is None else point[1]
 
     def gain(self, run: Run, over: Run | None = None) -> float | None:
-        """Return a run's speed-up in time to the target loss, if the run reached it.
-
-        The speed-up is over the baseline, or over ``over``.
-        """
+        """Return a run's speed-up over the baseline, or ``over``, in time to the target, if reached."""
         own, others = self.seconds(run), self.seconds(self.baseline.run if over is None else over)
         return others / own if own and others else None
 
 
 def equal_loss(results: Sequence[RunResult]) -> EqualLoss | None:
-    """Return the times to the baseline's final loss, or None if the runs allow no comparison.
-
-    A comparison needs two runs, and a baseline that has ``LAST`` evaluations and has not diverged.
-    """
+    """Return the times to the final loss of a baseline with ``LAST`` evaluations, or None without one."""
     by_run = {result.run: result for result in results}
     base = baseline_of(results)
     baseline = None if base is None else by_run[base]
@@ -215,10 +198,7 @@ def too_short(results: Sequence[RunResult]) -> list[str]:
 
 
 def reach(curve: Sequence[tuple[float, float, float]], target: float) -> tuple[float, float] | None:
-    """Return the steps and seconds at which a curve first falls to ``target``, interpolated linearly.
-
-    ``curve`` has the steps, seconds, and loss of each evaluation. Return None if the loss stays above.
-    """
+    """Return the (interpolated) steps and seconds at which a loss first falls to ``target``, or None."""
     before = (0.0, 0.0, float("inf"))
     for point in curve:
         if point[2] <= target:
@@ -235,11 +215,7 @@ def prediction(hosts: int, rate: str) -> str:
 
 
 def verdict(equal: EqualLoss) -> str:
-    """Return a sentence that compares a run of gradwire with the baselines in the time to the same loss.
-
-    The run is ``attach`` if that run reached the loss, else gradwire's fastest run. No speed counts if the
-    baseline has not learned.
-    """
+    """Return a comparison of ``attach``, or else gradwire's fastest run that reached the loss, in words."""
     base = equal.baseline
     if base.accuracy < LEARNED:
         return (
@@ -293,11 +269,7 @@ SCHEMA = "gradwire.train/2"
 
 
 def job_record(options: JobOptions, results: tuple[RunResult, ...]) -> dict[str, object]:
-    """Return the record of a job.
-
-    Times are in seconds, sizes in bytes, and accuracies from 0 to 1. Options are recorded as given.
-    ``topology`` describes the testbed in which the job runs, or is None.
-    """
+    """Return a job's record, with times in seconds, sizes in bytes, and options as given."""
     given = asdict(options)
     del given["exchange"]
     given |= to_values(options.exchange) | {

@@ -47,10 +47,7 @@ COLUMNS: Columns[RunResult] = (
 
 
 def columns(results: tuple[RunResult, ...], equal: EqualLoss | None) -> Columns[RunResult]:
-    """Return the table's columns.
-
-    The last columns are times to equal loss, or speed-ups over the baselines.
-    """
+    """Return the table's columns; the last columns are times to equal loss, or speed-ups."""
     if equal is None:
         return [*COLUMNS, *(_speed(results, run) for run in _bases(results))]
 
@@ -70,16 +67,12 @@ def _speed(results: tuple[RunResult, ...], baseline: Run) -> tuple[Column, Calla
 
 
 def show_report(options: JobOptions, results: tuple[RunResult, ...], verbose: bool = False) -> None:
-    """Write the verdict, the table, and a command for the user's own model to standard output.
-
-    With ``verbose``, the reasons of every chosen plan follow the table.
-    """
+    """Write the verdict, the table (with ``verbose``, also reasons), and a command for the user's model."""
     title = title_of(options.data, options.model, options.workers, link_text(options))
     equal = _judged(results)
-    if equal is None and (said := step_verdict(results)) is not None:
+    said = step_verdict(results) if equal is None else verdict(equal)
+    if said is not None:
         show(f"{said}.", "")
-    if equal is not None:
-        show(f"{verdict(equal)}.", "")
     show_results(f"{title}, {results[0].steps} steps", results, verbose)
     if equal is not None:
         show_next(options.workers, options.link or rates_in_words() or "1gbit")
@@ -89,14 +82,13 @@ def show_results(title: str, results: tuple[RunResult, ...], verbose: bool) -> N
     """Write a title and the table, with ``verbose`` also the reasons of every chosen plan."""
     made, note = table(results)
     show(title, "", made, "", note)
-    chosen = [(result.run.label, step, reason) for result in results for step, reason in result.decided]
+    chosen = [(result.run.label, *decided) for result in results for decided in result.decided]
     if verbose:
         for label, step, reason in chosen:
             show("", f"{label}: from step {step} on, {reason}")
     elif chosen:
-        show(
-            "", f"Plans were chosen or tried {counted(len(chosen), 'time')}; --verbose and the page say why."
-        )
+        times = counted(len(chosen), "time")
+        show("", f"Plans were chosen or tried {times}; --verbose and the page say why.")
 
 
 def show_next(workers: int, rate: str) -> None:
@@ -131,10 +123,7 @@ def links_in_words(link: str | None, rates: str | None) -> str:
 
 
 def _judged(results: tuple[RunResult, ...]) -> EqualLoss | None:
-    """Return the times to equal loss.
-
-    Return None with PS-Sync, because its speed-ups fill the table's last columns.
-    """
+    """Return the times to equal loss, or None with PS-Sync, whose speed-ups fill the last columns."""
     return None if any(result.run == PS_SYNC for result in results) else equal_loss(results)
 
 
@@ -161,8 +150,6 @@ def _times(factor: float | None) -> str:
 #
 # The left plot shows the held-out loss if PyTorch's DDP is among the runs, else the accuracy.
 
-STYLES = ("-", "--", ":")
-MARKERS = ("o", "s", "^")
 PARTS = (("compute", GREY), ("codec", CURVES[4]), ("exposed communication", CURVES[5]))
 
 
@@ -187,10 +174,7 @@ def attach_first(results: tuple[RunResult, ...]) -> tuple[RunResult, ...]:
 
 
 def draw_curves(axes: Any, results: tuple[RunResult, ...]) -> None:
-    """Draw accuracy over training time.
-
-    With DDP among the runs, draw held-out losses and the target loss instead.
-    """
+    """Draw accuracy over training time or, with DDP among the runs, held-out losses and the target."""
     from matplotlib.ticker import LogLocator
 
     on_ddp = any(result.run == DDP for result in results)
@@ -211,10 +195,9 @@ def draw_curves(axes: Any, results: tuple[RunResult, ...]) -> None:
         axes.xaxis.set_minor_formatter("")
     if equal is not None:
         axes.axhline(equal.target, color=GREY, linewidth=0.8, linestyle=":")
-        place = (1.0, equal.target)  # next to the plot, where no curve is
         axes.annotate(
             f"{equal.baseline.run.label} ends",
-            place,
+            (1.0, equal.target),  # next to the plot, where no curve is
             xycoords=("axes fraction", "data"),
             xytext=(4, 0),
             textcoords="offset points",
@@ -223,9 +206,7 @@ def draw_curves(axes: Any, results: tuple[RunResult, ...]) -> None:
         )
     axes.set_xlabel(f"time of training [s]{LOG_SCALE if is_log else ''}")
     axes.set_ylabel("held-out loss" if equal else "top-1 accuracy on the test set [%]")
-    axes.grid(alpha=0.25, which="major")
-    legend_above(axes, 2)
-    without_frame(axes)
+    _finish(axes)
 
 
 def draw_losses(axes: Any, results: tuple[RunResult, ...]) -> None:
@@ -235,6 +216,10 @@ def draw_losses(axes: Any, results: tuple[RunResult, ...]) -> None:
         axes.plot(steps, losses, **_style(number), label=result.run.label)
     axes.set_xlabel("steps")
     axes.set_ylabel("training loss")
+    _finish(axes)
+
+
+def _finish(axes: Any) -> None:
     axes.grid(alpha=0.25, which="major")
     legend_above(axes, 2)
     without_frame(axes)
@@ -242,10 +227,14 @@ def draw_losses(axes: Any, results: tuple[RunResult, ...]) -> None:
 
 def draw_bars(axes: Any, results: tuple[RunResult, ...]) -> None:
     """Draw a stacked bar of each run's step time: computation, codec, exposed communication."""
-    baseline = _baseline(results)
-    parts = [(name, colour, part) for (name, colour), part in zip(PARTS, _parts(results), strict=True)]
+    runs = [result.run for result in results]
+    baseline = next((run for run in (DDP, PS_SYNC, D_SYNC) if run in runs), None)
+    parts = [
+        (name, colour, [1e3 * getattr(result, field) for result in results])
+        for (name, colour), field in zip(PARTS, ("compute_s", "codec_s", "exposed_s"), strict=True)
+    ]
     label = f"time of a step [ms]{f', speed-up over {baseline.label}' if baseline else ''}"
-    ends = paint_bars(axes, [result.run.label for result in results], parts, label)
+    ends = paint_bars(axes, [run.label for run in runs], parts, label)
     for place, (result, end) in enumerate(zip(results, ends, strict=True)):
         note = _note(result, results, baseline)
         axes.annotate(note, (end, place), xytext=(5, 0), textcoords="offset points", va="center", fontsize=8)
@@ -254,31 +243,15 @@ def draw_bars(axes: Any, results: tuple[RunResult, ...]) -> None:
 
 def _style(number: int) -> dict[str, Any]:
     """Return the colour, line style, and marker of a curve."""
+    turn, colour = divmod(number, len(CURVES))
+    line, marker = (("-", "o"), ("--", "s"), (":", "^"))[turn % 3]
     return {
-        "color": CURVES[number % len(CURVES)],
-        "linestyle": STYLES[number // len(CURVES) % len(STYLES)],
-        "marker": MARKERS[number // len(CURVES) % len(MARKERS)],
-        "markersize": 3.5,
-        "linewidth": 1.6,
-    }
-
-
-def _parts(results: tuple[RunResult, ...]) -> tuple[list[float], list[float], list[float]]:
-    return (
-        [1e3 * result.compute_s for result in results],
-        [1e3 * result.codec_s for result in results],
-        [1e3 * result.exposed_s for result in results],
-    )
-
-
-def _baseline(results: tuple[RunResult, ...]) -> Run | None:
-    runs = [result.run for result in results]
-    return next((run for run in (DDP, PS_SYNC, D_SYNC) if run in runs), None)
+        "color": CURVES[colour], "linestyle": line, "marker": marker, "markersize": 3.5, "linewidth": 1.6
+    }  # fmt: skip
 
 
 def _note(result: RunResult, results: tuple[RunResult, ...], baseline: Run | None) -> str:
     total = f"{1e3 * result.step_s:.1f} ms"
     if baseline is None or result.run == baseline:
         return total
-    factor = speed_up(result, results, baseline)
-    return f"{total}, {factor:.1f}x"
+    return f"{total}, {speed_up(result, results, baseline):.1f}x"

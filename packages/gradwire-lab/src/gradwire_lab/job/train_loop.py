@@ -19,7 +19,6 @@ from gradwire.entropy.delta import WordName
 from gradwire.errors import JobError
 from gradwire.launch.local import RankContext
 from gradwire.launch.rendezvous import gather, in_words, wait_for
-from gradwire.links.base import Link
 from gradwire.links.process_group import ProcessGroupLink
 from gradwire.links.throttle import throttled
 from gradwire.local import DSync
@@ -36,16 +35,14 @@ from gradwire_lab.parameter_server.ps_sync import Server, Worker
 from gradwire_lab.parameter_server.stale_server import StaleServer
 from gradwire_lab.parameter_server.stale_worker import StaleWorker
 
-# The processes of a job: ranks 0..p-1 are the workers; rank p is the server, if a run has one.
-#
-# Training uses links. The team's own collectives (barriers, sums, hashes) are never timed.
+REPORT_EVERY_S = 0.1
+REHEARSALS = 2
 
 
 class Team:
-    """One rank's membership in a job's process groups.
+    """One rank's membership in a job's process groups; ranks 0..p-1 are workers, rank p is any server.
 
-    All ranks, including the server, create the same groups in the same order. Every run has a group for its
-    link, and a group for the team's collectives. The default group must exist.
+    All ranks create the same groups in order: per run, one for its link and one for untimed collectives.
     """
 
     def __init__(self, store: Store, rank: int, options: JobOptions) -> None:
@@ -53,7 +50,10 @@ class Team:
         self._store = store
         limit = timedelta(seconds=options.timeout_s)
         with in_words(f"rank {rank} could not meet the other {options.world - 1} ranks", options.timeout_s):
-            self._groups = {run: self._make_groups(run, limit) for run in options.runs}
+            self._links, self._words = (
+                {run: dist.new_group(sorted(self._members(run)), timeout=limit) for run in options.runs}
+                for _ in range(2)
+            )
 
     @property
     def is_server(self) -> bool:
@@ -65,49 +65,31 @@ class Team:
         return run.method == "server" or not self.is_server
 
     def link_group(self, run: Run) -> tuple[dist.ProcessGroup, list[int]]:
-        """Return the group of a run's link, and the global ranks in the link's order.
-
-        A server's rank is the first.
-        """
-        return self._groups[run][0], self._members(run)
+        """Return the group of a run's link, and the global ranks in the link's order, the server first."""
+        return self._links[run], self._members(run)
 
     def barrier(self, run: Run) -> None:
         """Wait until all ranks of the run reach this barrier. Raises ``LinkError``."""
         with in_words(f"rank {self.rank} waited for the other ranks between two epochs", self.timeout_s):
-            gather(self._words(run), torch.zeros(1))
+            gather(self._words[run], torch.zeros(1))
 
     def gather(self, run: Run, values: torch.Tensor) -> torch.Tensor:
         """Return all ranks' ``values`` (1-D, equal lengths), one row per rank. Raises ``LinkError``."""
         with in_words(f"rank {self.rank} collected results", self.timeout_s):
-            return gather(self._words(run), values)
+            return gather(self._words[run], values)
 
     def _members(self, run: Run) -> list[int]:
         server = [self.workers] if run.method == "server" else []
         return [*server, *range(self.workers)]
-
-    def _make_groups(self, run: Run, limit: timedelta) -> tuple[dist.ProcessGroup, dist.ProcessGroup]:
-        members = sorted(self._members(run))
-        return dist.new_group(members, timeout=limit), dist.new_group(members, timeout=limit)
-
-    def _words(self, run: Run) -> dist.ProcessGroup:
-        return self._groups[run][1]
 
     def announce(self, word: str) -> None:
         """Wake the ranks that ``wait_for`` this word."""
         self._store.set(word, "1")
 
     def wait_for(self, word: str) -> None:
-        """Block until another rank announces ``word``, without a time limit.
-
-        A limit would need the length of a run, which is unknown. Raises ``LinkError`` if the store's host
-        goes away.
-        """
+        """Block until a rank announces ``word``; runs have no known length, so there is no time limit."""
         with in_words(f"rank {self.rank} waited for its next run", self.timeout_s):
             wait_for(self._store, word)
-
-
-REPORT_EVERY_S = 0.1
-REHEARSALS = 2
 
 
 @dataclass(frozen=True)
@@ -147,8 +129,10 @@ class _Side:
         self._net, self._steps_done = self.model, 0
         self._steps = options.steps(dataset)
         self._steps_per_epoch = options.steps_per_epoch(dataset)
-        if not job.team.is_server:
-            self._rehearse()
+        if not job.team.is_server:  # so that memory and kernels exist before timing; no weights change
+            for _ in range(REHEARSALS):
+                self._loss(0).backward()  # type: ignore[no-untyped-call]
+            self._optimizer.zero_grad()
         self.method = _make_method(run, job, self.model, self._optimizer, stack)
         if isinstance(self.method, OnDDP):  # DDP has copied rank 0's weights
             self._net = self.method.ddp
@@ -162,7 +146,9 @@ class _Side:
         team.barrier(self.run)
         started = perf_counter()
         if isinstance(self.method, StaleServer):
-            total = self._serve(self.method, length)
+            self.job.context.doing = f"{self.run.label}, after step {self._steps_done}"
+            self._steps_done += length
+            total = self.method.serve(length, self._set_learning_rate)
         else:
             total = self._take_steps(self.method, length)
         team.barrier(self.run)
@@ -181,13 +167,6 @@ class _Side:
         epoch = math.ceil(self._steps_done / self._steps_per_epoch)
         return Epoch(epoch, right / count, loss, train_s, self._steps_done, total / count)
 
-    def weights_sha256(self) -> bytes:
-        """Return the SHA-256 digest of all weights' bytes."""
-        digest = hashlib.sha256()
-        for parameter in self.model.parameters():
-            digest.update(parameter.detach().numpy().tobytes())
-        return digest.digest()
-
     def _take_steps(self, method: WorkerMethod | OnDDP | Server, length: int) -> StepRecord:
         total, told = StepRecord(), perf_counter()
         for _ in range(length):
@@ -196,11 +175,6 @@ class _Side:
                 told = perf_counter()
                 self.job.context.report(StepDone(self.run, self._steps_done))
         return total if isinstance(method, Server) else total + method.drain()
-
-    def _serve(self, server: StaleServer, length: int) -> StepRecord:
-        self.job.context.doing = f"{self.run.label}, after step {self._steps_done}"
-        self._steps_done += length
-        return server.serve(length, self._set_learning_rate)
 
     def _set_learning_rate(self, step: int) -> None:
         for group in self._optimizer.param_groups:
@@ -214,10 +188,7 @@ class _Side:
         return method.step() if isinstance(method, Server) else method.step(lambda: self._loss(number))
 
     def _loss(self, number: int) -> torch.Tensor:
-        """Return the loss on this rank's share of batch ``number``.
-
-        For batch 0, the images are shuffled first.
-        """
+        """Return the loss on this rank's share of batch ``number``; batch 0 shuffles the images first."""
         team = self.job.team
         if number == 0:
             epoch = math.ceil(self._steps_done / self._steps_per_epoch)
@@ -226,21 +197,9 @@ class _Side:
         images, labels = self.job.dataset.train_batch(mine)
         return nn.functional.cross_entropy(self._net(images), labels)
 
-    def _rehearse(self) -> None:
-        """Run warm-up passes, so that memory and kernels exist before timing.
-
-        No weights change.
-        """
-        for _ in range(REHEARSALS):
-            self._loss(0).backward()  # type: ignore[no-untyped-call]
-        self._optimizer.zero_grad()
-
 
 def _train(side: _Side, counts: list[int]) -> RunResult:
-    """Train and evaluate.
-
-    The result is the same on every rank, but only rank 0's result has epochs.
-    """
+    """Train and evaluate. The result is the same on every rank, but only rank 0's result has epochs."""
     team, run = side.job.team, side.run
     total, train_s = StepRecord(), 0.0
     epochs: list[Epoch] = []
@@ -252,40 +211,31 @@ def _train(side: _Side, counts: list[int]) -> RunResult:
             side.job.context.report(EpochDone(run, epochs[-1]))
     if isinstance(side.method, WorkerMethod | OnDDP):
         side.method.close()
-    weights = _same_weights(side)
-    return _result(side, sum(counts), tuple(epochs), total, weights)
-
-
-def _result(side: _Side, steps: int, epochs: tuple[Epoch, ...], total: StepRecord, weights: str) -> RunResult:
+    weights, steps = _same_weights(side), sum(counts)
     figures = [total.compute_s, total.codec_s, total.exposed_s, total.cost.raw_nbytes, total.cost.wire_nbytes]
-    team = side.job.team
-    ranks = team.gather(side.run, torch.tensor(figures, dtype=torch.float64))
+    ranks = team.gather(run, torch.tensor(figures, dtype=torch.float64))
     compute_s, codec_s, exposed_s = (ranks[: team.workers, :3].mean(dim=0) / steps).tolist()
+    decisions = side.method.decisions if isinstance(side.method, WorkerMethod | OnDDP) else []
     return RunResult(
-        run=side.run,
+        run=run,
         steps=steps,
-        epochs=epochs,
+        epochs=tuple(epochs),
         compute_s=compute_s,
         codec_s=codec_s,
         exposed_s=exposed_s,
         raw_nbytes=int(ranks[:, 3].sum()),
         wire_nbytes=int(ranks[:, 4].sum()),
         weights_sha256=weights,
-        decided=_decided(side.method),
+        decided=tuple((step, each.reason) for step, each in decisions),
     )
 
 
-def _decided(method: WorkerMethod | OnDDP | Server | StaleServer) -> tuple[tuple[int, str], ...]:
-    decisions = method.decisions if isinstance(method, WorkerMethod | OnDDP) else []
-    return tuple((step, each.reason) for step, each in decisions)
-
-
 def _same_weights(side: _Side) -> str:
-    """Return the hash of the final weights. Raises ``JobError`` unless all ranks have the same weights.
-
-    A server keeps exact weights. If its workers receive rounded weights, only the workers are compared.
-    """
-    own, job = side.weights_sha256(), side.job
+    """Return the final weights' hash. Raises ``JobError`` unless all ranks with exact weights agree."""
+    digest, job = hashlib.sha256(), side.job
+    for parameter in side.model.parameters():
+        digest.update(parameter.detach().numpy().tobytes())
+    own = digest.digest()
     rows = job.team.gather(side.run, torch.tensor(list(own), dtype=torch.uint8))
     if not job.options.exact_weights:
         rows = rows[: job.team.workers]
@@ -296,13 +246,6 @@ def _same_weights(side: _Side) -> str:
             "differs from rank 0; please report this bug"
         )
     return own.hex()
-
-
-def _make_link(run: Run, job: Job) -> Link:
-    group, ranks = job.team.link_group(run)
-    options = job.options
-    link = ProcessGroupLink(group, ranks, options.timeout_s, options.exchange.tos)
-    return throttled(link, options.link)
 
 
 def _on_ddp(run: Run, job: Job, model: nn.Module, optimizer: torch.optim.Optimizer) -> OnDDP:
@@ -321,7 +264,8 @@ def _make_method(
     """Return the run's training method, and register its link's ``close`` with ``stack``."""
     if run.method in ON_DDP:
         return _on_ddp(run, job, model, optimizer)
-    options, link = job.options, _make_link(run, job)
+    options, (group, ranks) = job.options, job.team.link_group(run)
+    link = throttled(ProcessGroupLink(group, ranks, options.timeout_s, options.exchange.tos), options.link)
     stack.callback(link.close)
     if run.method == "sync":
         return DSync(model, optimizer, options.plan_or_auto(run), group=link)

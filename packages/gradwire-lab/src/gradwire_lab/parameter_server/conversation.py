@@ -60,10 +60,7 @@ class Kind(IntEnum):
 
 @dataclass(frozen=True, slots=True)
 class Message:
-    """The header of a message: whole numbers below 2^31.
-
-    ``clock`` is the worker's clock, also in a reply.
-    """
+    """The header of a message: whole numbers below 2^31. ``clock`` is the worker's clock, also in a reply."""
 
     kind: Kind
     clock: int
@@ -101,10 +98,7 @@ class _Beside:
 
 
 class _TakingTurns(Wrapper):
-    """A link on which several threads start sends and receives one at a time.
-
-    Each thread waits for its own operations.
-    """
+    """A link on which threads start operations one at a time, and wait for their own."""
 
     def __init__(self, inner: Link, turn: Lock) -> None:
         super().__init__(inner)
@@ -157,11 +151,7 @@ class Conversation:
         feedback: ErrorFeedback | None = None,
         before: torch.Tensor | None = None,
     ) -> None:
-        """Send a message and its floats (1-D float32), and wait until they are sent.
-
-        ``feedback`` stores the encoding error after everything is sent. ``before`` has floats that are sent
-        between the message and ``floats``, without loss. Raises ``LinkError``.
-        """
+        """Send a message, ``before`` exactly, and its floats, and wait until sent. Raises ``LinkError``."""
         feedback = ErrorFeedback(codec) if feedback is None else feedback
         with self._clock("encode_s"):
             feedback.begin(floats)
@@ -184,10 +174,7 @@ class Conversation:
         return Message.from_floats(numbers)
 
     def take_in(self, floats: torch.Tensor, codec: Codec) -> None:
-        """Receive the floats of the last message into ``floats``.
-
-        On an error, ``floats`` is partly written. Raises ``FrameError``, ``LinkError``, and ``PayloadError``.
-        """
+        """Receive the last message's floats. Raises ``FrameError``, ``LinkError``, ``PayloadError``."""
         self._store(self._framer(codec), torch.split(floats, self._segment_count))
 
     def settle(self) -> ExchangeCost:

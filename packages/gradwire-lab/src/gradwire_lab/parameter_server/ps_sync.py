@@ -85,10 +85,7 @@ class Server(Method):
         check_star(self.exchange, type(self).__name__, serves=True)
 
     def step(self) -> StepRecord:
-        """Serve one step of all workers, and return its record, which has no loss.
-
-        Raises ``ExchangeError``.
-        """
+        """Serve one step of all workers, and return its record (no loss). Raises ``ExchangeError``."""
         start = self._ready()
         started = perf_counter()
         self._gradients.zero()
@@ -110,10 +107,7 @@ class Server(Method):
         return start + _waits(up, told, down).within(perf_counter() - started)
 
     def serve(self, steps: int) -> StepRecord:
-        """Serve ``steps`` steps, and return their total record.
-
-        Raises ``SpecError`` and ``ExchangeError``.
-        """
+        """Serve ``steps`` steps and return their total. Raises ``SpecError`` and ``ExchangeError``."""
         check_steps(steps)
         return sum((self.step() for _ in range(steps)), StepRecord())
 
@@ -123,10 +117,7 @@ class Server(Method):
 
 
 class Worker(WorkerMethod):
-    """A worker (ranks 1..p) that sends its gradient to the server and adopts the updated weights.
-
-    See ``Server`` for the arguments. Raises ``SpecError`` on rank 0.
-    """
+    """A worker (ranks 1..p) that sends its gradient and adopts the updated weights; see ``Server``."""
 
     def __init__(
         self,
@@ -169,10 +160,7 @@ def _waits(*exchanges: ExchangeCost) -> StepRecord:
 
 
 def weights_through(codec: Codec | str | None, plan: Plan, ledger: Ledger | None) -> Codec:
-    """Return the codec of the weights, exact by default.
-
-    Raises ``SpecError`` for an invalid codec, or if the plan's segments are too long for the codec.
-    """
+    """Return the codec of the weights, exact by default, if it allows the plan. Raises ``SpecError``."""
     return replace(plan, codec=weight_codec_of(codec, "weight_codec", ledger) or Identity()).codec
 
 
@@ -192,10 +180,7 @@ def star_of(plan: PlanLike) -> Plan:
 
 
 def check_star(exchange: Exchange, method: str, *, serves: bool) -> None:
-    """Raise ``SpecError`` unless the exchange is a star of at least two ranks.
-
-    Only rank 0 may serve.
-    """
+    """Raise ``SpecError`` unless the exchange is a star of at least two ranks. Only rank 0 may serve."""
     if exchange.plan.algorithm != "star" or exchange.link.world < 2:
         raise SpecError(
             "a parameter server: expected the algorithm 'star' and at least 2 ranks, got "
@@ -234,10 +219,7 @@ def check_weights(weights: Mapping[str, torch.Tensor] | None, model: nn.Module) 
 
 @contextmanager
 def restoring(optimizer: torch.optim.Optimizer) -> Iterator[None]:
-    """Restore the optimizer's old state if loading a new state fails, and raise ``StateError``.
-
-    If a state is damaged, torch may raise any exception after it has adopted parts of the state.
-    """
+    """Restore the old state if torch fails to load a new state, in any way, and raise ``StateError``."""
     before = {"state": optimizer.state, "param_groups": optimizer.param_groups}
     try:
         yield

@@ -1,7 +1,4 @@
-"""The server's thread for one worker, and all workers' clocks.
-
-The thread receives gradients and sends weights.
-"""
+"""The server's thread for one worker, and all workers' clocks."""
 
 from __future__ import annotations
 
@@ -31,10 +28,7 @@ from gradwire_lab.parameter_server.conversation import EXACT, Conversation, Kind
 # gradients of every worker, and all of the worker's own gradients.
 
 LARGEST_STALENESS = 1 << 20
-"""The largest staleness.
-
-No run has workers that are this many steps apart.
-"""
+"""The largest staleness. No run has workers that are this many steps apart."""
 
 
 class Clocks:
@@ -132,12 +126,7 @@ class Session:
     """
 
     def __init__(
-        self,
-        talk: Conversation,
-        gradient: torch.Tensor,
-        parameters: int,
-        clocks: Clocks,
-        codecs: Codecs,
+        self, talk: Conversation, gradient: torch.Tensor, parameters: int, clocks: Clocks, codecs: Codecs
     ) -> None:
         self.rank = talk.peer
         self.gradient = gradient

@@ -56,10 +56,9 @@ Schedule = Callable[[int], None]
 
 
 class Updates(ABC):
-    """The update rule of the server's weights, and one gradient per worker.
+    """The update rule of the server's weights, and each worker's gradient and unused parameters.
 
-    Each gradient is applied completely or not at all, after the clocks have counted it. ``absent`` has the
-    indices of each worker's unused parameters. Gradients are summed in the order of ``workers``.
+    Each gradient is applied completely or not at all, after the clocks have counted it.
     """
 
     def __init__(
@@ -81,9 +80,7 @@ class Updates(ABC):
 class AtOnce(Updates):
     """An update rule with one update per gradient, at 1/p of the learning rate for p workers.
 
-    The rate is divided instead of the gradient, which is equivalent for plain SGD. With weight decay, or
-    optimizers such as Adam, p updates then change the weights about as much as one update with the mean
-    gradient. Momentum decays once per update.
+    Dividing the rate, not the gradient, is right with weight decay or Adam, too. Momentum decays per update.
     """
 
     def came(self, rank: int, schedule: Schedule) -> bool:
@@ -99,10 +96,7 @@ class AtOnce(Updates):
 
 
 class OnceARound(Updates):
-    """An update rule with one update per step, by the workers' mean gradient: PS-Sync.
-
-    Gradients are summed in the order of ranks.
-    """
+    """PS-Sync's update rule: one update per step, by the mean gradient, summed in the order of ranks."""
 
     def __init__(
         self,

@@ -68,10 +68,7 @@ class StaleWorker(WorkerMethod):
         self._feedback = FeedbackFactory()
 
     def drain(self) -> StepRecord:
-        """Wait until all workers drain, and adopt the final weights, which are the same on all workers.
-
-        Without a step since the last drain, do nothing. Raises ``ExchangeError``.
-        """
+        """Wait until all workers drain, and adopt the same final weights. Raises ``ExchangeError``."""
         if self._drained:
             return StepRecord()
         started = perf_counter()

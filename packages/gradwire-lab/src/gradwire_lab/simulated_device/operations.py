@@ -124,10 +124,9 @@ def launch(
     written: Sequence[torch.Tensor],
     made: Callable[[T], Sequence[torch.Tensor] | None] = lambda _: (),
 ) -> T:
-    """Run a kernel now, and queue its writes on the current stream, so that they take effect later.
+    """Run a kernel on all ``used`` tensors now, and queue its writes on the current stream.
 
-    ``used`` has all tensors that the kernel reads or writes. ``made`` returns the new device tensors in its
-    result, or None if the host waits for the result.
+    ``made`` returns the new device tensors in its result, or None if the host waits for the result.
     """
     device.check()
     device.current.sleep()
@@ -166,10 +165,7 @@ def _races(device: Simulated, used: Sequence[Range], written: Sequence[Range]) -
 
 
 def _queue_writes(device: Simulated, held: Sequence[Write], written: Sequence[torch.Tensor]) -> None:
-    """Queue the kernel's writes at the end of the stream.
-
-    The remaining parts of older writes keep their place in the queue.
-    """
+    """Queue the kernel's writes at the end; the rest of older writes keeps its place in the queue."""
     stream, every = device.current, list(held)
     for place in {extent(tensor): None for tensor in written if tensor.numel()}:
         for old in [each for each in every if each.touches(place)]:

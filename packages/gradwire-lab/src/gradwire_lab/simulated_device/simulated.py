@@ -141,10 +141,7 @@ class SimulatedStream(Stream):
         return [each for each in self._queue if each.touches(*ranges)]
 
     def before(self, last: Operation | None = None) -> set[Operation]:
-        """Return the operations of all streams that run before the next queued operation.
-
-        With ``last``, return the operations that run up to ``last``.
-        """
+        """Return all streams' operations that run before the next queued one, or up to ``last``."""
         found = set[Operation]()
         for each in self._queue if last is None or not last.done else ():
             found.add(each)

@@ -24,10 +24,7 @@ class Frame(NamedTuple):
 
 
 class DelayLine:
-    """A queue that delays frames, keeps their order, and loses some of them.
-
-    With the same seed, the n-th frame always has the same fate.
-    """
+    """A queue that delays and loses frames, in order, and always the same frames for a ``seed``."""
 
     def __init__(self, delay_s: float, jitter_s: float, loss: float, seed: int) -> None:
         self._delay_s, self._jitter_s, self._loss = delay_s, jitter_s, loss
@@ -72,9 +69,8 @@ class Errors:
 class RelayReport:
     """The traffic of a relay in one run, its processor time, and the errors of its delays.
 
-    ``nbytes`` counts the frames with their headers. ``lost`` counts the frames lost on purpose, ``overruns``
-    the frames that arrived faster than the relay read, and ``refused`` the frames that a host's link
-    rejected. ``processor_s`` includes the kernel's work for the hosts that receive the frames.
+    Frames were ``lost`` on purpose, as ``overruns`` of the relay, or ``refused`` by a host's link.
+    ``processor_s`` includes the kernel's work for the hosts that receive the frames.
     """
 
     frames: int

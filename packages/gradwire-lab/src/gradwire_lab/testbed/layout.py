@@ -46,10 +46,7 @@ Impairment = Literal["netem", "relay"]
 
 
 def switch_links(topology: Topology, namespaces: Sequence[str]) -> list[str]:
-    """Return the lines for ``ip`` that create bridges and veth pairs.
-
-    ``namespaces`` are the paths of the hosts' network namespaces, which get the hosts' ends of the links.
-    """
+    """Return the lines for ``ip`` that create bridges, and veth pairs into the hosts' ``namespaces``."""
     groups = len(topology.groups) or 1
     lines = [line for group in range(groups) for line in _bridge(_switch(group))]
     for host, group in enumerate(topology.group_of):
@@ -96,10 +93,7 @@ def relay_end(host: int) -> str:
 
 
 def switch_limits(topology: Topology, impairment: Impairment | None = None) -> list[str]:
-    """Return the lines for ``tc`` that limit the rates of hosts' receiving and of the core.
-
-    With netem, these lines also delay and lose frames.
-    """
+    """Return the lines for ``tc`` that limit (with netem, also impair) receiving and the core."""
     lines: list[str] = []
     for host, rate in enumerate(topology.rates_nbytes_per_s):
         lines += _limit(host_name(host), rate, topology)
@@ -141,10 +135,9 @@ def host_limits(topology: Topology, host: int) -> list[str]:
 
 
 def nic_links(topology: Topology, host: int, namespace: str) -> list[str]:
-    """Return the lines for ``ip`` that configure the interfaces of a NIC, which already has the host's link.
+    """Return the lines for ``ip`` that configure a NIC's interfaces, and give its host a new one.
 
-    The NIC's interfaces have no IP addresses, and no host sends to their Ethernet addresses. So the kernel
-    doesn't process their frames. The host's network namespace, at path ``namespace``, gets a new interface.
+    The NIC's interfaces have no IP address and an own Ethernet address, so the kernel ignores their frames.
     """
     return [
         f"link set dev {NIC_LINK} address {hardware_address(host, nic=True)} up",
@@ -198,11 +191,7 @@ def _limit(device: str, rate_nbytes_per_s: float | None, topology: Topology) -> 
 
 
 def _netem(device: str, rate_nbytes_per_s: float | None, topology: Topology) -> list[str]:
-    """Return the lines for ``tc`` that impair frames once, on their last link, before the rate limit.
-
-    netem keeps the order of frames with different delays only if a rate is set; the rate set here limits
-    nothing.
-    """
+    """Return the lines for ``tc`` that impair frames on their last link; netem keeps order if rated."""
     if not topology.is_impaired:
         return []
     place = "root" if rate_nbytes_per_s is None else "parent 1:1"

@@ -1,7 +1,4 @@
-"""Calls that enter network namespaces from this process.
-
-Python offers these calls only from version 3.12 on.
-"""
+"""Calls that enter network namespaces, which Python offers from version 3.12 on."""
 
 from __future__ import annotations
 
@@ -44,10 +41,7 @@ def inside(namespace: int) -> Iterator[None]:
 
 @contextmanager
 def lending(*capabilities: int) -> Iterator[None]:
-    """Grant ``capabilities`` to programs that an ordinary user starts in the ``with`` block.
-
-    Programs of root have all capabilities in any case.
-    """
+    """Grant ``capabilities`` to programs that an ordinary user (not root) starts in the ``with`` block."""
     for capability in capabilities:
         _LIBC.prctl(_PR_CAP_AMBIENT, _PR_CAP_AMBIENT_RAISE, capability, 0, 0)
     try:
@@ -94,11 +88,9 @@ _AS_ONESELF = ("--user", "--map-current-user", "--keep-caps")
 
 
 def private_area() -> list[str]:
-    """Return the command that starts a program as the first process of private namespaces.
+    """Return the command that starts a program as process 1 of private namespaces. Raises ``TestbedError``.
 
-    The namespaces have their own network and process IDs. When the first process ends for any reason, the
-    kernel ends all processes inside and removes everything. Raises ``TestbedError`` if a program is missing,
-    or this user may not create such namespaces.
+    When process 1 ends for any reason, the kernel ends all processes inside and removes everything.
     """
     for name in PACKAGES:
         find_tool(name)
@@ -138,31 +130,21 @@ def _refusal(words: list[str]) -> str:
 # The figures come from measurements with Python sockets on two cores; docs/testbed.md has the table.
 
 BURST_S = 250e-6
-"""The burst of a rate limit's token bucket, as time at the link's rate.
+"""The burst of a rate limit's token bucket, as time at the link's rate, which passes without a limit.
 
-After a pause, a burst passes without a limit. With the usual burst of 64 KiB, a message of 64 KB over an idle
-100 Mbit link takes 8 % of its nominal time, so small messages would not be limited. With a burst of 250 us,
-the message takes 99 %. Timers are late by only a fraction of 250 us.
+With the usual 64 KiB, 64 KB over an idle 100 Mbit link take 8 % of their nominal time, with this 99 %.
 """
 LEAST_BURST_FRAMES, FRAME_OVERHEAD_NBYTES = 2, 50
-"""The smallest burst in whole frames, and the overhead of a frame.
-
-With a smaller burst, a full frame would have to wait for a full bucket.
-"""
+"""The least burst in frames, without which a full frame would wait for a full bucket; a frame's overhead."""
 GSO_SHARE = 0.9
 """The share of the burst for TCP's packets.
 
-The kernel would split larger packets into frames in software, in the middle of the path: 83,000 frames per
-second at 1 Gbit. Four hosts in a ring on two cores would then reach 0.45 of their rate instead of 0.95.
+The kernel would split larger packets amid the path: four hosts on two cores reach 0.45, not 0.95.
 """
 MOST_GSO_NBYTES = 65536
 SEND_BUFFER_NBYTES = 4 << 20
 RECEIVE_BUFFER_NBYTES = 6 << 20
-"""The largest receive buffer of a TCP socket.
-
-Hosts use Linux's defaults for the send and receive buffers, so that a machine tuned for wide-area networks
-gives the same results.
-"""
+"""TCP's largest receive buffer; both are Linux's defaults, so that tuned machines give the same results."""
 FLOWS_PER_PEER = 4
 NETEM_QUEUE_PACKETS = 1_000_000
 
@@ -179,11 +161,9 @@ def gso_nbytes(rate_nbytes_per_s: float, mtu_nbytes: int) -> int:
 
 
 def queue_nbytes(hosts: int) -> int:
-    """Return the maximum length of a rate limit's queue.
+    """Return the maximum length of a rate limit's queue: all socket buffers of all hosts that send to it.
 
-    If all hosts send to one host, the contents of all their socket buffers may wait at its link. So the queue
-    has room for all these contents: a dropped frame would stop a connection for at least 200 ms, TCP's
-    shortest timeout, and distort measurements. The queue uses memory only for queued frames.
+    A dropped frame would stop a connection for TCP's 200 ms or more, and distort measurements.
     """
     return hosts * FLOWS_PER_PEER * SEND_BUFFER_NBYTES
 
@@ -191,9 +171,7 @@ def queue_nbytes(hosts: int) -> int:
 def tcp_settings(congestion_controls: Sequence[str]) -> dict[str, str]:
     """Return the settings to write below ``/proc/sys/net/ipv4`` of every host.
 
-    Hosts use CUBIC, Linux's default, if the machine allows it, else Reno, which is always available. Without
-    drops, both algorithms fill the receiver's window. BBR, the default on some machines, paces by an estimate
-    of the rate. With BBR, the time of one exchange varied from 650 to 880 ms.
+    CUBIC, the default, or Reno fills the window; with BBR, one exchange took from 650 to 880 ms.
     """
     return {
         "tcp_congestion_control": "cubic" if "cubic" in congestion_controls else "reno",

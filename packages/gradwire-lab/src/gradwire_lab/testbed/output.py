@@ -20,10 +20,7 @@ from gradwire_lab.testbed.topology import Topology, address, host_name
 Stream = Literal["out", "err"]
 STREAMS: tuple[Stream, Stream] = ("out", "err")
 Sink = Callable[[int, Stream, bytes], None]
-"""A function that receives a host, a stream, and whole lines.
-
-Only a stream's last line may lack its newline.
-"""
+"""A function that receives a host, a stream, and whole lines; only the last may lack its newline."""
 _LONGEST_LINE_NBYTES = 1 << 16
 
 
@@ -57,10 +54,7 @@ def show(host: int, stream: Stream, text: bytes) -> None:
 
 
 class Logs:
-    """A sink that writes each stream of each host to a file: ``h0.out``, ``h0.err``, and so on.
-
-    Raises ``TestbedError`` if the folder can't be written, before any command is started.
-    """
+    """A sink that writes to ``h0.out``, ``h0.err``, and so on. Raises ``TestbedError`` if it cannot."""
 
     def __init__(self, folder: Path, hosts: int) -> None:
         self._files: dict[tuple[int, Stream], BinaryIO] = {}
@@ -149,10 +143,7 @@ class Watch:
         return max(0.0, self._due[0][0] - now) if self._due and not self.is_over else None
 
     def due(self, now: float) -> signal.Signals | None:
-        """Return the signal that is due for all running hosts now.
-
-        Each signal is returned once.
-        """
+        """Return the signal that is due for all running hosts now. Each signal is returned once."""
         if self.is_over or not self._due or now < self._due[0][0]:
             return None
         if not self._ended:
@@ -178,11 +169,7 @@ class Watch:
 
     @property
     def exit_code(self) -> int:
-        """The exit code of the run.
-
-        The code is 0 if all hosts succeeded, and 124 after a timeout. Otherwise, it is the exit code of the
-        host that failed first.
-        """
+        """The run's exit code: 0, 124 after a timeout, or the code of the host that failed first."""
         if self._timed_out:
             return EXIT_TIMEOUT
         first = None if self._failed is None else self.exits[self._failed]
@@ -234,10 +221,7 @@ class CommandRun:
     relay: RelayReport | None = None
 
     def to_json(self) -> str:
-        """Return the record as readable JSON.
-
-        ``load`` is the machine's load average over one minute.
-        """
+        """Return the record as readable JSON. ``load`` is the machine's load average over one minute."""
         fields = {
             "topology": self.topology.to_dict(),
             "command": list(self.command),

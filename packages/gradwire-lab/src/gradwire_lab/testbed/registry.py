@@ -24,10 +24,7 @@ from gradwire.machine import TOPOLOGY
 from gradwire_lab.testbed.topology import INTERFACE, Topology, address
 
 MARK = "GRADWIRE_TESTBED_ID"
-"""The environment variable that marks every process of a testbed.
-
-Its value is random and unique.
-"""
+"""The environment variable that marks every process of a testbed. Its value is random and unique."""
 _SUFFIX = ".json"
 
 
@@ -198,16 +195,9 @@ def _words(process: int) -> str:
 # The environment of a host's command: ``torchrun``'s variables for one process on each of N hosts.
 
 MASTER_PORT = 29500
-"""The port of the rendezvous.
-
-The port is always free, because the testbed has its own network.
-"""
+"""The port of the rendezvous. The port is always free, because the testbed has its own network."""
 KEPT_MEMORY = {"MALLOC_MMAP_THRESHOLD_": str(1 << 32), "MALLOC_TRIM_THRESHOLD_": str(1 << 34)}
-"""The variables that make glibc keep large blocks.
-
-With glibc's defaults, each step requests its gradients' memory from the kernel again, page by page, which
-takes half of the computation time with every method.
-"""
+"""The variables that make glibc keep large blocks, instead of half a step's computation in page faults."""
 INTERFACE_VARIABLES = ("GLOO_SOCKET_IFNAME", "NCCL_SOCKET_IFNAME", "TP_SOCKET_IFNAME")
 
 
@@ -216,9 +206,7 @@ def variables(
 ) -> dict[str, str]:
     """Return the environment of a host's command: the inherited environment, and the variables of a rank.
 
-    Unless ``OMP_NUM_THREADS`` is inherited, OpenMP's threads are limited to the host's share of the machine's
-    cores, because each host would otherwise start a thread on every core. PyTorch's warning about addresses
-    without host names is turned off.
+    Unless inherited, OpenMP's threads are limited to the host's share of the machine's cores.
     """
     cores = len(os.sched_getaffinity(0))
     described = {

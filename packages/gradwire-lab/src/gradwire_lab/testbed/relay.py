@@ -76,10 +76,7 @@ def packet_socket(interface: str, *, reads: bool) -> socket.socket:
 
 
 class Port:
-    """The path to one host: an interface to read from, a delay line, and the host's link.
-
-    ``address`` is the host's Ethernet address. The host's broadcasts don't return to the host.
-    """
+    """The path to one host: where to read, a delay line, and its link; own broadcasts don't return."""
 
     def __init__(self, source: str, link: str, address: bytes, line: DelayLine) -> None:
         self._source, self._link = packet_socket(source, reads=True), packet_socket(link, reads=False)
@@ -200,10 +197,7 @@ class Relay:
 
 
 def take_precedence() -> None:
-    """Give this process real-time priority, because a link doesn't wait for the hosts' programs.
-
-    An ordinary user lacks this privilege; delays are then less exact on a busy machine.
-    """
+    """Give this process real-time priority, if the user may, because a link waits for no program."""
     with suppress(PermissionError):
         os.sched_setscheduler(0, os.SCHED_RR | os.SCHED_RESET_ON_FORK, os.sched_param(1))
 
@@ -222,11 +216,7 @@ def open_ports(topology: Topology) -> list[Port]:
 
 
 def main(topology: Topology) -> None:
-    """Relay frames until the standard input is closed, and write a report to the standard output.
-
-    A first line says that frames are forwarded, or why they can't be. If the supervisor has ended, there is
-    no report, because the kernel ends this process, too.
-    """
+    """Relay frames until standard input closes, and report; the first line is "ready" or "failed"."""
     try:
         relay = Relay(open_ports(topology), topology.delay_s)
     except OSError as error:

@@ -31,10 +31,7 @@ _MOST_FILES = 253  # the kernel's own limit for a message
 
 
 class Channel:
-    """One end of a socket pair that carries JSON messages and open files.
-
-    ``receive`` raises ``TimeoutError`` after its ``timeout_s``.
-    """
+    """One end of a socket pair that carries JSON messages and open files."""
 
     def __init__(self, end: socket.socket) -> None:
         self._end = end
@@ -94,8 +91,7 @@ def pair() -> tuple[Channel, Channel]:
 def interrupts() -> Iterator[socket.socket]:
     """Yield a socket that receives a byte for every SIGINT, instead of a ``KeyboardInterrupt``.
 
-    If SIGINT is ignored, or if the calling thread isn't the main thread, no byte arrives, because the caller
-    must not act on the signal.
+    No byte arrives if SIGINT is ignored, or outside of the main thread, where none must be acted on.
     """
     arrivals, notices = socket.socketpair()
     with arrivals, notices:
@@ -261,8 +257,7 @@ def is_virtual(cpuinfo: str) -> bool:
 def keep_awake() -> list[subprocess.Popen[bytes]]:
     """Start a process on every core that keeps the core awake; the caller ends these processes.
 
-    The processes run only while the core is otherwise idle. No process is started on physical machines, whose
-    cores wake up quickly, or on machines of an unknown kind.
+    They run only while a core is idle, and only on virtual machines, whose cores may wake up slowly.
     """
     try:
         virtual = is_virtual(_CPUINFO.read_text(encoding="utf-8", errors="replace"))
@@ -299,10 +294,7 @@ class NicPrograms:
         self._running: list[subprocess.Popen[bytes]] = []
 
     def start(self, outputs: Sequence[int]) -> None:
-        """Start all NICs, and wait until they forward frames.
-
-        ``outputs`` has a file for the output of each NIC. Raises ``TestbedError`` if a NIC doesn't start.
-        """
+        """Start the NICs, each with its output, and wait until they forward. Raises ``TestbedError``."""
         ready: list[int] = []
         self._running = []
         try:

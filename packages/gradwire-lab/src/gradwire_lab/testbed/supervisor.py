@@ -1,8 +1,7 @@
 """The supervisor of a testbed: the first process of its private namespaces.
 
-The supervisor creates the network, starts and signals the hosts' commands, and reports their ends. The
-supervisor makes no decisions and may be killed at any time: the kernel then ends every process in the
-namespaces and removes every link.
+It creates the network, starts and signals commands, decides nothing, and may be killed at any time:
+the kernel then ends every process in the namespaces and removes every link.
 """
 
 from __future__ import annotations
@@ -150,11 +149,9 @@ def sweep() -> None:
 
 
 def main(descriptor: int, entry: Path, outside: str) -> None:
-    """Serve a testbed.
+    """Serve a testbed from its process 1, and remove its registry ``entry``, even if it was killed.
 
-    ``descriptor`` is the supervisor's end of the channel. ``entry`` is the testbed's registry entry, which
-    the supervisor also removes, in case the testbed was killed. ``outside`` is the testbed's process
-    namespace, which must differ from the supervisor's.
+    ``outside`` is the testbed's process namespace, which must differ from the supervisor's.
     """
     if os.getpid() != 1 or outside == os.readlink("/proc/self/ns/pid"):  # sweep() would kill all processes
         raise SystemExit("expected to run as process 1 of a testbed's namespaces; use gradwire testbed run")

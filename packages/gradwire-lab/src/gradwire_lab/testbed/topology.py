@@ -21,10 +21,7 @@ LONGEST_DELAY_S = 10.0
 USUAL_MTU_NBYTES, LEAST_MTU_NBYTES, MOST_MTU_NBYTES = 1500, 1280, 9000
 """The usual, smallest, and largest MTU: Ethernet's, IPv6's minimum, and the MTU of jumbo frames."""
 INTERFACE = "eth0"
-"""The name of every host's link.
-
-A host's only other interface is ``lo``.
-"""
+"""The name of every host's link. A host's only other interface is ``lo``."""
 NIC_HOST, NIC_LINK = "host", "link"
 """The interfaces of a NIC between a host and its link, in the NIC's own namespace."""
 _UNITS = {"gbit": 1e9, "mbit": 1e6, "kbit": 1e3}
@@ -123,10 +120,7 @@ class Topology:
         jitter: str = "0",
         loss: float = 0.0,
     ) -> Self:
-        """Return a topology of equal hosts in equal groups, with rates and times as on the command line.
-
-        Raises ``SpecError``.
-        """
+        """Return a topology of equal hosts, with rates and times as text. Raises ``SpecError``."""
         _check_hosts(hosts)
         rates = (parse_rate(rate),) * hosts
         return cls(
@@ -169,10 +163,7 @@ class Topology:
 
     @classmethod
     def from_dict(cls, words: Mapping[str, Any]) -> Self:
-        """Parse a topology from a JSON object; all keys except ``rates`` are optional.
-
-        Raises ``SpecError`` for an unknown key or a value of the wrong type.
-        """
+        """Parse a JSON object, in which only ``rates`` is required. Raises ``SpecError``."""
         given = _SOURCE.fields(words, "rates", "groups", "core", "delay", "jitter", "loss", "mtu")
         return cls(
             given.get("rates", rows(_rate), ()),
@@ -191,10 +182,7 @@ class Topology:
 
 
 def equal_groups(hosts: int, groups: int) -> tuple[int, ...]:
-    """Return the sizes of equal groups; empty for one group.
-
-    Raises ``SpecError`` if the hosts can't be divided equally.
-    """
+    """Return the sizes of equal groups, or none for one group. Raises ``SpecError``."""
     if not 1 <= groups <= hosts or hosts % groups:
         raise SpecError(
             f"expected a number of groups that divides the {hosts} hosts, got {groups}; pass a divisor"

@@ -140,6 +140,17 @@ def chosen(kind: Callable[..., Chosen], words: argparse.Namespace, **others: obj
     return kind(**{name: value for name, value in named.items() if value is not None})
 
 
+def add_values(group: argparse._ActionsContainer, *rows: tuple[str, str, Any, Any, str]) -> None:
+    """Add options with values, each a row: name, metavar, type (None: text), default, and help.
+
+    The name of the option's value follows the option's name, if it differs: ``--warm-up warmup``.
+    """
+    for name, metavar, kind, default, words in rows:
+        option, _, dest = name.partition(" ")
+        dest = dest or option.removeprefix("--").replace("-", "_")
+        group.add_argument(option, dest=dest, metavar=metavar, type=kind, default=default, help=words)
+
+
 def add_options(group: argparse._ArgumentGroup, kind: Any, names: Sequence[str]) -> None:
     """Add the options of a dataclass's fields to a group of a parser.
 
