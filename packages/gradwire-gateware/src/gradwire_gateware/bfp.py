@@ -39,12 +39,9 @@ _ENCODING = 4
 class BfpCompressor(Circuit):
     """A compressor from float32 to payloads of ``codec``, packet by packet.
 
-    A block's words are stored in a memory. After the last word, the block's exponent is stored in another
-    memory. Then the words are read, while the next block is written. Each stage of the search for the largest
-    exponent halves the lanes. After the memories, one stage joins words and exponents, two stages compute
-    each value's distance to the block's exponent and shift the value, one stage rounds, and two stages belong
-    to the ``Packer``. The last block of a packet is padded with zeros, one word per cycle, before the next
-    packet is accepted.
+    A block's words wait in a memory for its largest exponent, whose search halves the lanes in each stage.
+    Then one stage joins words and exponent, two compute distances and shift, one rounds, and two belong to
+    the ``Packer``. A packet's last block is padded with zeros, one word per cycle, before the next packet.
     """
 
     def __init__(self, codec: Bfp, width: int = 256) -> None:
@@ -121,11 +118,10 @@ def _quantise(
 
 
 def _rounded(stage: Pipeline, x: Value, peak: Value, is_zero: Value, bits: int) -> Value:
-    """Return the register of the rounded mantissa of ``x``, three stages later.
+    """Return the register of the rounded mantissa of ``x``, three stages later: ties to even, saturated.
 
-    Rounding is to nearest, ties to even, and saturates. The highest set bit of a value whose exponent is
-    ``distance`` below the peak is ``distance`` below a mantissa's highest bit. From a distance of ``bits +
-    1`` on, the value is below one half. All subnormals are below one half, because the peak is 32 or more.
+    A value ``distance`` below the peak has its highest bit as far below a mantissa's. From ``bits + 1`` on,
+    and for subnormals, whose peak is 32 or more, that is below one half.
     """
     difference = (peak - x[23:31])[:8]
     is_small = is_zero | (difference > bits)
@@ -321,12 +317,9 @@ _QUIET_NAN = 0x7FC0_0000
 class BfpDecompressor(Circuit):
     """A decompressor from payloads of ``codec`` to float32, packet by packet.
 
-    A payload doesn't contain the number of values in its last block, so whole blocks are decoded, with 0 for
-    padding. The frame has the count. If a packet ends within a block, the output ends with its last complete
-    word.
-
-    After the ``BfpCutter``, two stages shift a word's mantissas to bit 0, one stage removes the exponent
-    before a block's first mantissas, and three stages decode the values.
+    A payload lacks its count, which the frame has, so whole blocks are decoded, with 0 for padding. A packet
+    that ends within a block gives its complete words. After the ``BfpCutter``, two stages shift a word's
+    mantissas to bit 0, one removes a block's exponent, and three decode.
     """
 
     def __init__(self, codec: Bfp, width: int = 256) -> None:

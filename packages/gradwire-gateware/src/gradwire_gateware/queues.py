@@ -191,12 +191,10 @@ _AHEAD = 16
 class RewindingQueue:
     """A queue of records that can be read again.
 
-    While ``has`` is high, ``first`` is valid, and ``takes`` advances to the next record. A taken record keeps
-    its entry until ``frees``, which frees the oldest record in each cycle. ``rewinds`` restarts reading at
-    the oldest record, a few cycles later. In the cycle of ``rewinds``, no record may be taken or freed, and
-    in the cycle before, none may be freed. ``has_room`` is a register that is high while the memory has fewer
-    than ``filled`` records; one more record may arrive. A few records are also in LUT RAM, so that ``takes``
-    doesn't have to stall the block RAM.
+    A record taken with ``takes`` keeps its entry until ``frees``, of the oldest; ``rewinds`` restarts at the
+    oldest a few cycles later, when no record may be taken or freed, nor freed in the cycle before. The
+    register ``has_room`` is high below ``filled`` records; one more may arrive. A few records are in LUT
+    RAM, too, so that ``takes`` doesn't have to stall the block RAM.
     """
 
     def __init__(self, m: Module, name: str, layout: dict[str, int], depth: int, filled: int) -> None:

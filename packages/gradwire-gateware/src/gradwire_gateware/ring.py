@@ -50,12 +50,11 @@ class FloatAdder(Circuit):
 
 
 def float_sum(stage: Pipeline, a: Value, b: Value) -> Value:
-    """Return the register of ``a + b``, rounded as on x86.
+    """Return the register of ``a + b``, rounded as on x86; of two NaNs, the first, made quiet.
 
-    The sum of two NaNs is the first NaN, made quiet. The stages are: compare the operands and compute both
-    exponent differences; select a difference; shift the smaller operand; add; count leading zeros; shift the
-    sum; round; and insert non-finite results. A marker bit, which counts as the sum's highest set bit, limits
-    the sum's shift to its exponent.
+    The stages are: compare, and compute both exponent differences; select; shift the smaller operand; add;
+    count leading zeros; shift, round, and insert non-finite results. A marker bit, which counts as the
+    highest set bit, limits the sum's shift to its exponent.
     """
     kinds, swaps = stage.hold_all(_kinds(a, b), b[:31] > a[:31])
     gaps = [stage.hold((_power(one) - _power(other))[:8]) for one, other in ((a, b), (b, a))]
@@ -261,9 +260,8 @@ class RingEngine(Circuit):
 class WordAdder(Circuit):
     """An adder of ``b`` to the words of a stream, lane by lane.
 
-    Up to ``depth`` sums wait in a memory. The adders run in every cycle, so that no signal has to stall all
-    their registers in one cycle. A word is accepted only if the memory has room for its sum, which is
-    reserved until the sum leaves. In a large block (``is_large``), the memory uses ``is_apart``.
+    It runs in every cycle, so that no signal stalls all registers at once: a word is accepted only if the
+    memory of ``depth`` sums has room for its sum. In a large block, the memory uses ``is_apart``.
     """
 
     def __init__(self, width: int, depth: int, *, is_large: bool = False) -> None:

@@ -18,17 +18,17 @@ class Routes(NamedTuple):
     """The route of every packet at each point of the engine, in order, the same for every rank."""
 
     received_is_forwarded: tuple[bool, ...]
-    """Whether a packet from the left is forwarded unchanged."""
+    """The flags of packets from the left that are forwarded unchanged."""
     decoded_is_added: tuple[bool, ...]
-    """Whether a decompressed packet is added to local values, or is a result."""
+    """The flags of decompressed packets that are added to local values; the others are results."""
     given_is_own: tuple[bool, ...]
-    """Whether a result is this rank's own published sum, or is from the left."""
+    """The flags of results that are this rank's own published sum; the others are from the left."""
     encoded_is_local: tuple[bool, ...]
-    """Whether a packet into the compressor has local values, or a sum."""
+    """The flags of packets into the compressor that have local values; the others have sums."""
     encoded_is_published: tuple[bool, ...]
-    """Whether a packet out of the compressor is a final sum, which this rank adopts."""
+    """The flags of packets out of the compressor that are final sums, which this rank adopts."""
     sent_is_forwarded: tuple[bool, ...]
-    """Whether a packet to the right is forwarded, or is from the compressor."""
+    """The flags of packets to the right that are forwarded; the others are from the compressor."""
 
     @classmethod
     def of(cls, world: int) -> Routes:

@@ -67,10 +67,9 @@ def join(m: Module, sections: Sequence[Any], out: Any) -> None:
 def cut(m: Module, come: Any, is_known: Value, sections: Sequence[tuple[Value, int, int]]) -> list[Any]:
     """Split a packet into sections, and return their streams.
 
-    A section has a size, a largest size, and the number of words of its memory. A packet's words wait until
-    ``is_known`` is high, and the sizes are read with the words. No word enters while a memory has no room.
-    After a packet's last word, one cycle has no word, because the remainder of a section may have to be
-    output. So only registers decide whether a word enters, wherever the sections are on the chip.
+    A section has a size, a largest size, and its memory's words. Words wait for ``is_known``, the sizes, and
+    for room. After a packet, one cycle has no word, because a section's remainder may have to leave. So only
+    registers decide whether a word enters, wherever the sections are on the chip.
     """
     skip: Value = Const(0)
     most_skipped = 0
@@ -113,9 +112,6 @@ class Countdown:
 
 
 # A byte range of a packet, aligned to the beginning of a word.
-
-_COARSE = 4
-"""The byte granularity of the first rotation stage. The second stage rotates by the remainder."""
 
 
 class Trim(Circuit):

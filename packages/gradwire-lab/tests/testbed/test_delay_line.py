@@ -3,6 +3,7 @@ from __future__ import annotations
 import json
 import math
 import statistics
+from dataclasses import asdict
 
 import pytest
 from hypothesis import given
@@ -100,7 +101,7 @@ def test_without_measured_delays_there_is_no_error() -> None:
 
 
 def test_a_report_is_one_line_and_survives_json() -> None:
-    assert RelayReport.of(json.loads(json.dumps(REPORT.to_dict()))) == REPORT
+    assert RelayReport(**json.loads(json.dumps(asdict(REPORT)))) == REPORT
     assert REPORT.processor_s_per_gb == 250.0
     assert str(REPORT) == (
         "2MB in 1000 frames, 3 lost on purpose; 250.0 s of processor time per GB (25 % of a core); "

@@ -8,7 +8,7 @@ import socket
 import statistics
 import sys
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from pathlib import Path
 
 import pytest
@@ -58,7 +58,7 @@ def probe(bed: _Testbed, count: int, per_ms: float, folder: Path) -> Probed:
     assert run.failure is None
     assert (run.impairment, json.loads(run.to_json())["impairment"]) == ("relay", "relay")
     assert run.relay is not None
-    assert json.loads(run.to_json())["relay"] == run.relay.to_dict()
+    assert json.loads(run.to_json())["relay"] == asdict(run.relay)
     (found,) = told
     return Probed([int(each) for each in found["numbers"]], found["seconds"], run.relay)
 

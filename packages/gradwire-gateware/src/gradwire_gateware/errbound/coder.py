@@ -153,10 +153,9 @@ _COARSE = 4
 class ErrBoundDecompressor(Circuit):
     """A decompressor from payloads of ``codec`` to ``values`` float32, packet by packet.
 
-    A payload doesn't contain its number of values, so ``values`` must be valid with the packet's words. The
-    values fill at most ``chunk_words`` words. Exponents of relative bounds, tags, and data are separated. For
-    each word, the sizes of its lanes are summed in advance, so that one addition gives the offset of the next
-    word's data. An invalid packet gives ``values`` wrong values, and doesn't affect the next packet.
+    A payload lacks its count, so ``values``, at most ``chunk_words`` words, must be valid with its words.
+    For each word, its lanes' sizes are summed in advance, so that one addition gives the next offset.
+    An invalid packet gives ``values`` wrong values, and doesn't affect the next packet.
     """
 
     def __init__(self, codec: ErrBound, width: int = 256, *, chunk_words: int = 512) -> None:

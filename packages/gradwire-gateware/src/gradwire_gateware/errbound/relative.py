@@ -91,10 +91,9 @@ def bracketed(
 ) -> tuple[Value, Double, Value]:
     """Return a valid signal, the bounds of a block's sum of squares, and its number of finite values.
 
-    The lower bound is output in the valid cycle, and the upper bound in the next cycle. The number is output
-    ``_TO_LIMITS`` cycles before the lower bound. A word's lanes arrive in the cycles of ``moves``. ``opens``
-    and ``closes`` mark a block's first and last word. Words that close blocks must not be in consecutive
-    cycles. Lanes that aren't kept must be 0.
+    The lower bound comes in the valid cycle, the upper one cycle later, the number ``_TO_LIMITS`` earlier.
+    ``opens`` and ``closes`` mark a block's words among those of ``moves``; closing words must not be
+    consecutive. Lanes that aren't kept must be 0.
     """
     stage = Pipeline(m, Const(1))
     parts, marks = [_Lane.of(stage, x) for x in lanes], _Marks(moves, opens, closes, Const(0, 1))

@@ -18,10 +18,9 @@ Piece = tuple[Value, Value]
 class InceptionnCompressor(Circuit):
     """A compressor from float32 to payloads of ``codec``, packet by packet.
 
-    The stages are: the class and the bits of each lane; three stages that join 2, 4, and 8 lanes; at 512
-    bits, two stages that join two groups; and the two stages of the ``Packer``, or three at 512 bits. Eight
-    raw floats are 34 bytes, so words of raw floats are accepted in 16 of 17 cycles, and all other words in
-    every cycle. ``masks`` is an option of ``Packer``.
+    The stages are: the class and bits of each lane; three that join 2, 4, and 8 lanes; two that join two
+    groups at 512 bits; and the ``Packer``. Words of raw floats, 34 bytes for 8, are accepted in 16 of 17
+    cycles, and all other words in every cycle. ``masks`` is an option of ``Packer``.
     """
 
     def __init__(self, codec: Inceptionn, width: int = 256, *, masks: bool = False) -> None:

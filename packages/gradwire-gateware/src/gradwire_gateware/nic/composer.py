@@ -44,12 +44,10 @@ ORDER = {
 
 
 class Composer(Circuit):
-    """A composer of a queued frame and its payload into one frame, as ``order`` says.
+    """A composer of a queued frame and its payload into one frame, as ``order`` says while ``told`` is high.
 
-    ``order`` is read while ``told`` is high, and ``takes`` marks the cycle in which an order is complete. A
-    composed frame has the headers, the extra bytes, the payload, and the tail, each in groups for the
-    ``Packer``. Meanwhile, unused parts of the frame or the payload are drained from their memory, and the
-    next frame that needs this memory waits.
+    A composed frame has the headers, the extra bytes, the payload, and the tail, each in groups for the
+    ``Packer``. Meanwhile, unused parts are drained, and the next frame that needs their memory waits.
     """
 
     def __init__(self, width: int, protocol: int) -> None:

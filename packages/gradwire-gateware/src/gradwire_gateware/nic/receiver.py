@@ -37,10 +37,8 @@ _CUT_NBYTES = 6
 class Receiver(Circuit):
     """A forwarder of Ethernet frames from the link that decompresses packets of a peer's NIC.
 
-    Every frame waits in a memory. A compressed packet's payload, without headers, shim, and the bytes of
-    incomplete floats, goes through the decompressor into another memory, while the packet's CRC is verified.
-    The output is the unchanged packet, or its headers with the decompressed payload, or nothing. A
-    decompressed packet waits again for its checksum.
+    Every frame waits while its whole floats are decompressed into a memory, and its CRC is verified. It
+    leaves unchanged, or with the decompressed payload, after its checksum, or is dropped.
     """
 
     def __init__(self, codec: Inceptionn, width: int = 256, *, mtu: int = 1500, tos: int = TOS) -> None:

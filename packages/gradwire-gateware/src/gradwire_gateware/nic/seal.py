@@ -201,12 +201,10 @@ def _product(value: Value, columns: list[int]) -> list[Value]:
 
 
 class TcpSum(Meter):
-    """A meter of TCP's checksum.
+    """A meter of TCP's checksum: 0 if the packet's is correct, and the right one if the packet's is 0.
 
-    ``result`` is the checksum if the packet's own checksum is 0, and is 0 if the packet's own checksum is
-    correct. 16-bit words are added in little-endian byte order, so that the result's low byte is first in the
-    packet. The stages are: the mask of covered bytes; masking; sums of four words, twice; the sum over the
-    frame; and two stages that fold the sum.
+    16-bit words are added in little-endian order, so that the result's low byte is first in the packet.
+    The stages are: the mask; masking; sums of four words, twice; the frame's sum; and two that fold it.
     """
 
     RESULT_BITS = 16

@@ -148,10 +148,8 @@ def flow_ports(flows: int) -> dict[str, Any]:
 class Transmitter(Circuit):
     """A forwarder of Ethernet frames to the link that compresses payloads as ``gradwire nic`` does.
 
-    Every frame waits in a memory. If a packet may be compressed, its payload from the first whole float on
-    goes through the compressor into another memory, while the packet's checksum is verified. The output is
-    the unchanged packet, or its headers with the shim and the compressed payload. A compressed packet waits
-    again for its CRC.
+    Every frame waits while its payload, from the first whole float on, is compressed into a memory, and its
+    checksum verified. It leaves unchanged, or with the shim and the compressed payload, after its CRC.
     """
 
     def __init__(

@@ -31,13 +31,11 @@ _INVERSE_BITS = 31
 
 
 class QuantizeCompressor(Circuit):
-    """A compressor of float32 packets to payloads of ``codec``.
+    """A compressor of float32 packets to payloads of ``codec``, several for a packet longer than a chunk.
 
-    A packet longer than a chunk gives several payloads. A block's words are stored in a memory. The block's
-    scale and inverse scale are stored in another memory once they are known. Then the words are read, while
-    the next block is written. Each lane has a multiplier, followed by two stages that round as a CPU does: to
-    a float32, and then to a code. Scales and codes are packed separately. Both wait in memories for two
-    chunks of ``chunk_words`` words, so that one chunk enters while the previous chunk leaves, scales first.
+    A block's words wait for its scale and inverse. Each lane has a multiplier, and two stages that round as
+    a CPU does: to a float32, and then to a code. Scales and codes wait in memories for two chunks, so that
+    one chunk enters while the previous chunk leaves, scales first.
     """
 
     def __init__(self, codec: Quantize, width: int = 256, *, chunk_words: int = 512) -> None:
@@ -130,9 +128,8 @@ def _encode(
 class QuantizeDecompressor(Circuit):
     """A decompressor from payloads of ``codec`` to ``values`` float32, packet by packet.
 
-    ``values`` must be valid with the packet's words, because a payload doesn't contain its number of scales.
-    The values fill at most ``chunk_words`` words. A packet's first word waits one cycle, in which its scales
-    are counted. An invalid packet gives ``values`` wrong values, and doesn't affect the next packet.
+    A payload lacks its number of scales, so ``values``, at most ``chunk_words`` words, must be valid with its
+    words. An invalid packet gives ``values`` wrong values, and doesn't affect the next packet.
     """
 
     def __init__(self, codec: Quantize, width: int = 256, *, chunk_words: int = 512) -> None:

@@ -178,16 +178,20 @@ def _size(text: str) -> int:
 
 
 def _options(words: argparse.Namespace) -> JobOptions:
-    exchange = _exchange(words)
-    runs = _runs(words)
-    _check_pipeline(words, runs)
+    exchange, runs = _exchange(words), _runs(words)
+    methods = dict.fromkeys(run.method for run in runs)
+    if words.pipeline not in (None, 1) and "pipe" not in methods:
+        raise SpecError(
+            f"expected the method pipe with --pipeline, got {' and '.join(methods)}; omit --pipeline"
+        )
+    workers = launched_workers(has_server="server" in methods, asked=words.workers)
     return chosen(
         JobOptions,
         words,
         runs=runs,
         out=words.out or Path("runs") / f"{words.data}-{datetime.now():%Y%m%d-%H%M%S}",
         exchange=exchange,
-        workers=_workers(words, runs),
+        workers=words.workers if workers is None else workers,
         epochs=EPOCHS.get(words.data, 1) if words.epochs is None else words.epochs,
     )
 
@@ -219,21 +223,6 @@ def _exchange(words: argparse.Namespace) -> Plan:
     words.method = "sharded" if plan.is_sharded else "sync" if plan.pipeline == 1 else "pipe"
     words.codec = str(plan.codec)
     return plan
-
-
-def _check_pipeline(words: argparse.Namespace, runs: tuple[Run, ...]) -> None:
-    methods = dict.fromkeys(run.method for run in runs)
-    if words.pipeline not in (None, 1) and "pipe" not in methods:
-        others = " and ".join(methods)
-        raise SpecError(f"expected the method pipe with --pipeline, got {others}; omit --pipeline")
-
-
-def _workers(words: argparse.Namespace, runs: tuple[Run, ...]) -> int:
-    asked: int | None = words.workers
-    launched = launched_workers(has_server=any(run.method == "server" for run in runs), asked=asked)
-    if launched is not None:
-        return launched
-    return JobOptions.workers if asked is None else asked
 
 
 def _runs(words: argparse.Namespace) -> tuple[Run, ...]:

@@ -73,11 +73,11 @@ def calibrate(runs: Iterable[MethodRun]) -> Calibration:
     for run in runs:
         kinds[run.kind].append(run)
     power = _slope(kinds["noise"])
-    stale = _arithmetic([run.extra for run in kinds.pop("stale")])
+    shares = [run.extra for run in kinds.pop("stale")]
     effects = {
         kind: _geometric([run.extra / run.added**power for run in found]) for kind, found in kinds.items()
     }
-    return Calibration(power, stale=stale, **effects)
+    return Calibration(power, stale=Effect(fmean(shares), pstdev(shares)), **effects)
 
 
 def _slope(runs: list[MethodRun]) -> float:
@@ -95,7 +95,3 @@ def _geometric(factors: list[float]) -> Effect:
     logs = [math.log(each) for each in factors]
     factor = math.exp(fmean(logs))
     return Effect(factor, factor * math.expm1(pstdev(logs)))
-
-
-def _arithmetic(shares: list[float]) -> Effect:
-    return Effect(fmean(shares), pstdev(shares))

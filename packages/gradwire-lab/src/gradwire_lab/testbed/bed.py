@@ -158,7 +158,7 @@ class Testbed:
             failure=watch.failure,
             nic=self.nic,
             impairment=self.impairment,
-            relay=None if runner.relay is None else RelayReport.of(runner.relay),
+            relay=None if runner.relay is None else RelayReport(**runner.relay),
         )
 
     def close(self) -> None:

@@ -4,14 +4,10 @@ from __future__ import annotations
 
 import random
 from collections import Counter, deque
-from collections.abc import Mapping
-from dataclasses import asdict, dataclass
-from typing import TYPE_CHECKING, Any, NamedTuple
+from dataclasses import dataclass
+from typing import NamedTuple
 
 from gradwire.units import format_duration, format_size
-
-if TYPE_CHECKING:
-    from typing_extensions import Self
 
 
 class Frame(NamedTuple):
@@ -87,15 +83,6 @@ class RelayReport:
     def processor_s_per_gb(self) -> float | None:
         """The processor time per 10^9 bytes, or None without traffic."""
         return self.processor_s / self.nbytes * 1e9 if self.nbytes else None
-
-    def to_dict(self) -> dict[str, Any]:
-        """Return a JSON dictionary that ``of`` reads."""
-        return asdict(self)
-
-    @classmethod
-    def of(cls, words: Mapping[str, Any]) -> Self:
-        """Return the report from the JSON dictionary that a relay wrote."""
-        return cls(**words)
 
     def __str__(self) -> str:
         """Return the report in one line."""

@@ -6,7 +6,7 @@ import os
 import signal
 import sys
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from datetime import datetime
 from pathlib import Path
 from typing import BinaryIO, Literal, TextIO
@@ -227,7 +227,7 @@ class CommandRun:
             "command": list(self.command),
             "nic": list(self.nic),
             "impairment": self.impairment,
-            "relay": None if self.relay is None else self.relay.to_dict(),
+            "relay": None if self.relay is None else asdict(self.relay),
             "started": self.started.isoformat(timespec="seconds"),
             "set_up_s": round(self.set_up_s, 4),
             "seconds": round(self.seconds, 4),

@@ -216,20 +216,15 @@ def variables(
         "impairment": impairment,
         "shared_cores": cores,
     }
-    own, all_of_them = str(host), str(topology.hosts)
     return {
         "OMP_NUM_THREADS": str(max(1, cores // topology.hosts)),
         "TORCH_CPP_LOG_LEVEL": "ERROR",
         **inherited,
-        "RANK": own,
-        "WORLD_SIZE": all_of_them,
+        **dict.fromkeys(("RANK", "GROUP_RANK", "ROLE_RANK"), str(host)),
+        **dict.fromkeys(("WORLD_SIZE", "GROUP_WORLD_SIZE", "ROLE_WORLD_SIZE"), str(topology.hosts)),
         "LOCAL_RANK": "0",
         "LOCAL_WORLD_SIZE": "1",
-        "GROUP_RANK": own,
-        "GROUP_WORLD_SIZE": all_of_them,
         "ROLE_NAME": "default",
-        "ROLE_RANK": own,
-        "ROLE_WORLD_SIZE": all_of_them,
         "MASTER_ADDR": address(0),
         "MASTER_PORT": str(MASTER_PORT),
         "TORCHELASTIC_USE_AGENT_STORE": "False",

@@ -20,6 +20,7 @@ import sys
 import time
 from collections.abc import Sequence
 from contextlib import suppress
+from dataclasses import asdict
 
 from gradwire_lab.testbed.delay_line import DelayLine, Errors, RelayReport
 from gradwire_lab.testbed.layout import relay_end
@@ -227,7 +228,7 @@ def main(topology: Topology) -> None:
     _tell({"ready": True})
     report = relay.run(sys.stdin.fileno())
     with suppress(BrokenPipeError):
-        _tell(report.to_dict())
+        _tell(asdict(report))
 
 
 def _tell(words: dict[str, object]) -> None:
