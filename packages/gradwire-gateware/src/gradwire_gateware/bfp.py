@@ -16,6 +16,7 @@ from gradwire_gateware.formats import BfpLayout
 from gradwire_gateware.packer import Packer, find_peaks, peaks_latency
 from gradwire_gateware.queues import counted_memory
 from gradwire_gateware.stream import (
+    COARSE,
     AxiStream,
     Circuit,
     LutFIFO,
@@ -307,8 +308,6 @@ class _CutWord:
         self.tvalid = Signal(name=f"{name}_valid")
 
 
-_COARSE = 4
-"""The byte granularity of the first shift of mantissas. The second shift is by the remainder."""
 _DECODING = 6
 """The latency in cycles from the cutter to the values."""
 _QUIET_NAN = 0x7FC0_0000
@@ -339,7 +338,7 @@ class BfpDecompressor(Circuit):
 
         fine, opens = stage.hold(cutter.place[:2]), stage.hold(cutter.opens)
         coarse = Cat(Const(0, 5), cutter.place[2:])
-        found = stage.hold((cutter.window >> coarse)[: 8 * (most + _COARSE - 1)])
+        found = stage.hold((cutter.window >> coarse)[: 8 * (most + COARSE - 1)])
         found, opens = stage.hold(shift_right_bytes(found, fine, most)), stage.hold(opens)
         exponent = Signal(8)
         shared = Mux(opens, found[:8], exponent)

@@ -17,6 +17,9 @@ from amaranth.lib.fifo import SyncFIFO
 from amaranth.lib.memory import Memory
 from amaranth.lib.wiring import In, Out
 
+COARSE = 4
+"""The byte granularity of the first of two shifts of bytes; the second shift is by the remainder."""
+
 
 class Circuit(wiring.Component):
     """The base class of this package's components. A subclass describes its circuit in ``_describe``."""

@@ -20,6 +20,7 @@ from gradwire_gateware.packer import Packer
 from gradwire_gateware.queues import Queue, counted_memory
 from gradwire_gateware.sections import Countdown, cut, join, store
 from gradwire_gateware.stream import (
+    COARSE,
     Circuit,
     Pipeline,
     block_ports,
@@ -145,9 +146,6 @@ def _exceeds(magnitude: Value, limit: int | Value) -> Value:
 
 
 # The decompressor: a chunk's tags wait, and determine how its data are split.
-
-_COARSE = 4
-"""The byte granularity of the first shift of data. The second shift is by the remainder."""
 
 
 class ErrBoundDecompressor(Circuit):
@@ -299,7 +297,7 @@ class ErrBoundDecompressor(Circuit):
         stage = Pipeline(m, Const(1))
         fine = stage.hold(place[:2])
         window = Cat(current, data.tdata)
-        piece = stage.hold((window >> Cat(Const(0, 5), place[2:]))[: 8 * (size + _COARSE - 1)])
+        piece = stage.hold((window >> Cat(Const(0, 5), place[2:]))[: 8 * (size + COARSE - 1)])
         found = stage.hold(found)
         each = [found.word_select(lane, 2) for lane in range(lanes)]
         piece = stage.hold(shift_right_bytes(piece, fine, size))

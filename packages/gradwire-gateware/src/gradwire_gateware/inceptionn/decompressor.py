@@ -15,6 +15,7 @@ from gradwire_gateware import LANE_BITS
 from gradwire_gateware.formats import GROUP_LANES, GROUP_NBYTES, Classes
 from gradwire_gateware.queues import counted_memory
 from gradwire_gateware.stream import (
+    COARSE,
     AxiStream,
     Circuit,
     Pipeline,
@@ -239,10 +240,6 @@ def _held(stage: Pipeline, values: Sequence[Value]) -> list[Value]:
     return [held[bits * at : bits * (at + 1)] for at in range(len(values))]
 
 
-_COARSE = 4
-"""The byte granularity of the first shift of a group. The second shift is by the remainder."""
-
-
 class InceptionnDecompressor(Circuit):
     """A decompressor from payloads of ``codec`` to float32, packet by packet.
 
@@ -274,7 +271,7 @@ class InceptionnDecompressor(Circuit):
         starts = [finder.starts.word_select(group, bits)[:most] for group, most in enumerate(reach)]
         fine = [stage.hold(start[:2]) for start in starts]
         found = [
-            stage.hold(shift_right_bytes(finder.window, start[2:], GROUP_NBYTES + _COARSE - 1, unit=_COARSE))
+            stage.hold(shift_right_bytes(finder.window, start[2:], GROUP_NBYTES + COARSE - 1, unit=COARSE))
             for start in starts
         ]
         # A group's first byte has the tags of its lower half, whose sizes are summed during the shift.

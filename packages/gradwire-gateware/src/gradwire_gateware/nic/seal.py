@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any
 
 from amaranth import Cat, Const, Module, Mux, Signal, Value
@@ -114,13 +115,13 @@ class Seal(Meter):
         valid, first, last, is_whole = marks
         state = Signal(32, reset_less=True)
         with m.If(valid):
-            moved = Cat(_product(state, [_moved(1 << bit, size) for bit in range(32)]))
+            moved = Cat(_product(state, [_moved(1 << bit, size, _next) for bit in range(32)]))
             m.d.sync += state.eq(Mux(first, 0, moved) ^ given)
         done = stage.hold(valid & last, resets=True)
         is_whole, padding = stage.hold(is_whole), stage.hold(padding)
         result: Value = state
         for bit in range(len(padding)):
-            back = Cat(_product(result, [_moved_back(1 << at, 1 << bit) for at in range(32)]))
+            back = Cat(_product(result, [_moved(1 << at, 1 << bit, _before) for at in range(32)]))
             result = stage.hold(Mux(padding[bit], back, result))
             done, is_whole, padding = stage.hold(done, resets=True), stage.hold(is_whole), stage.hold(padding)
         m.d.comb += [self.result.eq(~big(result, 0, 4)), self.done.eq(done), self.is_whole.eq(is_whole)]
@@ -169,15 +170,9 @@ def _before(state: int) -> int:
     return state
 
 
-def _moved(state: int, nbytes: int) -> int:
+def _moved(state: int, nbytes: int, step: Callable[[int], int]) -> int:
     for _ in range(nbytes):
-        state = _next(state)
-    return state
-
-
-def _moved_back(state: int, nbytes: int) -> int:
-    for _ in range(nbytes):
-        state = _before(state)
+        state = step(state)
     return state
 
 
