@@ -117,7 +117,10 @@ class Server(Method):
 
 
 class Worker(WorkerMethod):
-    """A worker (ranks 1..p) that sends its gradient and adopts the updated weights; see ``Server``."""
+    """A worker (ranks 1..p) that sends its gradient to the server and adopts the updated weights.
+
+    See ``Server`` for the arguments. Raises ``SpecError`` on rank 0.
+    """
 
     def __init__(
         self,

@@ -68,7 +68,7 @@ class StaleWorker(WorkerMethod):
         self._feedback = FeedbackFactory()
 
     def drain(self) -> StepRecord:
-        """Wait until all workers drain, and adopt the same final weights. Raises ``ExchangeError``."""
+        """Wait until all workers drain, unless idle, and adopt the same weights. Raises ``ExchangeError``."""
         if self._drained:
             return StepRecord()
         started = perf_counter()
