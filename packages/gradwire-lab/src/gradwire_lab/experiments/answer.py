@@ -50,10 +50,7 @@ class Findings:
 
     @classmethod
     def of(cls, parts: Sequence[str | Table], answer: Answer) -> Findings | None:
-        """Return the figures in the tables that have the answer's columns, or None without such a table.
-
-        With several such tables, the title of a table is a part of its rows' names.
-        """
+        """Return the figures of the tables with the answer's columns, or None without such a table."""
         titled = [each for each in _titled(parts) if {answer.column, *answer.names} <= _names(each[1])]
         rows = [
             found

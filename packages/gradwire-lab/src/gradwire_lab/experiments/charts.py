@@ -1,7 +1,4 @@
-"""Charts of the documentation as SVG files, drawn from records in the style of pages.
-
-A chart is narrow enough for a phone, and follows the reader's light or dark scheme.
-"""
+"""Charts of the documentation as SVG files, for phones too, in the reader's light or dark scheme."""
 
 from __future__ import annotations
 

@@ -32,10 +32,7 @@ class Basis(TextEnum):
     CALIBRATED = "calibrated"
     """A parameter was set from the published figure, from its table, or after the figure was measured."""
     ARITHMETIC = "arithmetic"
-    """The figure is computed from published numbers, or from bytes and a configured rate.
-
-    No run can change it.
-    """
+    """The figure is computed from published numbers, or from bytes and a rate; no run can change it."""
 
 
 class Verdict(TextEnum):
@@ -56,10 +53,7 @@ class Verdict(TextEnum):
 
 @dataclass(frozen=True)
 class Bound:
-    """A range of allowed figures: at least ``least`` and at most ``most``.
-
-    None, NaN, and infinity are never within the range.
-    """
+    """A range of allowed figures, which never contains None, NaN, or infinity."""
 
     least: float = -math.inf
     most: float = math.inf
@@ -260,10 +254,7 @@ class Claim:
 
     @property
     def _kept(self) -> Verdict | None:
-        """The verdict from the bounds alone, whatever the number of training runs.
-
-        None if no bound is met.
-        """
+        """The verdict from the bounds alone, whatever the number of training runs, or None if none is met."""
         if self.is_met:
             return Verdict.REPRODUCED if self.basis is Basis.MEASURED else Verdict(self.basis.value)
         for other, verdict in ((self.better, Verdict.EXCEEDED), (self.otherwise, Verdict.EXPLAINED)):

@@ -18,10 +18,7 @@ LINE_IN, MARGIN_IN = 0.36, 0.65
 UNITS = {SHARE: "share [%]", RATIO: "ratio [x]", "": "value"}
 """The labels of axes by the claims' unit."""
 LABEL, NARROW_LABEL = 40, 26
-"""The number of characters per line of a label on a screen and on a phone. A label has at most two lines.
-
-On a phone, the font is also smaller.
-"""
+"""The characters per line of a label, which has at most two lines, on a screen and on a phone."""
 LOGARITHMIC = 50
 """The ratio of the largest to the smallest figure above which the scale becomes logarithmic."""
 

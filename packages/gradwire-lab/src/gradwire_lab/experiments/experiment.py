@@ -100,10 +100,7 @@ def add_options(parser: argparse.ArgumentParser, kind: Callable[..., object]) ->
 
 
 def read_options(kind: Callable[..., Kind], words: argparse.Namespace) -> Kind:
-    """Return the dataclass built from parsed options. Missing options keep the defaults of their fields.
-
-    Raises ``SpecError``.
-    """
+    """Return the dataclass for parsed options; missing options keep their defaults. Raises ``SpecError``."""
     given: dict[str, Any] = {}
     for name, each, word in _words(kind):
         said = getattr(words, name.removeprefix("--").replace("-", "_"))
@@ -272,10 +269,7 @@ def in_order(cells: Sequence[Cell], rows: Sequence[Row]) -> list[Row]:
 
 
 def in_words(row: Row, cells: Sequence[Cell]) -> str:
-    """Return a row's strings and numbers in one line, omitting values that all cells share.
-
-    Lists, such as curves, are left out; the record contains them.
-    """
+    """Return a row's strings and numbers in one line, without values that all cells share."""
     common = {name for name in row if len(cells) > 1 and all(cell.get(name) == row[name] for cell in cells)}
     return "  ".join(
         f"{name} {f'{value:.4g}' if isinstance(value, float) else value}"
@@ -287,19 +281,13 @@ def in_words(row: Row, cells: Sequence[Cell]) -> str:
 # Lossy warnings logged while a cell is measured are stored in its row and shown in reports.
 
 LOSSY = "lossy"
-"""The field of a row with the warnings logged during its measurement.
-
-The field is absent without warnings.
-"""
+"""The field of a row with the warnings logged during its measurement; absent without warnings."""
 SHOWN = 3
 """The number of warnings per exhibit that a report shows; the record has all warnings."""
 
 
 class HeardWarnings(logging.Handler):
-    """A handler that collects the lossy warnings of this process and the processes that it started.
-
-    In its ``with`` block, this handler is the logger's only handler.
-    """
+    """A handler of the lossy warnings of this process and its children, the only one in its ``with``."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -352,10 +340,7 @@ T = TypeVar("T")
 
 
 class Catalogue(Mapping[str, T]):
-    """Objects by name. An object's module is imported when its name is first looked up.
-
-    ``places`` maps each name to the object's location in entry-point syntax, ``package.module:NAME``.
-    """
+    """Objects by name, each at a ``package.module:NAME`` that is imported at the first look-up."""
 
     def __init__(self, places: Mapping[str, str]) -> None:
         self._places = places

@@ -66,10 +66,7 @@ NOTE = (
 
 @dataclass(frozen=True)
 class FineTuningOptions(CheckedOptions):
-    """The options: text, rates, links, policies, and the numbers of batches.
-
-    The numbers of batches are for pretraining and for fine-tuning.
-    """
+    """The options: text, learning rates, links, policies, and the batches of pretraining and fine-tuning."""
 
     text: str | None = option(
         None, "training text", shown="Python's language reference", value=FILE, read=str

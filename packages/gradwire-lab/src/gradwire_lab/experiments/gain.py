@@ -69,10 +69,7 @@ sequences for the largest model. The gain depends on the computation.
 TASK_COUNTS = {"mnist-mlp": 648_010, "wide-mlp": 18_423_050, "gpt": 10_892_800, "cifar-cnn": 1_072_330}
 """The numbers of parameters of the tasks of ``training-speed``, on MNIST and CIFAR-10."""
 FORWARD_SHARE = 1 / 3
-"""The forward pass's share of computation.
-
-Backward takes about twice as long.
-"""
+"""The forward pass's share of computation. Backward takes about twice as long."""
 BUCKET_NBYTES = 25 << 20
 """The size of DDP's buckets, which ``attach`` doesn't change."""
 LATENCY = "50us"
@@ -119,10 +116,7 @@ class GainOptions(CheckedOptions):
 
 
 def cells(options: GainOptions) -> list[Cell]:
-    """Return the cells: calibrations, predictions, and steps to check.
-
-    There is a prediction for each model, rate, and number of hosts.
-    """
+    """Return the calibration, a prediction per model, rate, and number of hosts, and the steps to check."""
     measured = [] if options.against is None else list(_measured(options.against))
     return [
         {"part": CALIBRATION, "threads": 1},
@@ -173,11 +167,7 @@ def run(options: GainOptions, cells: Sequence[Cell], before: Sequence[Row], repo
 
 
 def calibrated(most_hosts: int) -> dict[str, Any]:
-    """Return a request with the costs of codecs and frames on one core of this machine.
-
-    ``most_hosts`` is the largest number of hosts. Other programs only make a measurement slower, so the
-    shortest times of several passes count.
-    """
+    """Return a request with the shortest costs of several passes: other programs only add time."""
     from gradwire.machine import cores
     from gradwire.planner import PlanRequest
     from gradwire.planner.calibration import measure_codecs, measure_host, synthetic_gradients
@@ -273,10 +263,7 @@ def _predictor(workload: Workload, hosts: int, environment: Environment) -> Pred
 
 
 def answer(row: Row) -> str:
-    """Return a prediction as an answer: the gains over DDP and the bf16 hook, or the method to keep.
-
-    Differences within the predictions' uncertainty are no gains.
-    """
+    """Return a prediction as an answer; differences within the predictions' uncertainty are no gains."""
     over_ddp, over_hook, hook_over_ddp = gains_of(row)
     least = 1 / (1 - row["uncertainty"])
     if row["codec"] != "identity" and over_hook > least and over_ddp > least:

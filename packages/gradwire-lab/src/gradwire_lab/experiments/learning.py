@@ -1,7 +1,4 @@
-"""Goals of training runs: times, ratios, and speed-ups of a run that misses its goal are invalid.
-
-The goals are declared before the training runs.
-"""
+"""Goals of training runs, declared before them: figures of a run that misses its goal are invalid."""
 
 from __future__ import annotations
 

@@ -146,10 +146,7 @@ def _with(
 
 
 def _power_sgd(rank: int) -> Callable[[DistributedDataParallel], object]:
-    """Return a function that registers PowerSGD for a single bucket.
-
-    With several buckets, the callbacks issue collectives in different orders, and Gloo aborts.
-    """
+    """Register PowerSGD for a single bucket: with several, Gloo aborts on unordered collectives."""
 
     def register(ddp: DistributedDataParallel) -> None:
         state = powerSGD_hook.PowerSGDState(
@@ -168,15 +165,9 @@ DEFAULT = next(iter(NAMED))
 PLANNED = {"planned, on DDP": 1, "planned, PipeSGD": 2}
 """The methods with plans from the planner, and their pipeline depths."""
 PATIENCE = 1.5
-"""The limit of a method's steps, as a multiple of DDP's steps.
-
-A method that needs more steps does not reach the loss.
-"""
+"""The limit of a method's steps, as a multiple of DDP's steps; beyond it, the loss is not reached."""
 COUNTED = 4
-"""The minimum number of blocks per method.
-
-A method's step time is the median of its blocks' step times.
-"""
+"""The minimum number of blocks per method. A method's step time is the median of its blocks' step times."""
 
 
 def measure(
@@ -303,10 +294,7 @@ def computed_s(task: TrainingTask) -> float:
 
 
 def train(ranks: Ranks, method: ComparedMethod, task: TrainingTask, target: float | None) -> dict[str, Any]:
-    """Train until the held-out loss is at most ``target``, and return the figures.
-
-    The run ends at the latest after DDP's number of blocks.
-    """
+    """Train until the held-out loss is at most ``target``, at most for DDP's number of blocks."""
     curve: list[tuple[int, float, float]] = []
     accuracies: list[float] = []
     blocks: list[tuple[float, float]] = []

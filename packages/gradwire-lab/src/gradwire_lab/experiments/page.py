@@ -75,10 +75,7 @@ def _answered(
     parts: Sequence[str | Table],
     exhibit: Exhibit[Any] | None,
 ) -> tuple[str, Picture | None]:
-    """Return the question with its answer, and a picture of the answer.
-
-    The claims answer an exhibit's question, and a column of the tables answers any other question.
-    """
+    """Return the question with its answer, from the claims or a column of the tables, and a picture."""
     asked = f"{experiment.question[0].upper()}{experiment.question[1:]}"
     if exhibit is not None and record.get("finished", True):
         judged = judge(exhibit, record, record["rows"])
@@ -229,10 +226,7 @@ def _bases(judged: Sequence[Judged]) -> list[tuple[str, ...]]:
 
 
 def _answer(judged: Sequence[Judged]) -> str:
-    """Return a sentence with the number of measured figures and their verdicts.
-
-    Figures that weren't measured are in the table only.
-    """
+    """Return a sentence with the number of measured figures and their verdicts."""
     name, count, verdicts = (*by_basis(judged), ("nothing", 0, ""))[0]
     return (
         f"{name.capitalize()}: {counted(count, 'figure')}. {verdicts.capitalize()}."

@@ -284,23 +284,14 @@ def _plot(plot: Callable[[list[Row]], bytes] | None, rows: list[Row], quiet: boo
 OTHERS = "others"
 """The field of a row with the share of the cores that other programs used or a hypervisor took."""
 SHORTEST_S = 1.0
-"""The shortest measurement for which ``OTHERS`` is recorded, in seconds.
-
-Shorter times are inexact, because the kernel counts CPU time in ticks of 10 ms.
-"""
+"""The shortest measurement for which ``OTHERS`` is recorded: the kernel counts in ticks of 10 ms."""
 PROC = Path("/proc")
 _KERNEL = 2
-"""The parent process of kernel threads.
-
-The time of kernel threads is not counted, because they work for the measurement.
-"""
+"""The parent of kernel threads, whose time is not counted, because they work for the measurement."""
 
 
 class OtherPrograms:
-    """The CPU time of processes that this process did not start.
-
-    The time is unknown without Linux's ``/proc``.
-    """
+    """The CPU time of processes that this process did not start, unknown without Linux's ``/proc``."""
 
     def __init__(self, proc: Path = PROC) -> None:
         self._proc = proc
@@ -317,11 +308,7 @@ class OtherPrograms:
 
 
 def others_s(proc: Path = PROC) -> float | None:
-    """Return the CPU seconds of other processes, plus the seconds that a hypervisor took.
-
-    Descendants of this process are not counted. A parent's time includes the time of ended children for which
-    it has waited. Return None without Linux's ``/proc``.
-    """
+    """Return the CPU seconds of processes that aren't descendants, and of a hypervisor, or None."""
     ticks: dict[int, int] = {}
     parents: dict[int, int] = {}
     try:

@@ -142,10 +142,7 @@ def measure(ranks: Ranks, cells: Sequence[Cell], data_dir: str | None = None) ->
 
 
 def behind_nics(line: Line, ratio: float, mtu_nbytes: int, *, merge: bool = True) -> Line:
-    """Return the link as it appears to hosts whose NICs compress values by ``ratio``.
-
-    Headers are included (``packet_ratio``); the NICs' processing time is not included.
-    """
+    """Return the link as hosts behind NICs see it, with headers and without processing time."""
     from gradwire.planner.encodings import MOST_AT_ONCE_NBYTES, packet_ratio
 
     at_once_nbytes = min(MOST_AT_ONCE_NBYTES, PACING_S * ratio * line.nbytes_per_s)
@@ -160,10 +157,7 @@ def plan_of(cell: Cell) -> Plan:
 
 
 def _warm_up(task: TrainingTask, first: TrainingTask) -> None:
-    """Train every rank on the same batches, without the network.
-
-    Gradients change fastest at the beginning.
-    """
+    """Train all ranks on the same batches without the network: gradients change fastest at first."""
     optimizer = task.optimizer(task.model)
     for _ in range(WARM_STEPS):
         optimizer.zero_grad()
@@ -205,10 +199,7 @@ def _gradients(task: TrainingTask, batches: Iterator[tuple[torch.Tensor, torch.T
 
 
 def ring_ratio(plan: Plan, gradients: Sequence[torch.Tensor]) -> float:
-    """Return the codec's compression ratio over everything that a ring of these ranks sends.
-
-    Each of the first hops carries the sum of one more gradient; all later hops carry the whole sum.
-    """
+    """Return a ring's compression ratio: each first hop adds a gradient, and later hops carry the sum."""
     world, total, nbytes = len(gradients), gradients[0].clone(), 0
     for terms in range(1, world + 1):
         if terms > 1:

@@ -24,19 +24,13 @@ JUDGE, ALONE = "DDP", "alone"
 """The baseline, whose median last loss is the target loss, and the method without an exchange."""
 UNJUDGED = (ALONE, "DDP again")
 ATTACHED, PIPELINED = "attach(model)", "PipeSGD(model)"
-"""The methods of gradwire without a plan.
-
-These methods measure and choose a plan within the timed steps.
-"""
+"""The methods of gradwire without a plan. These methods measure and choose a plan within the timed steps."""
 HOOK, POWER_SGD = "bf16 hook", "PowerSGD 1"
 """The PyTorch hooks for comparison with ``attach(model)``."""
 FIXED = ("fp8 on DDP", "ecsq:0.5 on DDP", "quantize:4 on DDP", "planned, on DDP")
 """The methods whose plans don't change during training."""
 EQUAL = 1.01
-"""The ratio up to which losses are equal.
-
-A different summation order changes a loss by as much.
-"""
+"""The ratio up to which losses are equal. A different summation order changes a loss by as much."""
 COLUMNS = (
     Column.of_text("method"),
     Column("step", "ms"),
@@ -148,10 +142,7 @@ def trained(rows: Sequence[Row]) -> Trained:
 
 
 def target_of(judge: Row) -> float:
-    """Return the target loss, the median of the last evaluations.
-
-    A single evaluation varies too much.
-    """
+    """Return the target loss, the median of the last evaluations. A single evaluation varies too much."""
     return EQUAL * median(loss for _, _, loss in curve_of(judge)[-LAST:])
 
 
@@ -189,10 +180,7 @@ def table(rows: Sequence[Row]) -> list[str | Table]:
 
 
 def summary(records: Mapping[str, Sequence[Row]], methods: Mapping[str, str]) -> Table:
-    """Return one table of all tasks: each method's step time and time to loss, and ``attach(model)``'s gains.
-
-    ``records`` is keyed by the titles of tasks; ``methods`` maps methods to titles.
-    """
+    """Return one table of the tasks in ``records``: each method's times, and ``attach(model)``'s gains."""
     tasks = [trained(rows) for rows in records.values()]
     body = [[title, *(_step_and_time(task, name) for task in tasks)] for name, title in methods.items()]
     for other in filter(methods.__contains__, (JUDGE, HOOK, POWER_SGD)):
@@ -251,10 +239,7 @@ def _over(one: Speed, other: Speed) -> str:
 
 
 def _times_in_words(one: Speed, other: Speed) -> str:
-    """Return the ratio of the times to the loss as text.
-
-    If a method misses the loss with any seed, return the method's name instead.
-    """
+    """Return the ratio of the times to the loss, or the methods that miss the loss with any seed."""
     missing = " and ".join(each.method for each in (one, other) if not each.has_reached)
     return f"not reached by {missing}" if missing else _in_words(ratio(one.time_s, other.time_s))
 

@@ -33,10 +33,7 @@ def _cross_entropy(logits: torch.Tensor, classes: torch.Tensor) -> torch.Tensor:
 
 @dataclass(frozen=True)
 class Files:
-    """The input files of tasks.
-
-    The files are folders of MNIST and CIFAR (None for scikit-learn's digits), and a text.
-    """
+    """The input files of tasks: folders of MNIST and CIFAR (None: scikit-learn's digits), and a text."""
 
     mnist: Path | None = None
     images: Path | None = None
@@ -105,11 +102,7 @@ def mnist_mlp(rank: int, world: int, files: Files, seed: int = 0) -> TrainingTas
 
 
 def wide_mlp(rank: int, _world: int, files: Files, seed: int = 0) -> TrainingTask:
-    """Return the task of an MLP of 74 MB, with a batch of 8 per rank and plain SGD.
-
-    Four layers with ReLU need He initialization: with PyTorch's default, 60 steps aren't enough to reach the
-    goal.
-    """
+    """Return the task of a 74 MB MLP with plain SGD; without He's initialization, 60 steps are too few."""
     images = _images(files.mnist)
     model = wide_layers(images, SEED + seed)
     generator = torch.Generator().manual_seed(SEED + seed)
@@ -122,10 +115,7 @@ def wide_mlp(rank: int, _world: int, files: Files, seed: int = 0) -> TrainingTas
 
 
 def cifar_cnn(rank: int, _world: int, files: Files, seed: int = 0) -> TrainingTask:
-    """Return the task of a CNN of 4.4 MB on CIFAR: two convolutions, two fully connected layers.
-
-    Each rank has a batch of 16 images; SGD has momentum.
-    """
+    """Return the task of a CNN of 4.4 MB on CIFAR, with batches of 16 and momentum."""
     images = read_images(files.images)
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(SEED + seed)
@@ -166,11 +156,7 @@ def small_gpt(rank: int, _world: int, files: Files, seed: int = 0) -> TrainingTa
 
 
 def goal_of_bytes(text: Path | None) -> Goal:
-    """Return the goal of a GPT: most of a bigram model's accuracy gain over the most frequent byte.
-
-    The bigram model counts pairs of bytes in the training data; both predictors are evaluated on held-out
-    data.
-    """
+    """Return the goal of a GPT: most of the gain of counts of byte pairs over the most frequent byte."""
     training, _ = _parts_of(text)
     _, (held_out, following) = text_batches(text, 1, 0)
     counts = torch.bincount(256 * training[:-1] + training[1:], minlength=1 << 16).view(256, 256)
@@ -190,10 +176,7 @@ def text_task(
     half: int | None = None,
     seed: int = 0,
 ) -> TrainingTask:
-    """Return the task of a GPT on the bytes of a text, or of a ``half`` of the text (0, 1).
-
-    The default text is Python's language reference.
-    """
+    """Return the task of a GPT on a text (None: Python's reference), or on a ``half`` of it (0, 1)."""
     training, held_out = text_batches(text, batch, 1000 * seed + rank, half)
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(SEED + seed)

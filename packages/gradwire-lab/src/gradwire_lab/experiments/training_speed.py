@@ -87,11 +87,7 @@ def _cifar(named: str | None) -> Path | None:
 
 @dataclass(frozen=True)
 class TrainingSpeedOptions(CheckedOptions):
-    """The options: networks, tasks, methods, image and text files, the device, and seeds.
-
-    ``images`` is a folder of CIFAR, as in ``a2dtwp``. All hosts share the machine's ``device``. Each method
-    trains once per seed.
-    """
+    """The options; all hosts share the machine's ``device``, and each method trains once per seed."""
 
     hosts: int = option(4, "number of hosts")
     rates: tuple[str, ...] = option(("1gbit",), "link rates to compare")
@@ -158,10 +154,7 @@ def cells(options: TrainingSpeedOptions) -> list[Cell]:
 
 
 def run(options: TrainingSpeedOptions, cells: Sequence[Cell], before: Sequence[Row], report: Report) -> None:
-    """Train in one testbed per rate, task, and seed.
-
-    A seed needs its own testbed, because DDP never frees the memory of its models.
-    """
+    """Train in a testbed per rate, task, and seed, because DDP never frees the memory of its models."""
     files = {"data_dir": options.data_dir, "images": options.images, "text": options.text}
     given = {name: str(path) for name, path in files.items() if path is not None}
     given["device"] = options.device

@@ -30,10 +30,7 @@ from gradwire_lab.job.record import reach
 # Training runs side by side on paced links: batch times without bursts, and the time to an error.
 
 AROUND = 7
-"""The number of cycles on either side in the running median of cycle times.
-
-The median removes the bursts in which other programs run.
-"""
+"""Cycles on either side in the running median of cycle times, which removes bursts of other programs."""
 SMOOTHED = 3
 """The number of evaluations whose mean is the smoothed error after the last evaluation."""
 NOISE = 0.03
@@ -57,10 +54,7 @@ def figure_of(row: Row, system: str, name: str) -> float:
 
 
 def seconds_of(row: Row, system: str) -> list[float]:
-    """Return the seconds after each batch, as if all batches had run on one system's link.
-
-    A batch that ran on a different link gets the time of the batches around it.
-    """
+    """Return the seconds after each batch, as if all batches had run on one system's link."""
     batches, timed = row["errors"][-1][0], typical(row["cycles"][system]["batch_s"])
     each = [timed[batch * len(timed) // batches] for batch in range(batches)]
     return list(accumulate(each))
@@ -105,10 +99,7 @@ def hidden(row: Row, system: str, target: float) -> float | None:
 
 
 def nothing_to_save(rows: Sequence[Row], system: str) -> Explanation | None:
-    """Return the reason why no policy can be faster than the policy of ``rows``.
-
-    Return None if an infinitely fast link would make the policy clearly faster, or wasn't measured.
-    """
+    """Return why no policy can clearly beat the policy of ``rows``, or None if one can or it is unknown."""
     known = _known([hidden(row, system, last_error(row)) for row in rows])
     if not known or max(known) > NOISE:
         return None
@@ -127,17 +118,11 @@ def _known(shares: Sequence[float | None]) -> list[float]:
 
 
 EQUAL = 0.01
-"""The margin of the target error over float32's final error: one point.
-
-Closer errors count as equal.
-"""
+"""The margin of the target error over float32's final error: one point. Closer errors count as equal."""
 
 
 class MeasuredPolicies:
-    """The rows of a record, by network and policy.
-
-    ``longer`` is the accuracy of each longer training run.
-    """
+    """The rows of a record, by network and policy. ``longer`` is the accuracy of each longer training run."""
 
     def __init__(self, rows: Sequence[Row]) -> None:
         self._trainings: dict[tuple[str, str], list[Row]] = {}
@@ -243,10 +228,7 @@ class MeasuredPolicies:
     def _mean(
         self, model: str, training: Row, system: str, name: str, begin: float, end: float | None = None
     ) -> float | None:
-        """Return the mean of a figure over a training run's batches.
-
-        The figure is interpolated at each batch's bits.
-        """
+        """Return the mean of a figure over a training run's batches, interpolated at each batch's bits."""
         rows = {bits: self.row(model, each) for each, bits in AWP_FORMATS.items()}
         found = {bits: median(row["cycles"][system][name]) for bits, row in rows.items() if row is not None}
         if len(found) < len(AWP_FORMATS):
@@ -256,10 +238,7 @@ class MeasuredPolicies:
         return sum(count * between(found, _weighted(bits, sizes)) for count, bits in spans) / total
 
     def _sizes(self, model: str, training: Row) -> Sequence[int]:
-        """Return the number of values per layer of the full network.
-
-        If the full network wasn't timed, return the sizes of the narrow network.
-        """
+        """Return the values per layer of the full network, or of the narrow one if no batch was timed."""
         full = self.row(model, next(iter(AWP_FORMATS)))
         found: Sequence[int] = (training if full is None else full)["sizes"]
         return found

@@ -23,34 +23,22 @@ STUCK = MappingProxyType(
         )
     }
 )
-"""The networks that aren't expected to learn in the experiment's number of batches, and the reasons.
-
-Only float32 is trained for them.
-"""
+"""The networks that aren't expected to learn in so few batches, and why; only float32 trains them."""
 FP32, BF16, AWP = "fp32", "bf16", "awp"
 STATIC = MappingProxyType({8: "static:8", 16: "static:16", 24: "static:24", 32: FP32})
 """The policies that truncate weights, by their bits: the oracle's candidates."""
 DELTAS = ("delta", "delta:fp32")
 POLICIES = (FP32, BF16, "static:8", "static:16", "static:24", AWP, *DELTAS)
 TRAINS_AS = MappingProxyType({"delta": BF16, "delta:fp32": FP32})
-"""Each lossless policy, and the policy that gives the device the same weights, bit for bit.
-
-The two policies of a pair share a training run.
-"""
+"""Each lossless policy, and the policy with the same weights on the device, whose training run it shares."""
 AWP_FORMATS = MappingProxyType({f"awp:{bits}": bits for bits in STATIC})
-"""The policies that compute norms as AWP does, but keep all layers at a fixed number of bits.
-
-AWP's batch times are interpolated between the times of these policies.
-"""
+"""AWP's norms with a fixed number of bits: AWP's batch times are interpolated between their times."""
 TIMED = (FP32, BF16, "static:8", "static:16", "static:24", *AWP_FORMATS, *DELTAS)
 
 
 @dataclass(frozen=True)
 class System:
-    """A published system, with milliseconds for a batch of VGG in float32 (A2DTWP, tables II and III).
-
-    A copy of 0 ms means an infinitely fast link.
-    """
+    """A published system: milliseconds of a batch of VGG in float32 (tables II and III); 0 is no time."""
 
     compute_ms: float
     """The milliseconds of forward and backward, in convolutions and fully connected layers."""
@@ -59,10 +47,7 @@ class System:
 
 
 UNLIMITED = "unlimited"
-"""An infinitely fast link.
-
-The savings on this link are an upper bound for any policy on any other link.
-"""
+"""An infinitely fast link. The savings on this link are an upper bound for any policy on any other link."""
 SYSTEMS = MappingProxyType(
     {
         "x86": System(162.23, 153.93, 68.51),
@@ -79,10 +64,7 @@ In this order, the kinds measure the accuracy of a longer training run, errors a
 seconds of computation, and milliseconds of a batch.
 """
 LONGER_SEED, TIMES_LONGER = 0, 2
-"""The seed of the longer float32 training runs, and their relative number of batches.
-
-These runs show what the networks can reach on the images; no figure uses them.
-"""
+"""The seed of the longer float32 training runs, which show what is reachable, and their relative length."""
 
 
 @dataclass(frozen=True)

@@ -35,10 +35,7 @@ Model = Callable[[torch.Tensor], torch.Tensor]
 
 @dataclass(frozen=True)
 class Learner:
-    """The parts of a training run: its weights, their updates, and its metrics.
-
-    ``loss`` returns the loss of a model for a batch, and ``error`` a model's error on held-out data.
-    """
+    """The parts of a training run: its weights and updates, a batch's loss, and the held-out error."""
 
     masters: nn.Module
     optimizer: torch.optim.Optimizer
@@ -166,10 +163,7 @@ def _evaluated(trainees: Sequence[Trainee], number: int) -> int:
 
 
 def link_rates(system: str, compute_s: float, nbytes: int) -> tuple[float | None, float | None]:
-    """Return bytes per second to the device and back, in the published proportion to computation.
-
-    A rate of None means an infinitely fast link.
-    """
+    """Return bytes per second to the device and back, in the published proportion; None is unlimited."""
     published = SYSTEMS[system]
     unit_s = compute_s / published.compute_ms
 

@@ -28,10 +28,7 @@ SIZES = MappingProxyType({"alexnet": 64, "vgg": 32, "resnet": 32})
 RATES = MappingProxyType({"alexnet": 0.01, "vgg": 0.01, "resnet": 0.01})
 MOMENTUM, WEIGHT_DECAY = 0.9, 5e-4
 DECAY, DECAY_EPOCHS = 0.16, 30
-"""The factor of the learning rate, applied every 30 epochs.
-
-Section IV-B says batches instead of epochs, but with batches, the rate would be 1e-10 after 300 batches.
-"""
+"""The factor of the learning rate per 30 epochs; IV-B's "batches" would give 1e-10 after 300 of them."""
 EVALUATIONS = 14
 """The number of evaluations of a training run: one per half epoch in a run of seven epochs."""
 VALIDATION = 1500
@@ -111,10 +108,7 @@ PACED = "vgg"
 """The network whose copies take the published share of its computation on a link (tables II and III)."""
 SEED = 1
 WARM = 1
-"""The number of untimed first cycles on each link.
-
-In these cycles, memory is allocated and deltas are sent in full.
-"""
+"""The untimed first cycles on each link, which allocate memory and send deltas in full."""
 
 
 def pace(options: A2dtwpOptions) -> dict[str, Any]:
@@ -129,10 +123,7 @@ def pace(options: A2dtwpOptions) -> dict[str, Any]:
 def time_batches(
     options: A2dtwpOptions, model: str, policy: str, compute_s: float, nbytes: int
 ) -> dict[str, Any]:
-    """Return the figures of a policy's batches on each link.
-
-    The arguments ``compute_s`` and ``nbytes``, of VGG, determine the rates of the links.
-    """
+    """Return the figures of a policy's batches on each link, whose rates follow from VGG's figures."""
     return _cycles(options, model, policy, LINKS, compute_s, nbytes)
 
 

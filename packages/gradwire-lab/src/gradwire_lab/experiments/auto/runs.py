@@ -107,10 +107,7 @@ def table(rank: int, seed: int, _data: Path | None, _text: Path | None) -> Train
 
 
 def draw_rows(count: int, source: torch.Generator) -> Batch:
-    """Draw rows of a table whose columns have scales from 0.01 to 10 and aren't normalized.
-
-    The targets are computed from all columns by a small network, with noise.
-    """
+    """Draw rows of columns with scales from 0.01 to 10, and noisy targets from a small network."""
     hidden, out = _teacher()
     x = torch.randn(count, COLUMNS, generator=source)
     y = (x @ hidden).tanh() @ out + 0.1 * torch.randn(count, TARGETS, generator=source)

@@ -22,10 +22,7 @@ LEAST_HOSTS = 2
 
 
 def check_networks(networks: Iterable[tuple[int, str] | tuple[int, str, str]]) -> None:
-    """Raise ``SpecError`` or ``JobError`` unless all networks are valid testbeds.
-
-    A network is a number of hosts, a rate, and optionally a one-way delay.
-    """
+    """Raise ``SpecError`` or ``JobError`` unless all networks (hosts, rate, delay) are valid testbeds."""
     for hosts, rate, *delay in networks:
         if hosts < LEAST_HOSTS:
             raise JobError(f"expected at least {LEAST_HOSTS} hosts, got {hosts}; pass a larger number")
@@ -86,10 +83,7 @@ def run_on_hosts(
 
 
 class Rows:
-    """A sink that reports rank 0's rows, and copies all other output of the hosts to standard error.
-
-    Lossy warnings in the output are also logged in this process.
-    """
+    """A sink that reports rank 0's rows, copies other output to standard error, and logs lossy warnings."""
 
     def __init__(self, report: Report) -> None:
         self._report = report

@@ -38,10 +38,7 @@ def rate(hosts: int, total_mbit: int) -> str:
 def time_exchanges(
     cells: Sequence[Cell], report: Report, most: int, budget_s: float, line_nbytes: int | None = None
 ) -> None:
-    """Time exchanges in one testbed per network of the cells. ``measure`` describes cells and arguments.
-
-    Raises ``TestbedError`` and ``JobError``, as ``measure_cells`` does.
-    """
+    """Time exchanges in one testbed per network. ``measure`` describes cells and arguments."""
     measure_cells(__name__, cells, report, {"most": most, "budget_s": budget_s, "line_nbytes": line_nbytes})
 
 
@@ -60,10 +57,7 @@ def exchanging(
     line_nbytes: int | None = None,
     also: Callable[[Row], Mapping[str, Any]] = lambda _row: {},
 ) -> Callable[[Any, Sequence[Cell], Sequence[Row], Reporter], None]:
-    """Return the ``run`` of an exhibit, whose option ``repeats`` limits the exchanges of a cell.
-
-    ``also`` returns additional figures of a row.
-    """
+    """Return the ``run`` of an exhibit with an option ``repeats``; ``also`` adds figures to a row."""
 
     def run(options: Any, cells: Sequence[Cell], _before: Sequence[Row], report: Reporter) -> None:
         time_exchanges(
@@ -121,8 +115,5 @@ def exchange_of(cell: Cell, link: Link | None) -> Callable[[torch.Tensor], objec
 
 
 def line_of(row: Row) -> AlphaBetaGamma:
-    """Return the link measured by a row's hosts, for closed forms.
-
-    In the returned model, additions take no time.
-    """
+    """Return the link measured by a row's hosts, for closed forms in which additions take no time."""
     return AlphaBetaGamma(row["line_latency_s"], 1 / row["line_nbytes_per_s"])

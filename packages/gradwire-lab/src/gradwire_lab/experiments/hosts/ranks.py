@@ -33,10 +33,7 @@ from gradwire_lab.experiments.hosts import MARK
 TIMEOUT_S = 300.0
 """The longest wait for another rank; ranks may be measuring codecs or searching for a plan."""
 SETTLE_S = 0.02
-"""The pause between two exchanges.
-
-In the pause, a rate limiter regains its burst, as it does between training steps.
-"""
+"""The pause between two exchanges, in which a rate limiter regains its burst, as between training steps."""
 AGREEMENTS = 3
 """The number of agreements before the first timed run, to measure the time of an agreement."""
 MOST_STOLEN = 0.02
@@ -45,10 +42,7 @@ MOST_STOLEN = 0.02
 
 @contextmanager
 def met_ranks() -> Iterator[Ranks]:
-    """Connect the ranks of all hosts, and disconnect them together. Each rank computes on one thread.
-
-    Raises ``GradwireError``.
-    """
+    """Connect the ranks of all hosts, each on one thread, and disconnect them together."""
     torch.set_num_threads(1)
     os.environ.setdefault("GRADWIRE_THREADS", "1")
     os.environ.setdefault(VARIABLE, "quiet")
@@ -83,10 +77,7 @@ class Ranks:
         self._agreement_s: float | None = None
 
     def line(self, longest_nbytes: int | None = None) -> Line:
-        """Measure the link between ranks 0 and 1 with messages of all sizes up to ``longest_nbytes``.
-
-        Return the link on all ranks. None means no limit.
-        """
+        """Return the link between ranks 0 and 1 to all ranks, from messages of at most ``longest_nbytes``."""
         sizes = [each for each in QUICK.sizes if longest_nbytes is None or each <= longest_nbytes]
         effort = replace(QUICK, sizes=tuple(sizes))
         points = measure(self.link, 1 - self.rank, effort) if self.rank < 2 else ()
@@ -99,10 +90,7 @@ class Ranks:
         segment_nbytes: int = 1 << 20,
         samples: list[torch.Tensor] | None = None,
     ) -> Environment | None:
-        """Measure the link, the hosts, and the codecs, and return the results on rank 0.
-
-        Codecs are measured on ``samples``, or on synthetic gradients.
-        """
+        """Return the costs of link, hosts, and codecs (on ``samples`` or synthetic gradients) to rank 0."""
         line = self.line()
         ends = self.gather(end_cost(self.link, dist.barrier))
         table = {}
@@ -121,10 +109,7 @@ class Ranks:
 
     @contextmanager
     def first(self, count: int) -> Iterator[Link | None]:
-        """Yield a link between the first ``count`` ranks, or None on other ranks.
-
-        All ranks must call this method.
-        """
+        """Yield a link between the first ``count`` ranks, or None on others. All ranks must call this."""
         if count == self.world:
             yield self.link
             return
@@ -137,11 +122,7 @@ class Ranks:
 
     @contextmanager
     def linked(self, group: dist.ProcessGroup | None = None, tos: int = 0) -> Iterator[Link]:
-        """Yield a new link between the members of a group, by default all ranks.
-
-        All members must call this method. With ``tos``, the link also has connections with this IP type of
-        service.
-        """
+        """Yield a new link between a group's members, who must all call this, also with a ``tos`` of IP."""
         members: Any = dist.group.WORLD if group is None else group
         link = ProcessGroupLink(members, timeout_s=self.link.timeout_s, tos=tos)
         try:

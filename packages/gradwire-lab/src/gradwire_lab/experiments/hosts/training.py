@@ -25,10 +25,7 @@ def dataset(name: str) -> Dataset:
 
 @contextmanager
 def one_thread(seed: int | None = None) -> Iterator[None]:
-    """Compute on one thread, with a fixed summation order and a separate random state.
-
-    The random state starts from ``seed``, if given.
-    """
+    """Compute on one thread, in a fixed order of summation, with a random state of its own."""
     before = torch.get_num_threads()
     torch.set_num_threads(1)
     try:
@@ -41,10 +38,7 @@ def one_thread(seed: int | None = None) -> Iterator[None]:
 
 
 def part_of_step(count: int, seed: int, step: int, batch: int, worker: int, workers: int) -> torch.Tensor:
-    """Return the indices of one worker's images in a step (from 0). The order differs in each epoch.
-
-    All workers together use ``batch`` images per step. The orders depend on ``count`` and ``seed``.
-    """
+    """Return the indices of one worker's images in a step from 0, in an order that differs per epoch."""
     epoch, number = divmod(step, count // batch)
     return share(_order(count, seed, epoch), number, batch, worker, workers)
 

@@ -60,10 +60,7 @@ AWP_MS = MappingProxyType(
         "power": {"transfer_s": 12.21, "to_host_s": 17.87, "compute_s": 84.72, "update_s": 42.98},
     }
 )
-"""The milliseconds of a batch of VGG, by kernel.
-
-Forward and backward include convolutions and all other layers.
-"""
+"""The milliseconds of a batch of VGG, by kernel; forward and backward include all layers."""
 UNCHANGED = MappingProxyType(
     {
         "to_host_s": "transfer to the host",
@@ -71,48 +68,28 @@ UNCHANGED = MappingProxyType(
         "update_s": "update",
     }
 )
-"""The kernels that AWP doesn't change.
-
-Each ratio may be anywhere in the range of these kernels' published ratios in both tables.
-"""
+"""The kernels that AWP doesn't change: a ratio may be anywhere in the range of their published ratios."""
 OVERHEAD = MappingProxyType({"x86": 0.0105 + 0.0660, "power": 0.0054 + 0.0682})
 """The share of a batch's time that norms, packing, and unpacking take (section V-G)."""
 GAIN = MappingProxyType({"x86": 0.0618, "power": 0.1191})
 """The published mean share of time that A2DTWP saves, over the networks and batch sizes."""
 GAINS = MappingProxyType({"x86": (0.0415, 0.0840), "power": (0.0686, 0.1984)})
-"""The published range over the networks of the mean share of time that A2DTWP saves.
-
-Means are over the batch sizes. The smallest share is ResNet's, and the largest share is VGG's.
-"""
+"""The published range over the networks, ResNet to VGG, of the mean share of time that A2DTWP saves."""
 ELAPSED = MappingProxyType({"alexnet": (0.990, 0.996), "vgg": (0.907, 0.936), "resnet": (0.765, 0.778)})
-"""The published time of A2DTWP relative to float32 for the same number of epochs, on x86.
-
-The range is over the numbers of epochs.
-"""
+"""The published range of A2DTWP's time relative to float32 for equal numbers of epochs, on x86."""
 ERROR = 0.02
 """The largest excess of AWP's error over float32's: 1.93 % after two epochs, 0.71 % after eight."""
 BEHIND_ORACLE = (0.0097, 0.0472)
-"""The share by which AlexNet's time exceeds the oracle's, with two batch sizes.
-
-AWP and the oracle save 10.66 and 11.52 % with batches of 16, and 6.61 and 10.82 % with batches of 32.
-"""
+"""The share by which AlexNet's time exceeds the oracle's: 10.66 and 6.61 % saved, not 11.52 and 10.82 %."""
 DIFFERENT, OF_NETWORKS = 3, 2 / 3
-"""The limits of the claim that AWP isn't a fixed schedule.
-
-A fixed schedule switches all layers at three batches, from 8 to 32 bits. Two of three networks must switch at
-more batches.
-"""
+"""Two of three networks must switch at more batches than a fixed schedule, which has three."""
 CHANCE = 0.1
 NEIGHBOUR = MappingProxyType({"cifar10": 0.2875, "digits": GOALS["digits"].known})
 """The accuracy of nearest-neighbour classification, the minimum for a network's known accuracy."""
 NOT_TIMED = "no batches in full size were timed; --full times them"
 NO_ORACLE = "the oracle needs training runs with all static formats; --full has them"
 GROUPS = MappingProxyType({"with BatchNorm": (*NORMALISED, "resnet"), "without BatchNorm": (SHOWN,)})
-"""The groups of networks that are judged together.
-
-One group has the three networks with batch normalization, which two of the paper's networks lack. The other
-group is the network that learns without batch normalization.
-"""
+"""The groups of networks that are judged together; table I has no batch normalization in two of the first."""
 LONGER = "float32 with another seed for twice as many batches, in this record"
 NEAREST = "the nearest neighbour's accuracy on these images; a longer training run has less"
 
@@ -276,10 +253,7 @@ def _elapsed(group: _Group) -> Iterator[Claim]:
 
 
 def _kernels(found: MeasuredPolicies, model: str, system: str, on: str) -> Iterator[Claim]:
-    """Yield the claims of tables II and III, for full-size VGG with the bits of a training run.
-
-    The links' rates are set from the same tables.
-    """
+    """Yield the claims of tables II and III, for full-size VGG with the bits of a training run."""
     place, label = TABLES[system], ", ".join(filter(None, (system, on)))
     learned = [_trainings(found, model, AWP)]
     timed = [found.figure(model, policy, system, "batch_s") for policy in (AWP, FP32)]

@@ -281,10 +281,7 @@ MeasureGroup = Callable[[Options, Sequence[Cell]], Iterable[Row]]
 
 
 def side_by_side(measure: Measure[Options]) -> Run[Options]:
-    """Return a run that measures as many cells at the same time as there are cores.
-
-    ``measure``, a module-level function, returns a cell's figures, which must not include times.
-    """
+    """Return a run that measures a cell per core at once; ``measure`` is a module's, and without times."""
     return groups_side_by_side(partial(_row, measure), ())
 
 

@@ -305,10 +305,7 @@ def _lines(each: Judged) -> Iterator[tuple[str, ...]]:
 
 
 def title_in_words(each: Judged, claim: Claim) -> str:
-    """Return a claim's title.
-
-    For a short run, the title names the options that are too small for a final verdict.
-    """
+    """Return a claim's title, with the options that are too small for a final verdict in a short run."""
     return f"{claim.title} (short: {', '.join(each.shortened)})" if each.shortened else claim.title
 
 

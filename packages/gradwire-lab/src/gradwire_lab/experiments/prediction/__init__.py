@@ -94,10 +94,7 @@ def _network(text: str) -> Network:
 
 @dataclass(frozen=True)
 class PredictionOptions(CheckedOptions):
-    """The options: networks, as numbers of hosts, rates, and one-way delays, and sizes of gradients.
-
-    In networks without a delay, every exchange has one bucket. In other networks, whole steps are measured.
-    """
+    """The options: networks (hosts, rate, one-way delay; with a delay, whole steps), and gradient sizes."""
 
     networks: tuple[Network, ...] = option(
         NEAR,
@@ -115,10 +112,7 @@ class PredictionOptions(CheckedOptions):
 
 
 def cells(options: PredictionOptions) -> list[Cell]:
-    """Return the exchanges of the networks without a delay, and the steps of the other networks.
-
-    ``backend`` is used only with ``identity``.
-    """
+    """Return the exchanges of networks without a delay, and the steps of other networks."""
     return _exchanges(options) + _steps(options)
 
 

@@ -68,11 +68,7 @@ def choose(rows: Sequence[Row]) -> Row:
 
 
 def table(rows: Sequence[Row]) -> list[str | Table]:
-    """Return measurements and choices per network and size, and summaries.
-
-    Choices are made under three lists of codecs. Steps between distant hosts follow all other rows, and have
-    their own summary.
-    """
+    """Return measurements and choices per network and size, and summaries, distant hosts last."""
     near, distant = ([row for row in rows if is_distant(row) == wanted] for wanted in (False, True))
     found: list[str | Table] = []
     if near:

@@ -24,10 +24,7 @@ PARTS = (PAPER, RING, STEP)
 CONSTANT, FIGURE, SCALING = "constant", "figure", "scaling"
 """The kinds of cells in the part ``paper``."""
 CALIBRATION = "calibration"
-"""The first cell of the part ``step``.
-
-The model's parameters are calibrated on this cell.
-"""
+"""The first cell of the part ``step``. The model's parameters are calibrated on this cell."""
 NODES = (3, 4, 5, 6, 8, 12, 16, 24, 32)
 IDENTITY, BFP = "identity", "bfp:7x16"
 RINGS = ((IDENTITY, 3, 1), (IDENTITY, 6, 1), (IDENTITY, 3, 3), (BFP, 3, 1), (BFP, 4, 1), (BFP, 3, 3))

@@ -24,10 +24,7 @@ from gradwire_lab.experiments.experiment import Row
 from gradwire_lab.experiments.smart_nic.options import LAYERWISE, NAIVE
 
 CONFIGURATION = ("hosts", "rate", "layers", "width", "batch")
-"""The fields of a configuration.
-
-A prediction must differ from its calibration in at least one of these fields.
-"""
+"""The fields of a configuration; a prediction must differ from its calibration in one of them."""
 
 
 @dataclass(frozen=True)

@@ -137,20 +137,14 @@ class Perceptron:
 
 SEGMENT_NBYTES = 1 << 18
 WARM_STEPS = 3
-"""The number of first steps of a training run that aren't timed.
-
-The first steps connect, and fill caches.
-"""
+"""The number of first steps of a training run that aren't timed. The first steps connect, and fill caches."""
 REPEATS = 15
 """The number of repetitions of each measurement for the calibration."""
 ACTIVITIES = ("forward", "backward", "update", "exposed")
 
 
 class TimedWorker:
-    """A perceptron whose activities on the training thread are timed and logged.
-
-    Layers are numbered from 1.
-    """
+    """A perceptron whose activities on the training thread are timed, with layers numbered from 1."""
 
     def __init__(self, perceptron: Perceptron) -> None:
         self.perceptron = perceptron
@@ -173,10 +167,7 @@ class TimedWorker:
             self.perceptron.update(layer)
 
     def wait(self, launched: Work) -> None:
-        """Wait for an exchange.
-
-        The time includes waits for hosts that share a core. Raises ``ExchangeError``.
-        """
+        """Wait for an exchange, and for hosts that share a core. Raises ``ExchangeError``."""
         with self._timed("exposed"):
             launched.wait()
 
@@ -242,11 +233,7 @@ def overlapped(worker: TimedWorker, communication: Communication) -> None:
 
 
 def layerwise(worker: TimedWorker, communication: Communication) -> None:
-    """Compute each layer's gradients while the layer above is exchanged, and then update (figure 3b).
-
-    After computing a layer, wait for the exchange of the layer above, start this layer's exchange, and then
-    update the layer above.
-    """
+    """Compute each layer's gradients while the layer above is exchanged, and then update (figure 3b)."""
     worker.forward()
     launched: Work | None = None
     for layer in reversed(worker.perceptron.layers):
@@ -281,10 +268,7 @@ def measure(ranks: Ranks, cells: Sequence[Cell]) -> None:
 
 
 def trained(ranks: Ranks, cell: Cell, images: ProjectedImages, core: int) -> dict[str, Any]:
-    """Train with each seed, with exchanges on ``core``, and return step times and accuracies.
-
-    A step time is the median of a training run; times of activities are means over the hosts' medians.
-    """
+    """Train with each seed, with exchanges on ``core``; return median step times and accuracies."""
     found: dict[str, list[float]] = {"accuracies": [], "losses": [], "step_s": []}
     found |= {f"{each}_s": [] for each in ACTIVITIES}
     fastest_s, slowest_s, notes = float("inf"), 0.0, list[str]()
@@ -314,10 +298,7 @@ def trained(ranks: Ranks, cell: Cell, images: ProjectedImages, core: int) -> dic
 
 
 def calibrate(ranks: Ranks, cell: Cell, images: ProjectedImages, core: int) -> dict[str, float]:
-    """Measure the model's parameters: the seconds of computing, of updating, and of an all-reduce.
-
-    Computing and updating are measured on one core. All hosts work at the same time, as in a step.
-    """
+    """Measure the model's parameters, while all hosts work at the same time, as in a step."""
     perceptron = _perceptron(cell, images, 0, ranks.rank, 2 * REPEATS)
     computing, updating = list[float](), list[float]()
     ranks.gather(None)

@@ -32,15 +32,9 @@ OF_STEPS = 0.03
 """The largest error of the published model relative to the published prototype, on 3 to 6 nodes."""
 ERROR = Published("section V.B", OF_STEPS, is_limit=True)
 OF_CYCLES = 0.01
-"""The allowed error in cycles.
-
-Cycles are counted, so the model's error has no variance.
-"""
+"""The allowed error in cycles. Cycles are counted, so the model's error has no variance."""
 WITHIN = 0.10
-"""The allowed difference as a share of a published figure.
-
-Published figures have two digits.
-"""
+"""The allowed difference as a share of a published figure. Published figures have two digits."""
 BASES = {
     How.PREDICTED: Basis.MODELLED,
     How.CALIBRATED: Basis.CALIBRATED,
@@ -109,10 +103,7 @@ def step_claims(rows: Sequence[Row]) -> list[Claim]:
 
 
 def _errors(steps: Sequence[Row], calibration: Row) -> list[Claim]:
-    """Return the claims about the predictions' errors.
-
-    A prediction for the configuration of the calibration makes a claim calibrated instead of measured.
-    """
+    """Return the claims about the predictions' errors, calibrated if one is for the calibration."""
     found = []
     for name, pairs, published in (
         *((f"NIC, {codec}", [(method, codec)], ERROR) for method, codec in NICS),

@@ -26,10 +26,7 @@ WORKERS = 4
 STEPS, ADDING = 2 * (WORKERS - 1), WORKERS - 1
 """The published number of steps, and the number of initial steps that add the received chunk."""
 WITHIN, EXACT = 0.15, 1e-6
-"""The allowed deviation of a time from its formula, and the floating-point tolerance.
-
-The allowed deviation is the same as for the measurement study.
-"""
+"""The allowed deviation of a time from its formula, as in the study, and of floating point."""
 BUDGET_S = 20.0
 """The time budget of a cell's exchanges in seconds; at least one exchange runs."""
 
@@ -44,10 +41,7 @@ def cells(options: ExchangeOptions) -> list[Cell]:
 
 
 def followed(workers: int) -> Mapping[str, Any]:
-    """Return the figures of a ring's schedule, from the simultaneous steps of all workers.
-
-    A worker's chunk is represented by the set of workers whose gradients it sums.
-    """
+    """Return the figures of a ring's schedule; a chunk is the set of workers whose gradients it sums."""
     from gradwire.collectives import ring
 
     schedules = [[*ring.schedule(rank, workers)] for rank in range(workers)]

@@ -46,20 +46,13 @@ def run(
 
 
 def published_order(layers: int) -> list[str]:
-    """Return the order of backward passes and updates in the figure.
-
-    A layer is updated once the gradients of the layer below are computed.
-    """
+    """Return the figure's order: a layer is updated once the layer below has its gradients."""
     between = [note for layer in range(layers - 1, 0, -1) for note in (f"B{layer}", f"U{layer + 1}")]
     return [f"B{layers}", *between, "U1"]
 
 
 def claims(rows: Sequence[Row]) -> list[Claim]:
-    """Compare the order with the figure's, and exposed exchange time with one layer's exchange.
-
-    The exposed time is compared for a large batch. The program's calls determine the order, which no run can
-    change.
-    """
+    """Compare the order with the figure's, and a large batch's exposed time with one layer's exchange."""
     layered = select(rows, method=LAYERWISE)
     batch = max(row["batch"] for row in rows)
     own, naive = (row_of(rows, batch=batch, method=method) for method in (LAYERWISE, NAIVE))

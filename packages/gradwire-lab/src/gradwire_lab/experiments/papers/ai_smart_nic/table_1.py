@@ -50,10 +50,7 @@ KEPT = MappingProxyType(
         ADDER: {"ALUT": 668, "FF": 613, "M10K": 0, "DSP": 0},
     }
 )
-"""The resources that ``gradwire gateware report --targets intel`` reports with Yosys 0.70.
-
-Words have 256 bits.
-"""
+"""The resources by ``gradwire gateware report --targets intel`` with Yosys 0.70, for words of 256 bits."""
 IN_LOGIC = (
     "adders here are logic, with subnormals, so that they fit every chip; an Arria 10 has an adder in each "
     "of its DSPs. Without the adders, the ring takes less logic than "

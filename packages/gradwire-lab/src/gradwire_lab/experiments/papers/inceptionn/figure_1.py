@@ -72,10 +72,7 @@ def busiest_over_mean(algorithm: str, workers: int) -> float:
 
 
 def formula_s(organisation: str, workers: int, nbytes: float, link: AlphaBetaGamma) -> float:
-    """Return the seconds of an exchange within a group and then between groups.
-
-    Source: the sum of the formulas of an aggregator and of a ring.
-    """
+    """Return the seconds of an exchange within groups and then between them: a sum of formulas."""
     groups, chunk = workers // GROUP, nbytes / GROUP
     if organisation == FLAT:
         return star_s(workers, nbytes, link)

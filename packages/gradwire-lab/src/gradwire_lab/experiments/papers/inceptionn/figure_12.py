@@ -76,16 +76,10 @@ WAYS = MappingProxyType(
         COMPRESSED[2]: Organisation(INC, WORKERS, "ring", nic=f"{CODEC} --no-merge"),
     }
 )
-"""The organisations by name.
-
-WA sends gradients to one aggregator, which broadcasts weights with a tree. TREE has the groups of figure 1a.
-"""
+"""The organisations by name; WA broadcasts weights with a tree, and TREE has the groups of figure 1a."""
 PACE = "WA, to find the rate"
 SHARE = (0.709, 0.802)
-"""The published share of communication in WA's time for the four networks.
-
-The rate is set for the middle of this range.
-"""
+"""The published share of WA's time in communication, over four networks, whose middle sets the rate."""
 TOTAL_CUT, COMMUNICATION_CUT = (0.31, 0.52), (0.36, 0.58)
 """The published reductions in total and communication time of INC relative to WA, over four networks."""
 AGGREGATOR_CUT, FULL_CUT, RING_CUT = 0.308, (0.709, 0.807), 0.539
@@ -140,10 +134,7 @@ def on_hosts(cell: Cell, rate: str) -> Cell:
 
 
 def find_rate(cell: Cell, report: Reporter) -> Mapping[str, Any]:
-    """Return the rate at which WA's measured communication share is the middle of table II's shares.
-
-    Communication time is nearly inverse to the rate, so the second attempt is close.
-    """
+    """Return the rate at which WA communicates for the middle of table II's shares."""
     tried = list[tuple[int, float, float]]()
     rate, share = FIRST_RATE, fmean(SHARE)
     for _ in range(TRIES):

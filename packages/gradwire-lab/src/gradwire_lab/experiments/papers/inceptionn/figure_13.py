@@ -21,10 +21,7 @@ EXACT, CODEC = "exact", "inceptionn:2^-10"
 MORE = 2
 """The published number of additional epochs: one or two."""
 EQUAL = 0.005
-"""The difference up to which accuracies are equal: half a point.
-
-Accuracies of training runs vary by as much.
-"""
+"""The difference up to which accuracies are equal: half a point, by which training runs scatter."""
 LOST = 0.015
 """The largest published loss of accuracy after equal epochs."""
 

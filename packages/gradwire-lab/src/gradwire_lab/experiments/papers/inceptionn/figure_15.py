@@ -16,10 +16,7 @@ WA, INC = "WA", "INC"
 FORMULAS = {WA: worker_aggregator_s, INC: ring_s}
 FEW, MANY = 4, 8
 GROWTHS = {WA: (8 + 3) / (4 + 2), INC: (7 / 8) / (3 / 4)}
-"""The published growth of the bytes from 4 to 8 workers, according to formulas.
-
-The formulas are p + lg p and 2 (p - 1)/p messages.
-"""
+"""The published growth of p + lg p and of 2 (p - 1)/p messages, from 4 to 8 workers."""
 WITHIN, STRAIGHT = 0.2, 0.1
 """The allowed deviations of times from formulas, and of times from a straight line."""
 BUDGET_S = 15.0
@@ -27,11 +24,7 @@ BUDGET_S = 15.0
 
 
 def cells(options: ExchangeOptions) -> list[Cell]:
-    """Return a cell for each organisation and number of workers.
-
-    The workers are the first hosts of one testbed. WA uses an additional host as the aggregator, which
-    broadcasts weights with a tree, as in figure 12.
-    """
+    """Return a cell for each organisation and number of workers; WA's aggregator is one host more."""
     hosts = max(options.workers) + 1
     network = {"hosts": hosts, "rate": rate(hosts, options.total_mbit), "nbytes": options.nbytes}
     collectives: Mapping[str, Mapping[str, str]] = {

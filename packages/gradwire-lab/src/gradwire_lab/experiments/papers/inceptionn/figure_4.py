@@ -19,11 +19,7 @@ PLACE = "figure 4"
 BITS = (16, 22, 24)
 EXACT, GRADIENTS, WEIGHTS = "exact", "g", "w"
 GENTLE, HARSH = 0.02, 0.10
-"""The largest accuracy loss with 16 truncated gradient bits, and the least loss with 24 weight bits.
-
-Truncated weights must lose more accuracy than truncated gradients, by at least ``GENTLE``; a smaller
-difference counts as none.
-"""
+"""The most accuracy lost by 16 gradient bits (a smaller loss is none), the least by 24 weight bits."""
 
 
 def cells(options: TrainingOptions) -> list[Cell]:

@@ -22,10 +22,7 @@ PLACE = "figure 5"
 STAGES = ("early", "middle", "final")
 EDGES = (2.0**-10, 2.0**-8, 2.0**-6, 2.0**-4, 2.0**-2, 1.0)
 NORMAL_KURTOSIS = 3.0
-"""The kurtosis of a normal distribution.
-
-A larger kurtosis means a peak around zero.
-"""
+"""The kurtosis of a normal distribution. A larger kurtosis means a peak around zero."""
 MOSTLY, TIGHTLY = 0.999, 0.9
 """The least share of values between -1 and 1, and the least share of values below a sixteenth."""
 

@@ -53,10 +53,7 @@ TRUNCATED = (0.6, 1.0)
 TWICE, RATIOS = 0.1, 0.2
 """The allowed deviations of times and of Snappy's ratio from the published figures."""
 GRADIENTS = WORKERS / (WORKERS + log2(WORKERS))
-"""The share of gradients in an aggregator's communication, by its formula.
-
-The rest is weights.
-"""
+"""The share of gradients in an aggregator's communication, by its formula. The rest is weights."""
 VECTORS = "kernels here encode and decode gigabytes per second on one core, with vector instructions."
 
 

@@ -23,10 +23,7 @@ CLASSES = 1000
 MOMENTUM = 0.9
 """The momentum in table I."""
 MEAN, DEVIATION = (0.485, 0.456, 0.406), (0.229, 0.224, 0.225)
-"""The moments of ImageNet's pixels from 0 to 1, by color.
-
-Caffe only subtracts the mean, from pixels up to 255.
-"""
+"""The moments of ImageNet's pixels from 0 to 1, by color; Caffe only subtracts the mean."""
 
 
 UNTRIED = "it takes minutes; run --full."
@@ -73,10 +70,7 @@ def _archives() -> list[Path]:
 
 
 class Photographs:
-    """The images of an archive, which has a folder per class, in an order determined by the seed.
-
-    Raises ``DataError`` without an archive.
-    """
+    """The images of an archive with a folder per class, in a seed's order. Raises ``DataError``."""
 
     def __init__(self, side: int, deviation: tuple[float, float, float], seed: int) -> None:
         import torch
@@ -149,10 +143,7 @@ def train(
 
 
 def build(name: str) -> nn.Module:
-    """Return a network with the initialization of Caffe for AlexNet, else with torchvision's.
-
-    With these initializations, training starts at table I's rates.
-    """
+    """Return a network with Caffe's (AlexNet) or torchvision's initialization, which bear table I's rates."""
     from torch import nn
 
     network = _BUILDERS[name]()

@@ -1,7 +1,4 @@
-"""Table III: the bits per value of gradients in the NIC's format during training, for each bound.
-
-The ratios of figure 14 for AlexNet, ResNet-50, and VGG-16 are computed from the same gradients.
-"""
+"""Table III, and figure 14's ratios of full-size networks: the bits per value in the NIC's format."""
 
 from __future__ import annotations
 

@@ -67,10 +67,7 @@ NETWORKS = MappingProxyType(
         "CNN": TrainedNetwork(0, DEFAULT, 0.05, "the rate of gradwire's other training runs of this network"),
     }
 )
-"""The networks by name.
-
-Table I states five layers, but also a size of 2.5 MB, which is the size of three layers.
-"""
+"""The networks by name; table I states five layers, but also a size of 2.5 MB, which three layers have."""
 
 
 def build(name: str, image_shape: tuple[int, int], classes: int, seed: int) -> torch.nn.Module:
@@ -100,10 +97,7 @@ WORKERS, BATCH = 4, 25
 MOMENTUM, WEIGHT_DECAY = 0.9, 5e-5
 """The momentum and weight decay in table I."""
 FALLS, FALL = 5, 0.2
-"""The number of phases of a training run, and the factor of the learning rate between them.
-
-The learning rate is divided by 5 after each fifth of a training run, as for HDC in table I.
-"""
+"""The phases of a training run, and the factor of the learning rate between them (HDC in table I)."""
 
 
 @dataclass(frozen=True)

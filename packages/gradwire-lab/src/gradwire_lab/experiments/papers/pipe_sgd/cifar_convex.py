@@ -84,10 +84,7 @@ def _accuracies(measured: MeasuredWays) -> Iterator[Claim]:
 
 
 def _savings(measured: MeasuredWays) -> Iterator[Claim]:
-    """Compare times on each link.
-
-    The paper doesn't state the ratio of communication to computation on its link.
-    """
+    """Compare times on each link, because the paper doesn't state the ratio of its link."""
     for ratio in measured.ratios:
         times = {run: measured.step_s(run, ratio) for run in ACCURACIES}
         for (own, other), share in SAVED.items():

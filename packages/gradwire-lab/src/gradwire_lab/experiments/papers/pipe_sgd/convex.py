@@ -31,26 +31,14 @@ if TYPE_CHECKING:
 
 PLACE = "section 3.3"
 SLOPE = -0.5
-"""The slope of the logarithm of the mean excess loss as a function of log T.
-
-The bound falls as sqrt(1 / T).
-"""
+"""The slope of the logarithm of the mean excess loss over log T: the bound falls as sqrt(1 / T)."""
 WIDEST = 0.1
-"""The largest half-width of a slope's 95 % interval.
-
-A wider interval makes the slope meaningless.
-"""
+"""The largest half-width of a slope's 95 % interval. A wider interval makes the slope meaningless."""
 ACCURACY_LOST = 0.005
-"""The difference up to which accuracies are equal: half a point.
-
-The published accuracies are .4793 with K = 1, and .4797 with K = 2.
-"""
+"""The difference up to which accuracies are equal: half a point (published: .4793 and .4797)."""
 BATCH = 25
 RATE = 10.0
-"""The constant of the learning rate, which the bound does not determine.
-
-Training learns too slowly with much smaller constants.
-"""
+"""The learning rate's constant, which the bound leaves open; much smaller ones learn too slowly."""
 
 
 def measure(_options: LengthsOptions, cell: Cell) -> Mapping[str, Any]:

@@ -55,11 +55,7 @@ PIPELINES = (1, 2, 3, 4)
 WITHIN, NO_BETTER = 0.2, 0.1
 """The allowed deviation of a step from its equation, and the largest saving of K > 2 over K = 2."""
 EQUAL = 0.005
-"""The largest difference at which accuracies count as equal: half a point, as in figure 4.
-
-With K = 2, the loss of accuracy must be smaller than this difference; with a larger K, the loss must be
-larger.
-"""
+"""Half a point of accuracy: the most that K = 2 may lose, and the least that a larger K must lose."""
 UNLIMITED_RESOURCES = (
     "equation 3 assumes unlimited resources for K concurrent computations and exchanges, whereas a host here "
     "has one core and one link"

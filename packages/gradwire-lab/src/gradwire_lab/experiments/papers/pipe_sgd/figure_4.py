@@ -48,10 +48,7 @@ OVER_D, OVER_PS = (2.0, 3.2), (4.0, 5.4)
 BEYOND = 0.1
 """The allowed deviation of a speed-up from the published range of four networks."""
 WITHIN = 0.2
-"""The allowed deviation of a time from its equation.
-
-The equation doesn't include processor time.
-"""
+"""The allowed deviation of a time from its equation. The equation doesn't include processor time."""
 SAVED = 0.5
 """The published share of PS-Sync's communication that D-Sync saves."""
 WORKERS = 2
@@ -136,10 +133,7 @@ def _accuracies(measured: MeasuredWays, momentum: float) -> Iterator[Claim]:
 
 
 def _pipelines(measured: MeasuredWays, momentum: float) -> Iterator[Claim]:
-    """Compare each pipeline with D-Sync, both with the same codec.
-
-    The batch size was set after seeing these results.
-    """
+    """Compare each pipeline with D-Sync with the same codec; the batch was set after seeing the results."""
     for pipeline in PIPELINES:
         for suffix, codec in CODECS.items():
             own, other = f"{pipeline}{suffix}", f"D-Sync{suffix}"
@@ -180,10 +174,7 @@ def _pipelines(measured: MeasuredWays, momentum: float) -> Iterator[Claim]:
 
 
 def _allowed(ratio: float) -> Explanation:
-    """Return the speed-up that equations 2 and 4 allow on a link, for its measured ratio.
-
-    The measured ratio may differ from the configured ratio, which a separate claim checks.
-    """
+    """Return the speed-up that equations 2 and 4 allow on a link, for its measured ratio."""
     least, most = OVER_D
     return Explanation(
         f"communication takes {ratio:.2g} times as long as computation on this link, where equations 2 and 4 "

@@ -49,10 +49,7 @@ ACCURACIES: Mapping[str, Mapping[str, float]] = MappingProxyType(
 FASTEST = {ALEXNET: "Pipe-SGD+Q", RESNET: "Pipe-SGD+T"}
 WIRE_SHARE = {"T": 0.5, "Q": 0.25}
 RESNET_NBYTES, OF_RESNET_50, TIMES_BATCH = 46.8e6, 1.82 / 4.09, 64 / 16
-"""The bytes of ResNet-18's 11.7 million floats, and two ratios of its costs.
-
-The ratios compare ResNet-18's operations with ResNet-50's, and its batch size with table II's.
-"""
+"""ResNet-18's bytes, its operations over ResNet-50's, and its batch over table II's."""
 WITHIN = 0.1
 """The allowed deviation of a modelled speed-up from the published range."""
 WORLD = 4

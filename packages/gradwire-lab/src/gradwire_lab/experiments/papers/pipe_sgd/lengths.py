@@ -41,10 +41,7 @@ def cells(options: LengthsOptions) -> list[Cell]:
 
 @dataclass(frozen=True)
 class WorkerTraining:
-    """One worker's training: the loss of each step, and a function to call before each step.
-
-    Steps are numbered from 0.
-    """
+    """One worker's training: the loss of each step, and a function to call before each step from 0."""
 
     model: torch.nn.Module
     optimizer: torch.optim.Optimizer

@@ -39,10 +39,7 @@ DIMENSION, CONVEXITY, LARGEST, NOISE = 20, 0.5, 2.0, 1.0
 
 
 def measure(_options: LengthsOptions, cells: Sequence[Cell]) -> Iterator[Row]:
-    """Minimize a quadratic with noisy gradients at the rate 1 / (convexity (t + t0)), once for all lengths.
-
-    A row has the mean, over its steps and the workers, of the noiseless loss above the minimum.
-    """
+    """Minimize a noisy quadratic at the rate 1 / (convexity (t + t0)), once for all lengths."""
     excess: list[list[float]] = [[] for _ in range(WORKERS)]
     first = cells[0]
     train(

@@ -264,10 +264,7 @@ class RankWork:
         momentum: float = 0.0,
         warmup_steps: int = 0,
     ) -> RankTask:
-        """Return the task of training a model with SGD and a learning rate that rises to ``lr``.
-
-        Timed steps may continue beyond the end of this training.
-        """
+        """Return the task of training a model with SGD and a learning rate that rises to ``lr``."""
         steps = self.steps
 
         def rate(step: int) -> float:
@@ -287,10 +284,7 @@ class RankWork:
 
 
 def mnist_mlp(work: RankWork) -> RankTask:
-    """Return the task of training the 784-500-500-10 MLP.
-
-    Each momentum in the options has its own learning rate.
-    """
+    """Return the task of training the 784-500-500-10 MLP; each momentum has its own learning rate."""
     cell, options = work.cell, work.options
     images, momentum = dataset(cell["data"]), cell.get("momentum", options["momenta"][0])
     model = build("mlp", images.image_shape, images.classes, cell.get("seed", 0))
@@ -307,10 +301,7 @@ def small_network(work: RankWork) -> RankTask:
 
 
 def last_layer(work: RankWork) -> RankTask:
-    """Return the task of training the layer after a fixed network.
-
-    Only timed steps recompute the features.
-    """
+    """Return the task of the layer after a fixed network, which only timed steps compute again."""
     known = read(work.cell["data"])
     images, trained = known.images, work.cell["kind"] not in (TIME, PLAIN)
     layer = nn.Linear(COUNT, images.classes)

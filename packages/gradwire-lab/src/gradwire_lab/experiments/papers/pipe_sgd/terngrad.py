@@ -19,20 +19,14 @@ WORLD, GBIT = 4, 10.0
 """The published number of hosts, and the rate of their Ethernet in Gbit/s."""
 OVER_NONE, OVER_COMPRESSED = (1.6, 2.3), (25.6, 36.8)
 BEYOND = 0.1
-"""The allowed deviation of an overhead from the published range.
-
-The published ends of the range have two and three digits.
-"""
+"""The allowed deviation from the published range, whose ends have two and three digits."""
 BUDGET_S = 10.0
 """The time budget of a cell's exchanges in seconds; at least one exchange runs."""
 
 
 @dataclass(frozen=True)
 class TerngradOptions:
-    """The options: bytes of a gradient, and exchanges per cell.
-
-    A chunk, a fourth of a gradient, is at most one segment of an exchange, so that nothing overlaps a codec.
-    """
+    """The options: bytes of a gradient, whose chunks are single segments, and exchanges per cell."""
 
     nbytes: int
     repeats: int
@@ -47,11 +41,7 @@ def cells(options: TerngradOptions) -> list[Cell]:
 
 
 def claims(rows: Sequence[Row]) -> list[Claim]:
-    """Compare a codec's overhead with the time of uncompressed exchanges.
-
-    The uncompressed exchanges send the codec's bytes. TernGrad's overhead is also compared with an exchange
-    of all bytes.
-    """
+    """Compare overheads with exchanges of the codec's bytes, and TernGrad's also with all bytes."""
     nbytes = row_of(rows, codec=TERNARY)["nbytes"]
 
     def exchange_s(codec: str, smaller: int = 1) -> float:

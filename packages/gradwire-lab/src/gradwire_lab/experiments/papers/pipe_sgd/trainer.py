@@ -32,10 +32,7 @@ from gradwire_lab.experiments.papers.pipe_sgd.ways import (
 from gradwire_lab.parameter_server.ps_sync import Server, Worker
 
 SEGMENT_NBYTES = 1 << 24
-"""The size of a segment, larger than a gradient.
-
-With one segment, as in equation 5, an exchange isn't pipelined internally.
-"""
+"""The size of a segment, larger than a gradient: as in equation 5, an exchange isn't pipelined."""
 SETTLED = 3
 """The number of steps before the first window, in addition to the steps that fill a pipeline."""
 LEAST_WINDOWS = 3
@@ -67,10 +64,7 @@ class _Host:
 
     @property
     def work(self) -> RankWork:
-        """The work of this rank.
-
-        A server is rank 0, and not a worker.
-        """
+        """The work of this rank. A server is rank 0, and not a worker."""
         has_server = "run" in self.cell and self.way.has_server
         worker, workers = self.ranks.rank - has_server, self.ranks.world - has_server
         return RankWork(self.options, self.cell, worker, workers)

@@ -20,10 +20,7 @@ if TYPE_CHECKING:
 TRAINER = "gradwire_lab.experiments.papers.pipe_sgd.trainer"
 """The name of the module that trains on the hosts; importing the module here would import torch."""
 PLAIN, LINE, MODEL, TIME, TRAIN = "plain", "line", "model", "time", "train"
-"""The kinds of cells.
-
-The kinds are: steps alone; exchanges alone; alpha, beta, gamma, and S; timed steps; a training run.
-"""
+"""The kinds of cells: steps, exchanges, alpha to S, timed steps, and training runs."""
 EXACT, TRUNCATED, QUANTIZED = "identity", "truncate:16", "quantize:8"
 UNLIMITED = "unlimited"
 IN_SEGMENTS = "K = 2 in segments"
@@ -33,10 +30,7 @@ BUCKET_NBYTES = 1 << 16
 
 
 class TrainingMethod(NamedTuple):
-    """A training method: its codec, K, its correction, and whether a server replaces the ring.
-
-    ``bucket_nbytes`` is the plan's bucket size: with buckets, segments of a gradient leave during backward.
-    """
+    """A training method; with buckets, segments of a gradient leave during backward."""
 
     codec: str = EXACT
     pipeline: int = 1
@@ -55,10 +49,7 @@ WAYS = {
     **{f"K = {pipeline}": TrainingMethod(pipeline=pipeline) for pipeline in (1, 2, 3, 4)},
     IN_SEGMENTS: TrainingMethod(pipeline=2, bucket_nbytes=BUCKET_NBYTES),
 }
-"""The methods by the paper's names.
-
-Pipe-SGD has no correction, as published; the eager correction is gradwire's default.
-"""
+"""The methods by the paper's names. Pipe-SGD has no correction, as published; eager is the default here."""
 
 
 def cells_on_lines(
@@ -162,10 +153,7 @@ class MeasuredWays:
         return self.exchange_s(ratio) / self.plain_s
 
     def lines(self, within: float) -> Iterator[Claim]:
-        """Yield, for each link, the claim that the link has its configured ratio.
-
-        The ratio may deviate by the share ``within``.
-        """
+        """Yield, for each link, the claim that it has its configured ratio but for the share ``within``."""
         for ratio in self.ratios:
             yield Claim(
                 f"communication over computation on the link set for {ratio:g}",

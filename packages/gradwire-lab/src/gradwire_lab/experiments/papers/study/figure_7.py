@@ -28,10 +28,7 @@ NOMINAL_SHARE, LATENCY_US = 0.85, 2.5
 VARIANCE = 0.01
 """The published relative difference between repeated runs."""
 LARGE_NBYTES, LARGE_SHARE = 1_000_000, 5.5 / 6
-"""The size and the published share of a large message.
-
-At 1 MB the rate is "slightly less than 6 GB/s", the largest rate of any message size.
-"""
+"""At 1 MB, the rate is "slightly less than 6 GB/s", the largest of any message size."""
 LATENCY_PRECISION = 0.05 / 2.5
 """The relative precision of the published 2.5 us."""
 WITHIN = 0.15
@@ -39,10 +36,7 @@ WITHIN = 0.15
 FRAME_SHARE = 1448 / 1514
 """The share of an Ethernet frame that is data rather than headers."""
 OVER_TCP = 1.5
-"""The largest ratio of a link's latency to a bare socket's latency.
-
-The link's messages are frames with checksums.
-"""
+"""The largest ratio of the latencies of a link, whose frames have checksums, and of a bare socket."""
 TRIPS = 2000
 
 

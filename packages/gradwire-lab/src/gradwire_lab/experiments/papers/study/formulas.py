@@ -20,10 +20,7 @@ FORMULAS: Mapping[str, Callable[[int, float, AlphaBetaGamma], float]] = {
     "ring": ring_s,
     "butterfly": butterfly_s,
 }
-"""Equations 1 to 4, by algorithm.
-
-One host of the star is the server, so equation 1 uses p - 1.
-"""
+"""Equations 1 to 4, by algorithm. One host of the star is the server, so equation 1 uses p - 1."""
 
 
 def in_words(hosts: Sequence[int]) -> str:
@@ -62,10 +59,7 @@ def best_s(row: Row) -> float:
 
 PLACE = "equations 1 to 4"
 LARGE_NBYTES, SMALL_NBYTES = 2_000_000, 64
-"""The sizes of a large and a small gradient.
-
-Bandwidth dominates the time of the large gradient, and latency the time of the small gradient.
-"""
+"""The sizes of a gradient whose time is bandwidth, and of one whose time is latency."""
 WITHIN = 0.15
 """The allowed deviation of a cell's median from its formula."""
 BUDGET_S = 3.0
@@ -138,10 +132,7 @@ def _latency(number: int, algorithm: str, rows: dict[int, Row | None]) -> Iterat
 
 
 def _processors(row: Row) -> Explanation:
-    """Return the bound on the time of hosts that wait for cores.
-
-    The bound is the formula's time plus the work divided by the number of cores.
-    """
+    """Return the bound for hosts that wait for cores: the formula's time plus the work over the cores."""
     work_s, formula_s = row["processor_s"] / row["cores"], own_best_s(row)
     return Explanation(
         f"{row['hosts']} hosts share {row['cores']} cores, which are busy for {1e6 * work_s:,.0f} us of an "

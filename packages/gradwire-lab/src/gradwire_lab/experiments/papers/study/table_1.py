@@ -37,10 +37,7 @@ def cells(options: StudyTable1Options) -> list[Cell]:
 
 
 def measure(_options: StudyTable1Options, cell: Cell) -> Mapping[str, Any]:
-    """Simulate all ranks' schedules, first with a cost per message, then with a cost per byte.
-
-    Both costs are 1.
-    """
+    """Simulate all ranks' schedules, with a cost of 1 per message and then per byte."""
     from gradwire import collectives
     from gradwire_lab.closed_forms.formulas import AlphaBetaGamma
     from gradwire_lab.closed_forms.network import Network
