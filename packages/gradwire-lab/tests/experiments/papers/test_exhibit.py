@@ -8,7 +8,7 @@ import pytest
 from gradwire.errors import JobError
 from gradwire_lab.experiments import perform
 from gradwire_lab.experiments.claim import Basis, Claim, Published, at_least, only
-from gradwire_lab.experiments.papers.exhibit import Origin, calibrated, each, exhibit, origins, paper, row_of
+from gradwire_lab.experiments.papers.exhibit import Origin, calibrated, each, exhibit, paper, row_of
 
 
 @dataclass(frozen=True)
@@ -50,7 +50,7 @@ def test_its_experiment_measures_cell_by_cell() -> None:
 )
 def test_a_constant_that_was_fitted_turns_the_verdict(origin: Origin, basis: Basis) -> None:
     fitted = Claim("of 3", only(9), at_least(9), unit="", published=Published("table II", 9, is_limit=True))
-    made = dataclasses.replace(EXHIBIT, claims=lambda _rows: [fitted], origins=origins(numbers=origin))
+    made = dataclasses.replace(EXHIBIT, claims=lambda _rows: [fitted], origins={"numbers": origin})
     (claim,) = made.judge([])
     assert claim.basis is basis
     assert claim.verdict.value == ("calibrated" if basis is Basis.CALIBRATED else "reproduced")

@@ -2,7 +2,7 @@ from __future__ import annotations
 
 import pytest
 
-from gradwire_lab.experiments.papers.exhibit import OriginKind, calibrated, chosen, origins, paper
+from gradwire_lab.experiments.papers.exhibit import OriginKind, by_name, calibrated, chosen, paper
 
 
 def test_an_origin_reads_as_text() -> None:
@@ -12,8 +12,9 @@ def test_an_origin_reads_as_text() -> None:
     assert [each("x").source for each in (paper, calibrated, chosen)] == [*OriginKind]
 
 
-def test_origins_are_read_only() -> None:
-    named = origins(WITHIN=chosen("two digits"))
-    assert named["WITHIN"].where == "two digits"
+def test_names_share_an_origin_and_origins_are_read_only() -> None:
+    named = by_name({"WITHIN ROUNDED": chosen("two digits"), "PLACES": paper("table I")})
+    assert [*named] == ["WITHIN", "ROUNDED", "PLACES"]
+    assert named["WITHIN"].where == named["ROUNDED"].where == "two digits"
     with pytest.raises(TypeError):
         named["WITHIN"] = paper("table I")  # type: ignore[index]

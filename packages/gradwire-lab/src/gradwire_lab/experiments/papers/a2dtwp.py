@@ -38,9 +38,9 @@ from gradwire_lab.experiments.learning import GOALS, Goal, Trainings
 from gradwire_lab.experiments.papers.exhibit import (
     RUN_TIME,
     Exhibit,
+    by_name,
     calibrated,
     chosen,
-    origins,
     paper,
     side_by_side,
 )
@@ -302,31 +302,30 @@ def _kernels(found: MeasuredPolicies, model: str, system: str, on: str) -> Itera
     )
 
 
-ORIGINS = origins(
-    FP32_MS=paper("tables II and III"),
-    AWP_MS=paper("tables II and III"),
-    OVERHEAD=paper("section V-G"),
-    GAIN=paper("figure 4"),
-    GAINS=paper("section V"),
-    ELAPSED=paper("figure 5"),
-    RATES=calibrated("table II and table III, the shares of copies in a batch of VGG in float32"),
-    ERROR=paper("section V-F"),
-    BEHIND_ORACLE=paper("figure 3"),
-    DIFFERENT=chosen("a clock switches all layers at the same three batches, from 8 to 32 bits"),
-    OF_NETWORKS=chosen("two of three networks"),
-    CHANCE=chosen("ten classes"),
-    NEIGHBOUR=chosen("measured on these images, apart from any training"),
-    data_dir=chosen("$GRADWIRE_DATA, else digits, which need no download"),
-    networks=paper("table I, and two of them with batch normalization"),
-    policies=paper("section V-A, with bfloat16 and lossless deltas beside them"),
-    seeds=chosen("a verdict needs three training runs"),
-    images=RUN_TIME,
-    batches=chosen("one epoch to find AWP's threshold, then at least twelve intervals of half an epoch"),
-    narrower=RUN_TIME,
-    timed=paper("table I"),
-    timed_batches=RUN_TIME,
-    timed_size=RUN_TIME,
-    timed_rounds=RUN_TIME,
+ORIGINS = by_name(
+    {
+        "FP32_MS AWP_MS": paper("tables II and III"),
+        "OVERHEAD": paper("section V-G"),
+        "GAIN": paper("figure 4"),
+        "GAINS": paper("section V"),
+        "ELAPSED": paper("figure 5"),
+        "RATES": calibrated("table II and table III, the shares of copies in a batch of VGG in float32"),
+        "ERROR": paper("section V-F"),
+        "BEHIND_ORACLE": paper("figure 3"),
+        "DIFFERENT": chosen("a clock switches all layers at the same three batches, from 8 to 32 bits"),
+        "OF_NETWORKS": chosen("two of three networks"),
+        "CHANCE": chosen("ten classes"),
+        "NEIGHBOUR": chosen("measured on these images, apart from any training"),
+        "data_dir": chosen("$GRADWIRE_DATA, else digits, which need no download"),
+        "networks": paper("table I, and two of them with batch normalization"),
+        "policies": paper("section V-A, with bfloat16 and lossless deltas beside them"),
+        "seeds": chosen("a verdict needs three training runs"),
+        "images narrower timed_batches timed_size timed_rounds": RUN_TIME,
+        "batches": chosen(
+            "one epoch to find AWP's threshold, then at least twelve intervals of half an epoch"
+        ),
+        "timed": paper("table I"),
+    }
 )
 
 

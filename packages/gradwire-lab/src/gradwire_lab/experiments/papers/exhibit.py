@@ -80,9 +80,9 @@ TWO_CORES = chosen("so that ranks that share two cores keep up with their links"
 FLOATING = chosen("for rounding of floating point")
 
 
-def origins(**named: Origin) -> Origins:
-    """Return a read-only mapping of origins by name."""
-    return MappingProxyType(named)
+def by_name(grouped: Origins) -> Origins:
+    """Return the origin of each name, from origins of several names, which spaces separate."""
+    return MappingProxyType({name: origin for names, origin in grouped.items() for name in names.split()})
 
 
 DATA = "data"
@@ -199,7 +199,10 @@ def exhibit(
     origins: Origins = NO_ORIGINS,
     version: int = 1,
 ) -> Exhibit[Options]:
-    """Return an exhibit with its own experiment, whose table is the table of claims."""
+    """Return an exhibit with its own experiment, whose table is the table of claims.
+
+    ``origins`` has the names of options and numbers, separated by spaces, with their common origin.
+    """
 
     def table(rows: Sequence[Row]) -> list[str | Table]:
         return [claims_table(claims(rows))]
@@ -213,7 +216,7 @@ def exhibit(
         table=table,
         version=version,
     )
-    return Exhibit(paper, place, experiment, quick, full, claims, scaling, seconds, origins)
+    return Exhibit(paper, place, experiment, quick, full, claims, scaling, seconds, by_name(origins))
 
 
 def _unless_fitted(claim: Claim, fitted: Sequence[str]) -> Claim:

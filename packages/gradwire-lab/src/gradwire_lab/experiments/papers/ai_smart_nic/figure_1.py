@@ -16,7 +16,6 @@ from gradwire_lab.experiments.papers.exhibit import (
     TWO_CORES,
     chosen,
     exhibit,
-    origins,
     paper,
     row_of,
 )
@@ -104,18 +103,6 @@ def _formula_s(row: Row) -> float:
     return ring_s(row["workers"], row["nbytes"], line_of(row))
 
 
-ORIGINS = origins(
-    WORKERS=paper("figure 1"),
-    STEPS=paper("figure 1"),
-    ADDING=paper("figure 1"),
-    WITHIN=chosen("the formula omits additions and CPU time"),
-    EXACT=FLOATING,
-    BUDGET_S=RUN_TIME,
-    workers=paper("figure 1"),
-    total_mbit=TWO_CORES,
-    nbytes=paper("section V.B, a layer of 2048 x 2048 weights; a part of it in a short run"),
-    repeats=RUN_TIME,
-)
 EXHIBIT = exhibit(
     "smart-nic",
     PLACE,
@@ -130,7 +117,14 @@ EXHIBIT = exhibit(
     "Eight hosts have 200 Mbit/s each, because all share two cores. Without --full, four hosts at "
     "400 Mbit/s exchange 1 MB. The formula uses the rate and latency measured between two of the "
     "hosts.",
-    origins=ORIGINS,
+    origins={
+        "WORKERS STEPS ADDING workers": paper("figure 1"),
+        "WITHIN": chosen("the formula omits additions and CPU time"),
+        "EXACT": FLOATING,
+        "BUDGET_S repeats": RUN_TIME,
+        "total_mbit": TWO_CORES,
+        "nbytes": paper("section V.B, a layer of 2048 x 2048 weights; a part of it in a short run"),
+    },
     seconds=(8, 120),
     version=2,
 )

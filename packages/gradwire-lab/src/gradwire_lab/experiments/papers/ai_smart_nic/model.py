@@ -3,24 +3,22 @@
 from __future__ import annotations
 
 from gradwire_lab.experiments import smart_nic
-from gradwire_lab.experiments.papers.exhibit import RUN_TIME, Exhibit, chosen, origins, paper
+from gradwire_lab.experiments.papers.exhibit import RUN_TIME, Exhibit, by_name, chosen, paper
 from gradwire_lab.experiments.smart_nic.options import PAPER, RING, STEP
 from gradwire_lab.experiments.smart_nic.verdict import figure_claims, ring_claims, step_claims
 
-ORIGINS = origins(
-    OF_STEPS=paper("section IV.C"),
-    OF_CYCLES=chosen("cycles are counted and have no scatter"),
-    WITHIN=chosen("a tenth, for what the paper omits of its model; two digits alone would allow 3 %"),
-    parts=RUN_TIME,
-    rings=RUN_TIME,
-    chunk_words=RUN_TIME,
-    hosts=chosen("low enough that the rings of all hosts keep up with their links on one core"),
-    rates=chosen("in proportion to a shared core as 40 Gbit/s to the peak of 28 cores (section V.A)"),
-    widths=RUN_TIME,
-    batches=paper("section V.B"),
-    layers=RUN_TIME,
-    steps=chosen("a training run of one process reaches the goal in this many steps"),
-    seeds=chosen("the minimum for a verdict on a training run"),
+ORIGINS = by_name(
+    {
+        "OF_STEPS": paper("section IV.C"),
+        "OF_CYCLES": chosen("cycles are counted and have no scatter"),
+        "WITHIN": chosen("a tenth, for what the paper omits of its model; two digits alone would allow 3 %"),
+        "parts rings chunk_words widths layers": RUN_TIME,
+        "hosts": chosen("low enough that the rings of all hosts keep up with their links on one core"),
+        "rates": chosen("in proportion to a shared core as 40 Gbit/s to the peak of 28 cores (section V.A)"),
+        "batches": paper("section V.B"),
+        "steps": chosen("a training run of one process reaches the goal in this many steps"),
+        "seeds": chosen("the minimum for a verdict on a training run"),
+    }
 )
 FIGURES = Exhibit(
     "smart-nic",

@@ -9,7 +9,7 @@ from gradwire_lab.closed_forms.formulas import ring_s, worker_aggregator_s
 from gradwire_lab.experiments.claim import RATIO, Claim, Published, near, only
 from gradwire_lab.experiments.experiment import Cell, Row
 from gradwire_lab.experiments.hosts.exchanges import SHORT_NBYTES, ExchangeOptions, exchanging, line_of, rate
-from gradwire_lab.experiments.papers.exhibit import RUN_TIME, TWO_CORES, chosen, exhibit, origins, paper
+from gradwire_lab.experiments.papers.exhibit import RUN_TIME, TWO_CORES, chosen, exhibit, paper
 
 PLACE, FORMULA = "figure 15", "section VIII-D"
 WA, INC = "WA", "INC"
@@ -95,18 +95,6 @@ def _over_formula(
     )
 
 
-ORIGINS = origins(
-    FEW=paper("figure 15"),
-    MANY=paper("figure 15"),
-    GROWTHS=paper("section VIII-D, where the latency is negligible; additions are left out, too"),
-    WITHIN=chosen("the formula omits additions and CPU time"),
-    STRAIGHT=chosen("almost linear, as the paper says, is not exactly so"),
-    BUDGET_S=RUN_TIME,
-    workers=paper("figure 15"),
-    total_mbit=TWO_CORES,
-    nbytes=RUN_TIME,
-    repeats=RUN_TIME,
-)
 EXHIBIT = exhibit(
     "inceptionn",
     PLACE,
@@ -122,7 +110,14 @@ EXHIBIT = exhibit(
     "linearly, and the other stays almost constant. The rules also use the paper's formulas, with the rate "
     "and latency measured between two of the hosts. The aggregator is a separate rank, so its tree may "
     "have one level more than the formula's. gradwire experiment scaling exchanges AlexNet's 233 MB.",
-    origins=ORIGINS,
+    origins={
+        "FEW MANY workers": paper("figure 15"),
+        "GROWTHS": paper("section VIII-D, where the latency is negligible; additions are left out, too"),
+        "WITHIN": chosen("the formula omits additions and CPU time"),
+        "STRAIGHT": chosen("almost linear, as the paper says, is not exactly so"),
+        "BUDGET_S nbytes repeats": RUN_TIME,
+        "total_mbit": TWO_CORES,
+    },
     seconds=(20, 200),
     version=2,
 )

@@ -11,7 +11,7 @@ from gradwire_lab.experiments.claim import Claim, Published, at_least, at_most
 from gradwire_lab.experiments.experiment import Cell, Row, cells_of, grouped, select
 from gradwire_lab.experiments.hosts.training import dataset
 from gradwire_lab.experiments.learning import GOALS, exact_trainings
-from gradwire_lab.experiments.papers.exhibit import RUN_TIME, chosen, exhibit, origins, paper, side_by_side
+from gradwire_lab.experiments.papers.exhibit import RUN_TIME, chosen, exhibit, paper, side_by_side
 from gradwire_lab.experiments.papers.inceptionn.training import TrainingOptions, train
 from gradwire_lab.job.data import at_hand
 
@@ -77,14 +77,6 @@ def ends(rows: Sequence[Row], network: str, what: str, bits: int) -> list[float]
     return [row["accuracies"][-1] for row in select(rows, network=network, of=what, bits=bits)]
 
 
-ORIGINS = origins(
-    BITS=paper("figure 4"),
-    GENTLE=chosen("two points, as for any lossy method"),
-    HARSH=chosen("clearly more than the scatter of seeds"),
-    networks=RUN_TIME,
-    seeds=chosen("the minimum for an interval"),
-    steps=RUN_TIME,
-)
 EXHIBIT = exhibit(
     "inceptionn",
     PLACE,
@@ -98,7 +90,13 @@ EXHIBIT = exhibit(
     "digits. Every hop of a ring of four workers truncates gradients. The paper plots the figure "
     "without numbers, so the rules express its words: gradients tolerate more truncation than "
     "weights.",
-    origins=ORIGINS,
+    origins={
+        "BITS": paper("figure 4"),
+        "GENTLE": chosen("two points, as for any lossy method"),
+        "HARSH": chosen("clearly more than the scatter of seeds"),
+        "networks steps": RUN_TIME,
+        "seeds": chosen("the minimum for an interval"),
+    },
     seconds=(60, 900),
     version=2,
 )

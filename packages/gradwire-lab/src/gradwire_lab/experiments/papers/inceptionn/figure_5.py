@@ -11,7 +11,7 @@ from gradwire_lab.experiments.claim import Claim, Published, at_least
 from gradwire_lab.experiments.experiment import Cell, Row, cells_of, select
 from gradwire_lab.experiments.hosts.training import dataset
 from gradwire_lab.experiments.learning import GOALS, exact_trainings
-from gradwire_lab.experiments.papers.exhibit import RUN_TIME, chosen, exhibit, groups_side_by_side, origins
+from gradwire_lab.experiments.papers.exhibit import RUN_TIME, chosen, exhibit, groups_side_by_side
 from gradwire_lab.experiments.papers.inceptionn.training import train
 from gradwire_lab.job.data import at_hand
 
@@ -101,15 +101,6 @@ def claims(rows: Sequence[Row]) -> list[Claim]:
     ]
 
 
-ORIGINS = origins(
-    EDGES=chosen("the bounds of table III, and the ends of the figure's axis"),
-    NORMAL_KURTOSIS=chosen("the kurtosis of a normal distribution"),
-    MOSTLY=chosen("the figure's axis ends at 1"),
-    TIGHTLY=chosen("a peak, which the paper states in words"),
-    network=RUN_TIME,
-    seeds=chosen("the minimum for an interval"),
-    steps=RUN_TIME,
-)
 EXHIBIT = exhibit(
     "inceptionn",
     PLACE,
@@ -122,7 +113,14 @@ EXHIBIT = exhibit(
     scaling="a small CNN on MNIST if GRADWIRE_DATA has it, else on scikit-learn's digits, replaces AlexNet. "
     "The paper plots the figure without numbers, so the rules express its words: most values are "
     "between -1 and 1, with a sharp peak around zero.",
-    origins=ORIGINS,
+    origins={
+        "EDGES": chosen("the bounds of table III, and the ends of the figure's axis"),
+        "NORMAL_KURTOSIS": chosen("the kurtosis of a normal distribution"),
+        "MOSTLY": chosen("the figure's axis ends at 1"),
+        "TIGHTLY": chosen("a peak, which the paper states in words"),
+        "network steps": RUN_TIME,
+        "seeds": chosen("the minimum for an interval"),
+    },
     seconds=(10, 120),
     version=2,
 )

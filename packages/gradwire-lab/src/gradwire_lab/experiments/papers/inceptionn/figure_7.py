@@ -26,7 +26,7 @@ from gradwire_lab.experiments.claim import (
 from gradwire_lab.experiments.experiment import Cell, Row, cells_of, select
 from gradwire_lab.experiments.hosts.training import dataset, one_thread
 from gradwire_lab.experiments.learning import GOALS, Trainings, exact_trainings, first_steps
-from gradwire_lab.experiments.papers.exhibit import RUN_TIME, chosen, each, exhibit, origins, paper
+from gradwire_lab.experiments.papers.exhibit import RUN_TIME, chosen, each, exhibit, paper
 from gradwire_lab.experiments.papers.inceptionn import full_size
 from gradwire_lab.experiments.papers.inceptionn.full_size import FULL_SIZE, UNTRIED
 from gradwire_lab.experiments.papers.inceptionn.table_2 import ITERATIONS, NBYTES, STEPS, WORKERS
@@ -272,20 +272,6 @@ def _other_tool(row: Row) -> str:
     return f"expected {row['codec']} of the package {wanted}, got {found}."
 
 
-ORIGINS = origins(
-    SLOWER=paper("figure 7"),
-    SNAPPY_RATIO=paper("section I"),
-    TRUNCATED=chosen("the bytes of half of all gradients can save a quarter; processor time adds to it"),
-    TWICE=chosen("the published range has one digit"),
-    RATIOS=chosen("the published ratio has two digits, and gradients differ"),
-    GRADIENTS=chosen("by the formula of an aggregator"),
-    codecs=paper("figure 7"),
-    seeds=chosen("the minimum for an interval"),
-    steps=RUN_TIME,
-    repeats=RUN_TIME,
-    first_steps=RUN_TIME,
-    BATCH=chosen("half of table I's batch, to save memory"),
-)
 EXHIBIT = exhibit(
     "inceptionn",
     PLACE,
@@ -302,7 +288,19 @@ EXHIBIT = exhibit(
     "gradient is full-size AlexNet's, at the tenth step, on photographs, so a rule that it meets is 'too "
     "short'. The rest of the step is from table II, so times are modelled. SZ is SZ3 with a bound of "
     "2^-10. Snappy and SZ come from the extra papers.",
-    origins=ORIGINS,
+    origins={
+        "SLOWER codecs": paper("figure 7"),
+        "SNAPPY_RATIO": paper("section I"),
+        "TRUNCATED": chosen(
+            "the bytes of half of all gradients can save a quarter; processor time adds to it"
+        ),
+        "TWICE": chosen("the published range has one digit"),
+        "RATIOS": chosen("the published ratio has two digits, and gradients differ"),
+        "GRADIENTS": chosen("by the formula of an aggregator"),
+        "seeds": chosen("the minimum for an interval"),
+        "steps repeats first_steps": RUN_TIME,
+        "BATCH": chosen("half of table I's batch, to save memory"),
+    },
     seconds=(8, 150),
     version=5,
 )

@@ -10,7 +10,7 @@ from typing import Any
 from gradwire_lab.closed_forms.formulas import AlphaBetaGamma, WorkerAggregatorStep, worker_aggregator_s
 from gradwire_lab.experiments.claim import Basis, Claim, Explanation, Published, near, only
 from gradwire_lab.experiments.experiment import Cell, Row, cells_of
-from gradwire_lab.experiments.papers.exhibit import chosen, each, exhibit, origins, paper, row_of
+from gradwire_lab.experiments.papers.exhibit import chosen, each, exhibit, paper, row_of
 
 PLACE = "table II"
 WORKERS, ITERATIONS = 4, 100
@@ -87,17 +87,6 @@ def claims(rows: Sequence[Row]) -> list[Claim]:
     return found
 
 
-ORIGINS = origins(
-    WORKERS=paper("table II"),
-    ITERATIONS=paper("table II"),
-    TOTALS_S=paper("table II"),
-    NBYTES=paper("table I"),
-    ROUNDED=chosen("parts are rounded to hundredths of a second"),
-    OF_SUM=chosen("times have five digits"),
-    SUM_S=paper("table II"),
-    WITHIN=chosen("one rate for messages of 2.5 to 525 MB"),
-    networks=paper("table II"),
-)
 EXHIBIT = exhibit(
     "inceptionn",
     PLACE,
@@ -109,6 +98,12 @@ EXHIBIT = exhibit(
     full=InceptionnTable2Options(),
     scaling="nothing is measured: the published parts are added up, and the paper's formula for "
     "communication gets its rate from AlexNet's row. Figure 12 has measured parts.",
-    origins=ORIGINS,
+    origins={
+        "WORKERS ITERATIONS TOTALS_S SUM_S networks": paper("table II"),
+        "NBYTES": paper("table I"),
+        "ROUNDED": chosen("parts are rounded to hundredths of a second"),
+        "OF_SUM": chosen("times have five digits"),
+        "WITHIN": chosen("one rate for messages of 2.5 to 525 MB"),
+    },
     seconds=(1, 1),
 )

@@ -11,7 +11,7 @@ from gradwire_lab.experiments.claim import RATIO, Bound, Claim, Published, at_le
 from gradwire_lab.experiments.experiment import Cell, Row, cells_of, grouped
 from gradwire_lab.experiments.hosts.training import dataset
 from gradwire_lab.experiments.learning import GOALS, Trainings, exact_trainings, first_steps
-from gradwire_lab.experiments.papers.exhibit import RUN_TIME, chosen, exhibit, origins, paper, side_by_side
+from gradwire_lab.experiments.papers.exhibit import RUN_TIME, chosen, exhibit, paper, side_by_side
 from gradwire_lab.experiments.papers.inceptionn import full_size
 from gradwire_lab.experiments.papers.inceptionn.figure_14 import OTHER_NETWORKS, RATIO_AT_6, RATIOS_AT_10
 from gradwire_lab.experiments.papers.inceptionn.full_size import FULL_SIZE, UNTRIED
@@ -167,21 +167,6 @@ def _trainings(network: str, rows: Sequence[Row]) -> Trainings:
     return exact_trainings(network, accuracies, GOALS[rows[0]["data"]])
 
 
-ORIGINS = origins(
-    EXPONENTS=paper("table III"),
-    CLASSES=paper("table III"),
-    LEAST=paper("table III"),
-    MOST=paper("table III"),
-    LEAST_AT_6=paper("table III"),
-    WHOLE=paper("table III"),
-    SLACK=chosen("other networks than the paper's"),
-    networks=RUN_TIME,
-    seeds=chosen("the minimum for an interval"),
-    steps=RUN_TIME,
-    full_size=RUN_TIME,
-    first_steps=RUN_TIME,
-    every=RUN_TIME,
-)
 EXHIBIT = exhibit(
     "inceptionn",
     PLACE,
@@ -199,7 +184,12 @@ EXHIBIT = exhibit(
     "first steps of a training run only, so a rule that they meet is 'too short'. AlexNet's batch "
     "is 32, not 64, and VGG-16's is 4. Images are photographs of 160 pixels, enlarged, one from "
     "each of ImageNet's classes.",
-    origins=ORIGINS,
+    origins={
+        "EXPONENTS CLASSES LEAST MOST LEAST_AT_6 WHOLE": paper("table III"),
+        "SLACK": chosen("other networks than the paper's"),
+        "networks steps full_size first_steps every": RUN_TIME,
+        "seeds": chosen("the minimum for an interval"),
+    },
     seconds=(20, 600),
     version=3,
 )

@@ -17,7 +17,7 @@ from gradwire_lab.closed_forms.formulas import (
 from gradwire_lab.experiments.claim import RATIO, Basis, Bound, Claim, Published, only, within
 from gradwire_lab.experiments.experiment import Cell, Row
 from gradwire_lab.experiments.learning import GOALS
-from gradwire_lab.experiments.papers.exhibit import chosen, exhibit, origins, paper
+from gradwire_lab.experiments.papers.exhibit import chosen, exhibit, paper
 from gradwire_lab.experiments.papers.inceptionn.table_2 import ITERATIONS, NBYTES, STEPS, WORKERS
 from gradwire_lab.experiments.papers.pipe_sgd.figure_4 import EQUAL, OVER_D, OVER_PS
 from gradwire_lab.experiments.papers.pipe_sgd.ways import TRAIN, WAYS, MeasuredWays, on_hosts
@@ -140,20 +140,6 @@ def _speedups(network: str) -> Iterator[Claim]:
         )
 
 
-ORIGINS = origins(
-    ACCURACIES=paper("figure 4"),
-    WIRE_SHARE=paper("section 3.2"),
-    RESNET_NBYTES=chosen("11.7 million floats"),
-    OF_RESNET_50=chosen("by operations"),
-    TIMES_BATCH=paper("section 4 and INCEPTIONN's table I"),
-    WITHIN=chosen("a tenth, as for figure 4"),
-    WORLD=paper("section 4"),
-    networks=chosen("figure 4's networks, each trained for the steps that D-Sync needs to reach the goal"),
-    seeds=chosen("three, the minimum for an interval"),
-    batch=chosen("as for MNIST-MLP"),
-    warmup=paper("section 4: five epochs of a training of some fifty"),
-    lr=chosen("for small networks without momentum"),
-)
 EXHIBIT = exhibit(
     "pipe-sgd",
     f"{PLACE}, ImageNet",
@@ -170,7 +156,22 @@ EXHIBIT = exhibit(
     "machine. The model has the steps and the rate of INCEPTIONN's table II, which has the same "
     "GPUs, link, and batch of AlexNet. ResNet-18's computation is ResNet-50's, scaled by "
     "operations.",
-    origins=ORIGINS,
+    origins={
+        "ACCURACIES": paper("figure 4"),
+        "WIRE_SHARE": paper("section 3.2"),
+        "RESNET_NBYTES": chosen("11.7 million floats"),
+        "OF_RESNET_50": chosen("by operations"),
+        "TIMES_BATCH": paper("section 4 and INCEPTIONN's table I"),
+        "WITHIN": chosen("a tenth, as for figure 4"),
+        "WORLD": paper("section 4"),
+        "networks": chosen(
+            "figure 4's networks, each trained for the steps that D-Sync needs to reach the goal"
+        ),
+        "seeds": chosen("three, the minimum for an interval"),
+        "batch": chosen("as for MNIST-MLP"),
+        "warmup": paper("section 4: five epochs of a training of some fifty"),
+        "lr": chosen("for small networks without momentum"),
+    },
     seconds=(45, 900),
     version=3,
 )

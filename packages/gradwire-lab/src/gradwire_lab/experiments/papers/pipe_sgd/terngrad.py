@@ -9,7 +9,7 @@ from statistics import median
 from gradwire_lab.experiments.claim import RATIO, Bound, Claim, Published, near, only, within
 from gradwire_lab.experiments.experiment import Cell, Row
 from gradwire_lab.experiments.hosts.exchanges import SHORT_NBYTES, exchanging
-from gradwire_lab.experiments.papers.exhibit import RUN_TIME, chosen, exhibit, origins, paper, row_of
+from gradwire_lab.experiments.papers.exhibit import RUN_TIME, chosen, exhibit, paper, row_of
 
 PLACE = "section 3.2"
 EXACT, TERNARY = "identity", "terngrad"
@@ -81,17 +81,6 @@ def claims(rows: Sequence[Row]) -> list[Claim]:
     ]
 
 
-ORIGINS = origins(
-    WORLD=paper("section 4"),
-    GBIT=paper("section 4"),
-    OVER_NONE=paper("section 3.2"),
-    OVER_COMPRESSED=paper("section 3.2"),
-    SMALLER=paper("section 3.2: 16 and 8 bits, and 25.6 over 1.6"),
-    BEYOND=chosen("a tenth, because machines differ; two digits alone would allow 3 %"),
-    BUDGET_S=RUN_TIME,
-    nbytes=RUN_TIME,
-    repeats=RUN_TIME,
-)
 EXHIBIT = exhibit(
     "pipe-sgd",
     f"{PLACE}, TernGrad",
@@ -105,7 +94,13 @@ EXHIBIT = exhibit(
     "--full). The hosts share two cores, so codecs wait for each other, and exchanges without a "
     "codec may not reach that rate. The overhead is the time by which TernGrad's exchange exceeds "
     "an exchange of the same number of bytes without a codec.",
-    origins=ORIGINS,
+    origins={
+        "WORLD GBIT": paper("section 4"),
+        "OVER_NONE OVER_COMPRESSED": paper("section 3.2"),
+        "SMALLER": paper("section 3.2: 16 and 8 bits, and 25.6 over 1.6"),
+        "BEYOND": chosen("a tenth, because machines differ; two digits alone would allow 3 %"),
+        "BUDGET_S nbytes repeats": RUN_TIME,
+    },
     seconds=(8, 60),
     version=3,
 )

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING
 from gradwire.units import parse_rate
 from gradwire_lab.experiments.claim import RATIO, Bound, Claim, Explanation, Published, at_least, near, only
 from gradwire_lab.experiments.experiment import Cell, Reporter, Row
-from gradwire_lab.experiments.papers.exhibit import RUN_TIME, chosen, exhibit, origins, paper
+from gradwire_lab.experiments.papers.exhibit import RUN_TIME, chosen, exhibit, paper
 from gradwire_lab.testbed.namespaces import burst_nbytes
 from gradwire_lab.testbed.topology import USUAL_MTU_NBYTES
 
@@ -182,21 +182,6 @@ def _modelled(row: Row, system: str, latency_s: float, plateau: float, nominal: 
     )
 
 
-ORIGINS = origins(
-    HOSTS=paper("figure 7"),
-    NOMINAL_SHARE=paper("section 6.1"),
-    LATENCY_US=paper("figure 7"),
-    VARIANCE=paper("section 6.1"),
-    LARGE_NBYTES=paper("section 6.1"),
-    LARGE_SHARE=paper("section 6.1"),
-    LATENCY_PRECISION=paper("section 6.1"),
-    WITHIN=chosen("the formula omits additions and CPU time"),
-    FRAME_SHARE=chosen("1448 of an Ethernet frame's 1514 bytes are data"),
-    OVER_TCP=chosen("a frame has a header and a checksum, which may take half as long as TCP"),
-    TRIPS=RUN_TIME,
-    powers=paper("figure 7"),
-    time_s=RUN_TIME,
-)
 EXHIBIT = exhibit(
     "study",
     PLACE,
@@ -209,7 +194,14 @@ EXHIBIT = exhibit(
     scaling="hosts are two network namespaces of one machine that exchange over TCP, with a rate limit of "
     "1 Gbit/s and without a limit, instead of InfiniBand with 56 Gbit/s. To measure a cluster's own links, "
     "run gradwire line-rate on the cluster.",
-    origins=ORIGINS,
+    origins={
+        "HOSTS LATENCY_US powers": paper("figure 7"),
+        "NOMINAL_SHARE VARIANCE LARGE_NBYTES LARGE_SHARE LATENCY_PRECISION": paper("section 6.1"),
+        "WITHIN": chosen("the formula omits additions and CPU time"),
+        "FRAME_SHARE": chosen("1448 of an Ethernet frame's 1514 bytes are data"),
+        "OVER_TCP": chosen("a frame has a header and a checksum, which may take half as long as TCP"),
+        "TRIPS time_s": RUN_TIME,
+    },
     seconds=(14, 35),
     version=2,
 )

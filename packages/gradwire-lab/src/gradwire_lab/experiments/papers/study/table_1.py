@@ -9,7 +9,7 @@ from typing import Any
 
 from gradwire_lab.experiments.claim import Basis, Claim, Published, near, only
 from gradwire_lab.experiments.experiment import Cell, Row, cells_of
-from gradwire_lab.experiments.papers.exhibit import FLOATING, each, exhibit, origins, paper, row_of
+from gradwire_lab.experiments.papers.exhibit import FLOATING, each, exhibit, paper, row_of
 
 PLACE = "table 1"
 SERVERS = 16
@@ -69,12 +69,6 @@ def claims(rows: Sequence[Row]) -> list[Claim]:
     ]
 
 
-ORIGINS = origins(
-    SERVERS=paper("table 1"),
-    TERMS=paper("table 1"),
-    EXACT=FLOATING,
-    servers=paper("table 1"),
-)
 EXHIBIT = exhibit(
     "study",
     PLACE,
@@ -86,6 +80,9 @@ EXHIBIT = exhibit(
     full=StudyTable1Options((2, 4, 8, 16, 32, 64, 128)),
     scaling="modelled: the schedules that training uses are simulated for the paper's 16 servers, and "
     "nothing is exchanged.",
-    origins=ORIGINS,
+    origins={
+        "SERVERS TERMS servers": paper("table 1"),
+        "EXACT": FLOATING,
+    },
     seconds=(2, 3),
 )
