@@ -5,11 +5,12 @@ from __future__ import annotations
 import importlib.util
 import json
 import sys
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from itertools import groupby
+from typing import Any
 
 from gradwire.errors import JobError
-from gradwire_lab.experiments.experiment import Cell, Report, pass_on
+from gradwire_lab.experiments.experiment import Cell, Report, Row, pass_on
 from gradwire_lab.testbed.bed import Testbed, inherited_environment
 from gradwire_lab.testbed.output import Stream, show
 from gradwire_lab.testbed.topology import USUAL_MTU_NBYTES, Topology
@@ -49,6 +50,17 @@ def measure_cells(
         work = json.dumps({**(more or {}), "cells": [dict(cell) for cell in group]})
         program = [sys.executable, "-m", "gradwire_lab.experiments.hosts.rank", module, work]
         run_on_hosts(hosts, rate, program, report, variables, mtu_nbytes=mtu, nic=nic, delay=delay)
+
+
+def measured_by(
+    module: str, given: Callable[[Any], Mapping[str, object]] = lambda _options: {}
+) -> Callable[[Any, Sequence[Cell], Sequence[Row], Report], None]:
+    """Return a run that measures all cells with ``measure_cells``, which passes on what ``given`` returns."""
+
+    def run(options: Any, cells: Sequence[Cell], _before: Sequence[Row], report: Report) -> None:
+        measure_cells(module, cells, report, given(options))
+
+    return run
 
 
 def _network(cell: Cell) -> tuple[int, str, int, str, str]:

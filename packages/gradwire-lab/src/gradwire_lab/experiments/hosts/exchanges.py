@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 from gradwire.plan import FLOAT_NBYTES
 from gradwire_lab.closed_forms.formulas import AlphaBetaGamma
-from gradwire_lab.experiments.experiment import Cell, Report, Reporter, Row
+from gradwire_lab.experiments.experiment import Cell, Report, Row
 from gradwire_lab.experiments.hosts import measure_cells
 
 if TYPE_CHECKING:  # these modules import torch, which only the hosts need
@@ -35,13 +35,6 @@ def rate(hosts: int, total_mbit: int) -> str:
     return f"{total_mbit // hosts}mbit"
 
 
-def time_exchanges(
-    cells: Sequence[Cell], report: Report, most: int, budget_s: float, line_nbytes: int | None = None
-) -> None:
-    """Time exchanges in one testbed per network. ``measure`` describes cells and arguments."""
-    measure_cells(__name__, cells, report, {"most": most, "budget_s": budget_s, "line_nbytes": line_nbytes})
-
-
 @dataclass(frozen=True)
 class ExchangeOptions:
     """The options: numbers of workers, the hosts' total rate, gradient bytes, and exchanges per cell."""
@@ -53,16 +46,24 @@ class ExchangeOptions:
 
 
 def exchanging(
-    budget_s: float,
+    budget_s: float | None,
     line_nbytes: int | None = None,
     also: Callable[[Row], Mapping[str, Any]] = lambda _row: {},
-) -> Callable[[Any, Sequence[Cell], Sequence[Row], Reporter], None]:
-    """Return the ``run`` of an exhibit with an option ``repeats``; ``also`` adds figures to a row."""
+    most: str = "repeats",
+) -> Callable[[Any, Sequence[Cell], Sequence[Row], Report], None]:
+    """Return the ``run`` of an exhibit that times exchanges in one testbed per network of the cells.
 
-    def run(options: Any, cells: Sequence[Cell], _before: Sequence[Row], report: Reporter) -> None:
-        time_exchanges(
-            cells, lambda row: report({**row, **also(row)}), options.repeats, budget_s, line_nbytes
-        )
+    ``most`` is the option that limits the exchanges of a cell, and ``budget_s`` their seconds (by default,
+    the option's). ``also`` adds figures to a row. ``measure`` describes cells.
+    """
+
+    def run(options: Any, cells: Sequence[Cell], _before: Sequence[Row], report: Report) -> None:
+        limits = {
+            "most": getattr(options, most),
+            "budget_s": options.budget_s if budget_s is None else budget_s,
+            "line_nbytes": line_nbytes,
+        }
+        measure_cells(__name__, cells, lambda row: report({**row, **also(row)}), limits)
 
     return run
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from functools import partial
 from statistics import median
 from typing import Any
 
@@ -73,34 +74,21 @@ def claims(rows: Sequence[Row]) -> list[Claim]:
         ("share of a worker's gradient that moves in a step", row["share_of_a_step"], 1 / WORKERS, SHARE),
         ("share of chunks with the sum of all workers at the end", row["complete"], 1, SHARE),
     ]
-    found = [
-        Claim(
-            text,
-            only(figure),
-            near(value, EXACT),
-            unit=unit,
-            published=Published(PLACE, value),
-            basis=Basis.ARITHMETIC,
-        )
-        for text, figure, value, unit in published
+    counted = partial(Claim, basis=Basis.ARITHMETIC)
+    over = {
+        f"{each['workers']} workers": median(each["seconds"])
+        / ring_s(each["workers"], each["nbytes"], line_of(each))
+        for each in rows
+    }
+    text = "time over the time of its bytes and steps on the hosts' link: bandwidth optimal"
+    optimal = Published("section II.B")
+    return [
+        *(
+            counted(text, only(figure), near(value, EXACT), unit=unit, published=Published(PLACE, value))
+            for text, figure, value, unit in published
+        ),
+        Claim(text, over, near(1.0, WITHIN), of_each=True, unit=RATIO, published=optimal),
     ]
-    over = {f"{each['workers']} workers": median(each["seconds"]) / _formula_s(each) for each in rows}
-    found.append(
-        Claim(
-            "time over the time of its bytes and steps on the hosts' link: bandwidth optimal",
-            over,
-            near(1.0, WITHIN),
-            of_each=True,
-            unit=RATIO,
-            published=Published("section II.B"),
-        )
-    )
-    return found
-
-
-def _formula_s(row: Row) -> float:
-    """Return the formula's seconds for the ring of a row, with the measured link."""
-    return ring_s(row["workers"], row["nbytes"], line_of(row))
 
 
 EXHIBIT = exhibit(

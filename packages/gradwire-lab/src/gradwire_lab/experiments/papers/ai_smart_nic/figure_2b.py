@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import partial
 from statistics import median
 
 from gradwire_lab.experiments.claim import RATIO, Claim, Published, at_least, at_most, near
@@ -39,44 +40,24 @@ def cells(options: SmartNicFigure2bOptions) -> list[Cell]:
 def claims(rows: Sequence[Row]) -> list[Claim]:
     """Compare the schemes with each other, and times on the most nodes with times on half as many nodes."""
     nodes = sorted({row["nodes"] for row in rows})
+    claim = partial(Claim, of_each=True, unit=RATIO, published=Published(PLACE))
 
     def exchange_s(scheme: str, number: int) -> float:
         return float(median(row_of(rows, scheme=scheme, nodes=number)["seconds"]))
 
     def over_ring(scheme: str) -> dict[str, float | None]:
-        return {
-            f"{number} nodes": exchange_s(scheme, number) / exchange_s("ring", number) for number in nodes
-        }
+        return {f"{each} nodes": exchange_s(scheme, each) / exchange_s("ring", each) for each in nodes}
 
-    growth = {
-        scheme: exchange_s(scheme, nodes[-1]) / exchange_s(scheme, nodes[-2])
-        for scheme in ("ring", "Rabenseifner")
-    }
+    def growth(scheme: str) -> float:
+        return exchange_s(scheme, nodes[-1]) / exchange_s(scheme, nodes[-2])
+
+    similar, worse = over_ring("Rabenseifner"), over_ring("binomial")
+    scaling = {scheme: growth(scheme) for scheme in ("ring", "Rabenseifner")}
+    text = f"{nodes[-1]} nodes over {nodes[-2]}, ring and Rabenseifner: scale well"
     return [
-        Claim(
-            "Rabenseifner's time over the ring's: similar",
-            over_ring("Rabenseifner"),
-            near(1.0, SIMILAR),
-            of_each=True,
-            unit=RATIO,
-            published=Published(PLACE),
-        ),
-        Claim(
-            "a binomial tree's time over the ring's: consistently worse",
-            over_ring("binomial"),
-            at_least(1 + SIMILAR),
-            of_each=True,
-            unit=RATIO,
-            published=Published(PLACE),
-        ),
-        Claim(
-            f"{nodes[-1]} nodes over {nodes[-2]}, ring and Rabenseifner: scale well",
-            growth,
-            at_most(WELL),
-            of_each=True,
-            unit=RATIO,
-            published=Published(PLACE),
-        ),
+        claim("Rabenseifner's time over the ring's: similar", similar, near(1.0, SIMILAR)),
+        claim("a binomial tree's time over the ring's: consistently worse", worse, at_least(1 + SIMILAR)),
+        claim(text, scaling, at_most(WELL)),
     ]
 
 

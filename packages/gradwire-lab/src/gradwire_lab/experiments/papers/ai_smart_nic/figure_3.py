@@ -6,9 +6,10 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from statistics import fmean
 
-from gradwire_lab.experiments.claim import SHARE, Basis, Claim, Published, at_most, near, only
-from gradwire_lab.experiments.experiment import Cell, Reporter, Row, cells_of, select
-from gradwire_lab.experiments.hosts import measure_cells
+from gradwire_lab.experiments.claim import Basis, Claim, Published, at_most, near, only
+from gradwire_lab.experiments.experiment import Cell, Row, cells_of, select
+from gradwire_lab.experiments.hosts import measured_by
+from gradwire_lab.experiments.learning import Trainings
 from gradwire_lab.experiments.papers.exhibit import RUN_TIME, chosen, exhibit, paper, row_of
 from gradwire_lab.experiments.smart_nic import STEPS_MODULE
 from gradwire_lab.experiments.smart_nic.options import IDENTITY, LAYERWISE, NAIVE, STEP
@@ -38,13 +39,6 @@ def cells(options: SmartNicFigure3Options) -> list[Cell]:
     return cells_of({**place, **more}, batch=options.batches, method=(LAYERWISE, NAIVE))
 
 
-def run(
-    _options: SmartNicFigure3Options, cells: Sequence[Cell], _before: Sequence[Row], report: Reporter
-) -> None:
-    """Train on the hosts of a testbed."""
-    measure_cells(STEPS_MODULE, cells, report)
-
-
 def published_order(layers: int) -> list[str]:
     """Return the figure's order: a layer is updated once the layer below has its gradients."""
     between = [note for layer in range(layers - 1, 0, -1) for note in (f"B{layer}", f"U{layer + 1}")]
@@ -53,29 +47,30 @@ def published_order(layers: int) -> list[str]:
 
 def claims(rows: Sequence[Row]) -> list[Claim]:
     """Compare the order with the figure's, and a large batch's exposed time with one layer's exchange."""
-    layered = select(rows, method=LAYERWISE)
     batch = max(row["batch"] for row in rows)
     own, naive = (row_of(rows, batch=batch, method=method) for method in (LAYERWISE, NAIVE))
+    layered = select(rows, method=LAYERWISE)
+
+    def learned(*of: Row) -> list[Trainings]:
+        return [each for row in of for each in trainings(rows, row)]
+
+    same = {f"batch {row['batch']}": _alike(row["notes"], published_order(row["layers"])) for row in layered}
     return [
         Claim(
             "backward passes and updates in the trace's order",
-            {
-                f"batch {row['batch']}": _alike(row["notes"], published_order(row["layers"]))
-                for row in layered
-            },
+            same,
             near(1.0, 0.0),
             of_each=True,
-            unit=SHARE,
             published=Published(PLACE),
             basis=Basis.ARITHMETIC,
-            rests_on=[each for row in layered for each in trainings(rows, row)],
+            rests_on=learned(*layered),
         ),
         Claim(
             f"batch {batch}: exposed exchange time over the naive step's",
             only(fmean(own["exposed_s"]) / fmean(naive["exposed_s"])),
             at_most(1 / own["layers"] + WITHIN),
             published=Published(PLACE),
-            rests_on=[each for row in (own, naive) for each in trainings(rows, row)],
+            rests_on=learned(own, naive),
         ),
     ]
 
@@ -91,7 +86,7 @@ EXHIBIT = exhibit(
     PLACE,
     "is a layer exchanged while the next one computes, as in the trace?",
     cells=cells,
-    run=run,
+    run=measured_by(STEPS_MODULE),
     claims=claims,
     quick=SmartNicFigure3Options(3, (1792,), 20, 1),
     full=SmartNicFigure3Options(6, (448, 1792), 40, 3),

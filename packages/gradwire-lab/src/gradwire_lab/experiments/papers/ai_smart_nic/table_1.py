@@ -4,33 +4,23 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from types import MappingProxyType
+from functools import partial
 from typing import Any
 
-from gradwire_lab.experiments.claim import (
-    RATIO,
-    SHARE,
-    Basis,
-    Claim,
-    Explanation,
-    Published,
-    at_most,
-    near,
-    only,
-)
+from gradwire_lab.experiments.claim import RATIO, Basis, Claim, Explanation, Published, at_most, near, only
 from gradwire_lab.experiments.experiment import Cell, Row
 from gradwire_lab.experiments.papers.exhibit import RUN_TIME, chosen, each, exhibit, paper, row_of
 
 PLACE = "table I"
 ALM, M20K, DSP = "ALM", "M20K", "DSP"
 Resources = Mapping[str, float]
-SHIM: Resources = MappingProxyType({ALM: 64480, M20K: 368, DSP: 0})
-ALL_REDUCE: Resources = MappingProxyType({ALM: 2233, M20K: 46, DSP: 8})
-BFP: Resources = MappingProxyType({ALM: 2857, M20K: 120, DSP: 0})
-TOTAL: Resources = MappingProxyType({ALM: 69570, M20K: 534, DSP: 8})
-CHIP: Resources = MappingProxyType({ALM: 427200, M20K: 2713, DSP: 1518})
+SHIM: Resources = {ALM: 64480, M20K: 368, DSP: 0}
+ALL_REDUCE: Resources = {ALM: 2233, M20K: 46, DSP: 8}
+BFP: Resources = {ALM: 2857, M20K: 120, DSP: 0}
+TOTAL: Resources = {ALM: 69570, M20K: 534, DSP: 8}
+CHIP: Resources = {ALM: 427200, M20K: 2713, DSP: 1518}
 """The resources of the Arria 10 GX 1150, from its data sheet, with which the table's shares agree."""
-ADDED: Resources = MappingProxyType({ALM: 0.012, M20K: 0.061, DSP: 0.005})
+ADDED: Resources = {ALM: 0.012, M20K: 0.061, DSP: 0.005}
 """The shares of the chip that the all-reduce and BFP use together, published in section V.A."""
 COMPRESSION, BLOCK = 3.8, 16
 ROUNDED, ROUNDED_RATIO = 0.1, 0.015
@@ -42,19 +32,16 @@ TABLE = "published"
 """The value of ``block`` in the cell with the table's own figures."""
 ADDER, RING, COMPRESSOR, DECOMPRESSOR = "float-adder", "ring-engine", "bfp-compressor", "bfp-decompressor"
 CODECS = {RING: "identity", COMPRESSOR: "bfp:7x16", DECOMPRESSOR: "bfp:7x16", ADDER: None}
-KEPT = MappingProxyType(
-    {
-        RING: {"ALUT": 8841, "FF": 5638, "M10K": 46, "DSP": 0},
-        COMPRESSOR: {"ALUT": 2249, "FF": 1827, "M10K": 0, "DSP": 0},
-        DECOMPRESSOR: {"ALUT": 2361, "FF": 825, "M10K": 0, "DSP": 0},
-        ADDER: {"ALUT": 668, "FF": 613, "M10K": 0, "DSP": 0},
-    }
-)
+KEPT: Mapping[str, Resources] = {
+    RING: {"ALUT": 8841, "FF": 5638, "M10K": 46, "DSP": 0},
+    COMPRESSOR: {"ALUT": 2249, "FF": 1827, "M10K": 0, "DSP": 0},
+    DECOMPRESSOR: {"ALUT": 2361, "FF": 825, "M10K": 0, "DSP": 0},
+    ADDER: {"ALUT": 668, "FF": 613, "M10K": 0, "DSP": 0},
+}
 """The resources by ``gradwire gateware report --targets intel`` with Yosys 0.70, for words of 256 bits."""
 IN_LOGIC = (
     "adders here are logic, with subnormals, so that they fit every chip; an Arria 10 has an adder in each "
-    "of its DSPs. Without the adders, the ring takes less logic than "
-    "published."
+    "of its DSPs. Without the adders, the ring takes less logic than published."
 )
 NO_DSP = "the eight adders here are logic; the published adders are DSPs, one for each of the eight lanes."
 MEMORIES = "the memories here hold chunks of 512 words; the paper doesn't state the size of its chunks."
@@ -70,10 +57,7 @@ class SmartNicTable1Options:
 
 def cells(_options: SmartNicTable1Options) -> list[Cell]:
     """Return a cell for the table's own figures, and a cell for each block."""
-    return [
-        {"block": TABLE, "codec": None},
-        *({"block": block, "codec": codec} for block, codec in CODECS.items()),
-    ]
+    return [{"block": block, "codec": codec} for block, codec in {TABLE: None, **CODECS}.items()]
 
 
 def measure(options: SmartNicTable1Options, cell: Cell) -> Mapping[str, Any]:
@@ -87,11 +71,8 @@ def measure(options: SmartNicTable1Options, cell: Cell) -> Mapping[str, Any]:
         added = {name: ALL_REDUCE[name] + BFP[name] for name in CHIP}
         shares = {f"{name} share": count / CHIP[name] for name, count in added.items()}
         payload = parse(CODECS[COMPRESSOR] or "").encode(torch.linspace(-1.0, 1.0, BLOCK))
-        return {
-            **{name: SHIM[name] + count for name, count in added.items()},
-            **shares,
-            "ratio": 4 * BLOCK / len(payload),
-        }
+        sums = {name: SHIM[name] + count for name, count in added.items()}
+        return {**sums, **shares, "ratio": 4 * BLOCK / len(payload)}
     found: Mapping[str, float] = KEPT[cell["block"]]
     if options.synthesises:
         (row,) = report.measure([report.Cell(cell["block"], cell["codec"], 256, "intel")])
@@ -101,92 +82,52 @@ def measure(options: SmartNicTable1Options, cell: Cell) -> Mapping[str, Any]:
 
 def claims(rows: Sequence[Row]) -> list[Claim]:
     """Compare the blocks' resources with the table, and the table with its chip."""
-    return [*_all_reduce(rows), *_bfp(rows), *_table(rows)]
-
-
-def _all_reduce(rows: Sequence[Row]) -> list[Claim]:
-    ring, adder = row_of(rows, block=RING), row_of(rows, block=ADDER)
-    adders = LANES * adder[ALM]
+    ring, adder, table = (row_of(rows, block=block) for block in (RING, ADDER, TABLE))
+    both = [row_of(rows, block=block) for block in (COMPRESSOR, DECOMPRESSOR)]
+    modelled, summed = partial(Claim, basis=Basis.MODELLED), partial(Claim, basis=Basis.ARITHMETIC)
     reasons = {
-        ALM: Explanation(IN_LOGIC, at_most(ALL_REDUCE[ALM] + adders)),
+        ALM: Explanation(IN_LOGIC, at_most(ALL_REDUCE[ALM] + LANES * adder[ALM])),
         M20K: Explanation(MEMORIES, at_most(ALL_REDUCE[M20K])),
+        DSP: Explanation(NO_DSP, near(0.0, 0.0)),
     }
     found = [
-        Claim(
-            f"all-reduce: {name}s",
+        modelled(
+            "all-reduce: DSPs, one for each lane's adder" if name == DSP else f"all-reduce: {name}s",
             only(ring[name]),
-            near(ALL_REDUCE[name], WITHIN),
+            near(ALL_REDUCE[name], 0.0 if name == DSP else WITHIN),
             unit=name,
             published=Published(PLACE, ALL_REDUCE[name]),
-            otherwise=reasons[name],
-            basis=Basis.MODELLED,
+            otherwise=reason,
         )
-        for name in (ALM, M20K)
+        for name, reason in reasons.items()
     ]
-    found.append(
-        Claim(
-            "all-reduce: DSPs, one for each lane's adder",
-            only(ring[DSP]),
-            near(ALL_REDUCE[DSP], 0.0),
-            unit=DSP,
-            published=Published(PLACE, ALL_REDUCE[DSP]),
-            otherwise=Explanation(NO_DSP, near(0.0, 0.0)),
-            basis=Basis.MODELLED,
-        )
-    )
-    return found
-
-
-def _bfp(rows: Sequence[Row]) -> list[Claim]:
-    both = [row_of(rows, block=block) for block in (COMPRESSOR, DECOMPRESSOR)]
-    return [
-        Claim(
+    found += [
+        modelled(
             f"BFP: {name}s",
             only(sum(row[name] for row in both)),
-            near(BFP[name], WITHIN),
+            near(count, WITHIN),
             unit=name,
-            published=Published(PLACE, BFP[name]),
+            published=Published(PLACE, count),
             otherwise=Explanation(NO_MEMORY, near(0.0, 0.0)) if name == M20K else None,
-            basis=Basis.MODELLED,
         )
-        for name in (ALM, M20K, DSP)
+        for name, count in BFP.items()
     ]
-
-
-def _table(rows: Sequence[Row]) -> list[Claim]:
-    """Return claims about the published figures alone: their sums and shares of the chip."""
-    table = row_of(rows, block=TABLE)
-    sums = [
-        Claim(
-            f"sum of the table's {name}s",
-            only(table[name]),
-            near(TOTAL[name], 0.0),
-            unit=name,
-            published=Published(PLACE, TOTAL[name]),
-            basis=Basis.ARITHMETIC,
-        )
-        for name in TOTAL
-    ]
-    shares = [
-        Claim(
-            f"all-reduce and BFP: share of the chip's {name}s",
-            only(table[f"{name} share"]),
-            near(ADDED[name], ROUNDED),
-            unit=SHARE,
-            published=Published("section V.A", ADDED[name]),
-            basis=Basis.ARITHMETIC,
-        )
-        for name in ADDED
-    ]
-    ratio = Claim(
+    for name, count in TOTAL.items():
+        published = Published(PLACE, count)
+        text = f"sum of the table's {name}s"
+        found.append(summed(text, only(table[name]), near(count, 0.0), unit=name, published=published))
+    for name, share in ADDED.items():
+        published = Published("section V.A", share)
+        text = f"all-reduce and BFP: share of the chip's {name}s"
+        found.append(summed(text, only(table[f"{name} share"]), near(share, ROUNDED), published=published))
+    ratio = summed(
         "BFP: bytes of a block of 16 floats, over those of its payload",
         only(table["ratio"]),
         near(COMPRESSION, ROUNDED_RATIO),
         unit=RATIO,
         published=Published("section IV.B", COMPRESSION, "512 bits over 136 are 3.76x."),
-        basis=Basis.ARITHMETIC,
     )
-    return [*sums, *shares, ratio]
+    return [*found, ratio]
 
 
 EXHIBIT = exhibit(

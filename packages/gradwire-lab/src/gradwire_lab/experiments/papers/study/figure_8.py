@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
 from statistics import median
 
 from gradwire_lab.closed_forms.formulas import AlphaBetaGamma
@@ -17,8 +18,8 @@ from gradwire_lab.experiments.claim import (
     at_most,
     only,
 )
-from gradwire_lab.experiments.experiment import Cell, Reporter, Row, cells_of
-from gradwire_lab.experiments.hosts.exchanges import rate, time_exchanges
+from gradwire_lab.experiments.experiment import Cell, Row, cells_of
+from gradwire_lab.experiments.hosts.exchanges import exchanging, rate
 from gradwire_lab.experiments.papers.exhibit import RUN_TIME, TWO_CORES, exhibit, paper
 from gradwire_lab.experiments.papers.study.formulas import FORMULAS, in_words, over_best, over_own
 
@@ -55,13 +56,6 @@ def cells(options: StudyFigure8Options) -> list[Cell]:
     return [{**cell, "rate": rate(cell["hosts"], options.total_mbit)} for cell in found]
 
 
-def run(
-    options: StudyFigure8Options, cells: Sequence[Cell], _before: Sequence[Row], report: Reporter
-) -> None:
-    """Exchange on one testbed per number of hosts."""
-    time_exchanges(cells, report, options.most, options.budget_s)
-
-
 def claims(rows: Sequence[Row]) -> list[Claim]:
     """Compare times with each algorithm's own formula, with the best formula, and with each other."""
     found = {(row["hosts"], row["algorithm"]): row for row in rows}
@@ -70,16 +64,16 @@ def claims(rows: Sequence[Row]) -> list[Claim]:
 
 
 Found = Mapping[tuple[int, str], Row]
+_ratio = partial(Claim, unit=RATIO)
 
 
 def _on_16(found: Found, hosts: Sequence[int]) -> Iterator[Claim]:
     """Yield the claim about the paper's measurement, the butterfly on 16 servers."""
     row = found.get((SERVERS, "butterfly"))
-    yield Claim(
+    yield _ratio(
         f"butterfly of 53 MB on {SERVERS} hosts, over the best",
         only(None if row is None else over_own(row)),
         Bound(1 - VARIANCE, MOST),
-        unit=RATIO,
         published=Published(PLACE, MOST, is_limit=True),
         samples=_samples(found, [SERVERS], ["butterfly"]),
         not_run="" if SERVERS in hosts else f"--full has {SERVERS} hosts.",
@@ -88,13 +82,12 @@ def _on_16(found: Found, hosts: Sequence[int]) -> Iterator[Claim]:
 
 def _over_own(found: Found, hosts: Sequence[int]) -> Iterator[Claim]:
     for algorithm in FORMULAS:
-        own = [found.get((each, algorithm)) for each in hosts]
-        yield Claim(
+        own = {each: found.get((each, algorithm)) for each in hosts}
+        yield _ratio(
             f"{algorithm} on {in_words(hosts)} hosts: time over its own best",
-            {str(each): None if row is None else over_own(row) for each, row in zip(hosts, own, strict=True)},
+            {str(each): None if row is None else over_own(row) for each, row in own.items()},
             Bound(1 - VARIANCE, MOST),
             of_each=True,
-            unit=RATIO,
             published=Published(PLACE, MOST, is_limit=True) if algorithm == "butterfly" else None,
             samples=_samples(found, hosts, [algorithm]),
             better=_overlapped(algorithm),
@@ -107,11 +100,10 @@ def _over_best(found: Found, hosts: Sequence[int]) -> Iterator[Claim]:
     published = {name: formula(most, NBYTES, line) for name, formula in FORMULAS.items()}
     for algorithm, own_s in published.items():
         ratio, row = own_s / min(published.values()), found.get((most, algorithm))
-        yield Claim(
+        yield _ratio(
             f"{algorithm} on {most} hosts: time over the best of all",
             only(None if row is None else over_best(row)),
             Bound((1 - VARIANCE) * ratio, MOST * ratio),
-            unit=RATIO,
             published=Published("table 1", ratio),
             samples=_samples(found, [most], [algorithm]),
             better=_overlapped(algorithm, ratio),
@@ -131,36 +123,27 @@ def _overlapped(algorithm: str, ratio: float = 1.0) -> Explanation | None:
 
 
 def _order(found: Found, hosts: Sequence[int]) -> Iterator[Claim]:
-    """Yield claims that the butterfly is the fastest algorithm, and the star the slowest."""
+    """Yield claims that the butterfly is the fastest algorithm, and the star the slowest.
 
-    def over(one: str, other: str, least_hosts: int = 2) -> dict[str, float | None]:
-        pairs = [(each, found.get((each, one)), found.get((each, other))) for each in hosts]
-        return {
-            str(each): None if a is None or b is None else median(a["seconds"]) / median(b["seconds"])
-            for each, a, b in pairs
-            if each >= least_hosts
-        }
-
-    for other in ("ring", "tree", "star"):
-        yield Claim(
-            f"butterfly on {in_words(hosts)} hosts: time over the {other}'s",
-            over("butterfly", other),
-            at_most(1 + VARIANCE),
-            of_each=True,
-            unit=RATIO,
-            published=Published("section 4.5", 1.0, is_limit=True),
-            samples=_samples(found, hosts, ["butterfly", other]),
-        )
-    for other in ("tree", "ring"):  # on two hosts, star and tree are the same
-        yield Claim(
-            f"star on {in_words(hosts[1:])} hosts: time over the {other}'s",
-            over("star", other, least_hosts=3),
-            at_least(1.0),
-            of_each=True,
-            unit=RATIO,
-            published=Published("section 4.5", 1.0, is_limit=True),
-            samples=_samples(found, hosts[1:], ["star", other]),
-        )
+    On two hosts, star and tree are the same.
+    """
+    for one, others, wanted, compared in (
+        ("butterfly", ("ring", "tree", "star"), at_most(1 + VARIANCE), hosts),
+        ("star", ("tree", "ring"), at_least(1.0), hosts[1:]),
+    ):
+        for other in others:
+            pairs = {each: (found.get((each, one)), found.get((each, other))) for each in compared}
+            yield _ratio(
+                f"{one} on {in_words(compared)} hosts: time over the {other}'s",
+                {
+                    str(each): None if a is None or b is None else median(a["seconds"]) / median(b["seconds"])
+                    for each, (a, b) in pairs.items()
+                },
+                wanted,
+                of_each=True,
+                published=Published("section 4.5", 1.0, is_limit=True),
+                samples=_samples(found, compared, [one, other]),
+            )
 
 
 EXHIBIT = exhibit(
@@ -168,7 +151,7 @@ EXHIBIT = exhibit(
     PLACE,
     "how near to the theoretical best do four algorithms come, and which one is the fastest?",
     cells=cells,
-    run=run,
+    run=exchanging(None, most="most"),
     claims=claims,
     quick=StudyFigure8Options((2, 4), 1600, 5, 3, 2.0),
     full=StudyFigure8Options((2, 4, 8, 16), 1600, 1, 3, 12.0),

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
 from gradwire_lab.closed_forms.formulas import AlphaBetaGamma, butterfly_s
@@ -56,37 +57,31 @@ def measure(_options: FirecaffeOptions, cell: Cell) -> Mapping[str, Any]:
 def claims(rows: Sequence[Row]) -> list[Claim]:
     """Compare the modelled speed-ups with the published speed-ups."""
     steps = {row["gpus"]: row["compute"] + row["communicate"] for row in rows}
-    many = row_of(rows, gpus=MANY)
+    share = row_of(rows, gpus=MANY)["communicate"] / steps[MANY]
+    few, many = Published(PLACE, SPEEDUP_FEW), Published(PLACE, SPEEDUP_MANY)
+    speedup = partial(Claim, unit="x")
+    text = "256 GPUs: time in communication, substantially more than half"
     return [
-        Claim(
+        speedup(
             "128 GPUs: speed-up",
             only(1 / steps[FEW]),
             near(SPEEDUP_FEW, ROUNDED),
-            unit="x",
-            published=Published(PLACE, SPEEDUP_FEW),
+            published=few,
             basis=Basis.CALIBRATED,
         ),
-        Claim(
+        speedup(
             "256 GPUs: speed-up (predicted)",
             only(1 / steps[MANY]),
             near(SPEEDUP_MANY, WITHIN),
-            unit="x",
-            published=Published(PLACE, SPEEDUP_MANY),
+            published=many,
             basis=Basis.MODELLED,
         ),
-        Claim(
-            "256 GPUs: time in communication, substantially more than half",
-            only(many["communicate"] / steps[MANY]),
-            at_least(MORE_THAN_HALF),
-            published=Published(PLACE),
-            basis=Basis.MODELLED,
-        ),
-        Claim(
+        Claim(text, only(share), at_least(MORE_THAN_HALF), published=Published(PLACE), basis=Basis.MODELLED),
+        speedup(
             "three weeks over 10.5 hours",
             only(WEEKS_H / CLUSTER_H),
             near(SPEEDUP_FEW, WITHIN),
-            unit="x",
-            published=Published(PLACE, SPEEDUP_FEW),
+            published=few,
             basis=Basis.ARITHMETIC,
         ),
     ]

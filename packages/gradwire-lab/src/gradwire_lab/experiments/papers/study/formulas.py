@@ -4,12 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
 from statistics import median
 
 from gradwire_lab.closed_forms.formulas import AlphaBetaGamma, butterfly_s, ring_s, star_s, tree_s
 from gradwire_lab.experiments.claim import Bound, Claim, Explanation, Published, near, only
-from gradwire_lab.experiments.experiment import Cell, Reporter, Row, cells_of
-from gradwire_lab.experiments.hosts.exchanges import line_of, rate, time_exchanges
+from gradwire_lab.experiments.experiment import Cell, Row, cells_of
+from gradwire_lab.experiments.hosts.exchanges import exchanging, line_of, rate
 from gradwire_lab.experiments.papers.exhibit import RUN_TIME, TWO_CORES, chosen, exhibit
 
 # The formulas of all-reduces, compared with measured seconds: the algorithm's formula, and the best formula.
@@ -82,11 +83,6 @@ def cells(options: FormulasOptions) -> list[Cell]:
     return [{**cell, "rate": rate(cell["hosts"], options.total_mbit)} for cell in found]
 
 
-def run(options: FormulasOptions, cells: Sequence[Cell], _before: Sequence[Row], report: Reporter) -> None:
-    """Exchange on one testbed per number of hosts."""
-    time_exchanges(cells, report, options.most, BUDGET_S)
-
-
 def claims(rows: Sequence[Row]) -> list[Claim]:
     """Compare each algorithm's measured seconds with its equation."""
     hosts = sorted({row["hosts"] for row in rows})
@@ -94,38 +90,32 @@ def claims(rows: Sequence[Row]) -> list[Claim]:
     return [
         claim
         for number, algorithm in enumerate(FORMULAS, start=1)
-        for claim in (
-            _bandwidth(
-                number, algorithm, {each: found.get((each, algorithm, LARGE_NBYTES)) for each in hosts}
-            ),
-            *_latency(
-                number, algorithm, {each: found.get((each, algorithm, SMALL_NBYTES)) for each in hosts}
-            ),
+        for claim in _claims(
+            algorithm,
+            {each: found.get((each, algorithm, LARGE_NBYTES)) for each in hosts},
+            {each: found.get((each, algorithm, SMALL_NBYTES)) for each in hosts},
+            partial(Claim, unit="", published=Published(f"equation {number}", 1.0)),
         )
     ]
 
 
-def _bandwidth(number: int, algorithm: str, rows: dict[int, Row | None]) -> Claim:
-    return Claim(
-        f"{algorithm} of 2 MB on {in_words([*rows])} hosts: measured time over the formula's",
-        {str(hosts): None if row is None else over_own(row) for hosts, row in rows.items()},
+Rows = Mapping[int, Row | None]
+
+
+def _claims(algorithm: str, large: Rows, small: Rows, claim: Callable[..., Claim]) -> Iterator[Claim]:
+    """Yield a claim about bandwidth, and claims about latency on the fewest and on the most hosts."""
+    yield claim(
+        f"{algorithm} of 2 MB on {in_words([*large])} hosts: measured time over the formula's",
+        {str(hosts): None if row is None else over_own(row) for hosts, row in large.items()},
         near(1.0, WITHIN),
         of_each=True,
-        unit="",
-        published=Published(f"equation {number}", 1.0),
     )
-
-
-def _latency(number: int, algorithm: str, rows: dict[int, Row | None]) -> Iterator[Claim]:
-    """Yield a claim about latency on the fewest hosts, and a claim on the most hosts, which share cores."""
-    for hosts in dict.fromkeys((min(rows, default=0), max(rows, default=0))):
-        row = rows.get(hosts)
-        yield Claim(
+    for hosts in dict.fromkeys((min(small, default=0), max(small, default=0))):
+        row = small.get(hosts)
+        yield claim(
             f"{algorithm} of 64 bytes on {hosts} hosts: measured time over the formula's",
             only(None if row is None else over_own(row)),
             near(1.0, WITHIN),
-            unit="",
-            published=Published(f"equation {number}", 1.0),
             otherwise=None if row is None else _processors(row),
             better=_at_once(row) if algorithm == "star" and row is not None else None,
         )
@@ -151,7 +141,7 @@ EXHIBIT = exhibit(
     PLACE,
     "do exchanges take as long as their formulas say?",
     cells=cells,
-    run=run,
+    run=exchanging(BUDGET_S, most="most"),
     claims=claims,
     quick=FormulasOptions((2, 4), 1600, 5),
     full=FormulasOptions((2, 4, 8, 16), 1600, 9),
