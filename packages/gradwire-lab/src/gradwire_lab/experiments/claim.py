@@ -1,8 +1,4 @@
-"""Claims: measured or modelled figures, the rule that they must meet, and the verdict.
-
-A claim's rule is a ``Bound``, and its verdict is computed from the figures and the rule. A claim about a
-published figure cites it as ``Published``.
-"""
+"""Claims: measured or modelled figures, the rule that they must meet, and the verdict."""
 
 from __future__ import annotations
 
@@ -110,9 +106,8 @@ def within(ends: tuple[float, float], share: float) -> Bound:
 class Published:
     """A paper's figure: its place in the paper, its value, and its erratum, if any.
 
-    A share has a value from 0 to 1. The value is None if the paper has a plot or words but no number; the
-    claim's rule then expresses the plot or the words. ``is_limit`` marks a limit that the paper's own figures
-    meet, such as "at most 2 %": the rule of a limit has one side. All other values have rules with two sides.
+    A share is from 0 to 1. Without a number in the paper, the value is None, and the rule expresses the plot
+    or the words. The rule of a limit that the paper's figures meet (``is_limit``) has one side.
     """
 
     place: str
@@ -138,39 +133,13 @@ class Explanation:
 
 @dataclass(frozen=True)
 class Claim:
-    """Named figures, such as a model's, and the rule that they must meet.
+    """Named figures of a system, such as a model's (None: missing), and the rule that they must meet.
 
-    Attributes
-    ----------
-    text, system
-        The claimed quantity, and the system that the claim is about.
-    figures
-        The figures by name; None if missing, for example for a policy that doesn't reach an error.
-    wanted
-        The rule.
-    of_each
-        Whether every figure must meet the rule, instead of their mean.
-    unit
-        ``SHARE``, ``RATIO``, or the unit printed after a number.
-    published
-        The counterpart of the figures in a paper.
-    otherwise
-        The bound that figures meet instead of the rule, and the reason.
-    better
-        The bound of figures that are better than published, and the reason.
-    basis
-        The origin of the figures.
-    rests_on
-        The training runs behind times, ratios, and speed-ups.
-    samples
-        The number of measurements of the least measured figure, if it isn't a number of training runs; None
-        if variance is irrelevant.
-    not_run
-        The reason why the claim has no figures, if its measurement wasn't run.
-    declared
-        The reason why the figures of a training run are invalid, if its failure was declared before the run.
-    other_tool
-        The tool that the rows name instead of the claim's tool; empty if both are the same.
+    ``of_each`` applies the rule to every figure instead of their mean. ``unit`` is ``SHARE``, ``RATIO``, or
+    printed after a number. ``otherwise`` and ``better`` are bounds that figures may meet instead, with
+    reasons. ``rests_on`` are the training runs behind times and ratios, or ``samples`` counts the
+    measurements of the least measured figure. The reasons ``not_run``, ``declared`` (a failure declared
+    before the run), and ``other_tool`` (that rows name) override the figures.
     """
 
     text: str

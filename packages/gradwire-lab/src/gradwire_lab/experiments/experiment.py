@@ -32,21 +32,9 @@ _PLACES: Mapping[str, tuple[str, Callable[[Path], bool]]] = MappingProxyType(
 class Word:
     """The command-line option of a dataclass field: its help, parsing, and allowed values.
 
-    Attributes
-    ----------
-    text, shown
-        The help text, and the default shown in it (the field's default if None).
-    name, value
-        The option (by default, from the field's name), and its metavar.
-    is_switch
-        Whether the option takes no value and sets the field to true.
-    read
-        A function that converts the option's text to the field's value. The default handles strings, numbers,
-        paths, and lists.
-    always
-        Whether ``read`` also runs, with None, if the option is missing.
-    known, least
-        The allowed texts, and the smallest allowed number.
+    By default, the name is the field's, the default ``shown`` is the field's, and ``read`` handles strings,
+    numbers, paths, and lists. ``always`` reads None for a missing option. ``value`` is the metavar, and
+    ``is_switch`` has none. ``known`` and ``least`` limit the values.
     """
 
     text: str
@@ -170,30 +158,11 @@ class Reporter:
 class Experiment(Generic[Options]):
     """An experiment: a question, its options, and the functions that measure and show the answer.
 
-    The defining module imports torch only while the experiment measures or plots.
-
-    Parameters
-    ----------
-    name
-        The name on the command line.
-    question
-        The question that the experiment answers, in one line.
-    options
-        The options: a frozen dataclass whose fields describe their command-line options.
-    cells
-        A function that returns the cells to measure for the options, without duplicates, in the order of the
-        table.
-    run
-        A function that measures the given cells and reports a row for each; ``report.say`` shows progress.
-        The function also receives the rows measured by an interrupted run.
-    table
-        A function that returns tables and paragraphs for all rows.
-    plot
-        A function that returns a plot of all rows as a PNG, or None if there is nothing to plot.
-    version
-        The version of the rows' fields in the record.
-    answer
-        The column of the tables that answers the question, for the page; None if no column does.
+    ``options`` is a frozen dataclass whose fields describe their command-line options. ``cells`` returns the
+    distinct cells to measure, in the order of the table. ``run`` measures given cells and reports a row for
+    each; it also receives the rows of an interrupted run. ``table`` and ``plot`` (a PNG) show all rows, and
+    ``answer`` is the table's column for the page. ``version`` is that of the rows' fields. The module imports
+    torch only while the experiment measures or plots.
     """
 
     name: str

@@ -1,8 +1,6 @@
 """Fine-tuning a GPT whose weights reach the device as lossless deltas: the time to equal loss.
 
-A GPT of 0.8 million weights is trained on one half of a text, and fine-tuned on the other half with AdamW.
-The master weights are on the host, and a replica is on a simulated device with the links of ``a2dtwp``. All
-policies of a learning rate train side by side, batch by batch.
+All policies of a learning rate train side by side, on a simulated device with the links of ``a2dtwp``.
 """
 
 from __future__ import annotations

@@ -1,8 +1,7 @@
 """Predicted gains over plain DDP and PyTorch's bf16 hook, by model, link rate, and number of hosts.
 
-The costs of codecs and frames are measured once, on one core of this machine. From these costs, the planner
-predicts the step of plain DDP, of DDP with the bf16 hook, and of the plan that it chooses for DDP's buckets.
-With ``--against``, the planner also predicts the steps in records of ``training-speed``, to show its errors.
+The planner predicts steps from costs measured once on one core, and with ``--against`` also the steps in
+records of ``training-speed``, to show its errors.
 """
 
 from __future__ import annotations
@@ -61,11 +60,7 @@ MODELS = {
     "GPT-2": Model(124_000_000, 0.3),
     "1B": Model(1_000_000_000, 1.2),
 }
-"""Typical models with an assumed computation.
-
-The computation is about that of one data-centre GPU with 64 images or 16 sequences of 1,024 tokens, or with 8
-sequences for the largest model. The gain depends on the computation.
-"""
+"""Models with about a data-centre GPU's computation for 64 images, 16 sequences, or 8 sequences."""
 TASK_COUNTS = {"mnist-mlp": 648_010, "wide-mlp": 18_423_050, "gpt": 10_892_800, "cifar-cnn": 1_072_330}
 """The numbers of parameters of the tasks of ``training-speed``, on MNIST and CIFAR-10."""
 FORWARD_SHARE = 1 / 3

@@ -22,9 +22,8 @@ POINTS = 0.02
 class Goal:
     """The accuracy that an exact training run must reach, declared before any training runs.
 
-    ``chance`` is the accuracy of guessing, and ``known`` is a reference accuracy on these data, which
-    ``origin`` cites. ``share`` is the required share of the gain over chance, and ``points`` the allowed
-    difference in accuracy from the exact method.
+    It is ``share`` of the gain from guessing (``chance``) to a reference (``known``, from ``origin``); other
+    methods end within ``points`` of the exact one.
     """
 
     chance: float
@@ -51,12 +50,10 @@ GOALS = MappingProxyType(
 
 @dataclass(frozen=True)
 class Trainings:
-    """The training runs behind a claim, with final accuracies of one method and the exact method, by seed.
+    """The training runs behind a claim: final accuracies of a method and of the exact method, by seed.
 
-    Both methods have equal numbers of steps. For an exact method, ``exact`` has the method's own accuracies.
-    ``expected_failure`` is the reason why a method isn't expected to learn, if declared before the run.
-    ``stage`` describes runs that were stopped before their accuracy was measured, such as "the first 24 of
-    320,000 steps". Claims about such runs are too short for a verdict.
+    ``expected_failure`` is a reason, declared before the run, why it isn't expected to learn. ``stage``
+    describes runs that were stopped before an accuracy, such as "the first 24 of 320,000 steps".
     """
 
     name: str

@@ -1,7 +1,6 @@
 """The share of the link rate that an exchange uses, with and without compression.
 
-An uncompressed ring is compared with the link rate measured on the same hosts. A codec of ratio r is compared
-with r times the speed of the uncompressed ring. If CPUs are busy, compression may save no time.
+A codec of ratio r is compared with r times the speed of the uncompressed ring.
 """
 
 from __future__ import annotations

@@ -1,11 +1,8 @@
 """The errors of predicted times to a loss, and the extra time that plans chosen by prediction cost.
 
-On every network, each task is trained with each codec, on DDP and with Pipe-SGD. Each evaluation in the last
-part of a run is compared with the step at which exact DDP had the same loss. The mean ratio of the run's
-steps to DDP's steps, minus 1, is the share of extra steps. The time to exact DDP's final loss is DDP's number
-of steps, increased by the share of extra steps, times the step time. The step time is predicted from the
-measured link, hosts, codecs, and computation. The share of extra steps is predicted from the gradients' noise
-at the end of the exact run.
+Each evaluation in the last part of a run is compared with the step at which exact DDP had the same loss: the
+mean ratio of steps, minus 1, is the share of extra steps. It is predicted from the gradients' noise at the
+end of the exact run, and step times from measured link, hosts, codecs, and computation.
 """
 
 from __future__ import annotations
@@ -17,6 +14,7 @@ from itertools import groupby
 from typing import TYPE_CHECKING
 
 from gradwire.codecs import parse
+from gradwire.deferred import torch
 from gradwire.plan import Plan
 from gradwire.tables import Column, Table, figure
 from gradwire_lab.columns import Columns, ms_of, table_of, text_of
@@ -143,9 +141,6 @@ def _losses_of(run: Row) -> list[float]:
 
 def task_of(name: str, rank: int, world: int) -> TrainingTask:
     """Return one of ``TASKS``, small enough for hosts on two cores, with a loss that falls until the end."""
-    import torch
-    from torch import nn
-
     from gradwire_lab.experiments.tasks import SEED, Files, mnist_mlp, text_task
 
     if name == "gpt":
@@ -162,9 +157,13 @@ def task_of(name: str, rank: int, world: int) -> TrainingTask:
     height, width = mlp.held_out[0].shape[2:]
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(SEED)
-        first, second = nn.Conv2d(1, 32, 3, padding=1), nn.Conv2d(32, 64, 3, stride=2, padding=1)
-        ends = nn.Linear(64 * -(-height // 2) * -(-width // 2), 128), nn.ReLU(), nn.Linear(128, 10)
-        cnn = nn.Sequential(first, nn.ReLU(), second, nn.ReLU(), nn.Flatten(), *ends)
+        first, second = torch.nn.Conv2d(1, 32, 3, padding=1), torch.nn.Conv2d(32, 64, 3, stride=2, padding=1)
+        ends = (
+            torch.nn.Linear(64 * -(-height // 2) * -(-width // 2), 128),
+            torch.nn.ReLU(),
+            torch.nn.Linear(128, 10),
+        )
+        cnn = torch.nn.Sequential(first, torch.nn.ReLU(), second, torch.nn.ReLU(), torch.nn.Flatten(), *ends)
     return replace(mlp, model=cnn, optimizer=lambda net: torch.optim.AdamW(net.parameters(), lr=2e-4))
 
 
@@ -172,8 +171,6 @@ def _predictor(
     ranks: Ranks, task: TrainingTask, trained: TrainingTask, codecs: Sequence[str]
 ) -> Predictor | None:
     """Measure on all ranks, with gradients at trained weights. Return the predictor on rank 0, else None."""
-    import torch
-
     from gradwire.planner.candidates import Workload
     from gradwire.planner.exchange_times import Family
     from gradwire.planner.loss import StepsToLoss, noise_scale

@@ -55,11 +55,7 @@ class ComparedMethod(ABC):
 
 
 class ComparedOnDDP(ComparedMethod):
-    """A comparison method on DDP, with or without a hook.
-
-    Without ``exchanging``, gradients aren't averaged. ``computed_s`` is the time of the last block's steps
-    without the waits for averages.
-    """
+    """A method on DDP, with or without a hook; ``computed_s`` leaves out the waits of the last block."""
 
     def __init__(
         self,
@@ -90,11 +86,7 @@ class ComparedOnDDP(ComparedMethod):
 
 
 class Pipelined(ComparedMethod):
-    """A comparison method with gradwire's Pipe-SGD.
-
-    The pipeline is drained after every block, so that no update is in flight. Without a plan, the run chooses
-    one.
-    """
+    """Gradwire's Pipe-SGD, drained after every block; without a plan, the run chooses one."""
 
     def __init__(self, task: TrainingTask, plan: Plan | None, correction: str = "eager") -> None:
         self.model, self._task, self._chooses = task.model, task, plan is None
@@ -282,8 +274,7 @@ def computation(task: TrainingTask) -> tuple[float, float, float, torch.Tensor]:
 def computed_s(task: TrainingTask) -> float:
     """Return the seconds of a DDP step except its wait for averages, while all hosts train.
 
-    Besides computation, a step loads a batch and has the overhead of DDP and the interpreter; hosts that
-    share cores start their exchange once the last host has computed.
+    This includes the overhead of loading, DDP, and the interpreter, after which the last host starts to send.
     """
     method, spent = attached(task, Plan(parse(DEFAULT))), []
     for _ in range(COUNTED):

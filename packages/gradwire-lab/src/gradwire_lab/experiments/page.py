@@ -43,11 +43,7 @@ def page_of(
     experiments: Sequence[Experiment[Any]],
     exhibits: Collection[Exhibit[Any]] = (),
 ) -> str:
-    """Return the HTML page of a record of one of the experiments, or of an exhibit's experiment.
-
-    Raises ``JobError`` if no experiment has the record's schema, or if the record was altered after it was
-    written.
-    """
+    """Return the HTML page of a record of an experiment, or of an exhibit's. Raises ``JobError``."""
     if not is_as_sealed(record):
         raise JobError(
             f"the record was altered after it was written: expected the checksum {record[SUM]} over its "
@@ -102,11 +98,7 @@ class Recorded:
 
 
 def read_all(folder: Path, exhibits: Collection[Exhibit[Any]]) -> list[Recorded]:
-    """Return the exhibits that have a record in ``folder``, in the order of ``exhibits``.
-
-    The verdicts are computed from the rows alone. The exhibit of an unfinished record counts as not run.
-    Raises ``JobError``.
-    """
+    """Return the exhibits with a record in ``folder``, judged from the rows alone. Raises ``JobError``."""
     if not folder.is_dir():
         kind = "isn't a folder" if folder.exists() else "doesn't exist"
         raise JobError(f"expected a folder of records, got {folder}, which {kind}; pass an existing folder")

@@ -59,8 +59,7 @@ class RecordFile:
     ) -> None:
         """Read the rows of an unfinished record with the same options. Raises ``JobError``.
 
-        ``keeps_finished`` also accepts a finished record and sets ``is_finished``. ``across_commits`` also
-        accepts a record of a different commit. ``expected_s`` is the expected measuring time.
+        ``keeps_finished`` also accepts a finished record, and ``across_commits`` another commit's.
         """
         self._fields = make_record(
             experiment.schema,
@@ -137,9 +136,8 @@ def read_rows(path: Path, experiment: Experiment[Any]) -> dict[str, Any]:
 def read_fields(path: Path, experiment: Experiment[Any], remedy: str) -> dict[str, Any]:
     """Return the fields of an experiment's record.
 
-    Raises ``SpecError`` for a file of a different kind, and ``JobError`` if rows are malformed, or if the
-    file was altered after it was written. A record of an older gradwire may lack the checksum, and
-    ``measured_s``, which is then 0.
+    Raises ``SpecError`` for another kind of file, and ``JobError`` for malformed rows or a file altered after
+    it was written. An older record may lack the checksum and ``measured_s``.
     """
     record = read_record(path, experiment.schema, f"record of the experiment {experiment.name}", remedy)
     rows = record.get("rows")
@@ -188,34 +186,12 @@ def perform(
 ) -> list[Row]:
     """Measure an experiment and return its rows in the order of its cells.
 
-    Parameters
-    ----------
-    experiment
-        One of ``EXPERIMENTS``, or a custom experiment.
-    options
-        The experiment's options.
-    out
-        The folder of the record and the plot. If the folder holds an unfinished record with the same options,
-        machine, and versions, the recorded cells aren't measured again. With None, nothing is written.
-    overwrite
-        Whether to replace an older result in ``out``, finished or unfinished.
-    quiet
-        Whether to omit progress and the table.
-    keeps_finished
-        Whether to return the rows of a finished record in ``out`` instead of raising an error.
-    across_commits
-        Whether to continue a record of a different commit; the record then holds the number of rows per
-        commit.
-    expected_s
-        The expected seconds for measuring all cells, stored in the record.
-    advance
-        A function that replaces the usual progress display.
-
-    Raises
-    ------
-    GradwireError
-        If a cell can't be measured, or ``out`` isn't writable or holds another result. The record keeps the
-        cells measured so far.
+    If ``out`` has an unfinished record with the same options, machine, and versions, its cells aren't
+    measured again; without ``out``, nothing is written. ``keeps_finished`` returns the rows of a finished
+    record instead of an error, and ``across_commits`` continues a record of a different commit. The record
+    also has ``expected_s``. ``advance`` replaces the progress display. Raises ``GradwireError`` if a cell
+    can't be measured, or ``out`` isn't writable or holds another result; the record keeps the cells measured
+    so far.
     """
     cells = experiment.cells(options)
     record = (

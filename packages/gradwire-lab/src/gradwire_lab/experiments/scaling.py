@@ -1,8 +1,7 @@
 """The time of an exchange of AlexNet's gradients by number of hosts, with a ring and with a server.
 
-With a ring, the time stays flat. With a server, it grows with the number of hosts, as in figure 15 of
-INCEPTIONN and table 1 of the measurement study. Two models are compared with the measured times: the closed
-form, with the latency and rate measured on the same hosts, and the replay.
+A ring's time stays flat, and a server's grows, as in INCEPTIONN's figure 15 and the study's table 1. It is
+compared with a closed form and a replay, with the latency and rate measured on the same hosts.
 """
 
 from __future__ import annotations

@@ -1,8 +1,7 @@
 """Step times of training over software NICs, compared with predictions that include packet headers.
 
-Hosts train an MLP with the codec in the library, with NICs that merge segments, and with NICs that send one
-packet per segment. The prediction is the computation time, measured on all hosts at the same time, plus the
-replay of the exchange over the link as it appears to hosts behind NICs.
+NICs merge segments, or send one packet per segment. The prediction is the computation of all hosts at the
+same time plus the replay of the exchange, over the link as hosts behind NICs see it.
 """
 
 from __future__ import annotations
@@ -14,6 +13,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from gradwire.codecs import parse
+from gradwire.deferred import torch
 from gradwire.plan import FLOAT_NBYTES, Plan
 from gradwire.tables import Column, Table
 from gradwire.timing.replay import replay
@@ -33,8 +33,6 @@ from gradwire_lab.experiments.experiment import (
 from gradwire_lab.experiments.hosts import check_networks, measure_cells
 
 if TYPE_CHECKING:  # these modules import torch, which only the hosts need
-    import torch
-
     from gradwire.timing.line import Line
     from gradwire_lab.experiments.hosts.ranks import Ranks
     from gradwire_lab.experiments.tasks import TrainingTask
@@ -104,8 +102,6 @@ def run(options: SoftwareNicOptions, cells: Sequence[Cell], _before: Sequence[Ro
 
 def measure(ranks: Ranks, cells: Sequence[Cell], data_dir: str | None = None) -> None:
     """Train and predict with the only cell of a network, as one of its ranks."""
-    import torch
-
     from gradwire_lab.experiments.methods import computation
     from gradwire_lab.experiments.tasks import Files, mnist_mlp
 
@@ -188,8 +184,6 @@ def _steps_s(ranks: Ranks, task: TrainingTask, plan: Plan) -> list[float]:
 
 def _gradients(task: TrainingTask, batches: Iterator[tuple[torch.Tensor, torch.Tensor]]) -> torch.Tensor:
     """Return the concatenated gradients of some batches of a rank, at this rank's weights."""
-    import torch
-
     found = []
     for _ in range(SAMPLES):
         task.model.zero_grad()

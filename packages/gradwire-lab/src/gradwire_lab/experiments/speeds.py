@@ -1,8 +1,7 @@
 """Tables of training speeds: means over seeds with intervals, and comparisons that recognize ties.
 
-Training runs with the same seed share the initial weights, the batches, and the target loss, so methods are
-compared seed by seed: a ratio is the geometric mean of the seeds' ratios, with its 95 % interval. Two methods
-tie if that interval includes 1.
+Runs with the same seed share weights, batches, and target, so a ratio is the geometric mean of the seeds'
+ratios; two methods tie if its 95 % interval includes 1.
 """
 
 from __future__ import annotations

@@ -44,9 +44,8 @@ class Files:
 class TrainingTask:
     """A model, its optimizer, and its data: everything that one training run needs.
 
-    Steps are timed in blocks of ``block`` steps; plain DDP trains ``blocks`` blocks. The median of DDP's last
-    held-out losses is the other methods' target. ``data`` names the data set, and ``goal`` is the accuracy
-    that counts as learned.
+    Steps are timed in blocks of ``block`` steps, of which plain DDP trains ``blocks``. ``goal`` is the
+    accuracy that counts as learned.
     """
 
     name: str

@@ -1,8 +1,6 @@
 """Step time and time to equal loss on a testbed: plain DDP, PyTorch's own hooks, and gradwire.
 
-With the same seed, all methods have the same initial weights and batches. Methods train until they reach
-plain DDP's final held-out loss. Evaluations aren't timed. ``alone`` exchanges nothing and shows the
-computation time of a step if all hosts compute at the same time.
+With the same seed, all methods share initial weights and batches. ``alone`` exchanges nothing.
 """
 
 from __future__ import annotations
@@ -13,6 +11,7 @@ from itertools import groupby
 from pathlib import Path
 
 from gradwire.cli.lists import between_commas
+from gradwire.deferred import torch
 from gradwire.errors import SpecError
 from gradwire_lab.experiments.answer import Answer
 from gradwire_lab.experiments.experiment import (
@@ -132,16 +131,13 @@ class TrainingSpeedOptions(CheckedOptions):
 
 
 def _has_gpu() -> bool:
-    import torch
-
     return torch.cuda.is_available()
 
 
 def cells(options: TrainingSpeedOptions) -> list[Cell]:
     """Return a cell for each rate, task, seed, and method.
 
-    DDP runs first, because the other methods need its loss. The other methods start with a different method
-    for each seed, so that a machine that becomes slower favours no method.
+    DDP, whose loss others need, is first. Others begin with another method for each seed, against drift.
     """
     others = [name for name in METHODS if name in options.methods and name not in ALWAYS]
     return [

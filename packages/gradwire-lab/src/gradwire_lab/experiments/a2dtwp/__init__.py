@@ -1,9 +1,7 @@
-"""Weights sent with fewer bits: the time that three networks save until they reach float32's error.
+"""Weights sent with fewer bits: the time that networks save until they reach float32's error (A2DTWP).
 
-Narrow AlexNet, VGG-A, and ResNet-34 train with the master weights on the host, and show errors and bits batch
-by batch. Batches of the full-size networks are timed separately, on a simulated device. Relative to VGG's
-computation, the device's links are as slow as the links of two published systems. Source: Zhuang, Malossi and
-Casas, "Reducing Data Motion to Accelerate the Training of Deep Neural Networks" (A2DTWP).
+Narrow networks show errors and bits batch by batch; batches of the full-size networks are timed on a
+simulated device, whose links are as slow, relative to VGG's computation, as those of two published systems.
 """
 
 from __future__ import annotations

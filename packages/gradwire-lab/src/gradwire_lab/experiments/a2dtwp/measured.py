@@ -1,8 +1,6 @@
 """Training runs and timed batches combined: batches to an error, milliseconds per batch, and seconds.
 
-Errors are from narrow networks without a clock, and milliseconds are from full-size networks. The seconds to
-an error combine both: each batch of a training run takes as long as a batch of the full network with the same
-bits per layer.
+Each batch of a narrow network's training run takes as long as a full-size batch with the same bits.
 """
 
 from __future__ import annotations
@@ -87,11 +85,7 @@ def gain(row: Row, baseline: Row, system: str, target: float) -> float | None:
 
 
 def hidden(row: Row, system: str, target: float) -> float | None:
-    """Return the share of a policy's time to an error that an infinitely fast link would save.
-
-    The share is the part of the copies that doesn't overlap computation, and so the most that any policy on
-    this link can save. Return None without cycles on an infinitely fast link.
-    """
+    """Return the share of a policy's time to an error that an unlimited link would save, if measured."""
     if UNLIMITED not in row["cycles"]:
         return None
     limited, free = seconds_to(row, system, target), seconds_to(row, UNLIMITED, target)
@@ -176,8 +170,8 @@ class MeasuredPolicies:
     def figure(self, model: str, policy: str, system: str, name: str) -> float | None:
         """Return the median of a figure over a policy's timed batches on a link.
 
-        For AWP, return the mean over the batches after AWP knows its threshold, interpolated at each batch's
-        mean bits.
+        For AWP, it is the mean over the batches with a known threshold, interpolated at each batch's mean
+        bits.
         """
         if policy != AWP:
             row = self.row(model, policy)

@@ -1,9 +1,6 @@
 """The networks of table I in A2DTWP: AlexNet with one more FC-4096, VGG-A, and ResNet-34.
 
-Kernels, depths, and the proportions of the widths are from the paper. For images of 32 pixels instead of 224,
-networks may have fewer channels, and AlexNet's first convolution has stride 2 instead of 4. Table I has no
-batch normalization. Here, ResNet-34 normalizes, as in the paper on ResNet, and the other two networks
-normalize optionally.
+For images of 32 pixels, networks may have fewer channels, and AlexNet's first stride is 2 instead of 4.
 """
 
 from __future__ import annotations
@@ -34,11 +31,7 @@ FULL_SIDE = 224
 
 @dataclass(frozen=True)
 class Shape:
-    """The size of a network, and the width and height ``side`` of its images in pixels: 32 or 224.
-
-    The paper's numbers of channels are divided by ``narrower``. With ``norm``, all layers but the last have
-    batch normalization, which ResNet-34 always has.
-    """
+    """Channels over ``narrower``, batch normalization but for the last layer, and the images' side."""
 
     classes: int
     narrower: int

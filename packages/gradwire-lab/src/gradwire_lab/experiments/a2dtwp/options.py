@@ -58,22 +58,14 @@ SYSTEMS = MappingProxyType(
 LINKS = ("x86", "power")
 """The systems whose links are simulated when batches are timed."""
 LONGER, TRAINING, PACE, BATCH = "longer", "training", "pace", "batch"
-"""The kinds of cells.
-
-In this order, the kinds measure the accuracy of a longer training run, errors and bits of a training run,
-seconds of computation, and milliseconds of a batch.
-"""
+"""The kinds of cells: a longer run's accuracy, a run's errors and bits, computation, and a timed batch."""
 LONGER_SEED, TIMES_LONGER = 0, 2
 """The seed of the longer float32 training runs, which show what is reachable, and their relative length."""
 
 
 @dataclass(frozen=True)
 class A2dtwpOptions(CheckedOptions):
-    """The options: images, networks, policies, lengths of training runs, and full-size networks to time.
-
-    Without ``data_dir``, images are from ``$GRADWIRE_DATA`` or scikit-learn's digits. Batch sizes are the
-    paper's, and AWP's INTERVAL is half an epoch.
-    """
+    """The options; batch sizes are the paper's, and AWP's INTERVAL is half an epoch."""
 
     data_dir: Path | None = option(
         None,
@@ -100,11 +92,10 @@ class A2dtwpOptions(CheckedOptions):
 
 
 def cells(options: A2dtwpOptions) -> list[Cell]:
-    """Return a cell for each training run, and for the timed batches of each network, repetition, and policy.
+    """Return a cell for each training run, longer ones first, and for each timed repetition of a policy.
 
-    The longer training runs are first, because they define the accuracy that counts as learned. Policies with
-    the same bits on the device share a training run. Each repetition starts with a different policy, so that
-    a machine that becomes slower favours no policy.
+    Policies with the same bits on the device share a training run. Each repetition starts with a different
+    policy, so that a machine that becomes slower favours no policy.
     """
     trained = dict.fromkeys(TRAINS_AS.get(each, each) for each in options.policies)
     trainings = [

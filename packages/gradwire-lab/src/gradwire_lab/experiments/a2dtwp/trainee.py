@@ -1,8 +1,7 @@
 """A training run with a policy, on a simulated device with a published system's link.
 
-A *cycle* is an update of the master weights, their transfer to the device, a forward, and a backward pass.
-Policies alternate batch by batch, so that disturbances of the machine affect all policies equally. A policy's
-weights don't depend on the link, so each cycle is timed on only one system's link.
+A *cycle* is an update, a transfer to the device, a forward, and a backward pass. It is timed on only one
+system's link, because a policy's weights don't depend on the link.
 """
 
 from __future__ import annotations
@@ -47,8 +46,7 @@ class Learner:
 class Trainee:
     """A training run with one policy, on the links of some systems in turn.
 
-    Sending ``nbytes`` of weights takes the published time on the links; by default, ``nbytes`` is the size of
-    all the run's weights. ``errors`` has pairs of a number of batches and the error after these batches.
+    Sending ``nbytes`` (by default, all weights) takes the published time. ``errors`` has batches and errors.
     """
 
     def __init__(
@@ -140,11 +138,7 @@ class Trainee:
 def train_side_by_side(
     trainees: Sequence[Trainee], batches: Iterable[Batch], compute_s: float, every: int
 ) -> Iterator[int]:
-    """Train all trainees on the same batches, over the simulated links in turn.
-
-    On the first batch, trainees only compute gradients. Yields the number of batches at each evaluation:
-    every ``every`` batches, and at the end.
-    """
+    """Train all trainees on the same batches, after a first one only for gradients; yield at evaluations."""
     last = 0
     for number, batch in enumerate(batches):
         for each in trainees:

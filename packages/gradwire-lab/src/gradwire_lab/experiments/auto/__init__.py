@@ -1,9 +1,7 @@
 """The loss after equal steps with automatic plans, compared with plain DDP, and the bytes sent.
 
-Six tasks are trained with several seeds. DDP and PyTorch's bf16 hook train over unlimited links, because
-their losses don't depend on the rate; all other methods train over slow links, where an automatic plan
-compresses as much as the autotuner's contract allows. Fixed plans, each with a codec and an algorithm, show
-how fast the best choice would have been.
+DDP and its bf16 hook train over unlimited links, because their losses don't depend on the rate. Fixed plans
+show how fast the best choice would have been.
 """
 
 from __future__ import annotations
@@ -60,11 +58,7 @@ NOTE = (
 
 @dataclass(frozen=True)
 class AutoOptions(CheckedOptions):
-    """The options: tasks, methods, seeds, and the link rate for compressing methods.
-
-    Every combination of ``codecs`` and ``algorithms`` is a fixed plan. ``data_dir`` holds images in a format
-    that ``a2dtwp`` reads.
-    """
+    """The options. Every combination of ``codecs`` and ``algorithms`` is a fixed plan."""
 
     hosts: int = option(4, "number of hosts")
     rate: str = option("100mbit", "rate of each host's link", value="RATE")

@@ -81,7 +81,6 @@ def run_on_hosts(
 ) -> None:
     """Run a command on every host of a new testbed, and report the rows that rank 0 prints.
 
-    ``delay`` is the added one-way delay of every frame, and ``variables`` are added to the environment.
     Raises ``TestbedError``, and ``JobError`` if a host fails.
     """
     if importlib.util.find_spec("torch") is None:

@@ -7,14 +7,13 @@ from dataclasses import dataclass
 from statistics import median
 from typing import TYPE_CHECKING, Any
 
+from gradwire.deferred import torch
 from gradwire.plan import FLOAT_NBYTES
 from gradwire_lab.closed_forms.formulas import AlphaBetaGamma
 from gradwire_lab.experiments.experiment import Cell, Report, Row
 from gradwire_lab.experiments.hosts import measure_cells
 
 if TYPE_CHECKING:  # these modules import torch, which only the hosts need
-    import torch
-
     from gradwire.links import Link
     from gradwire_lab.experiments.hosts.ranks import Ranks
 
@@ -73,10 +72,9 @@ def measure(
 ) -> None:
     """Measure the cells of one network as one of its ranks.
 
-    Each cell has up to ``most`` exchanges, within ``budget_s`` seconds. A cell has the ``algorithm`` and the
-    ``nbytes`` of a gradient. Optional are the ``codec``; ``ranks``, if only the first hosts exchange; and
-    ``down``, if a different algorithm broadcasts the sum. The link is measured with messages of at most
-    ``line_nbytes``; None means no limit.
+    A cell has the ``algorithm``, the ``nbytes`` of a gradient, and optionally the ``codec``; ``ranks``, if
+    only the first hosts exchange; and ``down``, if a different algorithm broadcasts the sum. The link is
+    measured with messages of at most ``line_nbytes``.
     """
     from gradwire.machine import cores
 

@@ -58,12 +58,7 @@ def met_ranks() -> Iterator[Ranks]:
 
 
 class TimedExchanges(NamedTuple):
-    """The times of repeated exchanges.
-
-    ``seconds`` has the times from the common start to the last rank's end, without disturbed repetitions.
-    ``seconds`` is the same on all ranks. ``processor_s`` is this rank's CPU time of every repetition,
-    including disturbed repetitions.
-    """
+    """The seconds of repeated exchanges, without disturbed ones, and this rank's CPU time of each."""
 
     seconds: list[float]
     processor_s: list[float]
@@ -144,10 +139,7 @@ class Ranks:
         most: int,
         first_count: int = 1 << 20,
     ) -> TimedExchanges:
-        """Time exchanges of a gradient of ``count`` values as ``repeat_s`` does. All ranks call this.
-
-        An untimed exchange of the first ``first_count`` values precedes the timed exchanges.
-        """
+        """Time exchanges as ``repeat_s`` does, after an untimed one of ``first_count`` values."""
         source, processor_s = self.gradient(count), list[float]()
         exchange(source[:first_count].clone())  # untimed: allocates the buffers
         bucket = torch.empty_like(source)
@@ -171,9 +163,8 @@ class Ranks:
     ) -> list[float]:
         """Return the seconds of each run until its last rank has finished, identical on all ranks.
 
-        Runs during which a hypervisor stole the cores are discarded, because their times also depend on other
-        guests of the machine. If fewer than ``least`` runs are left after four times the budget, the least
-        disturbed runs are returned. ``prepare`` isn't timed.
+        Runs during which a hypervisor stole the cores are discarded. If fewer than ``least`` are left after
+        four times the budget, the least disturbed runs are returned. ``prepare`` isn't timed.
         """
         found: list[tuple[float, float]] = []
         calm, started = 0, time.monotonic()
@@ -198,9 +189,8 @@ class Ranks:
     def _meet(self) -> float:
         """Wait until a time on which all ranks have agreed, and return this time.
 
-        So runs begin simultaneously: all ranks share a clock, whereas a barrier ends milliseconds apart on
-        different ranks. The time is later than the agreement by the pause and by the duration of an
-        agreement, which exceeds the pause between distant hosts.
+        All ranks share a clock, whereas a barrier ends milliseconds apart on different ranks. The time is
+        later by the pause and by the duration of an agreement, which exceeds the pause between distant hosts.
         """
         if self._agreement_s is None:
             dist.barrier()
@@ -237,8 +227,8 @@ class Ranks:
 def undisturbed(timed: Sequence[tuple[float, float]], least: int, enough: int | None = None) -> list[float]:
     """Return the seconds of the repetitions during which a hypervisor stole little CPU time.
 
-    ``timed`` has the stolen share of the cores' time, and the seconds. If fewer than ``enough`` repetitions
-    (by default ``least``) are undisturbed, return the ``least`` repetitions with the smallest stolen shares.
+    ``timed`` has stolen shares and seconds. If fewer than ``enough`` (by default ``least``) are undisturbed,
+    return the ``least`` repetitions with the smallest shares.
     """
     calm = [seconds for share, seconds in timed if share <= MOST_STOLEN]
     if len(calm) >= (least if enough is None else enough):

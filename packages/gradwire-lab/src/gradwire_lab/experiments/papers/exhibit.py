@@ -9,6 +9,7 @@ from functools import partial
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, Generic
 
+from gradwire.deferred import torch
 from gradwire.errors import JobError
 from gradwire.machine import cores
 from gradwire.page import plain
@@ -96,24 +97,11 @@ Judge = Callable[[Sequence[Row]], Sequence[Claim]]
 
 @dataclass(frozen=True)
 class Exhibit(Generic[Options]):
-    """A table or figure of a paper and its counterpart here.
+    """A table or figure of a paper, and the experiment that measures or models its counterpart here.
 
-    Attributes
-    ----------
-    paper, place
-        The paper, and the place in it.
-    experiment
-        The experiment that measures or models the counterpart, and stores the rows in a record.
-    quick, full
-        The experiment's options for a run of minutes and for a run of hours.
-    claims
-        A function that returns the claims, computed from the rows alone.
-    scaling
-        The differences between the sizes here and the paper's sizes, in words.
-    seconds
-        The approximate seconds of a run on two cores, with ``quick`` and with ``full``.
-    origins
-        The origin of each option, and of each number of the module.
+    ``quick`` and ``full`` are the options for a run of minutes and of hours, which take ``seconds`` on two
+    cores. ``claims`` are computed from the rows alone. ``scaling`` says how the sizes here differ from the
+    paper's, and ``origins`` where each option and each number of the module comes from.
     """
 
     paper: str
@@ -138,9 +126,8 @@ class Exhibit(Generic[Options]):
     def judge(self, rows: Sequence[Row]) -> list[Claim]:
         """Return the claims for all rows.
 
-        A figure fitted to a published figure isn't compared with this published figure. A measured claim
-        becomes calibrated if a number of the exhibit was set from the claim's figure or table. If all images
-        were scikit-learn's small digits, each claim's system names the digits.
+        A measured claim becomes calibrated if a number of the exhibit was set from its figure or table. If
+        all images were scikit-learn's small digits, each claim's system names the digits.
         """
         fitted = [each.where for each in self.origins.values() if each.source is OriginKind.CALIBRATED]
         claims = [_unless_fitted(claim, fitted) for claim in self.claims(rows)]
@@ -163,9 +150,8 @@ class Exhibit(Generic[Options]):
     def check_rows(self, options: Mapping[str, Any], rows: Sequence[Row]) -> None:
         """Raise ``JobError`` unless the rows of a finished record cover all cells of its options.
 
-        Every text value of the cells must be present, and the number of distinct rows must be the number of
-        cells, which detects a missing seed. Images and fields that depend on images aren't compared, because
-        a record may be judged on a machine with other images.
+        All text values must be present, in as many distinct rows as cells, but for the names of images: a
+        record may be judged on a machine with others.
         """
         own = self._recorded_as(options)
         if own is None:
@@ -291,8 +277,8 @@ def side_by_side(measure: Measure[Options]) -> Run[Options]:
 def groups_side_by_side(measure: MeasureGroup[Options], alike: Sequence[str]) -> Run[Options]:
     """Return a run that measures groups of cells side by side, such as cells that share a training run.
 
-    ``measure``, a module-level function, returns or yields the rows of one group. Cells of a group have equal
-    values of the names in ``alike``; without names, each cell is a group.
+    ``measure``, of a module, gives the rows of one group, whose cells have equal values of ``alike``, or
+    which is one cell.
     """
 
     def run(options: Options, cells: Sequence[Cell], _before: Sequence[Row], report: Reporter) -> None:
@@ -331,8 +317,6 @@ def _row(measure: Measure[Options], options: Options, cells: Sequence[Cell]) -> 
 
 def _take_groups(context: RankContext[Row], work: _Work[Any]) -> None:
     """Measure groups that no other process has taken, until no group is left."""
-    import torch
-
     torch.set_num_threads(1)
     store = context.join_store()
     with HeardWarnings() as heard:

@@ -30,9 +30,7 @@ OTHER_OPTIONS = (
 class Judged:
     """An exhibit with its claims, or the reason why this machine couldn't run it.
 
-    ``expected_s`` and ``measured_s`` are the expected and the actual seconds; None if an older record lacks
-    the seconds. ``shortened`` has the options of a short run that differ from ``--full``, each with the short
-    and the full value, and ``lossy`` has the warnings logged during the measurement.
+    Older records lack seconds. ``shortened`` has a short run's options and both values.
     """
 
     exhibit: Exhibit[Any]
@@ -48,11 +46,8 @@ class Judged:
 def judge(exhibit: Exhibit[Any], fields: Mapping[str, Any], rows: Sequence[Row]) -> Judged:
     """Judge an exhibit from the rows and fields of its finished record.
 
-    A record whose options equal neither ``--quick`` nor ``--full`` counts as not run, because the required
-    rows are unknown.
-
-    Raises ``JobError`` for a record without the rows for a comparison, and any error that the exhibit's
-    claims raise for rows with missing fields.
+    Other options than ``--quick`` and ``--full`` count as not run: the required rows are unknown. Raises
+    ``JobError`` for missing rows, and any error of the exhibit's claims for rows with missing fields.
     """
     if not exhibit.has_options(fields["options"]):
         return Judged(exhibit, failure=OTHER_OPTIONS)
@@ -80,24 +75,10 @@ def reproduce(
     """Run exhibits, and return their claims in the same order.
 
     Each exhibit has a folder of its name in ``out``. Cells in a finished record aren't measured again, and an
-    unfinished record is continued. If an exhibit can't be run, the other exhibits are still run.
-
-    Parameters
-    ----------
-    say
-        A function that receives lines of progress: finished cells, and the approximate remaining time.
-    full
-        Whether to run for hours instead of minutes.
-    overwrite
-        Whether to replace older records.
-    across_commits
-        Whether records of other commits are accepted and continued.
-
-    Raises
-    ------
-    JobError
-        Before any measurement, if a folder isn't writable or holds other content, such as a record of a
-        different machine, version, or commit, or with different options.
+    unfinished record is continued. If an exhibit can't be run, the others still are. ``say`` receives lines
+    of progress. Raises ``JobError`` before any measurement if a folder isn't writable or holds other content,
+    such as a record of a different machine, version, or commit (unless ``across_commits``), or with different
+    options.
     """
     for each in exhibits:
         RecordFile(
@@ -244,11 +225,7 @@ def in_words(judged: Sequence[Judged]) -> str:
 
 
 def by_basis(judged: Sequence[Judged]) -> list[tuple[str, int, str]]:
-    """Return, for each origin of figures, the number of figures and their verdicts.
-
-    Measured figures with a published counterpart are first, then measured figures without a counterpart.
-    Figures that weren't run are last.
-    """
+    """Return the number and verdicts of figures by origin: measured (published first), modelled, not run."""
     claims = [claim for each in judged for claim in each.claims]
     groups: dict[str, Counter[str]] = {name: Counter() for name in (MEASURED, UNPUBLISHED, *BASES, NOT_RUN)}
     for claim in claims:

@@ -1,9 +1,7 @@
 """The errors of predicted times, and the extra time of plans chosen by prediction.
 
-In every network (hosts, rate, and delay), the link, the hosts, and the codecs are measured first. Then each
-plan is timed, and its prediction is compared with the median time. Without a delay, a plan is one exchange;
-between distant hosts, it is a step with buckets in lanes. For every network and size, a plan is *chosen* by
-prediction alone, and its time is compared with the time of the best measured plan.
+Without a delay, a plan is one exchange; between distant hosts, it is a step with buckets in lanes. For every
+network and size, the plan chosen by prediction alone is compared with the best measured plan.
 """
 
 from __future__ import annotations
@@ -15,6 +13,7 @@ from typing import TYPE_CHECKING
 
 from gradwire.cli.lists import between_commas, listed
 from gradwire.codecs import parse
+from gradwire.deferred import torch
 from gradwire.errors import SpecError
 from gradwire.plan import FLOAT_NBYTES, Plan
 from gradwire.timing.replay import replay
@@ -196,8 +195,6 @@ def _sharded(
     ranks: Ranks, codec: str, count: int, environment: Environment | None
 ) -> tuple[list[float], float]:
     """Return the seconds of ``Sharded`` steps with almost no computation, and their predicted seconds."""
-    import torch
-
     from gradwire.planner.candidates import Workload
     from gradwire.planner.encodings import WEIGHTS, measure_weights
     from gradwire.planner.exchange_times import Family

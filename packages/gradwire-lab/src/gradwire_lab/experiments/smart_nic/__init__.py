@@ -1,8 +1,6 @@
 """An all-reduce in the NIC: a simulated circuit, a model, and a testbed, compared with published figures.
 
-The model is compared with the cycles of the simulated gateware ring, with the paper's figures, and with
-training steps on a testbed. For the steps, the model is calibrated on a different configuration. Source: Ma
-and others, FPGA-based AI smart NICs (arXiv 2204.10943).
+For steps, the model is calibrated on a different configuration. Source: Ma and others (arXiv 2204.10943).
 """
 
 from __future__ import annotations

@@ -40,11 +40,9 @@ ALL = (*COMPARED, (NAIVE, BFP), (OVERLAPPED, BFP))
 
 @dataclass(frozen=True)
 class SmartNicOptions(CheckedOptions):
-    """The options: parts to perform, sizes of simulated rings, and networks and perceptrons of the testbed.
+    """The options. The model is calibrated on the first of ``hosts``, ``rates``, ``widths``, and ``batches``.
 
-    The model is calibrated on the first of ``hosts``, ``rates``, ``widths``, and ``batches``. The model
-    predicts the measurements that differ in one of these values, and the measurements with other batches on
-    the most hosts.
+    It predicts measurements that differ in one value, or only in the batch on the most hosts.
     """
 
     parts: tuple[str, ...] = option(PARTS, "parts to run", known=PARTS)

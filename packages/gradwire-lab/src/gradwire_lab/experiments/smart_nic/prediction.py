@@ -1,7 +1,6 @@
-"""The model's step time on a testbed, with parameters from one configuration alone.
+"""The model's step time on a testbed, with parameters from one configuration alone (section IV.C).
 
-The equations are from the paper's section IV.C, with ``T_AR = max(T_ring, T_add, T_mem)``. Hosts share one
-core for computing and one core for the ring, each host with an equal share.
+``T_AR = max(T_ring, T_add, T_mem)``. Hosts share a core for computing and a core for the ring.
 """
 
 from __future__ import annotations
@@ -29,12 +28,7 @@ CONFIGURATION = ("hosts", "rate", "layers", "width", "batch")
 
 @dataclass(frozen=True)
 class Parameters:
-    """The model's parameters from a calibration.
-
-    ``flops_per_s`` and ``update_s_per_parameter`` are P_Worker and T_U of a worker with a whole core, and
-    ``usable_share`` is alpha, the share of the link rate that the ring reaches. ``adds_per_s`` is P_FPGA of a
-    NIC with a whole core, the rate at which a host's ring adds and moves values.
-    """
+    """The model's P_Worker and T_U with a whole core, alpha, and P_FPGA with a whole core, as calibrated."""
 
     flops_per_s: float
     update_s_per_parameter: float

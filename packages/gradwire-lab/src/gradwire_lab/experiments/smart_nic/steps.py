@@ -1,10 +1,8 @@
 """Training steps on a testbed's hosts, in the three schedules of the paper (its figures 2 and 3b).
 
-Workers compute for real. All hosts of a testbed share the machine: all workers run on its first core, and the
-software rings that act as smart NICs on its last core. Without smart NICs, the ring runs on the workers'
-core, during backward or after it. Hosts that share a core wait for each other. An exchange waits for the last
-worker to start it, and for each ring to get the core. All of these waits count as exposed communication,
-because a host can't distinguish them.
+All workers compute on the machine's first core, and software rings act as smart NICs on its last core;
+without smart NICs, the ring shares the workers' core. Waits for a core or for the last worker count as
+exposed communication, because a host can't distinguish them.
 """
 
 from __future__ import annotations
@@ -67,9 +65,8 @@ def images(name: str, width: int, rank: int, world: int) -> ProjectedImages:
 class Perceptron:
     """Layers of ``width`` x ``width`` weights with ReLU between them, trained by SGD with momentum.
 
-    ``seed`` determines the initial weights, which are identical on all hosts, and ``seed`` and ``rank``
-    determine the batches. After ``steps``, the learning rate is zero. ``buckets`` are the gradients of each
-    layer, from the input up; an exchange replaces the gradients with the average.
+    ``seed`` gives the weights, and with ``rank`` the batches. ``buckets`` are each layer's gradients, which
+    an exchange averages. The learning rate falls to zero in ``steps``.
     """
 
     def __init__(

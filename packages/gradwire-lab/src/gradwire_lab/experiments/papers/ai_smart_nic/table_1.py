@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from functools import partial
 from typing import Any
 
+from gradwire.deferred import torch
 from gradwire_lab.experiments.claim import RATIO, Basis, Claim, Explanation, Published, at_most, near, only
 from gradwire_lab.experiments.experiment import Cell, Row
 from gradwire_lab.experiments.papers.exhibit import RUN_TIME, chosen, each, exhibit, paper, row_of
@@ -62,8 +63,6 @@ def cells(_options: SmartNicTable1Options) -> list[Cell]:
 
 def measure(options: SmartNicTable1Options, cell: Cell) -> Mapping[str, Any]:
     """Return the resources of a block in a Cyclone V, and their counterparts in an Arria 10."""
-    import torch
-
     from gradwire.codecs import parse
     from gradwire_gateware import synthesis as report
 

@@ -47,10 +47,9 @@ CODEC = "inceptionn:2^-10"
 class Organisation:
     """An organisation of workers: the collectives and codecs that a step's gradients pass.
 
-    ``exact`` is the organisation without the codec, the reference for accuracies. ``hosts`` counts the
-    workers, and an aggregator on a separate host. ``up`` and ``down`` are the collectives of gradients and of
-    an aggregator's weights; without ``down``, only gradients are exchanged. ``codec`` encodes gradients on
-    the hosts, and ``nic`` encodes them in NICs between the hosts and their links.
+    ``exact`` is the organisation without the codec. ``hosts`` includes an aggregator on a separate host,
+    whose weights take ``down``. ``codec`` encodes on the hosts, and ``nic`` between the hosts and their
+    links.
     """
 
     exact: str

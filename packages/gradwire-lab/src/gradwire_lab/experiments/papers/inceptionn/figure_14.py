@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 from gradwire.codecs import parse
 from gradwire.codecs.wrappers import Scaled
+from gradwire.deferred import torch
 from gradwire_lab.experiments.claim import (
     RATIO,
     Basis,
@@ -29,8 +30,6 @@ from gradwire_lab.experiments.papers.inceptionn.training import NETWORKS, Traini
 from gradwire_lab.job.data import at_hand
 
 if TYPE_CHECKING:
-    import torch
-
     from gradwire.codecs import Codec
 
 PLACE = "figure 14"

@@ -5,8 +5,9 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from statistics import fmean
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
+from gradwire.deferred import torch
 from gradwire_lab.experiments.claim import Claim, Published, at_least
 from gradwire_lab.experiments.experiment import Cell, Row, cells_of, select
 from gradwire_lab.experiments.hosts.training import dataset
@@ -14,9 +15,6 @@ from gradwire_lab.experiments.learning import GOALS, exact_trainings
 from gradwire_lab.experiments.papers.exhibit import RUN_TIME, chosen, exhibit, groups_side_by_side
 from gradwire_lab.experiments.papers.inceptionn.training import train
 from gradwire_lab.job.data import at_hand
-
-if TYPE_CHECKING:
-    import torch
 
 PLACE = "figure 5"
 STAGES = ("early", "middle", "final")

@@ -8,8 +8,9 @@ from functools import lru_cache
 from importlib.util import find_spec
 from math import log2
 from statistics import fmean, median
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
+from gradwire.deferred import torch
 from gradwire.version import installed
 from gradwire_lab.experiments.claim import (
     RATIO,
@@ -32,9 +33,6 @@ from gradwire_lab.experiments.papers.inceptionn.full_size import FULL_SIZE, UNTR
 from gradwire_lab.experiments.papers.inceptionn.table_2 import ITERATIONS, NBYTES, STEPS, WORKERS
 from gradwire_lab.experiments.papers.inceptionn.training import train
 from gradwire_lab.job.data import at_hand
-
-if TYPE_CHECKING:
-    import torch
 
 PLACE = "figure 7"
 SNAPPY = "snappy"
@@ -59,11 +57,7 @@ VECTORS = "kernels here encode and decode gigabytes per second on one core, with
 
 @dataclass(frozen=True)
 class InceptionnFigure7Options:
-    """The options: codecs, the training runs that provide gradients, and the repetitions of each codec.
-
-    ``seeds`` and ``steps`` are for complete training runs of HDC, and ``first_steps`` is for full-size
-    AlexNet; 0 omits AlexNet.
-    """
+    """The options: codecs, HDC's seeds and steps, repetitions, and steps of full-size AlexNet (0: none)."""
 
     codecs: tuple[str, ...]
     seeds: tuple[int, ...]
@@ -138,7 +132,6 @@ def _timed(codec: str, gradient: torch.Tensor, repeats: int) -> Mapping[str, Any
 
 
 def _functions(codec: str, gradient: torch.Tensor) -> tuple[Callable[[], Any], Callable[[Any], object]]:
-    import torch
 
     from gradwire.codecs import parse
 
@@ -191,8 +184,7 @@ class Timed:
     def times_longer(self) -> float | None:
         """The ratio of AlexNet's training time with the codec to the time without it.
 
-        Each worker encodes its gradient, the aggregator decodes all workers' gradients, and the gradients'
-        share of the communication shrinks by the ratio.
+        Workers encode, the aggregator decodes all gradients, and their share of the communication shrinks.
         """
         if self.ratio is None:
             return None

@@ -11,12 +11,12 @@ from types import MappingProxyType
 from typing import TYPE_CHECKING
 from zipfile import ZipFile
 
+from gradwire.deferred import torch
 from gradwire.errors import DataError
 from gradwire_lab.experiments.hosts.training import flat
 from gradwire_lab.job.data import data_folder
 
 if TYPE_CHECKING:  # functions import torch, because the import takes seconds
-    import torch
     from torch import nn
 
 CLASSES = 1000
@@ -32,11 +32,7 @@ UNTRIED = "it takes minutes; run --full."
 
 @dataclass(frozen=True)
 class FullSize:
-    """A network of table I, with its settings at the beginning of training.
-
-    Images are ``side`` pixels wide and high. Pixels from 0 to 1, minus their mean, are divided by
-    ``deviation``. ``steps`` is the published number of a complete training run.
-    """
+    """A network of table I: side of images, divisor of pixels, rate, weight decay, and published steps."""
 
     side: int
     deviation: tuple[float, float, float]
@@ -73,8 +69,6 @@ class Photographs:
     """The images of an archive with a folder per class, in a seed's order. Raises ``DataError``."""
 
     def __init__(self, side: int, deviation: tuple[float, float, float], seed: int) -> None:
-        import torch
-
         archives = _archives()
         if not archives:
             raise DataError(
@@ -91,8 +85,6 @@ class Photographs:
 
     def batch(self, number: int, size: int) -> tuple[torch.Tensor, torch.Tensor]:
         """Return the images of a batch, scaled and normalized, and their classes."""
-        import torch
-
         names = [self._names[place % len(self._names)] for place in range(number * size, (number + 1) * size)]
         with ZipFile(self._archive) as archive:
             pixels = torch.stack([self._read(archive.read(name)) for name in names])
@@ -103,7 +95,6 @@ class Photographs:
     def _read(self, file: bytes) -> torch.Tensor:
         """Return the pixels of a JPEG file: rows, columns, and colors."""
         import numpy as np
-        import torch
         from PIL import Image
 
         image = Image.open(io.BytesIO(file)).convert("RGB")
@@ -114,12 +105,7 @@ class Photographs:
 def train(
     name: str, steps: int, batch: int, seed: int, watch: Callable[[int, torch.Tensor], None]
 ) -> list[float]:
-    """Run the first steps of training with one worker, and return the losses.
-
-    The seed determines the order of images, which repeats once all images have been used. ``watch`` is called
-    with each step's number and gradient. Raises ``DataError``.
-    """
-    import torch
+    """Return the losses of the first steps with one worker; ``watch`` gets each step and its gradient."""
     from torch import nn
 
     setting, losses = FULL_SIZE[name], list[float]()
@@ -164,8 +150,6 @@ def build(name: str) -> nn.Module:
 
 def count(name: str) -> int:
     """Return the number of weights and biases of a network, without allocating memory for the network."""
-    import torch
-
     with torch.device("meta"):
         return sum(each.numel() for each in _BUILDERS[name]().parameters())
 

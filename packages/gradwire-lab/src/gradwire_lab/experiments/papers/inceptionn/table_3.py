@@ -5,8 +5,9 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from statistics import fmean
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
+from gradwire.deferred import torch
 from gradwire_lab.experiments.claim import RATIO, Bound, Claim, Published, at_least, near, only, within
 from gradwire_lab.experiments.experiment import Cell, Row, cells_of, grouped
 from gradwire_lab.experiments.hosts.training import dataset
@@ -17,9 +18,6 @@ from gradwire_lab.experiments.papers.inceptionn.figure_14 import OTHER_NETWORKS,
 from gradwire_lab.experiments.papers.inceptionn.full_size import FULL_SIZE, UNTRIED
 from gradwire_lab.experiments.papers.inceptionn.training import NETWORKS, train
 from gradwire_lab.job.data import at_hand
-
-if TYPE_CHECKING:
-    import torch
 
 PLACE = "table III"
 EXPONENTS = (10, 8, 6)
@@ -35,11 +33,7 @@ SLACK = 0.05
 
 @dataclass(frozen=True)
 class InceptionnTable3Options:
-    """The options: training runs, their lengths, and the interval between sampled gradients.
-
-    ``networks``, ``seeds``, and ``steps`` are for the small networks. ``full_size`` has networks of table I
-    and their batch sizes, trained for ``first_steps``. Every ``every``-th gradient is sampled.
-    """
+    """The options: small networks' runs, full-size ones with batches, and the interval of samples."""
 
     networks: tuple[str, ...]
     seeds: tuple[int, ...]

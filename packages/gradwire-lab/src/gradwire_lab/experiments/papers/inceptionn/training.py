@@ -1,7 +1,6 @@
 """Training of a network with four workers that average gradients over a ring, with a codec in every hop.
 
-Gradients are exchanged as in gradwire's training (Algorithm 1 of the paper): each hop encodes the partial
-sum, and the owner of a finished chunk encodes it once for all workers.
+As in the paper's Algorithm 1, each hop encodes the partial sum, and a finished chunk's owner encodes it once.
 """
 
 from __future__ import annotations
@@ -44,12 +43,7 @@ HE, XAVIER, DEFAULT = "He", "Xavier", "torch's default"
 
 @dataclass(frozen=True)
 class TrainedNetwork:
-    """A network, its initialization, and its initial learning rate.
-
-    The ``layers`` are fully connected with 500 hidden units. 0 layers mean the CNN of
-    ``gradwire_lab.job.batches``. Biases of HDC are initialized to zero, as in Caffe, which the paper's
-    authors used.
-    """
+    """A network's fully connected layers (0: the CNN of ``job.batches``), initialization, and rate."""
 
     layers: int
     initialisation: str
@@ -130,10 +124,9 @@ def train(
 ) -> TrainingResult:
     """Train a network of ``NETWORKS`` from scratch, and return accuracies.
 
-    ``of_gradients`` encodes gradients in every hop of the ring, and ``of_weights`` encodes weights after each
-    update. None means exact training. ``watch`` is called with each step's number, from 0, and the first
-    worker's gradient, before it is averaged in place. Accuracies are measured every ``every`` steps and at
-    the end; with None, only at the end.
+    ``of_gradients`` encodes gradients in every hop of the ring, and ``of_weights`` weights after each update.
+    ``watch`` is called with each step and the first worker's gradient. Accuracies are measured every
+    ``every`` steps, and at the end.
     """
     net = build(network, images.image_shape, images.classes, seed)
     parameters = [*net.parameters()]
@@ -185,14 +178,7 @@ def counts_of(net: torch.nn.Module) -> dict[str, int]:
 class FlatExchange:
     """The exchange of one worker's flat gradients as one bucket, with the lossy warnings of training.
 
-    Parameters
-    ----------
-    link, plan
-        The worker's link to the other workers, and the plan of all workers.
-    counts
-        The number of floats of each parameter, by name, in the order of the gradient.
-    request
-        The request for each exchange; by default, a whole all-reduce.
+    ``counts`` has the floats of each parameter; the default ``request`` is a whole all-reduce.
     """
 
     def __init__(
@@ -272,9 +258,8 @@ Average = Callable[["torch.Tensor", Callable[[], None]], None]
 def measure(ranks: Ranks, cells: Sequence[Cell]) -> None:
     """Train each cell from scratch, as one of the ranks.
 
-    A cell has the ``network``, ``data``, ``seed``, ``steps``, and ``batch`` per worker; the collectives
-    ``up`` and ``down`` (``down`` is empty if only gradients are exchanged); the ``codec`` of gradients; and
-    the codec of the ``nic``, if the hosts have NICs.
+    A cell has collectives ``up`` and ``down`` (empty if only gradients are exchanged), the ``codec`` of
+    gradients, and the codec of the ``nic``, if the hosts have NICs.
     """
     for cell in cells:
         ranks.report(cell, train_on_hosts(ranks, cell))
@@ -283,8 +268,8 @@ def measure(ranks: Ranks, cells: Sequence[Cell]) -> None:
 def train_on_hosts(ranks: Ranks, cell: Cell) -> Mapping[str, Any]:
     """Return the seconds of each step and of its computation, and the accuracy of rank 0's weights.
 
-    Computation is the slowest rank's forward and backward passes, plus the slowest update. The first step is
-    omitted, because it connects. Ranks before the last ``WORKERS`` only aggregate.
+    Computation is the slowest passes plus the slowest update. The first step, which connects, is omitted.
+    Ranks before the last ``WORKERS`` only aggregate.
     """
     images, steps, worker = dataset(cell["data"]), cell["steps"], ranks.rank - (ranks.world - WORKERS)
     net = build(cell["network"], images.image_shape, images.classes, cell["seed"])

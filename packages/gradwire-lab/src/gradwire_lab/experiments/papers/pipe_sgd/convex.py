@@ -7,6 +7,7 @@ from math import sqrt
 from statistics import fmean
 from typing import TYPE_CHECKING, Any
 
+from gradwire.deferred import torch
 from gradwire_lab.experiments.claim import Bound, Claim, Published, at_most, only
 from gradwire_lab.experiments.experiment import Cell, Row
 from gradwire_lab.experiments.hosts.training import accuracy, dataset
@@ -25,8 +26,6 @@ from gradwire_lab.experiments.papers.pipe_sgd.lengths import (
 )
 
 if TYPE_CHECKING:
-    import torch
-
     from gradwire_lab.job.data import Dataset
 
 PLACE = "section 3.3"
@@ -43,27 +42,22 @@ RATE = 10.0
 
 def measure(_options: LengthsOptions, cell: Cell) -> Mapping[str, Any]:
     """Train the last layer at the bound's rate, sqrt(1 / (K T)). Return the mean loss and the accuracy."""
-    from torch import nn
-
     images, losses = dataset("digits"), list[float]()
     workers = train(cell["pipeline"], cell["steps"], lambda rank: _worker(images, cell, rank, losses))
-    model = nn.Sequential(nn.Flatten(), workers[0].model)
+    model = torch.nn.Sequential(torch.nn.Flatten(), workers[0].model)
     return {"mean_loss": fmean(losses), "accuracy": accuracy(model, images)}
 
 
 def _worker(images: Dataset, cell: Cell, rank: int, losses: list[float]) -> WorkerTraining:
     """Return a worker that draws images from its own random stream, and appends losses to ``losses``."""
-    import torch
-    from torch import nn
-
-    model = nn.Linear(images.image_shape[0] * images.image_shape[1], images.classes)
-    nn.init.zeros_(model.weight)
-    nn.init.zeros_(model.bias)
+    model = torch.nn.Linear(images.image_shape[0] * images.image_shape[1], images.classes)
+    torch.nn.init.zeros_(model.weight)
+    torch.nn.init.zeros_(model.bias)
     own = drawn(cell["seed"], rank)
 
     def loss() -> torch.Tensor:
         batch, labels = images.train_batch(torch.randint(len(images.train_labels), (BATCH,), generator=own))
-        found = nn.functional.cross_entropy(model(batch.flatten(1)), labels)
+        found = torch.nn.functional.cross_entropy(model(batch.flatten(1)), labels)
         losses.append(found.item())
         return found
 

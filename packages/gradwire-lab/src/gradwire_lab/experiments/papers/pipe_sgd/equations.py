@@ -213,10 +213,9 @@ def _segments(measured: MeasuredWays) -> Iterator[Claim]:
 def equation_s(
     measured: MeasuredWays, ratio: float, segments: int = 1, compute_s: float | None = None
 ) -> float:
-    """Return the step time of a pipeline from separately measured alpha, beta, gamma, and S of the link.
+    """Return the step time by equation 5, or 6 with segments, from alpha, beta, gamma, and S of a link.
 
-    With one segment, this is equation 5, else equation 6. ``compute_s`` is the first term, by default a step
-    without an exchange.
+    ``compute_s`` is the first term, by default a step without an exchange.
     """
     line = row_of(measured.rows, kind=MODEL, ratio=ratio)
     plain = row_of(measured.rows, kind=PLAIN)

@@ -251,7 +251,8 @@ EXHIBIT = exhibit(
         "steps windows window": RUN_TIME,
         "batch": calibrated(
             "section 3.1, after a run with 512 in which the pipeline hid 46 %. With 5,120, the computation "
-            "of a step takes twenty times the processor time of an exchange on the same core. The paper has 100"
+            "of a step takes twenty times the processor time of an exchange on the same core. "
+            "The paper has 100"
         ),
     },
     seconds=(70, 1400),

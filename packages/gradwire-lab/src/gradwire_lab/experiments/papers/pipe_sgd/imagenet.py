@@ -82,9 +82,8 @@ def cells(options: ImagenetOptions) -> list[Cell]:
 def modelled_s(network: str, run: str) -> float:
     """Return the step time of the published network on the published cluster, in seconds.
 
-    INCEPTIONN's table II has AlexNet's steps with the same batch on the same GPUs and link, and its
-    communication determines the rate. ResNet-18's computation is ResNet-50's, scaled by operations and
-    images.
+    AlexNet's steps, on the same GPUs and link, are from INCEPTIONN's table II, and determine the rate.
+    ResNet-18's computation is ResNet-50's, scaled by operations and images.
     """
     step = STEPS[ALEXNET if network == ALEXNET else "ResNet-50"]
     compute_s, update_s = step.forward_s + step.backward_s + step.gpu_copy_s, step.update_s

@@ -9,14 +9,13 @@ from math import log
 from statistics import fmean
 from typing import TYPE_CHECKING
 
+from gradwire.deferred import torch
 from gradwire.timing.interval import half_width
 from gradwire_lab.experiments.claim import Bound, Claim, Published, at_most, only
 from gradwire_lab.experiments.experiment import Cell, Row, cells_of, grouped, select
 from gradwire_lab.experiments.learning import Trainings
 
 if TYPE_CHECKING:
-    import torch
-
     from gradwire.links import Link
 
 WORKERS = 4
@@ -50,11 +49,7 @@ class WorkerTraining:
 
 
 def train(pipeline: int, steps: int, worker: Callable[[int], WorkerTraining]) -> list[WorkerTraining]:
-    """Train with the paper's Pipe-SGD on ``WORKERS`` ranks, in threads, and return the workers by rank.
-
-    ``worker`` is called with a rank. All ranks start from rank 0's weights. The first error of a rank closes
-    all links and is raised.
-    """
+    """Train with the paper's Pipe-SGD from rank 0's weights, in threads, and return the workers by rank."""
     from gradwire.links import loopback
     from gradwire.pipe.pipe_sgd import PipeSGD
     from gradwire.plan import Plan
@@ -84,8 +79,6 @@ def train(pipeline: int, steps: int, worker: Callable[[int], WorkerTraining]) ->
 
 def drawn(seed: int, rank: int) -> torch.Generator:
     """Return the random generator of one worker."""
-    import torch
-
     return torch.Generator().manual_seed(1000 * seed + rank)
 
 
@@ -137,10 +130,8 @@ def rates(
 ) -> Iterator[Claim]:
     """Yield, for each K, the claim that the slope equals the published slope within a 95 % interval.
 
-    The interval is over the seeds. More variance doesn't make the claim easier: if half of an interval
-    exceeds ``widest``, the slope has no tolerance. A slope steeper than published violates the claim, too,
-    because short training runs with large losses also produce a steep slope. The last claim states that no
-    half-interval exceeds ``widest``.
+    A half-interval beyond ``widest`` gives no tolerance, so that variance doesn't help; the last claim is
+    that none is. A steeper slope violates the claim, too: short runs with large losses also have one.
     """
     around: dict[str, float | None] = {}
     assert isinstance(published.value, float)

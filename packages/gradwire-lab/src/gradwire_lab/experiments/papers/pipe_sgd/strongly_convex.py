@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from math import log
 from statistics import fmean
-from typing import TYPE_CHECKING
 
+from gradwire.deferred import torch
 from gradwire_lab.experiments.claim import Claim, Published, at_most
 from gradwire_lab.experiments.experiment import Cell, Row
 from gradwire_lab.experiments.papers.exhibit import (
@@ -29,9 +29,6 @@ from gradwire_lab.experiments.papers.pipe_sgd.lengths import (
     train,
 )
 
-if TYPE_CHECKING:
-    import torch
-
 PLACE = "section 3.3"
 DIMENSION, CONVEXITY, LARGEST, NOISE = 20, 0.5, 2.0, 1.0
 """The quadratic's dimension, its least and largest curvature, and the noise of workers' gradients."""
@@ -52,8 +49,6 @@ def measure(_options: LengthsOptions, cells: Sequence[Cell]) -> Iterator[Row]:
 
 def _worker(pipeline: int, noise: torch.Generator, excess: list[float]) -> WorkerTraining:
     """Return a worker that appends each step's excess loss to ``excess``."""
-    import torch
-
     curvature = torch.linspace(CONVEXITY, LARGEST, DIMENSION)
     model = torch.nn.Linear(DIMENSION, 1, bias=False)
     torch.nn.init.ones_(model.weight)

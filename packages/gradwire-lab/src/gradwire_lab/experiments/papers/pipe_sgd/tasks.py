@@ -221,11 +221,9 @@ OptionValues = Mapping[str, Any]
 
 @dataclass(frozen=True)
 class RankTask:
-    """One rank's training, from weights that are identical on all ranks.
+    """One rank's training: losses of its share of a step's batch, learning rates, and the test accuracy.
 
-    ``loss`` returns the loss of this rank's share of a step's batch, ``rate`` returns a step's learning rate,
-    and ``accuracy`` returns the accuracy on the test images. A pipeline starts after ``warmup_steps``
-    synchronous steps.
+    Weights are identical on all ranks. A pipeline starts after ``warmup_steps`` synchronous steps.
     """
 
     model: nn.Module

@@ -65,10 +65,9 @@ def cells_on_lines(
 ) -> list[Cell]:
     """Return cells grouped by network: a plain step, training runs, and each link's timed steps.
 
-    ``runs`` has names of ``WAYS``. ``ratios`` of communication to computation define the links, which are
-    measured with the ``codecs``. If ``with_model`` is true, alpha, beta, gamma, and S are also measured on
-    each link. ``timed`` has methods whose steps are timed without a training run. ``more`` has additional
-    names of training runs and timed steps, with their values.
+    The ``ratios`` of communication to computation define the links, measured with the ``codecs``, and their
+    alpha to S if ``with_model``. The methods ``timed`` have no training run. ``more`` are further names of
+    runs.
     """
     groups = [[run for run in runs if WAYS[run].has_server == has_server] for has_server in (False, True)]
     found: list[Cell] = [{"kind": PLAIN, "data": data}]
@@ -86,9 +85,8 @@ def cells_on_lines(
 def on_hosts(task: str, workers: int) -> Run[DataclassInstance]:
     """Return the run of an exhibit that trains one task on ``workers`` hosts, plus a host for a server.
 
-    A cell with a ``ratio`` has a network whose rate follows from bytes alone: a ring all-reduce should take
-    this multiple of the time of a step without an exchange. All other cells run first, on unlimited links,
-    with the plain step before the training runs.
+    On a link with a ``ratio``, a ring's bytes take this multiple of a plain step. Other cells run first, on
+    unlimited links.
     """
 
     def run(

@@ -20,11 +20,7 @@ GOOGLENET_NBYTES = 53e6
 ROUNDED, MORE_THAN_HALF = 0.01, 0.6
 """The allowed deviation of a calibrated figure, and the share that is substantially more than half."""
 WITHIN = 0.05
-"""The rounding of the published numbers.
-
-If "approximately half" of the time is 0.45 to 0.55, predictions differ by 3.4 %, and the two digits of 47 and
-of 60 add 1.9 %.
-"""
+""""Approximately half" of the time, 0.45 to 0.55, adds 3.4 %, and the digits of 47 and 60 add 1.9 %."""
 
 
 @dataclass(frozen=True)
@@ -42,8 +38,7 @@ def cells(options: FirecaffeOptions) -> list[Cell]:
 def measure(_options: FirecaffeOptions, cell: Cell) -> Mapping[str, Any]:
     """Model the step of a batch that all GPUs share, in units of one GPU's step.
 
-    On 128 GPUs, half of the step is computation and half the butterfly's exchange, which determines the rate.
-    For other numbers, the computation is divided by the GPUs, and the exchange follows the formula.
+    Of 128 GPUs' step, half is the butterfly's exchange, which determines the rate.
     """
     half_s = (1 - COMMUNICATING_FEW) / SPEEDUP_FEW
     unit_s = butterfly_s(FEW, GOOGLENET_NBYTES, AlphaBetaGamma(0.0, 1.0))
