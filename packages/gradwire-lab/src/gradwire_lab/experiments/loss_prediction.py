@@ -154,16 +154,13 @@ def task_of(name: str, rank: int, world: int) -> TrainingTask:
     )
     if name == "mlp":
         return mlp
+    nn = torch.nn
     height, width = mlp.held_out[0].shape[2:]
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(SEED)
-        first, second = torch.nn.Conv2d(1, 32, 3, padding=1), torch.nn.Conv2d(32, 64, 3, stride=2, padding=1)
-        ends = (
-            torch.nn.Linear(64 * -(-height // 2) * -(-width // 2), 128),
-            torch.nn.ReLU(),
-            torch.nn.Linear(128, 10),
-        )
-        cnn = torch.nn.Sequential(first, torch.nn.ReLU(), second, torch.nn.ReLU(), torch.nn.Flatten(), *ends)
+        first, second = nn.Conv2d(1, 32, 3, padding=1), nn.Conv2d(32, 64, 3, stride=2, padding=1)
+        ends = nn.Linear(64 * -(-height // 2) * -(-width // 2), 128), nn.ReLU(), nn.Linear(128, 10)
+        cnn = nn.Sequential(first, nn.ReLU(), second, nn.ReLU(), nn.Flatten(), *ends)
     return replace(mlp, model=cnn, optimizer=lambda net: torch.optim.AdamW(net.parameters(), lr=2e-4))
 
 

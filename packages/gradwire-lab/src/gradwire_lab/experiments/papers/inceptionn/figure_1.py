@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import partial
 from statistics import median
 
 from gradwire_lab.closed_forms.formulas import AlphaBetaGamma, ring_s, star_s
@@ -16,7 +17,6 @@ from gradwire_lab.experiments.papers.exhibit import (
     TWO_CORES,
     chosen,
     exhibit,
-    row_of,
 )
 
 PLACE = "figure 1"
@@ -54,10 +54,6 @@ def cells(options: InceptionnFigure1Options) -> list[Cell]:
     ]
 
 
-def _busiest(row: Row) -> Mapping[str, float]:
-    return {"busiest_over_mean": busiest_over_mean(row["algorithm"], row["hosts"])}
-
-
 def busiest_over_mean(algorithm: str, workers: int) -> float:
     """Return the bytes that the busiest worker sends in the schedule, relative to the workers' mean."""
     from gradwire import collectives
@@ -83,67 +79,41 @@ def formula_s(organisation: str, workers: int, nbytes: float, link: AlphaBetaGam
 
 def claims(rows: Sequence[Row]) -> list[Claim]:
     """Compare the organisations with each other and with the formulas."""
-
-    def typical_s(name: str) -> float:
-        return float(median(row_of(rows, organisation=name)["seconds"]))
-
-    def over_formula(name: str) -> float:
-        row = row_of(rows, organisation=name)
-        return typical_s(name) / formula_s(name, row["hosts"], row["nbytes"], line_of(row))
-
-    def over(one: str, other: str) -> Mapping[str, float | None]:
-        return only(typical_s(one) / typical_s(other))
-
-    def busiest(name: str) -> Mapping[str, float | None]:
-        return only(row_of(rows, organisation=name)["busiest_over_mean"])
-
-    published = Published(PLACE)
+    found = {row["organisation"]: row for row in rows}
+    typical_s = {name: float(median(row["seconds"])) for name, row in found.items()}
+    busiest = {name: only(row["busiest_over_mean"]) for name, row in found.items()}
+    over_formula = {
+        name: typical_s[name] / formula_s(name, row["hosts"], row["nbytes"], line_of(row))
+        for name, row in found.items()
+    }
+    times = [
+        ("one aggregator over a tree of aggregators (a): disperses the load", FLAT, TREE, "section II.B"),
+        ("aggregators (a) over rings below an aggregator (b)", TREE, LEAVES, PLACE),
+        ("rings below an aggregator (b) over rings alone (c)", LEAVES, RINGS, PLACE),
+    ]
+    claim = partial(Claim, unit=RATIO)
+    sent = partial(claim, basis=Basis.ARITHMETIC)
+    text = "bytes of the busiest node over the mean, with"
+    aggregated, even = Published("section II.B"), Published("section IV")
     return [
-        Claim(
-            "time of one aggregator over a tree of aggregators (a): disperses the load",
-            over(FLAT, TREE),
-            at_least(FASTER),
-            unit=RATIO,
-            published=Published("section II.B"),
+        *(
+            claim(
+                f"time of {what}",
+                only(typical_s[one] / typical_s[other]),
+                at_least(FASTER),
+                published=Published(place),
+            )
+            for what, one, other, place in times
         ),
-        Claim(
-            "time of aggregators (a) over rings below an aggregator (b)",
-            over(TREE, LEAVES),
-            at_least(FASTER),
-            unit=RATIO,
-            published=published,
-        ),
-        Claim(
-            "time of rings below an aggregator (b) over rings alone (c)",
-            over(LEAVES, RINGS),
-            at_least(FASTER),
-            unit=RATIO,
-            published=published,
-        ),
-        Claim(
+        claim(
             "measured times over the formulas' for the hosts' link",
-            {name: over_formula(name) for name in ORGANISATIONS},
+            over_formula,
             near(1.0, WITHIN),
             of_each=True,
-            unit=RATIO,
-            published=published,
+            published=Published(PLACE),
         ),
-        Claim(
-            "bytes of the busiest node over the mean, with aggregators (a): a bottleneck",
-            busiest(TREE),
-            at_least(2.0),
-            unit=RATIO,
-            published=Published("section II.B"),
-            basis=Basis.ARITHMETIC,
-        ),
-        Claim(
-            "bytes of the busiest node over the mean, with rings (c): evenly",
-            busiest(RINGS),
-            near(1.0, EVEN),
-            unit=RATIO,
-            published=Published("section IV"),
-            basis=Basis.ARITHMETIC,
-        ),
+        sent(f"{text} aggregators (a): a bottleneck", busiest[TREE], at_least(2.0), published=aggregated),
+        sent(f"{text} rings (c): evenly", busiest[RINGS], near(1.0, EVEN), published=even),
     ]
 
 
@@ -152,7 +122,11 @@ EXHIBIT = exhibit(
     PLACE,
     "what do rings save in place of aggregators, at the leaves and on all levels?",
     cells=cells,
-    run=exchanging(BUDGET_S, SHORT_NBYTES, _busiest),
+    run=exchanging(
+        BUDGET_S,
+        SHORT_NBYTES,
+        lambda row: {"busiest_over_mean": busiest_over_mean(row["algorithm"], row["hosts"])},
+    ),
     claims=claims,
     quick=InceptionnFigure1Options(8, 1600, 1_000_000, 3),
     full=InceptionnFigure1Options(8, 1600, 4_000_000, 9),

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
 from statistics import fmean
 from typing import TYPE_CHECKING, Any
 
@@ -46,6 +47,7 @@ OF_LOST, OF_SIMPLE = 0.1, 0.2
 """The allowed deviation from ``LOST_TRUNCATED``, and the largest loss of simple networks."""
 ROUNDED = 0.0025
 """The allowed deviation of truncation's published ratios from 32 bits divided by the kept bits."""
+SIMPLE = "networks here are small, and the paper finds truncation suitable for simple networks, too."
 SEVEN_BITS = "the printed format gives 8 bits a last place of 2^-7, whatever the bound is."
 
 
@@ -120,32 +122,28 @@ def claims(rows: Sequence[Row]) -> list[Claim]:
 
 
 def _ratios(networks: Sequence[NetworkRows]) -> Iterator[Claim]:
-    truncated = {f"{each.network}, {scheme}": each.ratio(scheme) for each in networks for scheme in TRUNCATED}
-    yield Claim(
+    claim, (finest, *_, coarsest) = partial(Claim, unit=RATIO), BOUNDS
+    yield claim(
         "largest ratio of a truncation: 32 bits over the kept bits",
-        only(max(truncated.values())),
+        only(max(each.ratio(scheme) for each in networks for scheme in TRUNCATED)),
         near(RATIO_TRUNCATED, ROUNDED),
-        unit=RATIO,
         published=Published(PLACE, RATIO_TRUNCATED),
         basis=Basis.ARITHMETIC,
     )
-    coarsest = "inceptionn:2^-6"
-    yield Claim(
+    yield claim(
         "ratio at 2^-6, largest of all networks",
         only(max(each.ratio(coarsest) for each in networks)),
         near(RATIO_AT_6, OTHER_NETWORKS),
-        unit=RATIO,
         published=Published(PLACE, RATIO_AT_6),
         rests_on=[each.trainings(coarsest) for each in networks],
     )
     for own in networks:
-        yield Claim(
+        yield claim(
             f"ratio at 2^-10, {own.network}",
-            only(own.ratio("inceptionn:2^-10")),
+            only(own.ratio(finest)),
             within(RATIOS_AT_10, OTHER_NETWORKS),
-            unit=RATIO,
             published=Published("section VIII-C", RATIOS_AT_10),
-            rests_on=[own.trainings("inceptionn:2^-10")],
+            rests_on=[own.trainings(finest)],
         )
 
 
@@ -170,21 +168,15 @@ def _accuracies(networks: Sequence[NetworkRows]) -> Iterator[Claim]:
         only(max(each.lost("truncate:24") for each in networks)),
         near(LOST_TRUNCATED, OF_LOST),
         published=Published(PLACE, LOST_TRUNCATED),
-        otherwise=Explanation(
-            "networks here are small, and the paper finds truncation suitable for simple networks, too.",
-            Bound(0.0, OF_SIMPLE),
-        ),
+        otherwise=Explanation(SIMPLE, Bound(0.0, OF_SIMPLE)),
         rests_on=[each.trainings(EXACT) for each in networks],
     )
     for scheme in (*BOUNDS, SCALED):
+        published = None if scheme == SCALED else Published(PLACE, LOST, is_limit=True)
         for own in networks:
-            yield Claim(
-                f"accuracy lost by {scheme.partition(':')[2]}, {own.network}",
-                only(own.lost(scheme)),
-                at_most(LOST),
-                published=None if scheme == SCALED else Published(PLACE, LOST, is_limit=True),
-                rests_on=[own.trainings(EXACT)],
-            )
+            text = f"accuracy lost by {scheme.partition(':')[2]}, {own.network}"
+            learned = [own.trainings(EXACT)]
+            yield Claim(text, only(own.lost(scheme)), at_most(LOST), published=published, rests_on=learned)
 
 
 EXHIBIT = exhibit(

@@ -2,19 +2,20 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
+from functools import partial
 from statistics import median
 
 from gradwire_lab.closed_forms.formulas import ring_s, worker_aggregator_s
 from gradwire_lab.experiments.claim import RATIO, Claim, Published, near, only
-from gradwire_lab.experiments.experiment import Cell, Row
+from gradwire_lab.experiments.experiment import Cell, Row, grouped
 from gradwire_lab.experiments.hosts.exchanges import SHORT_NBYTES, ExchangeOptions, exchanging, line_of, rate
 from gradwire_lab.experiments.papers.exhibit import RUN_TIME, TWO_CORES, chosen, exhibit, paper
 
 PLACE, FORMULA = "figure 15", "section VIII-D"
 WA, INC = "WA", "INC"
 FORMULAS = {WA: worker_aggregator_s, INC: ring_s}
-FEW, MANY = 4, 8
+FEWER, MANY = 4, 8
 GROWTHS = {WA: (8 + 3) / (4 + 2), INC: (7 / 8) / (3 / 4)}
 """The published growth of p + lg p and of 2 (p - 1)/p messages, from 4 to 8 workers."""
 WITHIN, STRAIGHT = 0.2, 0.1
@@ -27,72 +28,48 @@ def cells(options: ExchangeOptions) -> list[Cell]:
     """Return a cell for each organisation and number of workers; WA's aggregator is one host more."""
     hosts = max(options.workers) + 1
     network = {"hosts": hosts, "rate": rate(hosts, options.total_mbit), "nbytes": options.nbytes}
-    collectives: Mapping[str, Mapping[str, str]] = {
-        WA: {"algorithm": "star", "down": "tree"},
-        INC: {"algorithm": "ring"},
-    }
+    collectives = {WA: {"algorithm": "star", "down": "tree"}, INC: {"algorithm": "ring"}}
     return [
-        {
-            "organisation": name,
-            "workers": workers,
-            "ranks": workers + (name == WA),
-            **network,
-            **collectives[name],
-        }
-        for name in (WA, INC)
-        for workers in options.workers
+        {"organisation": name, "workers": each, "ranks": each + (name == WA), **network, **collective}
+        for name, collective in collectives.items()
+        for each in options.workers
     ]
 
 
 def claims(rows: Sequence[Row]) -> list[Claim]:
     """Compare the growth from 4 to 8 workers, and the times, with the paper's formulas."""
-    found = {(row["organisation"], row["workers"]): row for row in rows}
-    measured = {key: float(median(row["seconds"])) for key, row in found.items()}
-    own = [(workers, seconds) for (name, workers), seconds in measured.items() if name == WA]
-    few_s, many_s = measured[WA, FEW], measured[WA, MANY]
-    straight_s = {workers: few_s + (many_s - few_s) * (workers - FEW) / (MANY - FEW) for workers, _ in own}
+    found = {
+        name: {row["workers"]: row for row in own} for name, own in grouped(rows, "organisation").items()
+    }
+    measured = {
+        name: {workers: float(median(row["seconds"])) for workers, row in own.items()}
+        for name, own in found.items()
+    }
+    few_s, many_s = measured[WA][FEWER], measured[WA][MANY]
+    each_s = (many_s - few_s) / (MANY - FEWER)
+    straight = {str(each): s / (few_s + each_s * (each - FEWER)) for each, s in measured[WA].items()}
+
+    def grows(name: str, text: str) -> Claim:
+        growth, published = measured[name][MANY] / measured[name][FEWER], GROWTHS[name]
+        place = Published(FORMULA, published)
+        return Claim(text, only(growth), near(published, WITHIN), unit=RATIO, published=place)
+
+    def over_formula(name: str, text: str) -> Claim:
+        over = {
+            str(workers): measured[name][workers] / FORMULAS[name](workers, row["nbytes"], line_of(row))
+            for workers, row in found[name].items()
+        }
+        return of_each(text, over, near(1.0, WITHIN), published=Published(FORMULA, 1.0))
+
+    of_each = partial(Claim, of_each=True, unit="")
+    text = "times with an aggregator over the times on a straight line"
     return [
-        _grows(measured, WA, "8 workers over 4 with an aggregator: grows"),
-        Claim(
-            "times with an aggregator over the times on a straight line",
-            {str(workers): seconds / straight_s[workers] for workers, seconds in own},
-            near(1.0, STRAIGHT),
-            of_each=True,
-            unit="",
-            published=Published(PLACE),
-        ),
-        _over_formula(found, measured, WA, "times with an aggregator over the formula's"),
-        _grows(measured, INC, "8 workers over 4 with a ring: stays about constant"),
-        _over_formula(found, measured, INC, "times with a ring over the formula's"),
+        grows(WA, "8 workers over 4 with an aggregator: grows"),
+        of_each(text, straight, near(1.0, STRAIGHT), published=Published(PLACE)),
+        over_formula(WA, "times with an aggregator over the formula's"),
+        grows(INC, "8 workers over 4 with a ring: stays about constant"),
+        over_formula(INC, "times with a ring over the formula's"),
     ]
-
-
-def _grows(measured: Mapping[tuple[str, int], float], name: str, text: str) -> Claim:
-    return Claim(
-        text,
-        only(measured[name, MANY] / measured[name, FEW]),
-        near(GROWTHS[name], WITHIN),
-        unit=RATIO,
-        published=Published(FORMULA, GROWTHS[name]),
-    )
-
-
-def _over_formula(
-    found: Mapping[tuple[str, int], Row], measured: Mapping[tuple[str, int], float], name: str, text: str
-) -> Claim:
-    """Return the claim that times equal the paper's formula for the link measured on the hosts."""
-    return Claim(
-        text,
-        {
-            str(workers): measured[of, workers] / FORMULAS[name](workers, row["nbytes"], line_of(row))
-            for (of, workers), row in found.items()
-            if of == name
-        },
-        near(1.0, WITHIN),
-        of_each=True,
-        unit="",
-        published=Published(FORMULA, 1.0),
-    )
 
 
 EXHIBIT = exhibit(
@@ -111,7 +88,7 @@ EXHIBIT = exhibit(
     "and latency measured between two of the hosts. The aggregator is a separate rank, so its tree may "
     "have one level more than the formula's. gradwire experiment scaling exchanges AlexNet's 233 MB.",
     origins={
-        "FEW MANY workers": paper("figure 15"),
+        "FEWER MANY workers": paper("figure 15"),
         "GROWTHS": paper("section VIII-D, where the latency is negligible; additions are left out, too"),
         "WITHIN": chosen("the formula omits additions and CPU time"),
         "STRAIGHT": chosen("almost linear, as the paper says, is not exactly so"),

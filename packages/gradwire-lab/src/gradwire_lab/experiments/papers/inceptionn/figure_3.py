@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
 from itertools import pairwise
 from typing import Any
 
@@ -48,11 +49,10 @@ def cells(options: InceptionnFigure3Options) -> list[Cell]:
 def measure(_options: InceptionnFigure3Options, cell: Cell) -> Mapping[str, Any]:
     """Count the weights of the published layers, as float32, and compute the share from table II."""
     network = cell["network"]
-    found = {
-        "mib": _mib(_hdc(HDC_LAYERS) if network == "HDC" else full_size.count(network)),
-        "communication_share": STEPS[network].communication_share,
-    }
-    return found | ({"three_layers_mib": _mib(_hdc(HDC_OF_SIZE))} if network == "HDC" else {})
+    share = {"communication_share": STEPS[network].communication_share}
+    if network == "HDC":
+        return {"mib": _mib(_hdc(HDC_LAYERS)), **share, "three_layers_mib": _mib(_hdc(HDC_OF_SIZE))}
+    return {"mib": _mib(full_size.count(network)), **share}
 
 
 def _mib(floats: int) -> float:
@@ -67,35 +67,34 @@ def _hdc(layers: int) -> int:
 
 def claims(rows: Sequence[Row]) -> list[Claim]:
     """Compare the sizes and the share with published figures."""
-    five_mib = _mib(_hdc(HDC_LAYERS))
+    five = Explanation(FIVE, near(_mib(_hdc(HDC_LAYERS)), EXACT))
+    counted = partial(Claim, basis=Basis.ARITHMETIC)
     found = [
-        Claim(
+        counted(
             f"{network}: size of the weights",
             only(row_of(rows, network=network)["mib"]),
-            near(published, WITHIN),
+            near(size_mib, WITHIN),
             unit="MiB",
-            published=Published("table I", published, FIVE if network == "HDC" else ""),
-            otherwise=Explanation(FIVE, near(five_mib, EXACT)) if network == "HDC" else None,
-            basis=Basis.ARITHMETIC,
+            published=Published("table I", size_mib, FIVE if network == "HDC" else ""),
+            otherwise=five if network == "HDC" else None,
         )
-        for network, published in SIZES_MIB.items()
+        for network, size_mib in SIZES_MIB.items()
     ]
+    three, share = row_of(rows, network="HDC"), row_of(rows, network="AlexNet")
     return [
         *found,
-        Claim(
+        counted(
             "HDC: size of three of its layers",
-            only(row_of(rows, network="HDC")["three_layers_mib"]),
+            only(three["three_layers_mib"]),
             near(SIZES_MIB["HDC"], WITHIN),
             unit="MiB",
             published=Published("table I", SIZES_MIB["HDC"]),
-            basis=Basis.ARITHMETIC,
         ),
-        Claim(
+        counted(
             "AlexNet: share of the time in communication",
-            only(row_of(rows, network="AlexNet")["communication_share"]),
+            only(share["communication_share"]),
             near(SHARE, WITHIN),
             published=Published(PLACE, SHARE),
-            basis=Basis.ARITHMETIC,
         ),
     ]
 

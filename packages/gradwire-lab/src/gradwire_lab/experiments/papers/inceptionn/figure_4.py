@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from functools import partial
 from statistics import fmean
 from typing import Any
 
@@ -45,36 +46,35 @@ def measure(options: TrainingOptions, cell: Cell) -> Mapping[str, Any]:
 
 def claims(rows: Sequence[Row]) -> list[Claim]:
     """Compare the losses of accuracy from truncation."""
-    networks = [*grouped(rows, "network")]
-    learned = [
-        exact_trainings(network, ends(rows, network, EXACT, 0), GOALS[rows[0]["data"]])
-        for network in networks
-    ]
+    data, networks = rows[0]["data"], grouped(rows, "network")
+    exact = {network: ends(own, EXACT, 0) for network, own in networks.items()}
+    claim = partial(
+        Claim,
+        of_each=True,
+        published=Published(PLACE),
+        rests_on=[exact_trainings(network, own, GOALS[data]) for network, own in exact.items()],
+    )
 
     def lost(what: str, bits: int) -> dict[str, float]:
         return {
-            network: fmean(ends(rows, network, EXACT, 0)) - fmean(ends(rows, network, what, bits))
-            for network in networks
+            network: fmean(exact[network]) - fmean(ends(own, what, bits)) for network, own in networks.items()
         }
-
-    def claim(text: str, figures: Mapping[str, float], wanted: Any) -> Claim:
-        return Claim(text, figures, wanted, of_each=True, published=Published(PLACE), rests_on=learned)
 
     found = [
         claim("accuracy lost by 16 bits of gradients", lost(GRADIENTS, 16), at_most(GENTLE)),
         claim("accuracy lost by 24 bits of weights", lost(WEIGHTS, 24), at_least(HARSH)),
     ]
     for bits in BITS[1:]:
-        of_weights, of_gradients = lost(WEIGHTS, bits), lost(GRADIENTS, bits)
-        more = {network: of_weights[network] - of_gradients[network] for network in networks}
+        of_gradients = lost(GRADIENTS, bits)
+        more = {network: loss - of_gradients[network] for network, loss in lost(WEIGHTS, bits).items()}
         text = f"accuracy lost by {bits} bits of weights, beyond that by gradients"
         found.append(claim(text, more, at_least(GENTLE)))
     return found
 
 
-def ends(rows: Sequence[Row], network: str, what: str, bits: int) -> list[float]:
+def ends(rows: Sequence[Row], what: str, bits: int) -> list[float]:
     """Return a network's final accuracies with one truncation, by seed."""
-    return [row["accuracies"][-1] for row in select(rows, network=network, of=what, bits=bits)]
+    return [row["accuracies"][-1] for row in select(rows, of=what, bits=bits)]
 
 
 EXHIBIT = exhibit(

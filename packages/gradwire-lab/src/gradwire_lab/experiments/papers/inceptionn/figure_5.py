@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
 from statistics import fmean
 from typing import Any
 
@@ -72,30 +73,20 @@ def claims(rows: Sequence[Row]) -> list[Claim]:
     accuracies = [row["accuracy"] for row in select(rows, stage=STAGES[-1])]
     exact = exact_trainings(rows[0]["network"], accuracies, GOALS[rows[0]["data"]])
 
-    def claim(text: str, figure: Callable[[Row], float], least: float, unit: str) -> Claim:
-        figures = {stage: fmean(map(figure, select(rows, stage=stage))) for stage in STAGES}
-        return Claim(
-            text,
-            figures,
-            at_least(least),
-            of_each=True,
-            unit=unit,
-            published=Published(PLACE),
-            rests_on=[exact],
-        )
+    claim = partial(Claim, of_each=True, published=Published(PLACE), rests_on=[exact])
 
-    def below(edge: float) -> Callable[[Row], float]:
-        return lambda row: dict(map(tuple, row["below"]))[edge]
+    def means(figure: Callable[[Row], float]) -> dict[str, float]:
+        return {stage: fmean(map(figure, select(rows, stage=stage))) for stage in STAGES}
 
+    def below(edge: float) -> dict[str, float]:
+        return means(lambda row: dict(map(tuple, row["below"]))[edge])
+
+    text = "kurtosis: a peak around zero (3 is a normal distribution's)"
+    kurtosis = means(lambda row: float(row["kurtosis"]))
     return [
-        claim("values between -1 and 1", below(1.0), MOSTLY, "%"),
-        claim(
-            "kurtosis: a peak around zero (3 is a normal distribution's)",
-            lambda row: float(row["kurtosis"]),
-            2 * NORMAL_KURTOSIS,
-            "",
-        ),
-        claim("values below 2^-4", below(2.0**-4), TIGHTLY, "%"),
+        claim("values between -1 and 1", below(1.0), at_least(MOSTLY)),
+        claim(text, kurtosis, at_least(2 * NORMAL_KURTOSIS), unit=""),
+        claim("values below 2^-4", below(2.0**-4), at_least(TIGHTLY)),
     ]
 
 

@@ -13,7 +13,7 @@ from gradwire_lab.experiments.experiment import Cell, Row, cells_of
 from gradwire_lab.experiments.papers.exhibit import calibrated, chosen, each, exhibit, paper, row_of
 
 PLACE = "section 1"
-FEW, MANY = 128, 256
+FEWER, MANY = 128, 256
 SPEEDUP_FEW, SPEEDUP_MANY, COMMUNICATING_FEW = 47.0, 60.0, 0.5
 WEEKS_H, CLUSTER_H = 3 * 7 * 24.0, 10.5
 GOOGLENET_NBYTES = 53e6
@@ -41,10 +41,10 @@ def measure(_options: FirecaffeOptions, cell: Cell) -> Mapping[str, Any]:
     Of 128 GPUs' step, half is the butterfly's exchange, which determines the rate.
     """
     half_s = (1 - COMMUNICATING_FEW) / SPEEDUP_FEW
-    unit_s = butterfly_s(FEW, GOOGLENET_NBYTES, AlphaBetaGamma(0.0, 1.0))
+    unit_s = butterfly_s(FEWER, GOOGLENET_NBYTES, AlphaBetaGamma(0.0, 1.0))
     link = AlphaBetaGamma(0.0, COMMUNICATING_FEW / SPEEDUP_FEW / unit_s)
     return {
-        "compute": half_s * FEW / cell["gpus"],
+        "compute": half_s * FEWER / cell["gpus"],
         "communicate": butterfly_s(cell["gpus"], GOOGLENET_NBYTES, link),
     }
 
@@ -59,7 +59,7 @@ def claims(rows: Sequence[Row]) -> list[Claim]:
     return [
         speedup(
             "128 GPUs: speed-up",
-            only(1 / steps[FEW]),
+            only(1 / steps[FEWER]),
             near(SPEEDUP_FEW, ROUNDED),
             published=few,
             basis=Basis.CALIBRATED,
@@ -89,12 +89,12 @@ EXHIBIT = exhibit(
     cells=cells,
     run=each(measure),
     claims=claims,
-    quick=FirecaffeOptions((FEW, MANY)),
-    full=FirecaffeOptions((FEW, MANY)),
+    quick=FirecaffeOptions((FEWER, MANY)),
+    full=FirecaffeOptions((FEWER, MANY)),
     scaling="modelled, because this machine doesn't have 128 GPUs. The row of 128 GPUs calibrates the "
     "model, and the row of 256 is predicted.",
     origins={
-        "FEW MANY SPEEDUP_MANY WEEKS_H CLUSTER_H gpus": paper("section 1"),
+        "FEWER MANY SPEEDUP_MANY WEEKS_H CLUSTER_H gpus": paper("section 1"),
         "SPEEDUP_FEW COMMUNICATING_FEW": calibrated("section 1, 128 GPUs"),
         "GOOGLENET_NBYTES": paper("figure 8"),
         "ROUNDED": chosen("the published speed-up has two digits"),
