@@ -9,7 +9,7 @@ from dataclasses import Field, dataclass, field, fields
 from itertools import product
 from pathlib import Path
 from pkgutil import resolve_name
-from types import MappingProxyType, TracebackType
+from types import MappingProxyType
 from typing import Any, Generic, TypeVar
 
 from gradwire.cli.lists import between_commas, listed, whole_numbers
@@ -23,9 +23,7 @@ from gradwire_lab.experiments.answer import Answer
 Kind = TypeVar("Kind")
 FILE, FOLDER = "FILE", "DIR"
 """The metavars of options whose value is an existing file or folder."""
-_PLACES: Mapping[str, tuple[str, Callable[[Path], bool]]] = MappingProxyType(
-    {FILE: ("file", Path.is_file), FOLDER: ("folder", Path.is_dir)}
-)
+_PLACES = {FILE: ("file", Path.is_file), FOLDER: ("folder", Path.is_dir)}
 
 
 @dataclass(frozen=True)
@@ -63,9 +61,9 @@ class CheckedOptions:
             if word.known:
                 check_known(name, values, word.known)
             if word.least is not None and (not values or min(values) < word.least):
+                got = min(values, default="none")
                 raise SpecError(
-                    f"expected {name} of at least {word.least}, got {min(values, default='none')}; "
-                    f"pass {word.least} or more"
+                    f"expected {name} of at least {word.least}, got {got}; pass {word.least} or more"
                 )
             if word.value in _PLACES and found is not None:
                 kind, is_one = _PLACES[word.value]
@@ -268,9 +266,7 @@ class HeardWarnings(logging.Handler):
         self._others, logger.handlers = logger.handlers, [self]
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    def __exit__(self, *_error: object) -> None:
         logging.getLogger(LOSSY_LOGGER).handlers = self._others
 
     def emit(self, record: logging.LogRecord) -> None:
@@ -309,7 +305,7 @@ T = TypeVar("T")
 
 
 class Catalogue(Mapping[str, T]):
-    """Objects by name, each at a ``package.module:NAME`` that is imported at the first look-up."""
+    """Objects by name, each at a ``package.module:NAME`` that is imported when it is looked up."""
 
     def __init__(self, places: Mapping[str, str]) -> None:
         self._places = places

@@ -185,22 +185,21 @@ def summary(recorded: Sequence[Recorded], titles: Mapping[str, str], missing: Se
     by_paper = [
         (PageLink(f"{paper}: {title}", paper), *_counts(own, present))
         for paper, title in titles.items()
-        if (own := _of(paper, recorded))
+        if (own := _of(paper, judged))
     ]
     by_exhibit = [
-        (_link(each.judged), each.judged.exhibit.experiment.question, *_counts([each], present))
-        for each in recorded
+        (_link(each), each.exhibit.experiment.question, *_counts([each], present)) for each in judged
     ]
-    papers = Table(
-        [Column.of_text("paper"), *verdicts],
-        [*by_paper, ("all", *_counts(recorded, present))],
-        has_total=True,
-    )
+    of_papers = [*by_paper, ("all", *_counts(judged, present))]
+    papers = Table([Column.of_text("paper"), *verdicts], of_papers, has_total=True)
     exhibits = Table([*map(Column.of_text, ("name", "question")), *verdicts], by_exhibit)
+    bases = [(name, str(count), verdicts) for name, count, verdicts in by_basis(judged)]
+    short = sum(bool(each.shortened) for each in judged)
+    shortened = f"{short} of {len(judged)} tables and figures were shortened; their rows say how."
     parts: list[Part] = [
-        ("What was measured, and what was modelled", Table(BASES, _bases(judged))),
-        *_failed(recorded),
-        *_notes(_short(judged), seconds_in_words(judged)),
+        ("What was measured, and what was modelled", Table(BASES, bases)),
+        *_failed(judged),
+        *_notes(shortened if short else "", seconds_in_words(judged)),
         ("Verdicts by paper", papers),
         ("Verdicts by table or figure", exhibits),
         *_notes(f"Exhibits without a record here: {', '.join(missing)}." if missing else ""),
@@ -212,45 +211,27 @@ def summary(recorded: Sequence[Recorded], titles: Mapping[str, str], missing: Se
 BASES = (Column.of_text("figures"), Column("number"), Column.of_text("verdicts"))
 
 
-def _bases(judged: Sequence[Judged]) -> list[tuple[str, ...]]:
-    """Return a row for each origin of figures: measured, modelled, or neither."""
-    return [(name, str(count), verdicts) for name, count, verdicts in by_basis(judged)]
-
-
 def _answer(judged: Sequence[Judged]) -> str:
     """Return a sentence with the number of measured figures and their verdicts."""
     name, count, verdicts = (*by_basis(judged), ("nothing", 0, ""))[0]
-    return (
-        f"{name.capitalize()}: {counted(count, 'figure')}. {verdicts.capitalize()}."
-        if count
-        else "No exhibit was run."
-    )
+    if not count:
+        return "No exhibit was run."
+    return f"{name.capitalize()}: {counted(count, 'figure')}. {verdicts.capitalize()}."
 
 
-def _short(judged: Sequence[Judged]) -> str:
-    """Return a sentence with the number of shortened exhibits, or nothing if no exhibit was shortened."""
-    short = sum(bool(each.shortened) for each in judged)
-    return f"{short} of {len(judged)} tables and figures were shortened; their rows say how." if short else ""
-
-
-def _failed(recorded: Sequence[Recorded]) -> list[Part]:
+def _failed(judged: Sequence[Judged]) -> list[Part]:
     """Return the table of failures and their reasons, or nothing without failures."""
     rows = [
-        (_link(each.judged), claim.title, MARKS[claim.verdict], _why(claim))
+        (_link(each), claim.title, MARKS[claim.verdict], _why(claim))
         for verdict in (Verdict.DID_NOT_LEARN, Verdict.NOT_REPRODUCED, Verdict.DECLARED)
-        for each in recorded
-        for claim in each.judged.claims
+        for each in judged
+        for claim in each.claims
         if claim.verdict is verdict
     ]
     rows += [
-        (
-            _link(each.judged),
-            each.judged.exhibit.experiment.question,
-            MARKS[NOT_RUN],
-            each.judged.failure,
-        )
-        for each in recorded
-        if each.judged.failure
+        (_link(each), each.exhibit.experiment.question, MARKS[NOT_RUN], each.failure)
+        for each in judged
+        if each.failure
     ]
     columns = [*map(Column.of_text, ("name", "claim", "verdict", "why"))]
     return [("What failed, and why", Table(columns, rows))] if rows else []
@@ -280,8 +261,8 @@ def _notes(*texts: str) -> list[Note]:
     return [Note(text) for text in texts if text]
 
 
-def _counts(recorded: Sequence[Recorded], names: Sequence[str]) -> list[str]:
-    found = counts([each.judged for each in recorded])
+def _counts(judged: Sequence[Judged], names: Sequence[str]) -> list[str]:
+    found = counts(judged)
     return [str(found[name]) for name in names]
 
 
@@ -305,25 +286,15 @@ def exhibit_section(each: Recorded) -> Section:
 
 
 def _claim(each: Judged, claim: Claim) -> tuple[str, ...]:
-    published = claim.published
-    value = None if published is None else published.value
-    return (
-        title_in_words(each, claim),
-        MARKS[claim.verdict],
-        each.exhibit.place if published is None else published.place,
-        Number(
-            "" if published is None else published.in_words(claim.unit),
-            min(value) if isinstance(value, tuple) else value,
-        ),
-        _here(claim),
-        _rule(claim),
-    )
-
-
-def _here(claim: Claim) -> Number:
-    """Return the mean and, if there are several figures, each figure with its name."""
+    """Return a claim as a row: figures with a name each follow their mean."""
+    place, published = each.exhibit.place, Number("", None)
+    if claim.published is not None:
+        place, value = claim.published.place, claim.published.value
+        least = min(value) if isinstance(value, tuple) else value
+        published = Number(claim.published.in_words(claim.unit), least)
     named = [f"{name}: {shown(value, claim.unit)}" for name, value in claim.figures.items()]
-    return Number(shown(claim.mean, claim.unit), claim.mean, named if len(named) > 1 else ())
+    here = Number(shown(claim.mean, claim.unit), claim.mean, named if len(named) > 1 else ())
+    return title_in_words(each, claim), MARKS[claim.verdict], place, published, here, _rule(claim)
 
 
 def _rule(claim: Claim) -> str:
@@ -337,22 +308,24 @@ def page(recorded: Sequence[Recorded], exhibits: Collection[Exhibit[Any]], title
     """Return the HTML page of records, in the order of ``exhibits``, grouped by the papers in ``titles``."""
     order = [each.name for each in exhibits]
     known = sorted(recorded, key=lambda each: order.index(each.judged.exhibit.name))
-    missing = [name for name in order if name not in {each.judged.exhibit.name for each in known}]
+    judged = [each.judged for each in known]
+    missing = [name for name in order if name not in {each.exhibit.name for each in judged}]
     papers = [
-        Section(f"{name}: {title}", [exhibit_section(each) for each in _of(name, known)], link=name)
+        Section(
+            f"{name}: {title}",
+            [exhibit_section(each) for each in known if each.judged.exhibit.paper == name],
+            link=name,
+        )
         for name, title in titles.items()
     ]
-    verdict = _answer([each.judged for each in known])
     sections = [summary(known, titles, missing), *papers]
-    report = Report("The papers' figures, reproduced", verdict, sections, _verdicts(known, titles))
+    report = Report("The papers' figures, reproduced", _answer(judged), sections, _verdicts(judged, titles))
     return pages.render_all(report, [(each.judged.exhibit.name, each.fields) for each in known])
 
 
-def _verdicts(recorded: Sequence[Recorded], titles: Mapping[str, str]) -> Picture:
+def _verdicts(judged: Sequence[Judged], titles: Mapping[str, str]) -> Picture:
     """Return the picture of the number of claims per verdict, with a bar for each paper."""
-    found = {
-        paper: counts([each.judged for each in own]) for paper in titles if (own := _of(paper, recorded))
-    }
+    found = {paper: counts(own) for paper in titles if (own := _of(paper, judged))}
     present = [verdict for verdict in MARKS if any(each[verdict] for each in found.values())]
 
     def paint(figure: Figure) -> None:
@@ -369,15 +342,12 @@ def _verdicts(recorded: Sequence[Recorded], titles: Mapping[str, str]) -> Pictur
             seen[tone] += 1
         legend_above(axes, 4)
 
-    height_in = 1.2 + 0.4 * len(found)
-    return Picture(
-        "verdicts",
+    caption, height_in = (
         "Verdicts of all claims, by paper; the summary has the numbers.",
-        paint,
-        height_in,
-        height_in + 0.4,
+        1.2 + 0.4 * len(found),
     )
+    return Picture("verdicts", caption, paint, height_in, height_in + 0.4)
 
 
-def _of(paper: str, recorded: Sequence[Recorded]) -> list[Recorded]:
-    return [each for each in recorded if each.judged.exhibit.paper == paper]
+def _of(paper: str, judged: Sequence[Judged]) -> list[Judged]:
+    return [each for each in judged if each.exhibit.paper == paper]

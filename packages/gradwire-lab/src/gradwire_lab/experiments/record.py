@@ -8,7 +8,7 @@ import os
 import statistics
 import sys
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from contextlib import nullcontext
 from dataclasses import asdict
 from pathlib import Path
@@ -52,7 +52,6 @@ class RecordFile:
         options: Any,
         folder: Path,
         overwrite: bool,
-        *,
         keeps_finished: bool = False,
         across_commits: bool = False,
         expected_s: float | None = None,
@@ -163,10 +162,11 @@ def _difference(before: object, now: object) -> str:
     """Return a description of the first field that differs."""
     if not isinstance(before, dict) or not isinstance(now, dict):
         return f"{before} instead of {now}"
-    names: Sequence[str] = sorted({*before, *now})
-    was, is_now = ({name: fields.get(name, "missing") for name in names} for fields in (before, now))
-    name = next(name for name in names if was[name] != is_now[name])
-    return f"{name} was {was[name]} and is {is_now[name]}"
+    for name in sorted({*before, *now}):
+        was, is_now = (fields.get(name, "missing") for fields in (before, now))
+        if was != is_now:
+            return f"{name} was {was} and is {is_now}"
+    return ""
 
 
 # Perform an experiment: measure the cells that the record lacks, store every row, and show the table.
@@ -194,19 +194,9 @@ def perform(
     so far.
     """
     cells = experiment.cells(options)
-    record = (
-        None
-        if out is None
-        else RecordFile(
-            experiment,
-            options,
-            out,
-            overwrite,
-            keeps_finished=keeps_finished,
-            across_commits=across_commits,
-            expected_s=expected_s,
-        )
-    )
+    record = None
+    if out is not None:
+        record = RecordFile(experiment, options, out, overwrite, keeps_finished, across_commits, expected_s)
     rows = [] if record is None else in_order(cells, record.rows)
     remaining = [cell for cell in cells if not any(is_row_of(cell, row) for row in rows)]
     before = tuple(rows)
@@ -240,19 +230,20 @@ def perform(
     if not quiet:
         show(*experiment.table(rows))
     if record is not None and not record.is_finished:
-        plot = _plot(experiment.plot, rows, quiet)
         record.rows = rows
-        record.write({} if plot is None else {PLOT: plot}, finished=True)
+        record.write(_plot(experiment, rows, quiet), finished=True)
     return rows
 
 
-def _plot(plot: Callable[[list[Row]], bytes] | None, rows: list[Row], quiet: bool) -> bytes | None:
-    """Return the plot as a PNG, or None if the experiment has no plot or matplotlib is missing."""
-    if plot is None or importlib.util.find_spec("matplotlib") is not None:
-        return None if plot is None else plot(rows)
+def _plot(experiment: Experiment[Any], rows: list[Row], quiet: bool) -> dict[str, bytes]:
+    """Return the plot as a PNG, or nothing if the experiment has no plot or matplotlib is missing."""
+    if experiment.plot is None:
+        return {}
+    if importlib.util.find_spec("matplotlib") is not None:
+        return {PLOT: experiment.plot(rows)}
     if not quiet:
         show("", f"The plot needs matplotlib, which isn't installed; {how_to_install('train')}.")
-    return None
+    return {}
 
 
 # The share of the cores that other programs use while a row is measured, to reveal a busy machine.

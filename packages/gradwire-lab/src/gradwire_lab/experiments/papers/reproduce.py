@@ -81,13 +81,9 @@ def reproduce(
     options.
     """
     for each in exhibits:
+        options, folder = each.options(full), out / each.name
         RecordFile(
-            each.experiment,
-            each.options(full),
-            out / each.name,
-            overwrite,
-            keeps_finished=True,
-            across_commits=across_commits,
+            each.experiment, options, folder, overwrite, keeps_finished=True, across_commits=across_commits
         )
     clock = _Clock([each.seconds[full] for each in exhibits])
     judged = []
@@ -108,11 +104,10 @@ def _perform(
     out: Path,
     say: Callable[[str], None],
     clock: _Clock,
-    *,
     full: bool,
-    **how: bool,
+    **how: Any,
 ) -> Judged:
-    options = each.options(full)
+    options, folder = each.options(full), out / each.name
     cells = len(each.experiment.cells(options))
 
     def advance(done: int, text: str) -> None:
@@ -120,18 +115,10 @@ def _perform(
         what = textwrap.shorten(text, LONGEST, placeholder=" ...")
         say(f"  {each.name} {done}/{cells} {what}; {about(rest)} left")
 
+    how |= {"quiet": True, "keeps_finished": True, "expected_s": each.seconds[full], "advance": advance}
     try:
-        rows = perform(
-            each.experiment,
-            options,
-            out / each.name,
-            quiet=True,
-            keeps_finished=True,
-            expected_s=each.seconds[full],
-            advance=advance,
-            **how,
-        )
-        return judge(each, read_fields(out / each.name / RECORD, each.experiment, REMEDY), rows)
+        rows = perform(each.experiment, options, folder, **how)
+        return judge(each, read_fields(folder / RECORD, each.experiment, REMEDY), rows)
     except GradwireError as error:
         return Judged(each, failure=str(error))
 
@@ -141,11 +128,11 @@ def seconds_in_words(judged: Sequence[Judged]) -> str:
     known = [
         (each.expected_s, each.measured_s)
         for each in judged
-        if each.expected_s is not None and each.measured_s is not None
+        if None not in (each.expected_s, each.measured_s)
     ]
     if not known:
         return ""
-    expected_s, measured_s = (sum(each) for each in zip(*known, strict=True))
+    expected_s, measured_s = (sum(each) for each in zip(*known, strict=True))  # type: ignore[arg-type]
     of = "" if len(known) == len(judged) else f" of {len(known)} of {len(judged)} tables and figures"
     return f"Measuring{of} took {about(measured_s)}; the budget is {about(expected_s)}."
 
@@ -185,11 +172,8 @@ BASES = {
 }
 """The origins of figures that weren't measured, in the order of the page."""
 COLUMNS = (
-    Column.of_text("verdict"),
-    Column.of_text("where"),
-    Column.of_text("claim"),
-    Column("published"),
-    Column("here"),
+    *map(Column.of_text, ("verdict", "where", "claim")),
+    *map(Column, ("published", "here")),
     Column.of_text("rule"),
 )
 
@@ -201,7 +185,8 @@ def report(judged: Sequence[Judged], titles: Mapping[str, str]) -> list[str | Ta
         own = [each for each in judged if each.exhibit.paper == paper]
         if own:
             parts += [f"{paper}: {title}. {in_words(own)}", ""]
-            lines = sorted((line for each in own for line in _lines(each)), key=_order)
+            lines = [line for each in own for line in _lines(each)]
+            lines.sort(key=lambda line: line[0] != Verdict.DID_NOT_LEARN)
             parts += [Table(COLUMNS, lines), ""]
             paragraphs = dict.fromkeys(note for each in own for note in notes(each))
             parts += [part for note in paragraphs for part in (note, "")]
@@ -284,11 +269,6 @@ def _lines(each: Judged) -> Iterator[tuple[str, ...]]:
 def title_in_words(each: Judged, claim: Claim) -> str:
     """Return a claim's title, with the options that are too small for a final verdict in a short run."""
     return f"{claim.title} (short: {', '.join(each.shortened)})" if each.shortened else claim.title
-
-
-def _order(line: Sequence[str]) -> int:
-    """Return a sort key that puts claims that did not learn first."""
-    return int(line[0] != Verdict.DID_NOT_LEARN)
 
 
 def figures_in_words(claim: Claim) -> str:
