@@ -21,13 +21,12 @@ from gradwire_lab.experiments.experiment import (
     Cell,
     CheckedOptions,
     Experiment,
-    Report,
     Row,
     cells_of,
     option,
     sizes_between_commas,
 )
-from gradwire_lab.experiments.hosts import check_networks, measure_cells
+from gradwire_lab.experiments.hosts import check_networks, measured_by
 
 if TYPE_CHECKING:  # these modules import torch, which only the hosts need
     from gradwire_lab.experiments.hosts.ranks import Ranks
@@ -90,11 +89,6 @@ def cells(options: LineShareOptions) -> list[Cell]:
     )
 
 
-def run(_options: LineShareOptions, cells: Sequence[Cell], _before: Sequence[Row], report: Report) -> None:
-    """Measure the cells in one testbed per rate."""
-    measure_cells(__name__, cells, report)
-
-
 def measure(ranks: Ranks, cells: Sequence[Cell]) -> None:
     """Measure the cells of one network, as one of its ranks."""
     environment = ranks.environment([BASELINE])
@@ -131,6 +125,6 @@ EXPERIMENT = Experiment(
     answer=Answer("of line", ("codec", "rate", "size")),
     options=LineShareOptions,
     cells=cells,
-    run=run,
+    run=measured_by(__name__),
     table=table,
 )

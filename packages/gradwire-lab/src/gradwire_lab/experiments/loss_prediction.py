@@ -19,16 +19,8 @@ from gradwire.plan import Plan
 from gradwire.tables import Column, Table, figure
 from gradwire_lab.columns import Columns, ms_of, table_of, text_of
 from gradwire_lab.experiments.answer import Answer
-from gradwire_lab.experiments.experiment import (
-    Cell,
-    CheckedOptions,
-    Experiment,
-    Report,
-    Row,
-    cells_of,
-    option,
-)
-from gradwire_lab.experiments.hosts import check_networks, measure_cells
+from gradwire_lab.experiments.experiment import Cell, CheckedOptions, Experiment, Row, cells_of, option
+from gradwire_lab.experiments.hosts import check_networks, measured_by
 from gradwire_lab.experiments.hosts.training import flat
 from gradwire_lab.experiments.speeds import curve_of
 from gradwire_lab.job.record import reach
@@ -85,14 +77,6 @@ def cells(options: LossPredictionOptions) -> list[Cell]:
     """Return a cell for each rate, task, codec, and pipeline. The exact codec, the reference, is first."""
     codecs, common = dict.fromkeys((CODECS[0], *options.codecs)), {"hosts": options.hosts}
     return cells_of(common, rate=options.rates, task=options.tasks, codec=codecs, pipeline=PIPELINES)
-
-
-def run(
-    _options: LossPredictionOptions, cells: Sequence[Cell], _before: Sequence[Row], report: Report
-) -> None:
-    """Train in one testbed per rate and task."""
-    for _, group in groupby(cells, key=lambda cell: (cell["rate"], cell["task"])):
-        measure_cells(__name__, list(group), report, variables=KEPT_MEMORY)
 
 
 def plan_of(cell: Cell) -> Plan:
@@ -239,7 +223,7 @@ EXPERIMENT = Experiment(
     answer=Answer("error", ("codec", "K")),
     options=LossPredictionOptions,
     cells=cells,
-    run=run,
+    run=measured_by(__name__, variables=KEPT_MEMORY, apart=("rate", "task")),
     table=table,
 )
 

@@ -25,13 +25,12 @@ from gradwire_lab.experiments.experiment import (
     Cell,
     CheckedOptions,
     Experiment,
-    Report,
     Row,
     cells_of,
     option,
     select,
 )
-from gradwire_lab.experiments.hosts import check_networks, measure_cells
+from gradwire_lab.experiments.hosts import check_networks, measured_by
 
 if TYPE_CHECKING:  # these modules import torch, which only the hosts need
     from gradwire_lab.experiments.hosts.ranks import Ranks
@@ -71,11 +70,6 @@ def cells(options: ScalingOptions) -> list[Cell]:
     """Return a cell for each number of hosts and each algorithm."""
     common = {"rate": options.rate, "nbytes": options.nbytes}
     return cells_of(common, hosts=options.hosts, algorithm=FORMULAS)
-
-
-def run(_options: ScalingOptions, cells: Sequence[Cell], _before: Sequence[Row], report: Report) -> None:
-    """Measure the cells in one testbed per number of hosts."""
-    measure_cells(__name__, cells, report)
 
 
 def measure(ranks: Ranks, cells: Sequence[Cell]) -> None:
@@ -142,7 +136,7 @@ EXPERIMENT = Experiment(
     answer=Answer("measured", ("algorithm", "hosts")),
     options=ScalingOptions,
     cells=cells,
-    run=run,
+    run=measured_by(__name__),
     table=table,
     plot=plot,
 )

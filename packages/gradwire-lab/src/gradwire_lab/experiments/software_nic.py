@@ -24,13 +24,12 @@ from gradwire_lab.experiments.experiment import (
     Cell,
     CheckedOptions,
     Experiment,
-    Report,
     Row,
     cells_of,
     option,
     select,
 )
-from gradwire_lab.experiments.hosts import check_networks, measure_cells
+from gradwire_lab.experiments.hosts import check_networks, measured_by
 
 if TYPE_CHECKING:  # these modules import torch, which only the hosts need
     from gradwire.timing.line import Line
@@ -94,10 +93,8 @@ def cells(options: SoftwareNicOptions) -> list[Cell]:
     return [{**cell, "nic": WAYS[cell["way"]].format(options.codec)} for cell in found]
 
 
-def run(options: SoftwareNicOptions, cells: Sequence[Cell], _before: Sequence[Row], report: Report) -> None:
-    """Train in one testbed per cell."""
-    given = {} if options.data_dir is None else {"data_dir": str(options.data_dir)}
-    measure_cells(__name__, cells, report, given)
+def _given(options: SoftwareNicOptions) -> dict[str, str]:
+    return {} if options.data_dir is None else {"data_dir": str(options.data_dir)}
 
 
 def measure(ranks: Ranks, cells: Sequence[Cell], data_dir: str | None = None) -> None:
@@ -238,6 +235,6 @@ EXPERIMENT = Experiment(
     answer=Answer("speed-up", ("codec in", "rate", "MTU")),
     options=SoftwareNicOptions,
     cells=cells,
-    run=run,
+    run=measured_by(__name__, _given),
     table=table,
 )

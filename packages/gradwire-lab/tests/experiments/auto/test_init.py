@@ -11,7 +11,8 @@ import pytest
 
 from gradwire.errors import GradwireError
 from gradwire.tables import Table, lines
-from gradwire_lab.experiments import auto
+from gradwire_lab.experiments import auto, hosts
+from gradwire_lab.experiments.experiment import Reporter
 from gradwire_lab.testbed.registry import KEPT_MEMORY
 
 
@@ -70,9 +71,9 @@ def test_the_hosts_get_the_files(tmp_path: Path, monkeypatch: pytest.MonkeyPatch
     ) -> None:
         started.append((module, len(cells), more, variables))
 
-    monkeypatch.setattr(auto, "measure_cells", measured)
+    monkeypatch.setattr(hosts, "measure_cells", measured)
     options = auto.EXPERIMENT.read(words(text=str(text), data_dir=str(tmp_path)))
-    auto.run(options, auto.cells(options), (), lambda _row: None)
+    auto.EXPERIMENT.run(options, auto.cells(options), (), Reporter(lambda _row: None, lambda _text: None))
     files = {"text": str(text), "data_dir": str(tmp_path)}
     assert started == [(auto.RUNS, 4, files, KEPT_MEMORY)]
 

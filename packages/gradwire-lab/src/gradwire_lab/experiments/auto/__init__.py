@@ -21,12 +21,11 @@ from gradwire_lab.experiments.experiment import (
     Cell,
     CheckedOptions,
     Experiment,
-    Report,
     Row,
     cells_of,
     option,
 )
-from gradwire_lab.experiments.hosts import check_networks, measure_cells
+from gradwire_lab.experiments.hosts import check_networks, measured_by
 from gradwire_lab.experiments.learning import loss_of
 from gradwire_lab.testbed.registry import KEPT_MEMORY
 
@@ -86,11 +85,9 @@ def cells(options: AutoOptions) -> list[Cell]:
     return [{**cell, "rate": "unlimited" if cell["method"] in UNLIMITED else options.rate} for cell in found]
 
 
-def run(options: AutoOptions, cells: Sequence[Cell], _before: Sequence[Row], report: Report) -> None:
-    """Train in a testbed with unlimited links, and in another testbed with limited links."""
+def _given(options: AutoOptions) -> dict[str, str]:
     files = {"data_dir": options.data_dir, "text": options.text}
-    given = {name: str(path) for name, path in files.items() if path is not None}
-    measure_cells(RUNS, cells, report, given, KEPT_MEMORY)
+    return {name: str(path) for name, path in files.items() if path is not None}
 
 
 def table(rows: Sequence[Row]) -> list[str | Table]:
@@ -163,7 +160,7 @@ EXPERIMENT = Experiment(
     answer=Answer("ratio", ("method", "task")),
     options=AutoOptions,
     cells=cells,
-    run=run,
+    run=measured_by(RUNS, _given, KEPT_MEMORY),
     table=table,
     version=3,
 )

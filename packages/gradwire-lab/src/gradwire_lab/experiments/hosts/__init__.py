@@ -53,12 +53,19 @@ def measure_cells(
 
 
 def measured_by(
-    module: str, given: Callable[[Any], Mapping[str, object]] = lambda _options: {}
+    module: str,
+    given: Callable[[Any], Mapping[str, object]] = lambda _options: {},
+    variables: Mapping[str, str] | None = None,
+    apart: Sequence[str] = (),
 ) -> Callable[[Any, Sequence[Cell], Sequence[Row], Report], None]:
-    """Return a run that measures all cells with ``measure_cells``, which passes on what ``given`` returns."""
+    """Return a run that measures all cells with ``measure_cells``, which passes on what ``given`` returns.
+
+    Cells that differ in the names in ``apart`` have testbeds of their own.
+    """
 
     def run(options: Any, cells: Sequence[Cell], _before: Sequence[Row], report: Report) -> None:
-        measure_cells(module, cells, report, given(options))
+        for _, group in groupby(cells, key=lambda cell: [cell[name] for name in apart]):
+            measure_cells(module, list(group), report, given(options), variables)
 
     return run
 

@@ -23,12 +23,11 @@ from gradwire_lab.experiments.experiment import (
     Cell,
     CheckedOptions,
     Experiment,
-    Report,
-    Row,
+    cells_of,
     option,
     sizes_between_commas,
 )
-from gradwire_lab.experiments.hosts import check_networks, measure_cells
+from gradwire_lab.experiments.hosts import check_networks, measured_by
 from gradwire_lab.experiments.prediction.tables import (
     ALGORITHMS,
     CODECS,
@@ -116,48 +115,30 @@ def cells(options: PredictionOptions) -> list[Cell]:
 
 
 def _exchanges(options: PredictionOptions) -> list[Cell]:
-    return [
-        {
-            "hosts": hosts,
-            "rate": rate,
-            "nbytes": nbytes,
-            "algorithm": algorithm,
-            "codec": codec,
-            "segment_nbytes": SEGMENT_NBYTES,
-        }
+    algorithms = (*ALGORITHMS, SHARDED) if options.sharded else ALGORITHMS
+    found = [
+        cell
         for hosts, rate, delay in options.networks
         if not delay
-        for nbytes in options.sizes
-        for algorithm in (*ALGORITHMS, *([SHARDED] if options.sharded else []))
-        for codec in CODECS
-        if hosts >= LEAST_HOSTS.get(algorithm, 1) and (algorithm != "backend" or codec == CODECS[0])
+        for cell in cells_of(
+            {"hosts": hosts, "rate": rate}, nbytes=options.sizes, algorithm=algorithms, codec=CODECS
+        )
+        if hosts >= LEAST_HOSTS.get(cell["algorithm"], 1)
     ]
+    every = [cell for cell in found if cell["algorithm"] != "backend" or cell["codec"] == CODECS[0]]
+    return [{**cell, "segment_nbytes": SEGMENT_NBYTES} for cell in every]
 
 
 def _steps(options: PredictionOptions) -> list[Cell]:
+    steps = {"algorithm": "ring", "segment_nbytes": SEGMENT_NBYTES}
     return [
-        {
-            "hosts": hosts,
-            "rate": rate,
-            "delay": delay,
-            "nbytes": nbytes,
-            "algorithm": "ring",
-            "codec": codec,
-            "segment_nbytes": SEGMENT_NBYTES,
-            "buckets": buckets,
-            "lanes": lanes,
-        }
+        {**network, **steps, "codec": codec, "buckets": buckets, "lanes": lanes}
         for hosts, rate, delay in options.networks
         if delay
-        for nbytes in options.sizes
+        for network in cells_of({"hosts": hosts, "rate": rate, "delay": delay}, nbytes=options.sizes)
         for buckets, lanes in BUCKETS_AND_LANES
         for codec in DISTANT_CODECS
     ]
-
-
-def run(_options: PredictionOptions, cells: Sequence[Cell], _before: Sequence[Row], report: Report) -> None:
-    """Measure the cells in one testbed per network."""
-    measure_cells(__name__, cells, report)
 
 
 def measure(ranks: Ranks, cells: Sequence[Cell]) -> None:
@@ -235,6 +216,6 @@ EXPERIMENT = Experiment(
     answer=Answer("error", ("algorithm", "codec")),
     options=PredictionOptions,
     cells=cells,
-    run=run,
+    run=measured_by(__name__),
     table=table,
 )

@@ -11,13 +11,7 @@ from gradwire_lab.closed_forms.formulas import AlphaBetaGamma, ring_s, star_s
 from gradwire_lab.experiments.claim import RATIO, Basis, Claim, Published, at_least, near, only
 from gradwire_lab.experiments.experiment import Cell, Row
 from gradwire_lab.experiments.hosts.exchanges import SHORT_NBYTES, exchanging, line_of, rate
-from gradwire_lab.experiments.papers.exhibit import (
-    FLOATING,
-    RUN_TIME,
-    TWO_CORES,
-    chosen,
-    exhibit,
-)
+from gradwire_lab.experiments.papers.exhibit import FLOATING, RUN_TIME, TWO_CORES, chosen, exhibit
 
 PLACE = "figure 1"
 GROUP = 2

@@ -4,11 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
-from statistics import fmean
 
 from gradwire_lab.experiments.claim import RATIO, Bound, Claim, Published, near, only, within
 from gradwire_lab.experiments.experiment import Cell, Row
-from gradwire_lab.experiments.learning import GOALS, Goal, Trainings
+from gradwire_lab.experiments.learning import GOALS, Goal
 from gradwire_lab.experiments.papers.exhibit import DIGITS, RUN_TIME, chosen, exhibit, paper
 from gradwire_lab.experiments.papers.pipe_sgd.figure_4 import BEYOND, EQUAL, OVER_D, OVER_PS, WITHIN
 from gradwire_lab.experiments.papers.pipe_sgd.ways import (
@@ -21,10 +20,7 @@ from gradwire_lab.experiments.papers.pipe_sgd.ways import (
 
 PLACE = "figure 4"
 ACCURACIES = {
-    "PS-Sync": 0.4793,
-    "D-Sync": 0.4793,
-    "D-Sync+T": 0.4793,
-    "Pipe-SGD": 0.4793,
+    **dict.fromkeys(("PS-Sync", "D-Sync", "D-Sync+T", "Pipe-SGD"), 0.4793),
     "Pipe-SGD+T": 0.4797,
 }
 SAVED = {("D-Sync", "PS-Sync"): 0.40, ("Pipe-SGD", "D-Sync"): 0.37, ("Pipe-SGD+T", "D-Sync+T"): 0.46}
@@ -59,50 +55,32 @@ def claims(rows: Sequence[Row]) -> list[Claim]:
     """Compare accuracies with D-Sync's, and the methods' times with each other."""
     data = rows[0]["data"]
     measured = MeasuredWays(rows, GOALS[data] if data == DIGITS else GOAL)
-    exact = _trainings(measured, "D-Sync")
+    exact = measured.trainings("D-Sync", "D-Sync")
     lines = (replace(claim, rests_on=exact) for claim in measured.lines(WITHIN))
-    return [
-        replace(claim, system=f"on {data}") for claim in (*lines, *_accuracies(measured), *_savings(measured))
-    ]
-
-
-def _trainings(measured: MeasuredWays, *runs: str) -> list[Trainings]:
-    return measured.trainings("D-Sync", *runs)
-
-
-def _accuracies(measured: MeasuredWays) -> Iterator[Claim]:
-    exact = fmean(measured.accuracies("D-Sync"))
-    for run, published in ACCURACIES.items():
-        if run != "D-Sync":
-            yield Claim(
-                f"accuracy of {run}, below D-Sync's",
-                only(exact - fmean(measured.accuracies(run))),
-                Bound(-EQUAL, EQUAL),
-                published=Published(PLACE, ACCURACIES["D-Sync"] - published),
-                rests_on=_trainings(measured, "D-Sync"),
-            )
+    found = (*lines, *measured.lost(ACCURACIES, Bound(-EQUAL, EQUAL), PLACE), *_savings(measured))
+    return [replace(claim, system=f"on {data}") for claim in found]
 
 
 def _savings(measured: MeasuredWays) -> Iterator[Claim]:
     """Compare times on each link, because the paper doesn't state the ratio of its link."""
     for ratio in measured.ratios:
-        times = {run: measured.step_s(run, ratio) for run in ACCURACIES}
+        times, link = {run: measured.step_s(run, ratio) for run in ACCURACIES}, f"link of ratio {ratio:g}"
         for (own, other), share in SAVED.items():
             yield Claim(
-                f"time saved by {own}, compared with {other}, link of ratio {ratio:g}",
+                f"time saved by {own}, compared with {other}, {link}",
                 only(1 - times[own] / times[other]),
                 near(share, BEYOND),
                 published=Published("section 4", share),
-                rests_on=_trainings(measured, own, other),
+                rests_on=measured.trainings("D-Sync", own, other),
             )
         for other, published in (("D-Sync", OVER_D), ("PS-Sync", OVER_PS)):
             yield Claim(
-                f"speed-up of Pipe-SGD+T over {other}, link of ratio {ratio:g}",
+                f"speed-up of Pipe-SGD+T over {other}, {link}",
                 only(times[other] / times["Pipe-SGD+T"]),
                 within(published, BEYOND),
                 unit=RATIO,
                 published=Published(PLACE, published),
-                rests_on=_trainings(measured, "Pipe-SGD+T", other),
+                rests_on=measured.trainings("D-Sync", "Pipe-SGD+T", other),
             )
 
 

@@ -70,8 +70,7 @@ def claims(rows: Sequence[Row]) -> list[Claim]:
     longest = max(row["steps"] for row in rows)
     accuracies = {pipeline: values(rows, "accuracy", pipeline, longest) for pipeline in pipelines(rows)}
     learned = [
-        Trainings(f"K = {pipeline}", own, accuracies[1], GOALS["digits"])
-        for pipeline, own in accuracies.items()
+        Trainings(f"K = {each}", own, accuracies[1], GOALS["digits"]) for each, own in accuracies.items()
     ]
     text = "mean loss over T on digits: slope of the logarithms"
     return [

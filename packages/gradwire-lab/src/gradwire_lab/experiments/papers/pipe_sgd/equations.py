@@ -28,14 +28,7 @@ from gradwire_lab.experiments.claim import (
 )
 from gradwire_lab.experiments.experiment import Cell, Row, select
 from gradwire_lab.experiments.learning import GOALS
-from gradwire_lab.experiments.papers.exhibit import (
-    RUN_TIME,
-    calibrated,
-    chosen,
-    exhibit,
-    paper,
-    row_of,
-)
+from gradwire_lab.experiments.papers.exhibit import RUN_TIME, calibrated, chosen, exhibit, paper, row_of
 from gradwire_lab.experiments.papers.pipe_sgd.ways import (
     EXACT,
     IN_SEGMENTS,

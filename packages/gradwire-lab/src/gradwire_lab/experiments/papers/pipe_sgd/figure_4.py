@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
+from functools import partial
 from statistics import fmean
 
 from gradwire_lab.experiments.claim import (
@@ -91,24 +92,16 @@ def claims(rows: Sequence[Row]) -> list[Claim]:
         found += _accuracies(measured, momentum)
         found += _pipelines(measured, momentum)
     found += _published(measured, momenta[0])
-    return [_on(data, claim) for claim in found]
-
-
-def _on(data: str, claim: Claim) -> Claim:
-    return replace(claim, system=", ".join(filter(None, (claim.system, f"on {data}"))))
+    system = f"on {data}"
+    return [replace(each, system=f"{each.system}, {system}" if each.system else system) for each in found]
 
 
 def _trainings(measured: MeasuredWays, momentum: float, *runs: str) -> list[Trainings]:
-    return [
-        trainings
-        for run in runs
-        for trainings in measured.trainings(
-            "D-Sync",
-            run,
-            momentum=momentum,
-            expected_failure=STALE if _is_stale(run, momentum) else "",
-        )
-    ]
+    found = []
+    for run in runs:
+        expected = STALE if _is_stale(run, momentum) else ""
+        found += measured.trainings("D-Sync", run, momentum=momentum, expected_failure=expected)
+    return found
 
 
 def _is_stale(run: str, momentum: float) -> bool:
@@ -140,37 +133,30 @@ def _pipelines(measured: MeasuredWays, momentum: float) -> Iterator[Claim]:
             rests_on = _trainings(measured, momentum, own, other)
             is_declared = rests_on[0].expected_failure and not rests_on[1].problem
             problem = rests_on[0].problem if is_declared else ""
-            system = f"at momentum {momentum:g}"
             times = {
-                ratio: (
-                    measured.step_s(other, ratio, momentum=momentum),
-                    measured.step_s(own, ratio, momentum=momentum),
-                )
+                ratio: [measured.step_s(run, ratio, momentum=momentum) for run in (other, own)]
                 for ratio in measured.ratios
             }
             hidden_s = sum(alone_s - step_s for alone_s, step_s in times.values())
-            yield Claim(
+            shorter_s = sum(measured.overlapped_s(ratio, codec) for ratio in times)
+            claim = partial(
+                Claim,
+                system=f"at momentum {momentum:g}",
+                basis=Basis.CALIBRATED,
+                rests_on=rests_on,
+                declared=problem,
+            )
+            yield claim(
                 f"speed-up of {own} over {other}",
                 {f"link of ratio {ratio:g}": alone_s / step_s for ratio, (alone_s, step_s) in times.items()},
                 at_least(1.0),
-                system,
                 of_each=True,
                 unit=RATIO,
                 published=Published(PLACE),
-                basis=Basis.CALIBRATED,
-                rests_on=rests_on,
-                declared=problem,
             )
-            yield Claim(
-                f"share of the shorter of communication and computation that {own} hides",
-                only(hidden_s / sum(measured.overlapped_s(ratio, codec) for ratio in times)),
-                near(1.0, WITHIN),
-                system,
-                published=Published("section 3.1", 1.0),
-                basis=Basis.CALIBRATED,
-                rests_on=rests_on,
-                declared=problem,
-            )
+            text = f"share of the shorter of communication and computation that {own} hides"
+            hidden, published = only(hidden_s / shorter_s), Published("section 3.1", 1.0)
+            yield claim(text, hidden, near(1.0, WITHIN), published=published)
 
 
 def _allowed(ratio: float) -> Explanation:

@@ -9,13 +9,7 @@ from statistics import fmean
 from gradwire.deferred import torch
 from gradwire_lab.experiments.claim import Claim, Published, at_most
 from gradwire_lab.experiments.experiment import Cell, Row
-from gradwire_lab.experiments.papers.exhibit import (
-    RUN_TIME,
-    chosen,
-    exhibit,
-    groups_side_by_side,
-    paper,
-)
+from gradwire_lab.experiments.papers.exhibit import RUN_TIME, chosen, exhibit, groups_side_by_side, paper
 from gradwire_lab.experiments.papers.pipe_sgd.convex import WIDEST
 from gradwire_lab.experiments.papers.pipe_sgd.lengths import (
     WORKERS,

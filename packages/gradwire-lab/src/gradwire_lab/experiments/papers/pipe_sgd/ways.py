@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterator, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass
-from statistics import median
+from statistics import fmean, median
 from typing import TYPE_CHECKING, NamedTuple
 
-from gradwire_lab.experiments.claim import RATIO, Claim, near, only
+from gradwire_lab.experiments.claim import RATIO, Bound, Claim, Published, near, only
 from gradwire_lab.experiments.experiment import Cell, Reporter, Row, cells_of, grouped, select
 from gradwire_lab.experiments.hosts import measure_cells
 from gradwire_lab.experiments.learning import Goal, Trainings
@@ -173,3 +173,18 @@ class MeasuredWays:
             Trainings(run, self.accuracies(run, **names), compared, self.goal, expected_failure)
             for run in runs
         ]
+
+    def lost(
+        self, published: Mapping[str, float], wanted: Bound, place: str, text: str = "", **names: object
+    ) -> Iterator[Claim]:
+        """Yield the claim that each method in ``published`` has D-Sync's accuracy, but for the bound."""
+        exact, learned = self.accuracies("D-Sync", **names), self.trainings("D-Sync", "D-Sync", **names)
+        for run, accuracy in published.items():
+            if run != "D-Sync":
+                yield Claim(
+                    f"{text}accuracy of {run}, below D-Sync's",
+                    only(fmean(exact) - fmean(self.accuracies(run, **names))),
+                    wanted,
+                    published=Published(place, published["D-Sync"] - accuracy),
+                    rests_on=learned,
+                )
