@@ -28,24 +28,6 @@ from gradwire_lab.experiments.experiment import Cell, Experiment, Reporter, Row
 __all__ = ["EXPERIMENT", "A2dtwpOptions"]
 
 
-def _run(options: A2dtwpOptions, cells: Sequence[Cell], before: Sequence[Row], report: Reporter) -> None:
-    """Measure the cells; torch is imported only here."""
-    run(options, cells, before, report)
-
-
-EXPERIMENT = Experiment(
-    name="a2dtwp",
-    question="how much time do fewer bits of weights save, at equal error?",
-    answer=Answer("saved", ("policy",)),
-    options=A2dtwpOptions,
-    cells=cells,
-    run=_run,
-    table=table,
-    plot=plot,
-    version=4,
-)
-
-
 # Train narrow networks, then time batches of full-size networks one after another.
 
 Run = Callable[[A2dtwpOptions, Sequence[Cell], Sequence[Row], Reporter], None]
@@ -88,3 +70,16 @@ def train_cell(options: A2dtwpOptions, cell: Cell) -> dict[str, Any]:
 def _in_turn(options: A2dtwpOptions, cells: Sequence[Cell], _before: Sequence[Row], report: Reporter) -> None:
     for cell in cells:
         report({**cell, **train_cell(options, cell)})
+
+
+EXPERIMENT = Experiment(
+    name="a2dtwp",
+    question="how much time do fewer bits of weights save, at equal error?",
+    answer=Answer("saved", ("policy",)),
+    options=A2dtwpOptions,
+    cells=cells,
+    run=run,
+    table=table,
+    plot=plot,
+    version=4,
+)

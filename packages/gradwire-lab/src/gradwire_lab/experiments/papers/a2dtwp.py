@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import dataclasses
 from collections.abc import Callable, Iterator, Sequence
+from functools import partial
 from statistics import fmean
-from types import MappingProxyType
 
 from gradwire_lab.experiments import a2dtwp
 from gradwire_lab.experiments.a2dtwp.measured import NOISE, MeasuredPolicies
@@ -24,7 +24,6 @@ from gradwire_lab.experiments.a2dtwp.options import (
 from gradwire_lab.experiments.a2dtwp.report import SHOWN
 from gradwire_lab.experiments.claim import (
     RATIO,
-    SHARE,
     Basis,
     Bound,
     Claim,
@@ -33,7 +32,7 @@ from gradwire_lab.experiments.claim import (
     at_most,
     within,
 )
-from gradwire_lab.experiments.experiment import LOSSY, Cell, Reporter, Row
+from gradwire_lab.experiments.experiment import LOSSY, Row
 from gradwire_lab.experiments.learning import GOALS, Goal, Trainings
 from gradwire_lab.experiments.papers.exhibit import (
     RUN_TIME,
@@ -45,37 +44,31 @@ from gradwire_lab.experiments.papers.exhibit import (
     side_by_side,
 )
 
-TABLES = MappingProxyType({"x86": "table II", "power": "table III"})
-RATES = MappingProxyType({name: dataclasses.astuple(SYSTEMS[name]) for name in LINKS})
+TABLES = {"x86": "table II", "power": "table III"}
+RATES = {name: dataclasses.astuple(SYSTEMS[name]) for name in LINKS}
 """The published milliseconds of computation and copies, which determine the links' rates."""
-FP32_MS = MappingProxyType(
-    {
-        "x86": {"transfer_s": 153.93, "to_host_s": 68.51, "compute_s": 162.23, "update_s": 54.39},
-        "power": {"transfer_s": 39.12, "to_host_s": 17.34, "compute_s": 82.44, "update_s": 41.29},
-    }
-)
-AWP_MS = MappingProxyType(
-    {
-        "x86": {"transfer_s": 52.27, "to_host_s": 73.55, "compute_s": 160.30, "update_s": 52.86},
-        "power": {"transfer_s": 12.21, "to_host_s": 17.87, "compute_s": 84.72, "update_s": 42.98},
-    }
-)
+FP32_MS = {
+    "x86": {"transfer_s": 153.93, "to_host_s": 68.51, "compute_s": 162.23, "update_s": 54.39},
+    "power": {"transfer_s": 39.12, "to_host_s": 17.34, "compute_s": 82.44, "update_s": 41.29},
+}
+AWP_MS = {
+    "x86": {"transfer_s": 52.27, "to_host_s": 73.55, "compute_s": 160.30, "update_s": 52.86},
+    "power": {"transfer_s": 12.21, "to_host_s": 17.87, "compute_s": 84.72, "update_s": 42.98},
+}
 """The milliseconds of a batch of VGG, by kernel; forward and backward include all layers."""
-UNCHANGED = MappingProxyType(
-    {
-        "to_host_s": "transfer to the host",
-        "compute_s": "forward and backward",
-        "update_s": "update",
-    }
-)
+UNCHANGED = {
+    "to_host_s": "transfer to the host",
+    "compute_s": "forward and backward",
+    "update_s": "update",
+}
 """The kernels that AWP doesn't change: a ratio may be anywhere in the range of their published ratios."""
-OVERHEAD = MappingProxyType({"x86": 0.0105 + 0.0660, "power": 0.0054 + 0.0682})
+OVERHEAD = {"x86": 0.0105 + 0.0660, "power": 0.0054 + 0.0682}
 """The share of a batch's time that norms, packing, and unpacking take (section V-G)."""
-GAIN = MappingProxyType({"x86": 0.0618, "power": 0.1191})
+GAIN = {"x86": 0.0618, "power": 0.1191}
 """The published mean share of time that A2DTWP saves, over the networks and batch sizes."""
-GAINS = MappingProxyType({"x86": (0.0415, 0.0840), "power": (0.0686, 0.1984)})
+GAINS = {"x86": (0.0415, 0.0840), "power": (0.0686, 0.1984)}
 """The published range over the networks, ResNet to VGG, of the mean share of time that A2DTWP saves."""
-ELAPSED = MappingProxyType({"alexnet": (0.990, 0.996), "vgg": (0.907, 0.936), "resnet": (0.765, 0.778)})
+ELAPSED = {"alexnet": (0.990, 0.996), "vgg": (0.907, 0.936), "resnet": (0.765, 0.778)}
 """The published range of A2DTWP's time relative to float32 for equal numbers of epochs, on x86."""
 ERROR = 0.02
 """The largest excess of AWP's error over float32's: 1.93 % after two epochs, 0.71 % after eight."""
@@ -84,11 +77,11 @@ BEHIND_ORACLE = (0.0097, 0.0472)
 DIFFERENT, OF_NETWORKS = 3, 2 / 3
 """Two of three networks must switch at more batches than a fixed schedule, which has three."""
 CHANCE = 0.1
-NEIGHBOUR = MappingProxyType({"cifar10": 0.2875, "digits": GOALS["digits"].known})
+NEIGHBOUR = {"cifar10": 0.2875, "digits": GOALS["digits"].known}
 """The accuracy of nearest-neighbour classification, the minimum for a network's known accuracy."""
 NOT_TIMED = "no batches in full size were timed; --full times them"
 NO_ORACLE = "the oracle needs training runs with all static formats; --full has them"
-GROUPS = MappingProxyType({"with BatchNorm": (*NORMALISED, "resnet"), "without BatchNorm": (SHOWN,)})
+GROUPS = {"with BatchNorm": (*NORMALISED, "resnet"), "without BatchNorm": (SHOWN,)}
 """The groups of networks that are judged together; table I has no batch normalization in two of the first."""
 LONGER = "float32 with another seed for twice as many batches, in this record"
 NEAREST = "the nearest neighbour's accuracy on these images; a longer training run has less"
@@ -130,108 +123,83 @@ class _Group:
         each = [self.found.figure(model, FP32, system, "batch_s") for model in self.networks]
         return NOT_TIMED if None in each else ""
 
-    def has(self, *policies: str) -> bool:
-        """Return whether all networks of the group were trained with the given policies."""
-        return all(self.found.trainings(model, policy) for model in self.networks for policy in policies)
-
     def trainings(self, *policies: str) -> list[Trainings]:
         """Return each network's training runs with the given policies; float32 runs are the exact runs."""
         return [_trainings(self.found, model, policy) for model in self.networks for policy in policies]
 
 
-def _trainings(found: MeasuredPolicies, model: str, policy: str) -> Trainings:
+def _trainings(found: MeasuredPolicies, model: str, policy: str, expected_failure: str = "") -> Trainings:
     longer, nearest = found.longer.get(model, 0.0), NEIGHBOUR.get(found.images, 1.0)
     goal = Goal(CHANCE, max(longer, nearest), LONGER if longer >= nearest else NEAREST)
-    return Trainings(
-        f"{model} with {policy}", found.accuracies(model, policy), found.accuracies(model, FP32), goal
-    )
+    own, exact = found.accuracies(model, policy), found.accuracies(model, FP32)
+    return Trainings(f"{model} with {policy}", own, exact, goal, expected_failure)
 
 
 def _times(group: _Group, system: str) -> Iterator[Claim]:
     """Yield claims about the time to the error, relative to float32, the oracle, and the alternatives."""
     found, not_run = group.found, group.not_timed(system)
-    yield Claim(
+    claim = partial(Claim, system=group.label(system))
+
+    def gains(other: str) -> dict[str, float | None]:
+        return group.of(lambda model: found.gain(model, AWP, other, system))
+
+    yield claim(
         "time saved by A2DTWP, mean",
-        group.of(lambda model: found.gain(model, AWP, FP32, system)),
+        gains(FP32),
         within(GAINS[system], 0.0),
-        group.label(system),
         published=Published("figure 4", GAIN[system]),
         not_run=not_run,
         rests_on=group.trainings(AWP),
     )
     best = {model: found.oracle(model, system) for model in group.networks}
-    yield Claim(
+    saved = {
+        model: None if name is None else found.gain(model, AWP, name, system) for model, name in best.items()
+    }
+    has_all = all(found.trainings(model, policy) for model in best for policy in STATIC.values())
+    static = [_trainings(found, model, name) for model, name in best.items() if name not in (None, FP32)]
+    yield claim(
         "time of A2DTWP beyond the oracle's",
-        group.of(lambda model: _beyond(found, model, best[model], system)),
+        {model: None if share is None else -share for model, share in saved.items()},
         within(BEHIND_ORACLE, 0.0),
-        group.label(system),
         published=Published("figure 3", BEHIND_ORACLE),
-        not_run=not_run or ("" if group.has(*STATIC.values()) else NO_ORACLE),
-        rests_on=[
-            *group.trainings(AWP),
-            *(_trainings(found, model, name) for model, name in best.items() if name not in (None, FP32)),
-        ],
+        not_run=not_run or ("" if has_all else NO_ORACLE),
+        rests_on=[*group.trainings(AWP), *static],
     )
     for other, others in ((BF16, BF16), (DELTAS[0], BF16)):
-        yield Claim(
-            f"time saved by A2DTWP, compared with {other}",
-            group.of(lambda model, other=other: found.gain(model, AWP, other, system)),  # type: ignore[misc]
-            at_least(NOISE),
-            group.label(system),
-            rests_on=group.trainings(AWP, others),
-            not_run=not_run,
-        )
-
-
-def _beyond(found: MeasuredPolicies, model: str, best: str | None, system: str) -> float | None:
-    """Return the share by which A2DTWP's time to the error exceeds the time of the best static format."""
-    saved = None if best is None else found.gain(model, AWP, best, system)
-    return None if saved is None else -saved
+        text, learned = f"time saved by A2DTWP, compared with {other}", group.trainings(AWP, others)
+        yield claim(text, gains(other), at_least(NOISE), not_run=not_run, rests_on=learned)
 
 
 def _learning(group: _Group) -> Iterator[Claim]:
     """Yield claims about errors and bits, without times."""
     found = group.found
-    yield Claim(
+    claim = partial(Claim, system=group.label(), rests_on=group.trainings(FP32))
+    yield claim(
         "error above float32's",
         group.of(lambda model: found.last_error(model, AWP) - found.last_error(model, FP32)),
         at_most(ERROR),
-        group.label(),
         of_each=True,
         published=Published("section V-F", ERROR, is_limit=True),
-        rests_on=group.trainings(FP32),
     )
-    yield Claim(
+    yield claim(
         f"networks whose layers switch at more than {DIFFERENT} different batches",
         group.of(lambda model: float(min(found.switches(model)) > DIFFERENT)),
         at_least(OF_NETWORKS),
-        group.label(),
-        rests_on=group.trainings(FP32),
     )
-    yield Claim(
+    yield claim(
         "training runs in which AWP's threshold is above nearly all changes",
-        group.of(lambda model: _share([LOSSY in row for row in found.trainings(model, AWP)])),
+        group.of(lambda model: fmean(LOSSY in row for row in found.trainings(model, AWP))),
         at_most(0.0),
-        group.label(),
         of_each=True,
-        rests_on=group.trainings(FP32),
     )
 
 
 def _stuck(found: MeasuredPolicies, model: str, on: str) -> Claim:
     """Return the claim that a network learns although its failure was declared in advance."""
-    learned = dataclasses.replace(_trainings(found, model, FP32), expected_failure=STUCK[model])
-    return Claim(
-        f"{model} without batch normalization learns in float32: accuracy",
-        {model: fmean(learned.accuracies)},
-        at_least(learned.goal.least),
-        on,
-        rests_on=[learned],
-    )
-
-
-def _share(of: Sequence[bool]) -> float:
-    return sum(of) / len(of)
+    learned = _trainings(found, model, FP32, STUCK[model])
+    text = f"{model} without batch normalization learns in float32: accuracy"
+    wanted = at_least(learned.goal.least)
+    return Claim(text, {model: fmean(learned.accuracies)}, wanted, on, rests_on=[learned])
 
 
 def _elapsed(group: _Group) -> Iterator[Claim]:
@@ -239,10 +207,10 @@ def _elapsed(group: _Group) -> Iterator[Claim]:
     found, not_run = group.found, group.not_timed("x86")
     for model in group.networks:
         published = ELAPSED[NORMALISED.get(model, model)]
-        seconds = [found.seconds(model, policy, "x86") for policy in (AWP, FP32)]
+        own, exact = (found.seconds(model, policy, "x86") for policy in (AWP, FP32))
         yield Claim(
             f"{model}: time of the same number of batches, over float32's",
-            {model: None if None in seconds else seconds[0] / seconds[1]},  # type: ignore[operator]
+            {model: None if own is None or exact is None else own / exact},
             within(published, 0.0),
             group.label(),
             unit=RATIO,
@@ -254,51 +222,37 @@ def _elapsed(group: _Group) -> Iterator[Claim]:
 
 def _kernels(found: MeasuredPolicies, model: str, system: str, on: str) -> Iterator[Claim]:
     """Yield the claims of tables II and III, for full-size VGG with the bits of a training run."""
-    place, label = TABLES[system], ", ".join(filter(None, (system, on)))
-    learned = [_trainings(found, model, AWP)]
     timed = [found.figure(model, policy, system, "batch_s") for policy in (AWP, FP32)]
-    not_run = NOT_TIMED if None in timed else ""
-
-    def ratio(name: str) -> dict[str, float | None]:
-        own, before = (found.figure(model, policy, system, name) for policy in (AWP, FP32))
-        return {model: None if not own or before is None else before / own}
-
-    shorter = {each: FP32_MS[each]["transfer_s"] / AWP_MS[each]["transfer_s"] for each in LINKS}
-    yield Claim(
-        f"{model}: transfer to the device, shorter",
-        ratio("transfer_s"),
-        Bound(min(shorter.values()), max(shorter.values())),
-        label,
-        unit=RATIO,
-        published=Published(place, shorter[system]),
-        basis=Basis.CALIBRATED,
-        not_run=not_run,
-        rests_on=learned,
+    claim = partial(
+        Claim,
+        system=", ".join(filter(None, (system, on))),
+        not_run=NOT_TIMED if None in timed else "",
+        rests_on=[_trainings(found, model, AWP)],
     )
-    spread = [FP32_MS[each][name] / AWP_MS[each][name] for each in LINKS for name in UNCHANGED]
-    for name, text in UNCHANGED.items():
-        yield Claim(
-            f"{model}: {text}, as long as before",
-            ratio(name),
-            Bound(min(spread), max(spread)),
-            label,
+    published = {
+        each: {name: FP32_MS[each][name] / AWP_MS[each][name] for name in FP32_MS[each]} for each in LINKS
+    }
+    shorter = [each["transfer_s"] for each in published.values()]
+    spread = [each[name] for each in published.values() for name in UNCHANGED]
+    kernels = [("transfer_s", "transfer to the device, shorter", shorter)]
+    kernels += [(name, f"{text}, as long as before", spread) for name, text in UNCHANGED.items()]
+    for name, text, ratios in kernels:
+        own, before = (found.figure(model, policy, system, name) for policy in (AWP, FP32))
+        yield claim(
+            f"{model}: {text}",
+            {model: None if not own or before is None else before / own},
+            Bound(min(ratios), max(ratios)),
             unit=RATIO,
-            published=Published(place, FP32_MS[system][name] / AWP_MS[system][name]),
+            published=Published(TABLES[system], published[system][name]),
             basis=Basis.ARITHMETIC if name == "to_host_s" else Basis.CALIBRATED,
-            not_run=not_run,
-            rests_on=learned,
         )
     own, batch = (found.figure(model, AWP, system, name) for name in ("packing_cpu_s", "batch_s"))
-    yield Claim(
+    yield claim(
         f"{model}: norms and packing, of a batch",
         {model: None if own is None or not batch else own / batch},
         Bound(min(OVERHEAD.values()), max(OVERHEAD.values())),
-        label,
-        unit=SHARE,
-        published=Published(place, OVERHEAD[system]),
+        published=Published(TABLES[system], OVERHEAD[system]),
         basis=Basis.CALIBRATED,
-        not_run=not_run,
-        rests_on=learned,
     )
 
 
@@ -329,19 +283,12 @@ ORIGINS = by_name(
 )
 
 
-def _run(
-    options: a2dtwp.A2dtwpOptions, cells: Sequence[Cell], before: Sequence[Row], report: Reporter
-) -> None:
-    """Train as many networks at once as there are cores, and then time batches one after another."""
-    from gradwire_lab.experiments.a2dtwp import run, train_cell
-
-    run(options, cells, before, report, side_by_side(train_cell))
-
-
 EXHIBIT = Exhibit(
     "a2dtwp",
     "section V",
-    dataclasses.replace(a2dtwp.EXPERIMENT, run=_run),
+    dataclasses.replace(
+        a2dtwp.EXPERIMENT, run=partial(a2dtwp.run, trainings=side_by_side(a2dtwp.train_cell))
+    ),
     a2dtwp.A2dtwpOptions(
         networks=("vgg-bn",),
         policies=(FP32, BF16, STATIC[8], AWP),

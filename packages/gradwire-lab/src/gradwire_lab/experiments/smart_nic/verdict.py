@@ -164,75 +164,42 @@ class MeasuredSteps:
 
 def _bars(steps: MeasuredSteps, where: str) -> list[Claim]:
     """Return claims that compare measured steps with figure 4a, and the speed-up with figure 4b."""
-    before, found = (OVERLAPPED, IDENTITY), []
+    before, found = CONVENTIONAL[1], []
+    activities = {"step": "part of the step", "exposed": "exposed time", "backward": "backward"}
     for name, own, shares in (
-        ("NIC", NICS[0], (("step", 0.18), ("exposed", 0.37), ("backward", 0.10))),
-        ("NIC + BFP", NICS[1], (("step", 0.40), ("exposed", 0.95))),
+        ("NIC", NICS[0], {"step": 0.18, "exposed": 0.37, "backward": 0.10}),
+        ("NIC + BFP", NICS[1], {"step": 0.40, "exposed": 0.95}),
     ):
-        for activity, published in shares:
-            text = f"{name}: {_ACTIVITIES[activity]} saved"
+        for activity, published in shares.items():
+            text = f"{name}: {activities[activity]} saved"
             saved = _saved(steps.s(*own, activity), steps.s(*before, activity))
             found.append(steps.claim(text, where, saved, published, "figure 4a", (own, before)))
-    speedup = _over(steps.s(*before), steps.s(*NICS[1]))
-    claim = ("NIC + BFP: speed-up", where, speedup, 1.6, "figure 4b", (NICS[1], before), RATIO)
-    return [*found, steps.claim(*claim)]
+    return [*found, _speedup(steps, where, 1.6)]
+
+
+def _speedup(steps: MeasuredSteps, where: str, published: float) -> Claim:
+    bfp, before = NICS[1], CONVENTIONAL[1]
+    speedup = _over(steps.s(*before), steps.s(*bfp))
+    return steps.claim("NIC + BFP: speed-up", where, speedup, published, "figure 4b", (bfp, before), RATIO)
 
 
 def _profile(steps: MeasuredSteps, where: str) -> list[Claim]:
     """Return the counterparts of figure 2a, and of the speed-up with the large batch."""
-    naive, before, bfp = (NAIVE, IDENTITY), (OVERLAPPED, IDENTITY), NICS[1]
+    naive, before = CONVENTIONAL
     slower = _saved(steps.s(*before, "backward"), steps.s(*naive, "backward"))
-    return [
-        steps.claim(*each)
-        for each in (
-            (
-                "naive: exposed part of the step",
-                where,
-                _over(steps.s(*naive, "exposed"), steps.s(*naive)),
-                0.51,
-                "figure 2a",
-                (naive,),
-            ),
-            (
-                "overlapped: speed-up over naive",
-                where,
-                _over(steps.s(*naive), steps.s(*before)),
-                1.85,
-                "figure 2a",
-                (naive, before),
-                RATIO,
-            ),
-            (
-                "overlapped: exposed time, naive over it",
-                where,
-                _over(steps.s(*naive, "exposed"), steps.s(*before, "exposed")),
-                50,
-                "figure 2a",
-                (naive, before),
-                RATIO,
-            ),
-            (
-                "overlapped: time added to backward",
-                where,
-                None if slower is None else -slower,
-                0.11,
-                "figure 2a",
-                (naive, before),
-            ),
-            (
-                "NIC + BFP: speed-up",
-                where,
-                _over(steps.s(*before), steps.s(*bfp)),
-                1.1,
-                "figure 4b",
-                (bfp, before),
-                RATIO,
-            ),
-        )
+    alone_s, exposed_s, hidden_s = steps.s(*naive), steps.s(*naive, "exposed"), steps.s(*before, "exposed")
+    added = None if slower is None else -slower
+    found = [
+        ("naive: exposed part of the step", _over(exposed_s, alone_s), 0.51, SHARE, (naive,)),
+        ("overlapped: speed-up over naive", _over(alone_s, steps.s(*before)), 1.85, RATIO, CONVENTIONAL),
+        ("overlapped: exposed time, naive over it", _over(exposed_s, hidden_s), 50, RATIO, CONVENTIONAL),
+        ("overlapped: time added to backward", added, 0.11, SHARE, CONVENTIONAL),
     ]
-
-
-_ACTIVITIES = {"step": "part of the step", "exposed": "exposed time", "backward": "backward"}
+    claims = [
+        steps.claim(text, where, figure, published, "figure 2a", of, unit)
+        for text, figure, published, unit, of in found
+    ]
+    return [*claims, _speedup(steps, where, 1.1)]
 
 
 def _saved(after: float | None, before: float | None) -> float | None:
