@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from types import MappingProxyType
+from functools import partial
 from typing import Any
 
 from gradwire_lab.closed_forms.formulas import AlphaBetaGamma, WorkerAggregatorStep, worker_aggregator_s
@@ -14,17 +14,15 @@ from gradwire_lab.experiments.papers.exhibit import chosen, each, exhibit, paper
 
 PLACE = "table II"
 WORKERS, ITERATIONS = 4, 100
-STEPS = MappingProxyType(
-    {
-        "AlexNet": WorkerAggregatorStep(3.13, 16.22, 5.68, 8.94, 148.71, 13.67),
-        "HDC": WorkerAggregatorStep(0.08, 0.07, 0.0, 0.09, 1.36, 0.09),
-        "ResNet-50": WorkerAggregatorStep(2.63, 4.87, 2.24, 3.68, 60.58, 1.55),
-        "VGG-16": WorkerAggregatorStep(32.25, 142.34, 12.09, 19.89, 583.58, 30.50),
-    }
-)
+STEPS = {
+    "AlexNet": WorkerAggregatorStep(3.13, 16.22, 5.68, 8.94, 148.71, 13.67),
+    "HDC": WorkerAggregatorStep(0.08, 0.07, 0.0, 0.09, 1.36, 0.09),
+    "ResNet-50": WorkerAggregatorStep(2.63, 4.87, 2.24, 3.68, 60.58, 1.55),
+    "VGG-16": WorkerAggregatorStep(32.25, 142.34, 12.09, 19.89, 583.58, 30.50),
+}
 """The published seconds of 100 iterations."""
-TOTALS_S = MappingProxyType({"AlexNet": 196.35, "HDC": 1.70, "ResNet-50": 75.55, "VGG-16": 823.65})
-NBYTES = MappingProxyType({"AlexNet": 233e6, "HDC": 2.5e6, "ResNet-50": 98e6, "VGG-16": 525e6})
+TOTALS_S = {"AlexNet": 196.35, "HDC": 1.70, "ResNet-50": 75.55, "VGG-16": 823.65}
+NBYTES = {"AlexNet": 233e6, "HDC": 2.5e6, "ResNet-50": 98e6, "VGG-16": 525e6}
 CALIBRATED = "AlexNet"
 ROUNDED, WITHIN = 0.007, 0.2
 """The allowed deviation of rounded parts from their total, and of a predicted time from the paper's."""
@@ -58,28 +56,26 @@ def measure(_options: InceptionnTable2Options, cell: Cell) -> Mapping[str, Any]:
 
 def claims(rows: Sequence[Row]) -> list[Claim]:
     """Compare totals with the sums of their parts, and communication times with the model's."""
-    found = []
+    found, claim = [], partial(Claim, unit="s")
     for network, total_s in TOTALS_S.items():
         row, is_wrong = row_of(rows, network=network), network == "VGG-16"
         found.append(
-            Claim(
+            claim(
                 f"{network}: sum of the steps' times",
                 only(row["total_s"]),
                 near(total_s, OF_SUM if is_wrong else ROUNDED),
-                unit="s",
                 published=Published(PLACE, total_s, SUM if is_wrong else ""),
                 otherwise=Explanation(SUM, near(SUM_S, OF_SUM)) if is_wrong else None,
                 basis=Basis.ARITHMETIC,
             )
         )
         if network != CALIBRATED:
-            published_s = STEPS[network].communicate_s
+            predicted, published_s = row["predicted_communicate_s"], STEPS[network].communicate_s
             found.append(
-                Claim(
+                claim(
                     f"{network}: communication, at AlexNet's rate",
-                    only(row["predicted_communicate_s"]),
+                    only(predicted),
                     near(published_s, WITHIN),
-                    unit="s",
                     published=Published(PLACE, published_s),
                     basis=Basis.CALIBRATED,
                 )

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
 from statistics import fmean
 from typing import Any
 
@@ -11,7 +12,7 @@ from gradwire.deferred import torch
 from gradwire_lab.experiments.claim import RATIO, Bound, Claim, Published, at_least, near, only, within
 from gradwire_lab.experiments.experiment import Cell, Row, cells_of, grouped
 from gradwire_lab.experiments.hosts.training import dataset
-from gradwire_lab.experiments.learning import GOALS, Trainings, exact_trainings, first_steps
+from gradwire_lab.experiments.learning import GOALS, exact_trainings, first_steps
 from gradwire_lab.experiments.papers.exhibit import RUN_TIME, chosen, exhibit, paper, side_by_side
 from gradwire_lab.experiments.papers.inceptionn import full_size
 from gradwire_lab.experiments.papers.inceptionn.figure_14 import OTHER_NETWORKS, RATIO_AT_6, RATIOS_AT_10
@@ -88,77 +89,51 @@ def claims(rows: Sequence[Row]) -> list[Claim]:
     """Compare the shares of 2-bit values, and the ratios of full-size networks, with published figures."""
     networks = grouped(rows, "network")
     small = {network: own for network, own in networks.items() if network not in FULL_SIZE}
-    found = [*_shares(small, "", [_trainings(network, own) for network, own in small.items()])]
+    learned = [
+        exact_trainings(network, [row["accuracy"] for row in own], GOALS[own[0]["data"]])
+        for network, own in small.items()
+    ]
+    found = [*_shares(small, partial(Claim, of_each=True, rests_on=learned))]
     for network in FULL_SIZE:
         found += _full_size(network, networks.get(network, [{"missing": UNTRIED}])[0])
     return found
 
 
-def _shares(
-    networks: Mapping[str, Sequence[Row]], system: str, learned: Sequence[Trainings], missing: str = ""
-) -> Iterator[Claim]:
-    def mean(exponent: int) -> dict[str, float | None]:
-        name = f"classes_{exponent}"
+def _shares(networks: Mapping[str, Sequence[Row]], claim: Callable[..., Claim]) -> Iterator[Claim]:
+    """Yield the claims about shares of values; a network without rows has none."""
+
+    def of_each(
+        exponent: int, figure: Callable[[Sequence[Sequence[float]]], float]
+    ) -> dict[str, float | None]:
         return {
-            network: None if missing else fmean(each[0] for row in own for each in row[name])
+            network: figure([each for row in own for each in row[f"classes_{exponent}"]]) if own else None
             for network, own in networks.items()
         }
 
-    whole = {
-        network: None if missing else max(each[3] for row in own for each in row["classes_10"])
-        for network, own in networks.items()
-    }
-    for text, figures, wanted, published in (
-        (
-            "values of 2 bits at 2^-10",
-            mean(10),
-            Bound(LEAST - SLACK, MOST + SLACK),
-            Published(PLACE, (LEAST, MOST)),
-        ),
-        (
-            "values of 2 bits at 2^-6",
-            mean(6),
-            at_least(LEAST_AT_6),
-            Published(PLACE, LEAST_AT_6, is_limit=True),
-        ),
-        ("values of 34 bits, in any gradient", whole, Bound(0.0, WHOLE), Published(PLACE, WHOLE)),
-    ):
-        yield Claim(
-            text,
-            figures,
-            wanted,
-            system,
-            of_each=True,
-            published=published,
-            rests_on=learned,
-            not_run=missing,
-        )
+    def mean(shares: Sequence[Sequence[float]]) -> float:
+        return fmean(each[0] for each in shares)
+
+    limit, whole = Published(PLACE, LEAST_AT_6, is_limit=True), Published(PLACE, WHOLE)
+    wanted = Bound(LEAST - SLACK, MOST + SLACK)
+    yield claim(
+        "values of 2 bits at 2^-10", of_each(10, mean), wanted, published=Published(PLACE, (LEAST, MOST))
+    )
+    yield claim("values of 2 bits at 2^-6", of_each(6, mean), at_least(LEAST_AT_6), published=limit)
+    largest = of_each(10, lambda shares: max(each[3] for each in shares))
+    yield claim("values of 34 bits, in any gradient", largest, Bound(0.0, WHOLE), published=whole)
 
 
 def _full_size(network: str, row: Row) -> Iterator[Claim]:
     missing = row.get("missing", "")
     learned = [] if missing else [first_steps(network, FULL_SIZE[network].steps, row["losses"])]
-    yield from _shares({network: [row]}, f"({network})", learned, missing)
+    claim = partial(Claim, system=f"({network})", rests_on=learned, not_run=missing)
+    yield from _shares({network: [] if missing else [row]}, partial(claim, of_each=True))
     for exponent, wanted, published in (
         (10, within(RATIOS_AT_10, OTHER_NETWORKS), Published("section VIII-C", RATIOS_AT_10)),
         (6, near(RATIO_AT_6, OTHER_NETWORKS), Published("figure 14", RATIO_AT_6)),
     ):
         found = None if missing else fmean(map(ratio, row[f"classes_{exponent}"]))
-        yield Claim(
-            f"ratio at 2^-{exponent}",
-            only(found),
-            wanted,
-            f"({network})",
-            unit=RATIO,
-            published=published,
-            rests_on=learned,
-            not_run=missing,
-        )
-
-
-def _trainings(network: str, rows: Sequence[Row]) -> Trainings:
-    accuracies = [row["accuracy"] for row in rows]
-    return exact_trainings(network, accuracies, GOALS[rows[0]["data"]])
+        yield claim(f"ratio at 2^-{exponent}", only(found), wanted, unit=RATIO, published=published)
 
 
 EXHIBIT = exhibit(

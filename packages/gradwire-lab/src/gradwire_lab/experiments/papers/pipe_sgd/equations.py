@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
+from functools import partial
 from statistics import fmean, median
 from typing import TYPE_CHECKING, Any
 
@@ -52,6 +53,7 @@ UNLIMITED_RESOURCES = (
     "equation 3 assumes unlimited resources for K concurrent computations and exchanges, whereas a host here "
     "has one core and one link"
 )
+SEGMENTED = "a step with segments over a step without"
 OLDER_RECORD = "the record is older than gradwire's exchange of segments during backward"
 WHOLE_BACKWARD = (
     "equation 6 contains only the first segment of the backward pass, but a worker computes the whole pass "
@@ -79,110 +81,76 @@ class EquationsOptions:
 def cells(options: EquationsOptions) -> list[Cell]:
     """Return the cells of all pipeline depths, and of the equations' parameters, on each link."""
     runs = [f"K = {pipeline}" for pipeline in PIPELINES]
-    timed = (IN_SEGMENTS,)
-    return cells_on_lines(
-        at_hand(), runs, options.seeds, options.ratios, (EXACT,), with_model=True, timed=timed
-    )
+    seeds, ratios = options.seeds, options.ratios
+    return cells_on_lines(at_hand(), runs, seeds, ratios, (EXACT,), with_model=True, timed=(IN_SEGMENTS,))
 
 
 def claims(rows: Sequence[Row]) -> list[Claim]:
     """Compare steps with their equations, and more than two steps in flight with two."""
     data = rows[0]["data"]
     measured = MeasuredWays(rows, GOALS[data])
-    lines = ((claim, "K = 1") for claim in measured.lines(WITHIN))
+    lines = ((claim, 1) for claim in measured.lines(WITHIN))
     return [
-        replace(claim, system=f"on {data}", rests_on=measured.trainings("K = 1", *runs))
+        replace(claim, system=f"on {data}", rests_on=measured.trainings("K = 1", *(f"K = {k}" for k in runs)))
         for claim, *runs in (*lines, *_steps(measured), *_accuracies(measured))
     ]
 
 
-def _steps(measured: MeasuredWays) -> Iterator[tuple[Claim, Unpack[tuple[str, ...]]]]:
-    # Claims about pipelines are calibrated: the batch was raised after a run in which a pipeline hid 46 %.
+def _steps(measured: MeasuredWays) -> Iterator[tuple[Claim, Unpack[tuple[int, ...]]]]:
+    """Yield each claim with the numbers of steps in flight on whose training runs it rests.
+
+    Claims about pipelines are calibrated: the batch was raised after a run in which a pipeline hid 46 %.
+    """
+    plain_s = measured.plain_s
     step_s = {
         pipeline: {ratio: measured.step_s(f"K = {pipeline}", ratio) for ratio in measured.ratios}
         for pipeline in PIPELINES
     }
     parts = {
-        ratio: {"update_s": 0.0, "compute_s": measured.plain_s, "communicate_s": measured.exchange_s(ratio)}
+        ratio: {"update_s": 0.0, "compute_s": plain_s, "communicate_s": measured.exchange_s(ratio)}
         for ratio in measured.ratios
     }
-    equations = {
-        ("2", 1, "a synchronous step"): {ratio: sync_s(1, **parts[ratio]) for ratio in parts},
-        ("4", 2, "a step with K = 2"): {ratio: pipelined_s(1, **parts[ratio]) for ratio in parts},
-        ("5", 2, "a step with K = 2"): {ratio: equation_s(measured, ratio) for ratio in parts},
+    of_each = partial(Claim, of_each=True, unit="")
+
+    def over(times_s: Callable[[float], float]) -> dict[str, float | None]:
+        return {f"link of ratio {ratio:g}": times_s(ratio) for ratio in parts}
+
+    equations: dict[tuple[int, int, str], Callable[[float], float]] = {
+        (2, 1, "a synchronous step"): lambda ratio: sync_s(1, **parts[ratio]),
+        (4, 2, "a step with K = 2"): lambda ratio: pipelined_s(1, **parts[ratio]),
+        (5, 2, "a step with K = 2"): lambda ratio: equation_s(measured, ratio),
     }
     for (number, pipeline, what), expected_s in equations.items():
-        yield (
-            Claim(
-                f"{what} over equation {number}",
-                {f"link of ratio {ratio:g}": step_s[pipeline][ratio] / expected_s[ratio] for ratio in parts},
-                near(1.0, WITHIN),
-                of_each=True,
-                unit="",
-                published=Published(f"equation {number}", 1.0),
-                basis=Basis.MEASURED if pipeline == 1 else Basis.CALIBRATED,
-            ),
-            f"K = {pipeline}",
-        )
-    yield (
-        Claim(
-            "a step over equation 3",
-            {},
-            near(1.0, WITHIN),
-            unit="",
-            published=Published("equation 3", 1.0),
-            not_run=UNLIMITED_RESOURCES,
-        ),
-        "K = 1",
-    )
+        own_s = step_s[pipeline]
+        basis = Basis.MEASURED if pipeline == 1 else Basis.CALIBRATED
+        published = Published(f"equation {number}", 1.0)
+        found = over(lambda ratio, own_s=own_s, of=expected_s: own_s[ratio] / of(ratio))  # type: ignore[misc]
+        text = f"{what} over equation {number}"
+        yield of_each(text, found, near(1.0, WITHIN), published=published, basis=basis), pipeline
+    third, wanted = Published("equation 3", 1.0), near(1.0, WITHIN)
+    text = "a step over equation 3"
+    yield Claim(text, {}, wanted, unit="", published=third, not_run=UNLIMITED_RESOURCES), 1
     for claim in _segments(measured):
-        yield claim, "K = 2"
+        yield claim, 2
     for pipeline in PIPELINES[2:]:
-        yield (
-            Claim(
-                f"a step with K = 2 over a step with K = {pipeline}",
-                {f"link of ratio {ratio:g}": step_s[2][ratio] / step_s[pipeline][ratio] for ratio in parts},
-                at_most(1 + NO_BETTER),
-                of_each=True,
-                unit=RATIO,
-                published=Published("section 3.1"),
-            ),
-            "K = 2",
-            f"K = {pipeline}",
-        )
-    yield (
-        Claim(
-            "scaling efficiency over equation 7",
-            {
-                f"link of ratio {ratio:g}": measured.plain_s
-                / step_s[2][ratio]
-                / scaling_efficiency(**parts[ratio])
-                for ratio in parts
-            },
-            near(1.0, WITHIN),
-            of_each=True,
-            unit="",
-            published=Published("equation 7", 1.0),
-            basis=Basis.CALIBRATED,
-        ),
-        "K = 2",
-    )
+        more_s = step_s[pipeline]
+        found = over(lambda ratio, more_s=more_s: step_s[2][ratio] / more_s[ratio])  # type: ignore[misc]
+        text, place = f"a step with K = 2 over a step with K = {pipeline}", Published("section 3.1")
+        claim = Claim(text, found, at_most(1 + NO_BETTER), of_each=True, unit=RATIO, published=place)
+        yield claim, 2, pipeline
+    efficiency = over(lambda ratio: plain_s / step_s[2][ratio] / scaling_efficiency(**parts[ratio]))
+    text, published = "scaling efficiency over equation 7", Published("equation 7", 1.0)
+    yield of_each(text, efficiency, wanted, published=published, basis=Basis.CALIBRATED), 2
 
 
 def _segments(measured: MeasuredWays) -> Iterator[Claim]:
     """Compare a pipeline whose segments leave during backward with equation 6, and with one segment."""
-    timed = select(measured.rows, kind=TIME, run=IN_SEGMENTS)
-    of_each = near(1.0, WITHIN)
+    timed, wanted, place = select(measured.rows, kind=TIME, run=IN_SEGMENTS), near(1.0, WITHIN), "section 3.1"
+    text = "a step over equation 6"
     bare = [
-        Claim("a step over equation 6", {}, of_each, unit="", published=Published("equation 6", 1.0)),
-        Claim("a step over equation 6 with the whole backward pass", {}, of_each, unit=""),
-        Claim(
-            "a step with segments over a step without",
-            {},
-            at_least(1 - NO_BETTER),
-            unit=RATIO,
-            published=Published("section 3.1"),
-        ),
+        Claim(text, {}, wanted, unit="", published=Published("equation 6", 1.0)),
+        Claim(f"{text} with the whole backward pass", {}, wanted, unit=""),
+        Claim(SEGMENTED, {}, at_least(1 - NO_BETTER), unit=RATIO, published=Published(place)),
     ]
     if not timed:
         yield from (replace(each, not_run=OLDER_RECORD) for each in bare)
@@ -194,13 +162,10 @@ def _segments(measured: MeasuredWays) -> Iterator[Claim]:
         lambda row: equation_s(measured, row["ratio"], row["segments"], whole_s),
         lambda row: measured.step_s("K = 2", row["ratio"]),
     ]
-    figures = [
-        {f"link of ratio {row['ratio']:g}": median(row["steps_s"]) / seconds(row) for row in timed}
-        for seconds in expected
-    ]
-    found = [replace(each, figures=own, of_each=True) for each, own in zip(bare, figures, strict=True)]
     rest = Explanation(WHOLE_BACKWARD, Bound(1 - WITHIN, (1 + WITHIN) * whole_s / first_s))
-    yield from (replace(found[0], otherwise=rest), *found[1:])
+    for each, seconds, otherwise in zip(bare, expected, (rest, None, None), strict=True):
+        found = {f"link of ratio {row['ratio']:g}": median(row["steps_s"]) / seconds(row) for row in timed}
+        yield replace(each, figures=found, of_each=True, otherwise=otherwise)
 
 
 def equation_s(
@@ -225,27 +190,13 @@ def equation_s(
     )
 
 
-def _accuracies(measured: MeasuredWays) -> Iterator[tuple[Claim, str]]:
+def _accuracies(measured: MeasuredWays) -> Iterator[tuple[Claim, int]]:
     ends = {pipeline: fmean(measured.accuracies(f"K = {pipeline}")) for pipeline in PIPELINES}
-    yield (
-        Claim(
-            "accuracy lost by K = 2",
-            only(ends[1] - ends[2]),
-            Bound(-EQUAL, EQUAL),
-            published=Published("section 3.1"),
-        ),
-        "K = 1",
-    )
+    claim = partial(Claim, published=Published("section 3.1"))
+    yield claim("accuracy lost by K = 2", only(ends[1] - ends[2]), Bound(-EQUAL, EQUAL)), 1
     for pipeline in PIPELINES[2:]:
-        yield (
-            Claim(
-                f"accuracy that K = {pipeline} loses beyond K = 2: only harms",
-                only(ends[2] - ends[pipeline]),
-                at_least(EQUAL),
-                published=Published("section 3.1"),
-            ),
-            "K = 1",
-        )
+        text = f"accuracy that K = {pipeline} loses beyond K = 2: only harms"
+        yield claim(text, only(ends[2] - ends[pipeline]), at_least(EQUAL)), 1
 
 
 EXHIBIT = exhibit(

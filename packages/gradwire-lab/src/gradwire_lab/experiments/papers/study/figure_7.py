@@ -5,14 +5,16 @@ from __future__ import annotations
 import os
 import socket
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass
+from functools import partial
 from statistics import median
 from typing import TYPE_CHECKING
 
 from gradwire.units import parse_rate
 from gradwire_lab.experiments.claim import RATIO, Bound, Claim, Explanation, Published, at_least, near, only
-from gradwire_lab.experiments.experiment import Cell, Reporter, Row
+from gradwire_lab.experiments.experiment import Cell, Row
+from gradwire_lab.experiments.hosts import measured_by
 from gradwire_lab.experiments.papers.exhibit import RUN_TIME, chosen, exhibit, paper
 from gradwire_lab.testbed.namespaces import burst_nbytes
 from gradwire_lab.testbed.topology import USUAL_MTU_NBYTES
@@ -51,15 +53,6 @@ class StudyFigure7Options:
 def cells(_options: StudyFigure7Options) -> list[Cell]:
     """Return a cell for each rate."""
     return [{"hosts": HOSTS, "rate": rate} for rate in RATES]
-
-
-def run(
-    options: StudyFigure7Options, cells: Sequence[Cell], _before: Sequence[Row], report: Reporter
-) -> None:
-    """Measure on a testbed of two hosts per rate."""
-    from gradwire_lab.experiments.hosts import measure_cells
-
-    measure_cells(__name__, cells, report, asdict(options))
 
 
 def measure(ranks: Ranks, cells: Sequence[Cell], powers: Sequence[int], time_s: float) -> None:
@@ -110,75 +103,61 @@ def claims(rows: Sequence[Row]) -> list[Claim]:
 
 
 def _claims(row: Row) -> Iterator[Claim]:
-    points, system = row["points"], f"({row['rate']})"
+    points, claim = row["points"], partial(Claim, system=f"({row['rate']})")
     nominal = parse_rate(row["rate"])
     plateau = max(point["nbytes_per_s"] for point in points)
     large = [point["nbytes_per_s"] for point in points if point["nbytes"] >= LARGE_NBYTES]
     latency_s = next(point["time_s"] for point in points if point["nbytes"] == 1)
+    socket_us = 1e6 * row["socket_s"]
     if nominal is not None:
-        yield Claim(
+        yield claim(
             "plateau, of the nominal rate",
             only(plateau / nominal),
             near(NOMINAL_SHARE, VARIANCE),
-            system,
             published=Published(PLACE, NOMINAL_SHARE),
             better=Explanation(
                 "a rate limit carries frames at the nominal rate, and 95.6 % of a frame are data.",
                 Bound(NOMINAL_SHARE, (1 + VARIANCE) * FRAME_SHARE),
             ),
         )
-    yield Claim(
-        "rate of messages of 1 MB and more, of the plateau",
-        only(min(large, default=0.0) / plateau),
-        at_least(LARGE_SHARE),
-        system,
-        published=Published(PLACE),
-    )
-    yield Claim(
+    text, of_plateau = "rate of messages of 1 MB and more, of the plateau", min(large, default=0.0) / plateau
+    yield claim(text, only(of_plateau), at_least(LARGE_SHARE), published=Published(PLACE))
+    yield claim(
         "latency: time of a message of 1 byte",
         only(1e6 * latency_s),
         near(LATENCY_US, LATENCY_PRECISION),
-        system,
         unit="us",
         published=Published(PLACE, LATENCY_US),
         otherwise=Explanation(
-            f"hosts exchange over TCP, not InfiniBand's verbs. A byte takes {1e6 * row['socket_s']:.1f} us "
+            f"hosts exchange over TCP, not InfiniBand's verbs. A byte takes {socket_us:.1f} us "
             f"between plain sockets of these hosts, and at most {OVER_TCP:g} times as long through a link.",
-            Bound(1e6 * row["socket_s"], 1e6 * OVER_TCP * row["socket_s"]),
+            Bound(socket_us, OVER_TCP * socket_us),
         ),
     )
-    yield Claim(
-        "latency of a link over two plain TCP sockets of the same hosts",
-        only(latency_s / row["socket_s"]),
-        Bound(1.0, OVER_TCP),
-        system,
-        unit=RATIO,
-    )
-    yield _modelled(row, system, latency_s, plateau, nominal)
-
-
-def _modelled(row: Row, system: str, latency_s: float, plateau: float, nominal: float | None) -> Claim:
-    """Return the claim that a message takes the latency plus its bytes divided by the plateau's rate."""
-    others = [point for point in row["points"] if point["nbytes"] > 1]
-    burst = 0 if nominal is None else burst_nbytes(nominal, USUAL_MTU_NBYTES)
-    shares = [
-        (latency_s + max(0.0, n - burst) / plateau) / (latency_s + n / plateau)
-        for n in (point["nbytes"] for point in others)
-    ]
-    return Claim(
+    text = "latency of a link over two plain TCP sockets of the same hosts"
+    yield claim(text, only(latency_s / row["socket_s"]), Bound(1.0, OVER_TCP), unit=RATIO)
+    times_s = {point["nbytes"]: point["time_s"] for point in points if point["nbytes"] > 1}
+    expected_s = {nbytes: latency_s + nbytes / plateau for nbytes in times_s}
+    yield claim(
         "time of each size over latency + bytes / rate",
-        {str(point["nbytes"]): point["time_s"] / (latency_s + point["nbytes"] / plateau) for point in others},
+        {str(nbytes): time_s / expected_s[nbytes] for nbytes, time_s in times_s.items()},
         near(1.0, WITHIN),
-        system,
         of_each=True,
         unit="",
         published=Published("section 6.1"),
-        otherwise=None
-        if nominal is None
-        else Explanation(
-            f"{burst / 1000:.0f} kB pass a rate limit at once after a pause, which the model doesn't have.",
-            Bound((1 - WITHIN) * min(shares, default=1.0), 1 + WITHIN),
-        ),
+        otherwise=None if nominal is None else _at_once(nominal, latency_s, plateau, expected_s),
+    )
+
+
+def _at_once(
+    nominal: float, latency_s: float, plateau: float, expected_s: Mapping[int, float]
+) -> Explanation:
+    """Return the bound for a rate limit's burst, which passes at once."""
+    burst = burst_nbytes(nominal, USUAL_MTU_NBYTES)
+    shares = [(latency_s + max(0.0, n - burst) / plateau) / time_s for n, time_s in expected_s.items()]
+    return Explanation(
+        f"{burst / 1000:.0f} kB pass a rate limit at once after a pause, which the model doesn't have.",
+        Bound((1 - WITHIN) * min(shares, default=1.0), 1 + WITHIN),
     )
 
 
@@ -187,7 +166,7 @@ EXHIBIT = exhibit(
     PLACE,
     "what rate and latency does a link have, by message size?",
     cells=cells,
-    run=run,
+    run=measured_by(__name__, asdict),
     claims=claims,
     quick=StudyFigure7Options((0, 10, 14, 18, 20, 22, 23), 0.1),
     full=StudyFigure7Options(tuple(range(25)), 0.1),
