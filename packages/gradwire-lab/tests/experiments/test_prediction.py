@@ -10,7 +10,7 @@ from gradwire.errors import GradwireError
 from gradwire.planner.predict import UNCERTAINTY
 from gradwire.tables import Table, lines
 from gradwire_lab.experiments import prediction
-from gradwire_lab.experiments.prediction.tables import ALGORITHMS, CODECS, SHARDED, choose, table
+from gradwire_lab.experiments.prediction import ALGORITHMS, CODECS, SHARDED, choose, table
 
 
 def row(algorithm: str, codec: str, measured_s: float, predicted_s: float) -> dict[str, object]:

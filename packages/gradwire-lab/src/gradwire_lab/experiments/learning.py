@@ -6,7 +6,6 @@ import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 from statistics import fmean
-from types import MappingProxyType
 
 from gradwire.timing.interval import half_width
 
@@ -38,13 +37,11 @@ class Goal:
         return self.chance + self.share * (self.known - self.chance)
 
 
-GOALS = MappingProxyType(
-    {
-        "mnist": Goal(0.1, 0.985, "INCEPTIONN's accuracy of HDC, table I"),
-        "digits": Goal(0.1, 0.989, "the nearest neighbour's accuracy on these images"),
-        "cifar-10": Goal(0.1, 0.354, "the nearest neighbour's accuracy on pixels, L2 (Stanford's CS231n)"),
-    }
-)
+GOALS = {
+    "mnist": Goal(0.1, 0.985, "INCEPTIONN's accuracy of HDC, table I"),
+    "digits": Goal(0.1, 0.989, "the nearest neighbour's accuracy on these images"),
+    "cifar-10": Goal(0.1, 0.354, "the nearest neighbour's accuracy on pixels, L2 (Stanford's CS231n)"),
+}
 """The goal of a training run, by image data set."""
 
 

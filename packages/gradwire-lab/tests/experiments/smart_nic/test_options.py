@@ -18,7 +18,7 @@ from gradwire_lab.experiments.smart_nic.options import (
     SmartNicOptions,
     cells,
 )
-from gradwire_lab.experiments.smart_nic.prediction import is_calibrated_on
+from gradwire_lab.experiments.smart_nic.verdict import is_calibrated_on
 
 
 def parsed(*words: str) -> SmartNicOptions:

@@ -2,7 +2,7 @@ from __future__ import annotations
 
 import pytest
 
-from gradwire_lab.experiments.smart_nic.prediction import compression, is_calibrated_on, parameters, predicted
+from gradwire_lab.experiments.smart_nic.verdict import compression, is_calibrated_on, parameters, predicted
 
 PLACE = {"hosts": 2, "rate": "80mbit", "layers": 2, "width": 100, "batch": 50}
 # A layer has 40 kB, so 2 hosts send 40 kB each, for which 80 Mbit/s take 4 ms.

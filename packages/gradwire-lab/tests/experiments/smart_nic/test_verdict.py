@@ -7,8 +7,7 @@ import pytest
 
 from gradwire_lab.experiments.claim import Claim, Verdict
 from gradwire_lab.experiments.smart_nic.options import STEP, SmartNicOptions, cells
-from gradwire_lab.experiments.smart_nic.prediction import parameters, predicted
-from gradwire_lab.experiments.smart_nic.verdict import claims, error
+from gradwire_lab.experiments.smart_nic.verdict import claims, error, parameters, predicted
 
 RINGS = [{"part": "ring", "model_cycles": 1000.0, "cycles": cycles} for cycles in (1001, 1020)]
 FIGURES = [

@@ -8,7 +8,6 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from itertools import pairwise
-from types import MappingProxyType
 
 import torch
 from torch import nn
@@ -23,7 +22,7 @@ RESNET_34 = ((64, 3, 1), (128, 4, 2), (256, 6, 2), (512, 3, 2))
 HIDDEN, DROPOUT = 4096, 0.5
 DEVIATION = 0.1
 """The standard deviation of the initial weights: a variance of 1e-2 (section IV-B)."""
-BIASES = MappingProxyType({"alexnet": 0.1})
+BIASES = {"alexnet": 0.1}
 """The initial biases of the networks (section IV-B); 0 in networks that aren't listed."""
 FULL_SIDE = 224
 """The number of pixels along each side of the paper's images."""
@@ -134,6 +133,4 @@ def _head(widths: Sequence[int], shape: Shape) -> Iterator[nn.Module]:
     yield nn.Linear(widths[-1], shape.classes)
 
 
-_BUILDERS: MappingProxyType[str, Callable[[Shape], nn.Module]] = MappingProxyType(
-    dict(zip(MODELS, (_alexnet, _vgg, _resnet), strict=True))
-)
+_BUILDERS: dict[str, Callable[[Shape], nn.Module]] = dict(zip(MODELS, (_alexnet, _vgg, _resnet), strict=True))

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from pathlib import Path
-from types import MappingProxyType
 
 from gradwire.errors import SpecError
 from gradwire_lab.experiments.experiment import FOLDER, Cell, CheckedOptions, check_known, option, turned
@@ -12,26 +11,24 @@ from gradwire_lab.experiments.experiment import FOLDER, Cell, CheckedOptions, ch
 DIGITS, CIFAR10, CIFAR100 = "digits", "cifar10", "cifar100"
 """Names of the image data sets."""
 MODELS = ("alexnet", "vgg", "resnet")
-NORMALISED = MappingProxyType({"alexnet-bn": "alexnet", "vgg-bn": "vgg"})
+NORMALISED = {"alexnet-bn": "alexnet", "vgg-bn": "vgg"}
 """The networks with batch normalization, which table I lacks, and their originals without normalization."""
 NETWORKS = (*MODELS, *NORMALISED)
-STUCK = MappingProxyType(
-    {
-        "alexnet": (
-            "in short float32 runs, two of three seeds stayed at chance for 400 batches, and the "
-            "published initial weights led to NaN"
-        )
-    }
-)
+STUCK = {
+    "alexnet": (
+        "in short float32 runs, two of three seeds stayed at chance for 400 batches, and the "
+        "published initial weights led to NaN"
+    )
+}
 """The networks that aren't expected to learn in so few batches, and why; only float32 trains them."""
 FP32, BF16, AWP = "fp32", "bf16", "awp"
-STATIC = MappingProxyType({8: "static:8", 16: "static:16", 24: "static:24", 32: FP32})
+STATIC = {8: "static:8", 16: "static:16", 24: "static:24", 32: FP32}
 """The policies that truncate weights, by their bits: the oracle's candidates."""
 DELTAS = ("delta", "delta:fp32")
 POLICIES = (FP32, BF16, "static:8", "static:16", "static:24", AWP, *DELTAS)
-TRAINS_AS = MappingProxyType({"delta": BF16, "delta:fp32": FP32})
+TRAINS_AS = {"delta": BF16, "delta:fp32": FP32}
 """Each lossless policy, and the policy with the same weights on the device, whose training run it shares."""
-AWP_FORMATS = MappingProxyType({f"awp:{bits}": bits for bits in STATIC})
+AWP_FORMATS = {f"awp:{bits}": bits for bits in STATIC}
 """AWP's norms with a fixed number of bits: AWP's batch times are interpolated between their times."""
 TIMED = (FP32, BF16, "static:8", "static:16", "static:24", *AWP_FORMATS, *DELTAS)
 
@@ -48,13 +45,11 @@ class System:
 
 UNLIMITED = "unlimited"
 """An infinitely fast link. The savings on this link are an upper bound for any policy on any other link."""
-SYSTEMS = MappingProxyType(
-    {
-        "x86": System(162.23, 153.93, 68.51),
-        "power": System(82.44, 39.12, 17.34),
-        UNLIMITED: System(1.0, 0.0, 0.0),
-    }
-)
+SYSTEMS = {
+    "x86": System(162.23, 153.93, 68.51),
+    "power": System(82.44, 39.12, 17.34),
+    UNLIMITED: System(1.0, 0.0, 0.0),
+}
 LINKS = ("x86", "power")
 """The systems whose links are simulated when batches are timed."""
 LONGER, TRAINING, PACE, BATCH = "longer", "training", "pace", "batch"

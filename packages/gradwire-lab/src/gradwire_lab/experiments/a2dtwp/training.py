@@ -6,7 +6,6 @@ import warnings
 from collections.abc import Callable, Sequence
 from itertools import islice
 from statistics import fmean, median
-from types import MappingProxyType
 from typing import Any
 
 import torch
@@ -23,9 +22,9 @@ from gradwire_lab.experiments.experiment import LOSSY
 from gradwire_lab.experiments.hosts.training import one_thread
 from gradwire_lab.job.data import find_cifar10
 
-SIZES = MappingProxyType({"alexnet": 64, "vgg": 32, "resnet": 32})
+SIZES = {"alexnet": 64, "vgg": 32, "resnet": 32}
 """The number of images per batch, one of the paper's sizes for each network."""
-RATES = MappingProxyType({"alexnet": 0.01, "vgg": 0.01, "resnet": 0.01})
+RATES = {"alexnet": 0.01, "vgg": 0.01, "resnet": 0.01}
 MOMENTUM, WEIGHT_DECAY = 0.9, 5e-4
 DECAY, DECAY_EPOCHS = 0.16, 30
 """The factor of the learning rate per 30 epochs; IV-B's "batches" would give 1e-10 after 300 of them."""

@@ -30,8 +30,7 @@ from gradwire_lab.experiments.smart_nic.options import (
     cells,
     published,
 )
-from gradwire_lab.experiments.smart_nic.prediction import parameters, predicted
-from gradwire_lab.experiments.smart_nic.verdict import claims, error
+from gradwire_lab.experiments.smart_nic.verdict import claims, error, parameters, predicted
 
 # The tables: constants and figures, rings, measured steps, and claims.
 

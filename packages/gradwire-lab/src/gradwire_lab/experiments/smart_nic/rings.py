@@ -14,7 +14,7 @@ from gradwire_gateware import LANE_BITS
 from gradwire_gateware.ring_routes import Ring
 from gradwire_lab.closed_forms.smart_nic import RingCircuit
 from gradwire_lab.experiments.experiment import Cell, Reporter
-from gradwire_lab.experiments.smart_nic.prediction import compression
+from gradwire_lab.experiments.smart_nic.verdict import compression
 
 WIDTH = 256
 PROBE_NODES = 2

@@ -13,7 +13,6 @@ import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
-from types import MappingProxyType
 from typing import Any
 
 import torch
@@ -245,7 +244,7 @@ def layerwise(worker: TimedWorker, communication: Communication) -> None:
     worker.update(0)
 
 
-METHODS = MappingProxyType({NAIVE: naive, OVERLAPPED: overlapped, LAYERWISE: layerwise})
+METHODS = {NAIVE: naive, OVERLAPPED: overlapped, LAYERWISE: layerwise}
 
 
 def measure(ranks: Ranks, cells: Sequence[Cell]) -> None:

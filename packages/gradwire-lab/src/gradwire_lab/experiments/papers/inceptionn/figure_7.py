@@ -41,7 +41,8 @@ SNAPPY = "snappy"
 SZ = "sz:2^-10"
 """The package pysz's SZ3, the current version of SZ, with an absolute bound."""
 PACKAGES = {SNAPPY: "cramjam", SZ: "pysz"}
-CODECS = (SNAPPY, SZ, "lossless", "truncate:16", "inceptionn:2^-10")
+TRUNCATE, NIC = "truncate:16", "inceptionn:2^-10"
+CODECS = (SNAPPY, SZ, "lossless", TRUNCATE, NIC)
 NETWORK, LEARNED = "AlexNet", "HDC, 3 layers, He"
 """The network whose step is modelled, and a network that is trained to its end."""
 BATCH = 32
@@ -195,30 +196,25 @@ def claims(rows: Sequence[Row]) -> list[Claim]:
 def _claims(rows: Sequence[Row], network: str, gradient: str) -> Iterator[Claim]:
     """Return claims about AlexNet's step, from a model with the codec's measured times and ratio."""
     slower, place = within(SLOWER, TWICE), Published(PLACE, SLOWER)
+    drawn, ratio = Published(PLACE), Published("section I", SNAPPY_RATIO)
     fast = Explanation(VECTORS, at_most(1.0))
-    for codec, text, wanted, published, otherwise in (
-        (SNAPPY, "with Snappy", slower, place, None),
-        (SZ, "with SZ", slower, place, None),
-        ("", "ratio of Snappy", near(SNAPPY_RATIO, RATIOS), Published("section I", SNAPPY_RATIO), None),
-        (
-            CODECS[3],
-            "with truncation in software: slightly shorter",
-            Bound(*TRUNCATED),
-            Published(PLACE),
-            None,
-        ),
-        (CODECS[4], "with the NIC's format in software", slower, place, fast),
+    for codec, is_time, text, wanted, published, otherwise in (
+        (SNAPPY, True, "with Snappy", slower, place, None),
+        (SZ, True, "with SZ", slower, place, None),
+        (SNAPPY, False, "ratio of Snappy", near(SNAPPY_RATIO, RATIOS), ratio, None),
+        (TRUNCATE, True, "with truncation in software: slightly shorter", Bound(*TRUNCATED), drawn, None),
+        (NIC, True, "with the NIC's format in software", slower, place, fast),
     ):
-        timed = Timed(rows, codec or SNAPPY, network)
+        timed = Timed(rows, codec, network)
         yield Claim(
-            f"AlexNet's time {text}, over that without" if codec else text,
-            only(timed.times_longer if codec else timed.ratio),
+            f"AlexNet's time {text}, over that without" if is_time else text,
+            only(timed.times_longer if is_time else timed.ratio),
             wanted,
             f"({gradient})",
             unit=RATIO,
             published=published,
             otherwise=otherwise,
-            basis=Basis.MODELLED if codec else Basis.MEASURED,
+            basis=Basis.MODELLED if is_time else Basis.MEASURED,
             rests_on=timed.learned,
             not_run=timed.missing,
             other_tool=timed.other_tool,

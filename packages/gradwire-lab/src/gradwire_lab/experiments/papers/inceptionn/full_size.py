@@ -7,7 +7,6 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from importlib.util import find_spec
 from pathlib import Path
-from types import MappingProxyType
 from typing import TYPE_CHECKING
 from zipfile import ZipFile
 
@@ -41,13 +40,11 @@ class FullSize:
     steps: int
 
 
-FULL_SIZE = MappingProxyType(
-    {
-        "AlexNet": FullSize(227, (1 / 255,) * 3, 0.01, 5e-5, 320_000),
-        "ResNet-50": FullSize(224, DEVIATION, 0.1, 1e-4, 600_000),
-        "VGG-16": FullSize(224, DEVIATION, 0.01, 5e-5, 370_000),
-    }
-)
+FULL_SIZE = {
+    "AlexNet": FullSize(227, (1 / 255,) * 3, 0.01, 5e-5, 320_000),
+    "ResNet-50": FullSize(224, DEVIATION, 0.1, 1e-4, 600_000),
+    "VGG-16": FullSize(224, DEVIATION, 0.01, 5e-5, 370_000),
+}
 """The full-size networks by name, with the settings of table I."""
 
 
@@ -235,4 +232,4 @@ def _resnet_50() -> nn.Module:
     return nn.Sequential(*layers, nn.AdaptiveAvgPool2d(1), nn.Flatten(), nn.Linear(inputs, CLASSES))
 
 
-_BUILDERS = MappingProxyType({"AlexNet": _alexnet, "ResNet-50": _resnet_50, "VGG-16": _vgg_16})
+_BUILDERS = {"AlexNet": _alexnet, "ResNet-50": _resnet_50, "VGG-16": _vgg_16}

@@ -12,7 +12,6 @@ from dataclasses import dataclass
 from functools import partial
 from itertools import pairwise
 from time import perf_counter
-from types import MappingProxyType
 from typing import TYPE_CHECKING, Any
 
 from gradwire.deferred import torch
@@ -51,16 +50,14 @@ class TrainedNetwork:
     rate_from: str
 
 
-NETWORKS = MappingProxyType(
-    {
-        **{
-            f"HDC, {layers} layers, {initialisation}": TrainedNetwork(layers, initialisation, 0.1, "table I")
-            for layers in (3, 5)
-            for initialisation in (HE, XAVIER)
-        },
-        "CNN": TrainedNetwork(0, DEFAULT, 0.05, "the rate of gradwire's other training runs of this network"),
-    }
-)
+NETWORKS = {
+    **{
+        f"HDC, {layers} layers, {initialisation}": TrainedNetwork(layers, initialisation, 0.1, "table I")
+        for layers in (3, 5)
+        for initialisation in (HE, XAVIER)
+    },
+    "CNN": TrainedNetwork(0, DEFAULT, 0.05, "the rate of gradwire's other training runs of this network"),
+}
 """The networks by name; table I states five layers, but also a size of 2.5 MB, which three layers have."""
 
 
