@@ -58,8 +58,7 @@ def speed_chart(records: Records) -> Picture:
     def found(task: Trained, speed: Speed) -> Ratio | None:
         return ratio(speed.time_s, task.judge.time_s)
 
-    label = "times as fast as plain DDP,\nto the same loss"
-    return _dots("training-speed", records, TIMED, found, label)
+    return _dots("training-speed", records, TIMED, found, "times as fast as plain DDP,\nto the same loss")
 
 
 def steps_chart(records: Records) -> Picture:
@@ -79,45 +78,34 @@ def _dots(
     find: Callable[[Trained, Speed], Ratio | None],
     label: str,
 ) -> Picture:
+    """Return the chart of a dot with its interval for each method, below its task's title."""
     tasks = {title: trained(rows) for title, rows in records.items()}
-    lines = [
-        (title, method, find(task, task.speeds[method]))
+    found = {
+        title: {each: find(task, task.speeds[each]) for each in methods if each in task.speeds}
         for title, task in tasks.items()
         if not task.problem
-        for method in methods
-        if method in task.speeds
-    ]
-    rows = len(lines) + len(tasks)
-    return Picture(name, label, partial(_paint_dots, lines, label), FRAME_IN + ROW_IN * rows)
+    }
+    rows = sum(map(len, found.values())) + len(tasks)
+    return Picture(name, label, partial(_paint_dots, found, label), FRAME_IN + ROW_IN * rows)
 
 
-def _paint_dots(lines: Sequence[tuple[str, str, Ratio | None]], label: str, drawn: Figure) -> None:
-    """Draw a dot with its interval for each method, below its task's title."""
+def _paint_dots(tasks: Mapping[str, Mapping[str, Ratio | None]], label: str, drawn: Figure) -> None:
     axes = drawn.subplots()
     ticks, names, place = list[int](), list[str](), 0
-    before = ""
-    for title, method, found in lines:
-        if title != before:
-            axes.text(
-                -0.02,
-                place,
-                title,
-                transform=axes.get_yaxis_transform(),
-                ha="right",
-                va="center",
-                weight="bold",
-            )
-            before, place = title, place + 1
-        ticks.append(place)
-        names.append(method)
-        if found is None:
-            axes.text(1.03, place, "not reached by all seeds", va="center", fontsize=8)
-        else:
-            around = [[found.mean - found.least], [found.most - found.mean]]
-            axes.errorbar(
-                found.mean, place, xerr=around, fmt="o", color=COLOUR_OF[method], markersize=5, elinewidth=1.5
-            )
+    left = {"transform": axes.get_yaxis_transform(), "ha": "right", "va": "center", "weight": "bold"}
+    for title, task in tasks.items():
+        axes.text(-0.02, place, title, **left)
         place += 1
+        for method, found in task.items():
+            ticks.append(place)
+            names.append(method)
+            if found is None:
+                axes.text(1.03, place, "not reached by all seeds", va="center", fontsize=8)
+            else:
+                around = [[found.mean - found.least], [found.most - found.mean]]
+                style = {"fmt": "o", "color": COLOUR_OF[method], "markersize": 5, "elinewidth": 1.5}
+                axes.errorbar(found.mean, place, xerr=around, **style)
+            place += 1
     axes.axvline(1, color=COLOURS["rule"], linewidth=1, zorder=0)
     axes.set_yticks(ticks, names, parse_math=False)
     axes.tick_params(axis="y", length=0)
@@ -140,9 +128,8 @@ def _paint_losses(tasks: Mapping[str, Trained], label: str, drawn: Figure) -> No
         for method in filter(task.speeds.__contains__, CURVED):
             first = min(task.speeds[method].rows)
             _, seconds, losses = zip(*curve_of(task.speeds[method].rows[first]), strict=True)
-            axes.plot(
-                seconds, losses, "-o", color=COLOUR_OF[method], markersize=2.5, linewidth=1.5, label=method
-            )
+            style = {"color": COLOUR_OF[method], "markersize": 2.5, "linewidth": 1.5, "label": method}
+            axes.plot(seconds, losses, "-o", **style)
         axes.axhline(task.judge.targets[first], color=COLOURS["rule"], linestyle=":", linewidth=1)
         axes.set_xlim(left=0)
         axes.set_ylabel("held-out loss")
@@ -165,9 +152,8 @@ def _paint_gains(models: Records, label: str, drawn: Figure) -> None:
     for axes, (name, rows) in zip(every, models.items(), strict=True):
         for colour, (hosts, own) in zip(CURVES, grouped(rows, "hosts").items(), strict=False):
             gains = [min(gains_of(row)[:2]) for row in own]
-            axes.plot(
-                [row["rate"] for row in own], gains, "-o", color=colour, markersize=4, label=f"{hosts} hosts"
-            )
+            rates = [row["rate"] for row in own]
+            axes.plot(rates, gains, "-o", color=colour, markersize=4, label=f"{hosts} hosts")
         axes.axhline(1, color=COLOURS["ink"], linewidth=1, linestyle=":")
         axes.set_ylim(bottom=0)
         axes.set_ylabel(f"{name}, times")

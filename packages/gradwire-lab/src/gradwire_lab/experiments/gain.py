@@ -38,8 +38,6 @@ from gradwire_lab.experiments.training_speed import EXPERIMENT as TRAINING_SPEED
 
 if TYPE_CHECKING:  # these modules import torch, which takes seconds
     from gradwire.planner import PlanRequest
-    from gradwire.planner.baselines import Baselines
-    from gradwire.planner.candidates import Workload
     from gradwire.planner.predict import Predictor, Ranking
     from gradwire.timing.environment import CodecCost, Environment
     from gradwire.timing.line import HostCost
@@ -125,26 +123,17 @@ def _measured(folder: Path) -> Iterator[Cell]:
     for path in sorted(folder.glob(f"**/{RECORD}")):
         if json.loads(path.read_text(encoding="utf-8")).get("schema") != TRAINING_SPEED.schema:
             continue
-        for (task, hosts, rate), rows in _by_network(read_fields(path, TRAINING_SPEED, REMEDY)["rows"]):
-            steps_s = {
-                name: fmean(row["step_s"] for row in own) for name, own in grouped(rows, "method").items()
-            }
+        by_network: dict[tuple[str, int, str], list[Row]] = {}
+        for row in read_fields(path, TRAINING_SPEED, REMEDY)["rows"]:
+            by_network.setdefault((row["task"], row["hosts"], row["rate"]), []).append(row)
+        for (task, hosts, rate), rows in by_network.items():
+            methods = grouped(rows, "method")
+            steps_s = {name: fmean(row["step_s"] for row in own) for name, own in methods.items()}
             common = {"part": CHECK, "task": task, "hosts": hosts, "rate": rate}
             for method in (JUDGE, HOOK, *PLANS):
                 if {method, ALONE} <= steps_s.keys():
-                    yield {
-                        **common,
-                        "method": method,
-                        "compute_s": steps_s[ALONE],
-                        "measured_s": steps_s[method],
-                    }
-
-
-def _by_network(rows: Sequence[Row]) -> Iterator[tuple[tuple[str, int, str], list[Row]]]:
-    found: dict[tuple[str, int, str], list[Row]] = {}
-    for row in rows:
-        found.setdefault((row["task"], row["hosts"], row["rate"]), []).append(row)
-    yield from found.items()
+                    times = {"compute_s": steps_s[ALONE], "measured_s": steps_s[method]}
+                    yield {**common, "method": method, **times}
 
 
 def run(options: GainOptions, cells: Sequence[Cell], before: Sequence[Row], report: Report) -> None:
@@ -195,8 +184,10 @@ def _least(found: Sequence[Any]) -> Any:
 
 def predicted(values: Any, model: Model, cell: Cell) -> dict[str, Any]:
     """Return the predicted steps of DDP, of its bf16 hook, and of the chosen plan, in seconds."""
+    from gradwire.planner.baselines import Baselines
+
     request, environment = _placed(values, model.count, model.compute_s, cell)
-    ranking, baselines = _chosen(request, environment), _baselines(request, environment)
+    ranking, baselines = _chosen(request, environment), Baselines(request.workload, environment)
     return {
         "ddp_s": baselines.plain_s(cell["hosts"]),
         "hook_s": baselines.hook_s(cell["hosts"]),
@@ -209,15 +200,16 @@ def predicted(values: Any, model: Model, cell: Cell) -> dict[str, Any]:
 
 def predicted_step_s(values: Any, cell: Cell) -> float:
     """Return the predicted step time of a method that was measured on hosts that share this machine."""
-    shared = {**values, "shared_machine": True}
+    from gradwire.planner.baselines import Baselines
+
+    shared, hosts = {**values, "shared_machine": True}, cell["hosts"]
     request, environment = _placed(shared, TASK_COUNTS[cell["task"]], cell["compute_s"], cell)
-    if cell["method"] == HOOK:
-        return _baselines(request, environment).hook_s(cell["hosts"])
-    if cell["method"] == JUDGE:
-        return _baselines(request, environment).plain_s(cell["hosts"])
+    baselines = Baselines(request.workload, environment)
+    if cell["method"] in (HOOK, JUDGE):
+        return baselines.hook_s(hosts) if cell["method"] == HOOK else baselines.plain_s(hosts)
     codec, algorithm = PLANS[cell["method"]]
     plan = Plan(parse(codec), algorithm, bucket_nbytes=BUCKET_NBYTES)
-    return _predictor(request.workload, cell["hosts"], environment).predict(plan).step_s
+    return _predictor(request, environment).predict(plan).step_s
 
 
 def _placed(values: Any, count: int, compute_s: float, cell: Cell) -> tuple[PlanRequest, Environment]:
@@ -236,25 +228,18 @@ def _chosen(request: PlanRequest, environment: Environment) -> Ranking:
     from gradwire.planner.candidates import Space
     from gradwire.planner.predict import choose, uncertainty_of
 
-    space = Space(
-        tuple(map(parse, CODECS)), request.all_algorithms, buckets_nbytes=(BUCKET_NBYTES,), whole=False
-    )
-    predictor = _predictor(request.workload, request.hosts, environment)
+    codecs, buckets = tuple(map(parse, CODECS)), (BUCKET_NBYTES,)
+    space = Space(codecs, request.all_algorithms, buckets_nbytes=buckets, whole=False)
+    predictor = _predictor(request, environment)
     found = choose(predictor, space)
     return choose(predictor, space, uncertainty_of(found, environment))
 
 
-def _baselines(request: PlanRequest, environment: Environment) -> Baselines:
-    from gradwire.planner.baselines import Baselines
-
-    return Baselines(request.workload, environment)
-
-
-def _predictor(workload: Workload, hosts: int, environment: Environment) -> Predictor:
+def _predictor(request: PlanRequest, environment: Environment) -> Predictor:
     from gradwire.planner.exchange_times import Family
     from gradwire.planner.predict import Predictor
 
-    return Predictor(workload, hosts, Family(environment))
+    return Predictor(request.workload, request.hosts, Family(environment))
 
 
 def answer(row: Row) -> str:
@@ -280,42 +265,28 @@ def table(rows: Sequence[Row]) -> list[str | Table]:
     """Return a table per model, the measured costs, and the errors of checked predictions."""
     parts: list[str | Table] = []
     for name, own in grouped(select(rows, part=PREDICTION), "model").items():
-        parts += [_title(name, own[0]), "", _by_rate(own), ""]
+        count, compute = MODELS[name].count, format_duration(own[0]["compute_s"])
+        size = f"{count / 1e6:g} million" if count < 10**9 else f"{count / 1e9:g} billion"
+        hosts = [Column.of_text(f"{each} hosts") for each in grouped(own, "hosts")]
+        body = [(rate, *map(answer, of_rate)) for rate, of_rate in grouped(own, "rate").items()]
+        title = f"{name}, {size} parameters, {compute} of computation in a step:"
+        parts += [title, "", Table((Column.of_text("link"), *hosts), body), ""]
     for row in select(rows, part=CALIBRATION):
         parts += ["Measured on one core of this machine:", "", _costs(row["request"]), ""]
     if checks := select(rows, part=CHECK):
         errors = [abs(error_of(row)) for row in checks]
-        parts += [
+        title = (
             f"Predicted and measured steps in testbeds: the median error is {100 * median(errors):.0f} %, "
-            f"the largest {100 * max(errors):.0f} %.",
-            "",
-            table_of(CHECKS, checks),
-            "",
-        ]
+            f"the largest {100 * max(errors):.0f} %."
+        )
+        parts += [title, "", table_of(CHECKS, checks), ""]
     return parts
-
-
-def _title(name: str, row: Row) -> str:
-    count = MODELS[name].count
-    size = f"{count / 1e6:g} million" if count < 10**9 else f"{count / 1e9:g} billion"
-    return f"{name}, {size} parameters, {format_duration(row['compute_s'])} of computation in a step:"
-
-
-def _by_rate(rows: Sequence[Row]) -> Table:
-    """Return the answers of one model, with a row for each rate and a column for each number of hosts."""
-    hosts = list(grouped(rows, "hosts"))
-    body = [(rate, *(answer(row) for row in own)) for rate, own in grouped(rows, "rate").items()]
-    return Table((Column.of_text("link"), *(Column.of_text(f"{each} hosts") for each in hosts)), body)
 
 
 def _costs(values: Any) -> Table:
     """Return the measured costs of the codecs on one host's gradient, per float32 byte."""
-    columns = (
-        Column.of_text("codec"),
-        Column("bytes", "of 4"),
-        Column("encode", "GB/s"),
-        Column("decode and add", "GB/s"),
-    )
+    columns = [Column.of_text("codec"), Column("bytes", "of 4")]
+    columns += [Column(name, "GB/s") for name in ("encode", "decode and add")]
     body = []
     for spec, cost in values["costs"].items():
         point = cost["points"][0]

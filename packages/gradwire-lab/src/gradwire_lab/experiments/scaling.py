@@ -117,10 +117,8 @@ def plot(rows: Sequence[Row]) -> bytes:
     for algorithm in FORMULAS:
         points = sorted(select(rows, algorithm=algorithm), key=lambda row: row["hosts"])
         hosts = [row["hosts"] for row in points]
-        (line,) = axes.plot(
-            hosts, [row["measured_s"] for row in points], "o-", label=f"{algorithm}, measured"
-        )
-        replayed = [row["replay_s"] for row in points]
+        measured, replayed = ([row[name] for row in points] for name in ("measured_s", "replay_s"))
+        (line,) = axes.plot(hosts, measured, "o-", label=f"{algorithm}, measured")
         axes.plot(hosts, replayed, "x:", color=line.get_color(), label=f"{algorithm}, replay")
     axes.set_xlabel("hosts")
     axes.set_ylabel(f"exchange of {exact_size(rows[0]['nbytes'])} at {rows[0]['rate']} [s]")

@@ -30,6 +30,7 @@ from gradwire_lab.experiments.experiment import (
     select,
 )
 from gradwire_lab.experiments.hosts import check_networks, measured_by
+from gradwire_lab.experiments.hosts.training import flat
 
 if TYPE_CHECKING:  # these modules import torch, which only the hosts need
     from gradwire.timing.line import Line
@@ -109,9 +110,8 @@ def measure(ranks: Ranks, cells: Sequence[Cell], data_dir: str | None = None) ->
     _warm_up(task, tasks[0])
     before = [_gradients(task, each.batches) for each in tasks]
     seconds = _steps_s(ranks, task, plan)
-    gradients = [
-        torch.cat((early, _gradients(task, each.batches))) for early, each in zip(before, tasks, strict=True)
-    ]
+    after = [_gradients(task, each.batches) for each in tasks]
+    gradients = [torch.cat(pair) for pair in zip(before, after, strict=True)]
     *computing_s, gradient = computation(task)
     environment = ranks.environment([plan.encoding], SEGMENT_NBYTES, gradients)
     if environment is None:
@@ -160,13 +160,9 @@ def _warm_up(task: TrainingTask, first: TrainingTask) -> None:
 
 def _steps_s(ranks: Ranks, task: TrainingTask, plan: Plan) -> list[float]:
     """Return the step times of a plan, trained over new connections."""
-    import torch.distributed as dist
-
-    from gradwire.links import ProcessGroupLink
     from gradwire.local import DSync
 
-    link = ProcessGroupLink(dist.group.WORLD, timeout_s=ranks.link.timeout_s, tos=plan.tos)  # type: ignore[arg-type]
-    try:
+    with ranks.linked(tos=plan.tos) as link:
         method = DSync(task.model, task.optimizer(task.model), plan, group=link)
 
         def step() -> None:
@@ -175,8 +171,6 @@ def _steps_s(ranks: Ranks, task: TrainingTask, plan: Plan) -> list[float]:
 
         step()  # untimed: the first step connects
         return ranks.repeat_s(step, budget_s=BUDGET_S, least=7, most=40)
-    finally:
-        link.close()
 
 
 def _gradients(task: TrainingTask, batches: Iterator[tuple[torch.Tensor, torch.Tensor]]) -> torch.Tensor:
@@ -185,7 +179,7 @@ def _gradients(task: TrainingTask, batches: Iterator[tuple[torch.Tensor, torch.T
     for _ in range(SAMPLES):
         task.model.zero_grad()
         task.loss(task.model, next(batches)).backward()  # type: ignore[no-untyped-call]
-        found += [each.grad.flatten() for each in task.model.parameters() if each.grad is not None]
+        found.append(flat(each.grad for each in task.model.parameters() if each.grad is not None))
     return torch.cat(found)
 
 

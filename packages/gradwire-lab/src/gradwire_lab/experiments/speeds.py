@@ -233,8 +233,7 @@ def _with_interval(values: Sequence[float]) -> str:
 
 
 def _over(one: Speed, other: Speed) -> str:
-    fixed = ", the best fixed plan," if one.method in FIXED else ""
-    return f"{one.method}{fixed} over {other.method}"
+    return f"{one.method}{', the best fixed plan,' if one.method in FIXED else ''} over {other.method}"
 
 
 def _times_in_words(one: Speed, other: Speed) -> str:

@@ -62,9 +62,8 @@ class TrainingTask:
     def on(self, device: str) -> TrainingTask:
         """Return this task with its model and batches on a device."""
         to = partial(_moved, device=device)
-        return replace(
-            self, model=self.model.to(device), batches=map(to, self.batches), held_out=to(self.held_out)
-        )
+        model, batches, held_out = self.model.to(device), map(to, self.batches), to(self.held_out)
+        return replace(self, model=model, batches=batches, held_out=held_out)
 
     def wait(self) -> None:
         """Wait until the model's device has finished its queued work."""
@@ -126,9 +125,8 @@ def cifar_cnn(rank: int, _world: int, files: Files, seed: int = 0) -> TrainingTa
     batches = images.batches(16, _stream(rank, seed))
     optimizer = partial(_sgd, lr=0.02, momentum=0.9)
     data = "digits" if files.images is None else f"CIFAR-{images.classes}"
-    return TrainingTask(
-        "CIFAR CNN", model, optimizer, batches, held_out, 50, 8, data=data, goal=GOALS.get(data.lower())
-    )
+    goal = GOALS.get(data.lower())
+    return TrainingTask("CIFAR CNN", model, optimizer, batches, held_out, 50, 8, data=data, goal=goal)
 
 
 def wide_layers(images: Dataset, seed: int) -> nn.Module:
@@ -144,10 +142,9 @@ def small_gpt(rank: int, _world: int, files: Files, seed: int = 0) -> TrainingTa
     """Return the task of training a GPT of 6 layers (43 MB) on a text, by default Python's reference."""
     made = text_task(files.text, width=384, layers=6, heads=6, batch=1, rank=rank, seed=seed)
     data = "Python's reference" if files.text is None else files.text.name
-    optimizer = partial(torch.optim.AdamW, lr=3e-4, betas=(0.9, 0.95))
     return replace(
         made,
-        optimizer=lambda net: optimizer(net.parameters()),
+        optimizer=partial(_adamw, lr=3e-4, betas=(0.9, 0.95)),
         blocks=24,  # with 16 blocks and torch's default betas, one seed of three did not learn
         data=data,
         goal=goal_of_bytes(files.text),
@@ -180,15 +177,8 @@ def text_task(
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(SEED + seed)
         model = GPT(width=width, layers=layers, heads=heads)
-    return TrainingTask(
-        "small GPT",
-        model,
-        lambda net: torch.optim.AdamW(net.parameters(), lr=1e-3),
-        training,
-        held_out,
-        block=8,
-        blocks=8,
-    )
+    optimizer = partial(_adamw, lr=1e-3)
+    return TrainingTask("small GPT", model, optimizer, training, held_out, block=8, blocks=8)
 
 
 def text_batches(
@@ -250,19 +240,22 @@ def _stream(rank: int, seed: int) -> int:
 def _image_task(
     images: Dataset, batch: int, stream: int, *, lr: float, momentum: float
 ) -> Callable[..., TrainingTask]:
-    data = images.name
     return partial(
         TrainingTask,
         optimizer=partial(_sgd, lr=lr, momentum=momentum),
         batches=_drawn(images, batch, stream),
         held_out=next(images.test_batches(HELD_OUT)),
-        data=data,
-        goal=GOALS[data],
+        data=images.name,
+        goal=GOALS[images.name],
     )
 
 
 def _sgd(net: nn.Module, lr: float, momentum: float) -> torch.optim.Optimizer:
     return torch.optim.SGD(net.parameters(), lr=lr, momentum=momentum)
+
+
+def _adamw(net: nn.Module, lr: float, betas: tuple[float, float] = (0.9, 0.999)) -> torch.optim.Optimizer:
+    return torch.optim.AdamW(net.parameters(), lr=lr, betas=betas)
 
 
 def _drawn(images: Dataset, batch: int, stream: int) -> Iterator[Batch]:

@@ -80,10 +80,6 @@ def mnist(named: str | None) -> Path | None:
     return None if folder is None else find("mnist", folder)
 
 
-def _cifar(named: str | None) -> Path | None:
-    return find_cifar10(Path(named) if named else None)
-
-
 @dataclass(frozen=True)
 class TrainingSpeedOptions(CheckedOptions):
     """The options; all hosts share the machine's ``device``, and each method trains once per seed."""
@@ -92,11 +88,7 @@ class TrainingSpeedOptions(CheckedOptions):
     rates: tuple[str, ...] = option(("1gbit",), "link rates to compare")
     tasks: tuple[str, ...] = option(TASKS, "tasks to train", known=TASKS)
     methods: tuple[str, ...] = option(
-        USUAL,
-        "methods besides DDP, as parts of their names",
-        shown="some",
-        read=_methods,
-        known=METHODS,
+        USUAL, "methods besides DDP, as parts of their names", shown="some", read=_methods, known=METHODS
     )
     data_dir: Path | None = option(
         None,
@@ -112,7 +104,7 @@ class TrainingSpeedOptions(CheckedOptions):
         name="--cifar-dir",
         shown="cifar10 in $GRADWIRE_DATA, or digits",
         value=FOLDER,
-        read=_cifar,
+        read=lambda named: find_cifar10(Path(named) if named else None),
         always=True,
     )
     text: Path | None = option(
@@ -126,12 +118,8 @@ class TrainingSpeedOptions(CheckedOptions):
         check_networks([(self.hosts, rate) for rate in self.rates])
         if self.data_dir is not None:
             find("mnist", self.data_dir)
-        if self.device != "cpu" and not _has_gpu():
+        if self.device != "cpu" and not torch.cuda.is_available():
             raise SpecError("expected a GPU that PyTorch sees for --device cuda, got none; omit --device")
-
-
-def _has_gpu() -> bool:
-    return torch.cuda.is_available()
 
 
 def cells(options: TrainingSpeedOptions) -> list[Cell]:
@@ -152,15 +140,14 @@ def cells(options: TrainingSpeedOptions) -> list[Cell]:
 def run(options: TrainingSpeedOptions, cells: Sequence[Cell], before: Sequence[Row], report: Report) -> None:
     """Train in a testbed per rate, task, and seed, because DDP never frees the memory of its models."""
     files = {"data_dir": options.data_dir, "images": options.images, "text": options.text}
-    given = {name: str(path) for name, path in files.items() if path is not None}
-    given["device"] = options.device
+    given: dict[str, object] = {name: str(path) for name, path in files.items() if path is not None}
     for place, group in groupby(cells, key=_testbed_of):
         judged = [row for row in before if _testbed_of(row) == place and row["method"] == JUDGE]
         target = {"target": target_of(judged[0])} if judged else {}
-        measure_cells(RUNS, list(group), report, {**given, **target}, KEPT_MEMORY)
+        measure_cells(RUNS, list(group), report, {**given, "device": options.device, **target}, KEPT_MEMORY)
 
 
-def _testbed_of(row: Row) -> tuple[tuple[str, str], int]:
+def _testbed_of(row: Row) -> tuple[object, ...]:
     return place_of(row), row["seed"]
 
 

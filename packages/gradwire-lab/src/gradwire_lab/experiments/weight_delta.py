@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import copy
 from collections.abc import Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from itertools import islice
 from pathlib import Path
 from statistics import fmean
@@ -94,8 +94,7 @@ def run(options: WeightDeltaOptions, cells: Sequence[Cell], _before: Sequence[Ro
     """Pretrain once, then fine-tune a copy for each cell."""
     task, model = pretrained(options.text, options.training)
     for cell in cells:
-        figures = _fine_tune(task, copy.deepcopy(model), options, cell["lr"])
-        report({**cell, **asdict(figures)})
+        report({**cell, **_fine_tune(task, copy.deepcopy(model), options, cell["lr"])})
 
 
 def pretrained(file: str | None, steps: int) -> tuple[TrainingTask, torch.nn.Module]:
@@ -108,30 +107,18 @@ def pretrained(file: str | None, steps: int) -> tuple[TrainingTask, torch.nn.Mod
     return second, first.model
 
 
-@dataclass(frozen=True)
-class Figures:
-    """The results for one learning rate, as means over the measured steps."""
-
-    moved: float
-    bits: float
-    two_bit_bits: float
-    full_bits: float
-    loss_before: float
-    loss_after: float
-
-
 def _fine_tune(
     task: TrainingTask, model: torch.nn.Module, options: WeightDeltaOptions, rate: float
-) -> Figures:
+) -> dict[str, float]:
+    """Return the figures of one learning rate, as means over the measured steps."""
     optimizer = torch.optim.AdamW(model.parameters(), lr=rate)
     before = task.held_out_loss(model)
     _train(task, model, optimizer, options.warm)
     masters = _flat(model)
     encoder, two_bit = DeltaEncoder(masters), DeltaEncoder(masters, entropy=False)
     decoder, replica = DeltaDecoder(), torch.empty(masters.numel(), dtype=torch.bfloat16)
-    payload = encoder.encode(masters, 0)
-    full_nbytes = payload.numel()
-    decoder.apply(payload, replica)
+    full = encoder.encode(masters, 0)
+    decoder.apply(full, replica)
     two_bit.encode(masters, 0)
     moved, nbytes, two_bit_nbytes = [], [], []
     for step in range(1, options.measured + 1):
@@ -148,14 +135,14 @@ def _fine_tune(
         nbytes.append(payload.numel())
         two_bit_nbytes.append(two_bit.encode(masters, step).numel())
     per_weight = 8 / masters.numel()
-    return Figures(
-        fmean(moved),
-        fmean(nbytes) * per_weight,
-        fmean(two_bit_nbytes) * per_weight,
-        full_nbytes * per_weight,
-        before,
-        task.held_out_loss(model),
-    )
+    return {
+        "moved": fmean(moved),
+        "bits": fmean(nbytes) * per_weight,
+        "two_bit_bits": fmean(two_bit_nbytes) * per_weight,
+        "full_bits": full.numel() * per_weight,
+        "loss_before": before,
+        "loss_after": task.held_out_loss(model),
+    }
 
 
 def _train(task: TrainingTask, model: torch.nn.Module, optimizer: torch.optim.Optimizer, steps: int) -> None:

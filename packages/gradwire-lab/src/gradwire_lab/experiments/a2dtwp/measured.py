@@ -94,8 +94,9 @@ def hidden(row: Row, system: str, target: float) -> float | None:
 
 def nothing_to_save(rows: Sequence[Row], system: str) -> Explanation | None:
     """Return why no policy can clearly beat the policy of ``rows``, or None if one can or it is unknown."""
-    known = _known([hidden(row, system, last_error(row)) for row in rows])
-    if not known or max(known) > NOISE:
+    shares = [hidden(row, system, last_error(row)) for row in rows]
+    known = [each for each in shares if each is not None]
+    if not known or len(known) < len(shares) or max(known) > NOISE:
         return None
     return Explanation(
         f"an unlimited link would save at most {shown(max(0.0, *known), SHARE)} of the other policy's "
@@ -103,12 +104,6 @@ def nothing_to_save(rows: Sequence[Row], system: str) -> Explanation | None:
         f"{shown(NOISE, SHARE)} on this machine",
         at_least(-NOISE),
     )
-
-
-def _known(shares: Sequence[float | None]) -> list[float]:
-    """Return the shares, or an empty list if any share is missing."""
-    known = [each for each in shares if each is not None]
-    return known if len(known) == len(shares) else []
 
 
 EQUAL = 0.01
@@ -211,13 +206,18 @@ class MeasuredPolicies:
 
     def bits(self, model: str, training: Row) -> float:
         """Return the mean bits per weight of the full network over a training run's batches."""
-        spans = [*_spans(training, 0, None)]
-        sizes = self._sizes(model, training)
+        spans, sizes = [*_spans(training, 0, None)], self._sizes(model, training)
         return sum(count * _weighted(bits, sizes) for count, bits in spans) / sum(count for count, _ in spans)
 
     def switches(self, model: str) -> list[int]:
         """Return, for each AWP training run, the number of batches after which AWP raised a layer's bits."""
-        return [len(_switches(row)) for row in self.trainings(model, AWP)]
+        return [
+            sum(
+                any(new > old for old, new in zip(before, now, strict=True))
+                for (_, before), (_, now) in pairwise(row["bits"])
+            )
+            for row in self.trainings(model, AWP)
+        ]
 
     def _mean(
         self, model: str, training: Row, system: str, name: str, begin: float, end: float | None = None
@@ -276,12 +276,3 @@ def _spans(training: Row, begin: float, end: float | None) -> Iterator[tuple[flo
 
 def _weighted(bits: Sequence[int], sizes: Sequence[int]) -> float:
     return sum(each * size for each, size in zip(bits, sizes, strict=True)) / sum(sizes)
-
-
-def _switches(training: Row) -> list[int]:
-    """Return the batches after which a policy raised a layer's bits."""
-    return [
-        int(batch)
-        for (_, before), (batch, now) in pairwise(training["bits"])
-        if any(new > old for old, new in zip(before, now, strict=True))
-    ]

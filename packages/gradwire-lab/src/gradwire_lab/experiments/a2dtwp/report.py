@@ -65,7 +65,9 @@ def table(rows: Sequence[Row]) -> list[str | Table]:
     on = "scikit-learn's digits" if found.images == DIGITS else found.images
     parts: list[str | Table] = []
     for model in found.networks:
-        parts += [_title(model, found, on), "", Table(RUNS, [*_runs(model, found)]), ""]
+        has_target = bool(found.trainings(model, FP32))
+        target = f"; the error to reach is {100 * found.target(model):.1f} %" if has_target else ""
+        parts += [f"{model} on {on}{target}", "", Table(RUNS, [*_runs(model, found, has_target)]), ""]
     if all(found.row(SHOWN, policy) for policy in (FP32, BF16)):
         for system in LINKS:
             parts += [f"a batch of {SHOWN} in full size on the link of {system}, in ms", ""]
@@ -83,38 +85,25 @@ def warned(found: MeasuredPolicies) -> list[str]:
     ]
 
 
-def _title(model: str, found: MeasuredPolicies, on: str) -> str:
-    error = (
-        f"; the error to reach is {100 * found.target(model):.1f} %" if found.trainings(model, FP32) else ""
-    )
-    return f"{model} on {on}{error}"
-
-
-def _runs(model: str, found: MeasuredPolicies) -> Iterator[tuple[str, ...]]:
-    has_target = bool(found.trainings(model, FP32))
-    best = {system: found.oracle(model, system) if has_target else None for system in LINKS}
+def _runs(model: str, found: MeasuredPolicies, has_target: bool) -> Iterator[tuple[str, ...]]:
+    best = [found.oracle(model, system) for system in LINKS] if has_target else []
     for policy in POLICIES:
         trainings = found.trainings(model, policy)
         if not trainings:
             continue
-        batches = found.batches_to(model, policy) if has_target else None
-        names = [system for system in LINKS if best[system] == policy]
+        batches, times = found.batches_to(model, policy) if has_target else None, list[str]()
+        for system in LINKS:
+            each = found.figure(model, policy, system, "batch_s")
+            saved = found.gain(model, policy, FP32, system) if has_target else None
+            times.append("-" if each is None else figure(1e3 * each))
+            times.append("-" if saved is None else f"{100 * saved:.1f}")
         yield (
-            f"{policy} (oracle)" if names else policy,
+            f"{policy} (oracle)" if policy in best else policy,
             figure(fmean(found.bits(model, row) for row in trainings)),
             f"{100 * found.last_error(model, policy):.1f}",
             "-" if batches is None else f"{batches:.0f}",
-            *(text for system in LINKS for text in _on(model, policy, system, found, has_target)),
+            *times,
         )
-
-
-def _on(model: str, policy: str, system: str, found: MeasuredPolicies, has_target: bool) -> tuple[str, str]:
-    each = found.figure(model, policy, system, "batch_s")
-    saved = found.gain(model, policy, FP32, system) if has_target else None
-    return (
-        "-" if each is None else figure(1e3 * each),
-        "-" if saved is None else f"{100 * saved:.1f}",
-    )
 
 
 def _kernels(found: MeasuredPolicies, system: str) -> Table:

@@ -7,7 +7,7 @@ system's link, because a policy's weights don't depend on the link.
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -106,10 +106,14 @@ class Trainee:
 
     def figures(self) -> dict[str, Any]:
         """Return the figures of this training run, for a row of the record."""
+        cycles = {
+            system: {name: [round(each[name], 6) for each in found] for name in (found[0] if found else ())}
+            for system, found in self._cycles.items()
+        }
         return {
             "parameters": self._count,
             "errors": self.errors,
-            "cycles": {system: _columns(cycles) for system, cycles in self._cycles.items()},
+            "cycles": cycles,
             "layers": self._offload.layer_names,
             "sizes": layer_sizes(self._offload),
             "bits": self._offload.bits_by_batch[-1:],
@@ -139,15 +143,14 @@ def train_side_by_side(
     trainees: Sequence[Trainee], batches: Iterable[Batch], compute_s: float, every: int
 ) -> Iterator[int]:
     """Train all trainees on the same batches, after a first one only for gradients; yield at evaluations."""
-    last = 0
+    number = 0
     for number, batch in enumerate(batches):
         for each in trainees:
             each.cycle(number, batch, compute_s) if number else each.begin(batch)
-        last = number
         if number and number % every == 0:
             yield _evaluated(trainees, number)
-    if last % every:
-        yield _evaluated(trainees, last)
+    if number % every:
+        yield _evaluated(trainees, number)
 
 
 def _evaluated(trainees: Sequence[Trainee], number: int) -> int:
@@ -171,11 +174,6 @@ def layer_sizes(offload: HostOffload) -> list[int]:
     """Return the number of values sent with each layer."""
     sent = [offload.ledger.layers[name] for name in offload.layer_names]
     return [each.float32_nbytes // (4 * each.sends) for each in sent]
-
-
-def _columns(cycles: Sequence[Mapping[str, float]]) -> dict[str, list[float]]:
-    """Return the cycles' figures as a list per figure."""
-    return {name: [round(each[name], 6) for each in cycles] for name in cycles[0]} if cycles else {}
 
 
 # The policies under comparison, by name.

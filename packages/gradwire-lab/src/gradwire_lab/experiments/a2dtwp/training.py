@@ -24,8 +24,7 @@ from gradwire_lab.job.data import find_cifar10
 
 SIZES = {"alexnet": 64, "vgg": 32, "resnet": 32}
 """The number of images per batch, one of the paper's sizes for each network."""
-RATES = {"alexnet": 0.01, "vgg": 0.01, "resnet": 0.01}
-MOMENTUM, WEIGHT_DECAY = 0.9, 5e-4
+RATE, MOMENTUM, WEIGHT_DECAY = 0.01, 0.9, 5e-4
 DECAY, DECAY_EPOCHS = 0.16, 30
 """The factor of the learning rate per 30 epochs; IV-B's "batches" would give 1e-10 after 300 of them."""
 EVALUATIONS = 14
@@ -46,7 +45,7 @@ def train(options: A2dtwpOptions, model: str, policy: str, seed: int) -> dict[st
         norm = model in NORMALISED or model == "resnet"
         shape = Shape(images.classes, options.narrower, norm)
         masters = build(name, shape, seed, he=not norm)  # AlexNet diverges from the published initial weights
-        optimizer = optimizer_of(masters, RATES[name])
+        optimizer = optimizer_of(masters, RATE)
         schedule = torch.optim.lr_scheduler.ExponentialLR(optimizer, DECAY ** (1 / (DECAY_EPOCHS * epoch)))
         chosen = policy_named(policy, interval=max(epoch // 2, 1), watched=epoch)
         offload = HostOffload(masters, optimizer, chosen, device="cpu", blocks=blocks_of(masters), threads=1)
@@ -112,45 +111,33 @@ WARM = 1
 
 def pace(options: A2dtwpOptions) -> dict[str, Any]:
     """Return the seconds of a forward and backward pass of full-size VGG, and the bytes of its weights."""
-    found = _cycles(options, PACED, FP32, (UNLIMITED,), 0.0, None)
-    return {
-        "compute_s": median(found["cycles"][UNLIMITED]["compute_s"]),
-        "nbytes": 4 * found["parameters"],
-    }
+    found = time_batches(options, PACED, FP32, 0.0, None, (UNLIMITED,))
+    computed_s = median(found["cycles"][UNLIMITED]["compute_s"])
+    return {"compute_s": computed_s, "nbytes": 4 * found["parameters"]}
 
 
 def time_batches(
-    options: A2dtwpOptions, model: str, policy: str, compute_s: float, nbytes: int
-) -> dict[str, Any]:
-    """Return the figures of a policy's batches on each link, whose rates follow from VGG's figures."""
-    return _cycles(options, model, policy, LINKS, compute_s, nbytes)
-
-
-def _cycles(
     options: A2dtwpOptions,
     model: str,
     policy: str,
-    systems: tuple[str, ...],
     compute_s: float,
     nbytes: int | None,
+    systems: tuple[str, ...] = LINKS,
 ) -> dict[str, Any]:
+    """Return the figures of a policy's batches on each link, whose rates follow from VGG's figures."""
     with one_thread():
-        images = read_images(find_cifar10(options.data_dir))
-        batches = _enlarged(images, options.timed_size)
+        batches = _enlarged(read_images(find_cifar10(options.data_dir)), options.timed_size)
         masters = build(model, Shape(CLASSES, 1, norm=False, side=FULL_SIDE), SEED, he=True)
-        optimizer = optimizer_of(masters, RATES[model] * options.timed_size / SIZES[model])
+        optimizer = optimizer_of(masters, RATE * options.timed_size / SIZES[model])
         steady = torch.optim.lr_scheduler.LambdaLR(optimizer, lambda _: 1.0)
-        learner = Learner(
-            masters,
-            optimizer,
-            steady,
-            lambda model, batch: nn.functional.cross_entropy(model(batch[0]), batch[1]),
-            lambda _: 0.0,
-        )
+
+        def loss(model: Callable[[torch.Tensor], torch.Tensor], batch: Batch) -> torch.Tensor:
+            return nn.functional.cross_entropy(model(batch[0]), batch[1])
+
+        learner = Learner(masters, optimizer, steady, loss, lambda _: 0.0)
         trainee = Trainee(learner, policy_named(policy), systems, nbytes)
         trainee.begin(batches[0])
-        count = len(systems) * (WARM + options.timed_batches)
-        for number in range(count):
+        for number in range(len(systems) * (WARM + options.timed_batches)):
             trainee.cycle(number, batches[(number + 1) % len(batches)], compute_s)
         figures = trainee.figures()
         trainee.close()
@@ -161,10 +148,7 @@ def _cycles(
     return {"parameters": figures["parameters"], "sizes": figures["sizes"], "cycles": cycles}
 
 
-def _enlarged(images: Images, size: int, count: int = 4) -> list[Batch]:
-    """Return batches of images enlarged from 32 to 224 pixels."""
-    batches = images.batches(size, SEED)
-    return [
-        (nn.functional.interpolate(x, size=(FULL_SIDE, FULL_SIDE)), y)
-        for (x, y) in (next(batches) for _ in range(count))
-    ]
+def _enlarged(images: Images, size: int) -> list[Batch]:
+    """Return four batches of images enlarged from 32 to 224 pixels."""
+    batches, side = islice(images.batches(size, SEED), 4), (FULL_SIDE, FULL_SIDE)
+    return [(nn.functional.interpolate(x, size=side), y) for x, y in batches]

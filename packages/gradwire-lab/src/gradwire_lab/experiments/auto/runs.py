@@ -60,16 +60,10 @@ def batch_norm(rank: int, seed: int, data: Path | None, _text: Path | None) -> T
     """Return the task of a CNN with batch normalization on images, with AdamW."""
 
     def model(classes: int) -> nn.Module:
-        ways = ((3, 16), (16, 32), (32, 64))
-        layers = [
-            layer
-            for inputs, outputs in ways
-            for layer in (
-                nn.Conv2d(inputs, outputs, 3, stride=2, padding=1, bias=False),
-                nn.BatchNorm2d(outputs),
-                nn.ReLU(),
-            )
-        ]
+        layers = list[nn.Module]()
+        for inputs, outputs in ((3, 16), (16, 32), (32, 64)):
+            conv = nn.Conv2d(inputs, outputs, 3, stride=2, padding=1, bias=False)
+            layers += [conv, nn.BatchNorm2d(outputs), nn.ReLU()]
         return nn.Sequential(*layers, nn.Flatten(), nn.Linear(64 * (SIDE // 8) ** 2, classes))
 
     return _on_images("batch norm", model, partial(_adamw, rate=2e-3), rank, seed, data)
@@ -117,10 +111,8 @@ def draw_rows(count: int, source: torch.Generator) -> Batch:
 @cache
 def _teacher() -> tuple[torch.Tensor, torch.Tensor]:
     generator = torch.Generator().manual_seed(3)
-    return (
-        torch.randn(COLUMNS, 24, generator=generator) / 4,
-        torch.randn(24, TARGETS, generator=generator) / 5,
-    )
+    hidden, out = (torch.randn(size, generator=generator) for size in ((COLUMNS, 24), (24, TARGETS)))
+    return hidden / 4, out / 5
 
 
 TASKS: dict[str, Callable[[int, int, Path | None, Path | None], TrainingTask]] = {
