@@ -51,7 +51,7 @@ class Findings:
     @classmethod
     def of(cls, parts: Sequence[str | Table], answer: Answer) -> Findings | None:
         """Return the figures of the tables with the answer's columns, or None without such a table."""
-        titled = [each for each in _titled(parts) if {answer.column, *answer.names} <= _names(each[1])]
+        titled = [each for each in _titled(parts) if {answer.column, *answer.names} <= {*_names(each[1])}]
         rows = [
             found
             for title, table in titled
@@ -59,7 +59,8 @@ class Findings:
         ]
         if not rows:
             return None
-        return cls(titled[0][1].columns[_place(titled[0][1], answer.column)], tuple(rows))
+        first = titled[0][1]
+        return cls(first.columns[_names(first).index(answer.column)], tuple(rows))
 
     @property
     def unit(self) -> str:
@@ -106,28 +107,23 @@ def _titled(parts: Sequence[str | Table]) -> Iterator[tuple[str, Table]]:
             title = part or title
 
 
-def _names(table: Table) -> set[str]:
-    return {column.name for column in table.columns}
-
-
-def _place(table: Table, name: str) -> int:
-    return next(place for place, column in enumerate(table.columns) if column.name == name)
+def _names(table: Table) -> list[str]:
+    return [column.name for column in table.columns]
 
 
 def _rows(table: Table, answer: Answer, title: str) -> Iterator[Finding]:
-    value_at = _place(table, answer.column)
+    names = _names(table)
+    value_at, places = names.index(answer.column), [names.index(name) for name in answer.names]
+    short = title.partition(":")[0].partition(",")[0]
     for row in table.rows:
         value = magnitude(row[value_at]) if _FIGURE.match(row[value_at]) else None
         if value is None:
             continue  # the row has no figure in this column
-        places = [_place(table, name) for name in answer.names]
-        named = [_named(table.columns[place], row[place]) for place in places]
-        short = title.partition(":")[0].partition(",")[0]
+        named = [
+            row[place] if table.columns[place].is_text or not row[place] else f"{names[place]} {row[place]}"
+            for place in places
+        ]
         yield Finding(", ".join(filter(None, (*named, short))), row[value_at], value)
-
-
-def _named(column: Column, cell: str) -> str:
-    return cell if column.is_text or not cell else f"{column.name} {cell}"
 
 
 def captioned(parts: Sequence[str | Table], question: str) -> list[Part]:

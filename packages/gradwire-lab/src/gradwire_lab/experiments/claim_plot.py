@@ -59,7 +59,9 @@ def _draw(axes: Axes, claims: Sequence[Claim]) -> None:
         mean = [*_finite([claim.mean])]
         axes.plot(mean, [line] * len(mean), "o" if claim.is_met else "X", color=ink, markersize=6)
     narrow = is_narrow(axes.figure)
-    labels = [_label(claim, NARROW_LABEL if narrow else LABEL) for claim in claims]
+    width = NARROW_LABEL if narrow else LABEL
+    wrapped = [textwrap.wrap(each.title, width, max_lines=2, placeholder=" ...") for each in claims]
+    labels = ["\n".join(lines) for lines in wrapped]
     axes.set_yticks(range(len(claims)), labels, parse_math=False, fontsize=7 if narrow else 9)
     axes.set_ylim(len(claims) - 0.4, -0.6)
     unit = claims[0].unit
@@ -95,7 +97,3 @@ def _published(claim: Claim) -> Iterator[float]:
 
 def _finite(values: object) -> Iterator[float]:
     return (each for each in values if each is not None and math.isfinite(each))  # type: ignore[attr-defined]
-
-
-def _label(claim: Claim, width: int) -> str:
-    return "\n".join(textwrap.wrap(claim.title, width, max_lines=2, placeholder=" ..."))

@@ -43,15 +43,12 @@ WANTED = ((3e-5, 10.0), (1e-4, 6.0))
 """The upper ends of learning-rate ranges, and the byte reduction over bfloat16 required in each range."""
 MONITORED, EVERY = 10, 10
 """The numbers of batches whose forward and backward are timed, and of batches between evaluations."""
+TIMES = ("transfer", "pack", "decode", "batch")
 COLUMNS = (
     Column("lr"),
     Column.of_text("policy"),
-    Column("bits"),
-    Column("x BF16"),
-    Column("transfer", "ms"),
-    Column("pack", "ms"),
-    Column("decode", "ms"),
-    Column("batch", "ms"),
+    *map(Column, ("bits", "x BF16")),
+    *(Column(name, "ms") for name in TIMES),
     Column("loss"),
     Column("saved", "%"),
 )
@@ -133,8 +130,8 @@ def table(rows: Sequence[Row]) -> list[str | Table]:
     parts: list[str | Table] = []
     for system in systems:
         count = rows[0]["parameters"] / 1e6
-        parts += [f"a GPT of {count:.2f} M weights, fine-tuned on the link of {system}", ""]
-        parts += [Table(COLUMNS, [*_lines(by_rate, system)]), ""]
+        title = f"a GPT of {count:.2f} M weights, fine-tuned on the link of {system}"
+        parts += [title, "", Table(COLUMNS, [*_lines(by_rate, system)]), ""]
     judged = [each for system in systems if system != UNLIMITED for each in claims(by_rate, system)]
     return [*parts, *claims_parts(judged, [*by_rate]), NOTE]
 
@@ -148,11 +145,7 @@ def _lines(by_rate: Mapping[str, Mapping[str, Row]], system: str) -> Iterator[tu
                 name,
                 figure(8 * figure_of(row, system, "sent_nbytes") / row["parameters"]),
                 f"{fewer_bytes(own, name, system):.1f}x" if BF16 in own else "-",
-                *(
-                    figure(1e3 * figure_of(row, system, f"{each}_s"))
-                    for each in ("transfer", "pack", "decode")
-                ),
-                figure(1e3 * figure_of(row, system, "batch_s")),
+                *(figure(1e3 * figure_of(row, system, f"{each}_s")) for each in TIMES),
                 f"{last_error(row):.4f}",
                 "-" if saved is None else f"{100 * saved:.1f}",
             )

@@ -124,17 +124,15 @@ def torch_methods() -> dict[str, Callable[[TrainingTask], ComparedMethod]]:
     """Return the methods that PyTorch provides, by name."""
     return {
         "DDP": ComparedOnDDP,
-        "fp16 hook": lambda task: ComparedOnDDP(task, _with(default_hooks.fp16_compress_hook)),
+        "fp16 hook": lambda task: ComparedOnDDP(task, _fp16_hook),
         "bf16 hook": lambda task: ComparedOnDDP(task, on_ddp.bf16_hook),
         "PowerSGD 1": lambda task: ComparedOnDDP(task, _power_sgd(1), _ONE_BUCKET_MB),
         "PowerSGD 4": lambda task: ComparedOnDDP(task, _power_sgd(4), _ONE_BUCKET_MB),
     }
 
 
-def _with(
-    hook: Callable[..., torch.futures.Future[torch.Tensor]],
-) -> Callable[[DistributedDataParallel], object]:
-    return lambda ddp: ddp.register_comm_hook(dist.group.WORLD, hook)
+def _fp16_hook(ddp: DistributedDataParallel) -> None:
+    ddp.register_comm_hook(dist.group.WORLD, default_hooks.fp16_compress_hook)
 
 
 def _power_sgd(rank: int) -> Callable[[DistributedDataParallel], object]:
@@ -194,26 +192,23 @@ def measure(
 
 def methods(plans: dict[str, Plan]) -> dict[str, Callable[[TrainingTask], ComparedMethod]]:
     """Return every method by name, where ``plans`` come from the planner."""
-    found: dict[str, Callable[[TrainingTask], ComparedMethod]] = {
-        ALONE: partial(ComparedOnDDP, exchanging=False)
-    }
-    found |= torch_methods()
-    named = {
-        f"{codec} {suffix}": plan
-        for codec, algorithm in NAMED.items()
-        for suffix, plan in (
-            ("on DDP", Plan(parse(codec), algorithm, bucket_nbytes=25 << 20)),
-            ("PipeSGD", Plan(parse(codec), algorithm, pipeline=2)),
-        )
-    }
-    for name, plan in (plans | named).items():
-        found[name] = partial(Pipelined if plan.pipeline > 1 else attached, plan=plan)
+    named = dict(plans)
+    for codec, algorithm in NAMED.items():
+        named[f"{codec} on DDP"] = Plan(parse(codec), algorithm, bucket_nbytes=25 << 20)
+        named[f"{codec} PipeSGD"] = Plan(parse(codec), algorithm, pipeline=2)
     stale = Plan(parse(DEFAULT), pipeline=2)
-    found[f"{DEFAULT} PipeSGD, stale"] = partial(Pipelined, plan=stale, correction="none")
-    found[ATTACHED] = chosen_in_the_run
-    found[PIPELINED] = partial(Pipelined, plan=None)
-    found["DDP again"] = ComparedOnDDP
-    return found
+    return {
+        ALONE: partial(ComparedOnDDP, exchanging=False),
+        **torch_methods(),
+        **{
+            name: partial(Pipelined if plan.pipeline > 1 else attached, plan=plan)
+            for name, plan in named.items()
+        },
+        f"{DEFAULT} PipeSGD, stale": partial(Pipelined, plan=stale, correction="none"),
+        ATTACHED: chosen_in_the_run,
+        PIPELINED: partial(Pipelined, plan=None),
+        "DDP again": ComparedOnDDP,
+    }
 
 
 def planned(ranks: Ranks, task: TrainingTask) -> dict[str, Plan]:
@@ -223,21 +218,20 @@ def planned(ranks: Ranks, task: TrainingTask) -> dict[str, Plan]:
     found: dict[str, Plan] = {}
     if environment is not None:
         counts = tuple(each.numel() for each in task.model.parameters())
-        for name, pipeline in PLANNED.items():
-            choice = choose_plan(
-                counts,
-                ranks.world,
-                forward_s=forward_s,
-                backward_s=backward_s,
-                update_s=update_s,
-                line=environment.line,
-                host=environment.host,
-                costs=environment.codecs,
-                codecs=CODECS,
-                pipelines=(pipeline,),
-                shared_machine=True,
-            )
-            found[name] = choice.plan
+        choose = partial(
+            choose_plan,
+            counts,
+            ranks.world,
+            forward_s=forward_s,
+            backward_s=backward_s,
+            update_s=update_s,
+            line=environment.line,
+            host=environment.host,
+            costs=environment.codecs,
+            codecs=CODECS,
+            shared_machine=True,
+        )
+        found = {name: choose(pipelines=(pipeline,)).plan for name, pipeline in PLANNED.items()}
     everyones: dict[str, Plan] = ranks.gather(found)[0]
     return everyones
 

@@ -50,11 +50,7 @@ class Origin:
     where: str
 
     def __str__(self) -> str:
-        return (
-            f"{self.source} {self.where}"
-            if self.source is not OriginKind.PAPER
-            else f"published, {self.where}"
-        )
+        return f"{self.source}{',' if self.source is OriginKind.PAPER else ''} {self.where}"
 
 
 Origins = Mapping[str, Origin]
@@ -216,7 +212,7 @@ def _unless_fitted(claim: Claim, fitted: Sequence[str]) -> Claim:
 def _on_digits(claim: Claim) -> Claim:
     if f"on {DIGITS}" in claim.title:
         return claim
-    return replace(claim, system=", ".join(filter(None, (claim.system, f"on {DIGITS}"))))
+    return replace(claim, system=f"{claim.system}, on {DIGITS}" if claim.system else f"on {DIGITS}")
 
 
 def _words(cells: Sequence[Cell]) -> dict[tuple[str, str], None]:

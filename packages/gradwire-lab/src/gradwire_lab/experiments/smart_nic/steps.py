@@ -321,15 +321,9 @@ def calibrate(ranks: Ranks, cell: Cell, images: ProjectedImages, core: int) -> d
     seconds = ranks.repeat_s(all_reduce, budget_s=float("inf"), least=REPEATS, most=REPEATS)
     os.sched_setaffinity(0, home)
     own = [statistics.median(each) for each in (computing, updating, at_work)]
-    compute_s, update_s, exchange_core_s = (
-        statistics.fmean(each) for each in zip(*ranks.gather(own), strict=True)
-    )
-    return {
-        "compute_core_s": compute_s,
-        "update_core_s": update_s,
-        "exchange_core_s": exchange_core_s,
-        "exchange_s": statistics.median(seconds),
-    }
+    names = ("compute_core_s", "update_core_s", "exchange_core_s")
+    means = [statistics.fmean(each) for each in zip(*ranks.gather(own), strict=True)]
+    return {**dict(zip(names, means, strict=True)), "exchange_s": statistics.median(seconds)}
 
 
 def _perceptron(cell: Cell, images: ProjectedImages, seed: int, rank: int, steps: int) -> Perceptron:

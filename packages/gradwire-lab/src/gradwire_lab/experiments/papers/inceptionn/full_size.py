@@ -155,23 +155,20 @@ def _alexnet() -> nn.Module:
     """Return Caffe's AlexNet, whose second, fourth, and fifth convolutions have two groups."""
     from torch import nn
 
-    def after(*more: nn.Module) -> list[nn.Module]:
-        return [nn.ReLU(), *more]
-
-    norm, pool = (5, 1e-4, 0.75), (3, 2)
-    return nn.Sequential(
-        nn.Conv2d(3, 96, 11, 4),
-        *after(nn.LocalResponseNorm(*norm), nn.MaxPool2d(*pool)),
-        nn.Conv2d(96, 256, 5, padding=2, groups=2),
-        *after(nn.LocalResponseNorm(*norm), nn.MaxPool2d(*pool)),
-        nn.Conv2d(256, 384, 3, padding=1),
-        *after(),
-        nn.Conv2d(384, 384, 3, padding=1, groups=2),
-        *after(),
-        nn.Conv2d(384, 256, 3, padding=1, groups=2),
-        *after(nn.MaxPool2d(*pool)),
-        *_head(256 * 6 * 6),
-    )
+    layers, inputs = list[nn.Module](), 3
+    for width, size, stride, groups, is_normed, is_pooled in (
+        (96, 11, 4, 1, True, True),
+        (256, 5, 1, 2, True, True),
+        (384, 3, 1, 1, False, False),
+        (384, 3, 1, 2, False, False),
+        (256, 3, 1, 2, False, True),
+    ):
+        padding = 0 if stride > 1 else size // 2
+        layers += [nn.Conv2d(inputs, width, size, stride, padding, groups=groups), nn.ReLU()]
+        layers += [nn.LocalResponseNorm(5, 1e-4, 0.75)] if is_normed else []
+        layers += [nn.MaxPool2d(3, 2)] if is_pooled else []
+        inputs = width
+    return nn.Sequential(*layers, *_head(256 * 6 * 6))
 
 
 def _vgg_16() -> nn.Module:

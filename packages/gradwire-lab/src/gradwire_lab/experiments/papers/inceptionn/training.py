@@ -141,7 +141,9 @@ def train(
                 watch(step, gradients[0])
             update(average(gradients))
             if of_weights is not None:
-                _cut(parameters, of_weights)
+                with torch.no_grad():
+                    for each in parameters:
+                        each.copy_(passed(of_weights, each.flatten()).view_as(each))
             if step + 1 == steps or (every is not None and (step + 1) % every == 0):
                 accuracies.append(accuracy(net, images))
                 measured.append(step + 1)
@@ -218,11 +220,8 @@ def _ring(
     exchanges = [FlatExchange(link, plan, counts) for link in links]
 
     def average(gradients: Sequence[torch.Tensor]) -> torch.Tensor:
-        pending = [
-            pool.submit(exchange, gradient) for exchange, gradient in zip(exchanges, gradients, strict=True)
-        ]
-        for each in pending:
-            each.result()
+        for _ in pool.map(lambda exchange, gradient: exchange(gradient), exchanges, gradients):
+            pass  # the first error of a worker is raised
         return gradients[0]
 
     with ThreadPoolExecutor(WORKERS, thread_name_prefix="worker") as pool:
@@ -238,12 +237,6 @@ def passed(codec: Codec, x: torch.Tensor) -> torch.Tensor:
     decoded = torch.empty_like(x)
     codec.decode(codec.encode(x), decoded)
     return decoded
-
-
-def _cut(parameters: list[torch.nn.Parameter], codec: Codec) -> None:
-    with torch.no_grad():
-        for each in parameters:
-            each.copy_(passed(codec, each.flatten()).view_as(each))
 
 
 # Training on the hosts of a testbed: with a ring, or with an aggregator that broadcasts weights with a tree.
@@ -298,12 +291,12 @@ def train_on_hosts(ranks: Ranks, cell: Cell) -> Mapping[str, Any]:
             average(gradient, update)
             times.append((perf_counter() - began, computed - began, update_s[0]))
     everyones = [each[1:] for each in ranks.gather(times)]
+    compute_s = [
+        max(each[1] for each in step) + max(each[2] for each in step) for step in zip(*everyones, strict=True)
+    ]
     return {
         "step_s": [seconds for seconds, _, _ in everyones[0]],
-        "compute_s": [
-            max(each[1] for each in step) + max(each[2] for each in step)
-            for step in zip(*everyones, strict=True)
-        ],
+        "compute_s": compute_s,
         "nbytes": gradient.nbytes,
         "accuracy": ranks.gather(accuracy(net, images) if ranks.rank == 0 else None)[0],
     }

@@ -94,11 +94,10 @@ def pipelines(rows: Sequence[Row]) -> list[int]:
 
 def behind(rows: Sequence[Row], what: str, factor: Callable[[int], float]) -> Mapping[str, float | None]:
     """Return, for each length and K > 1, the ratio of a figure to ``factor(K)`` times the figure at K = 1."""
-    lengths = sorted({row["steps"] for row in rows})
     means = {
         (pipeline, steps): fmean(values(rows, what, pipeline, steps))
         for pipeline in pipelines(rows)
-        for steps in lengths
+        for steps in sorted({row["steps"] for row in rows})
     }
     return {
         f"K = {pipeline}, T = {steps}": mean / (factor(pipeline) * means[1, steps])
@@ -147,11 +146,5 @@ def rates(
             published=published,
             rests_on=rests_on,
         )
-    yield Claim(
-        f"{text}: half of its 95 % interval",
-        around,
-        at_most(widest),
-        of_each=True,
-        unit="",
-        rests_on=rests_on,
-    )
+    text = f"{text}: half of its 95 % interval"
+    yield Claim(text, around, at_most(widest), of_each=True, unit="", rests_on=rests_on)

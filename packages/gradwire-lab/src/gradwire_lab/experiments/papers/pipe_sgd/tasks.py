@@ -74,11 +74,8 @@ def _alexnet(pixels: int, classes: int) -> nn.Module:
 def _resnet(classes: int) -> nn.Module:
     """Return a network of a convolution, eight residual blocks, and a fully connected layer."""
     inputs = RESNET_18[0][0]
-    layers: list[nn.Module] = [
-        nn.Conv2d(1, inputs, 3, padding=1, bias=False),
-        nn.BatchNorm2d(inputs),
-        nn.ReLU(),
-    ]
+    conv = nn.Conv2d(1, inputs, 3, padding=1, bias=False)
+    layers: list[nn.Module] = [conv, nn.BatchNorm2d(inputs), nn.ReLU()]
     for width, stride in RESNET_18:
         layers += [ResidualBlock(inputs, width, stride), ResidualBlock(width, width, 1)]
         inputs = width
@@ -144,10 +141,8 @@ def read(name: str) -> Features:
     """Return the features of a data set. Raises ``DataError``."""
     folder = data_folder() or Path()
     if name == DIGITS:
-        images, weights = read_images(None), drawn()
-    else:
-        images, weights = read_images(folder / CIFAR), _read(folder)
-    return Features(images, weights)
+        return Features(read_images(None), drawn())
+    return Features(read_images(folder / CIFAR), _read(folder))
 
 
 def _read(folder: Path) -> dict[str, torch.Tensor]:

@@ -95,13 +95,9 @@ class RankTrainer:
         elif way.pipeline == 1:
             self._worker = DSync(model, optimizer, plan, group=link)
         else:
+            warmup, correction = task.warmup_steps, way.correction
             self._worker = PipeSGD(
-                model,
-                optimizer,
-                plan,
-                warmup_steps=task.warmup_steps,
-                correction=way.correction,
-                group=link,
+                model, optimizer, plan, warmup_steps=warmup, correction=correction, group=link
             )
 
     def step(self, number: int) -> None:
@@ -162,15 +158,13 @@ def _segments(task: RankTask, bucket_nbytes: int) -> list[range]:
 
 def _rest_s(host: _Host, task: RankTask) -> float:
     """Return the slowest rank's seconds of backward after the first segment is complete."""
-    parameters, ready = list(task.model.parameters()), list[float]()
-    first = _segments(task, BUCKET_NBYTES)[0]
-    hooks = [
-        parameters[index].register_post_accumulate_grad_hook(  # type: ignore[no-untyped-call]
-            lambda _: ready.append(time.perf_counter())
-        )
-        for index in first
-    ]
-    rest = []
+    parameters, ready, rest = list(task.model.parameters()), list[float](), list[float]()
+
+    def note(_: object) -> None:
+        ready.append(time.perf_counter())
+
+    first = [parameters[index] for index in _segments(task, BUCKET_NBYTES)[0]]
+    hooks = [each.register_post_accumulate_grad_hook(note) for each in first]  # type: ignore[no-untyped-call]
     for number in range(REPEATS):
         task.loss(number).backward()  # type: ignore[no-untyped-call]
         rest.append(time.perf_counter() - ready[-1])
