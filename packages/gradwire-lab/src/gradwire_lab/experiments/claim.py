@@ -274,20 +274,13 @@ def claims_parts(judged: Sequence[Claim], names: Sequence[str] = ()) -> list[str
 def claims_table(judged: Sequence[Claim], names: Sequence[str] = ()) -> Table:
     """Return a table of claims with the named figures and their mean, or with the only figure."""
     columns = [Column.of_text("claim"), Column.of_text("on"), *map(Column, names)]
-    return Table(
-        [*columns, Column("mean" if names else "found"), Column("wanted"), Column("met")],
-        [
-            (
-                claim.text,
-                claim.system,
-                *(shown(claim.figures.get(name), claim.unit) for name in names),
-                shown(claim.mean, claim.unit),
-                claim.wanted.in_words(claim.unit),
-                _met(claim),
-            )
-            for claim in judged
-        ],
-    )
+    columns += [Column("mean" if names else "found"), Column("wanted"), Column("met")]
+    rows = []
+    for claim in judged:
+        named = [shown(claim.figures.get(name), claim.unit) for name in names]
+        found, wanted = shown(claim.mean, claim.unit), claim.wanted.in_words(claim.unit)
+        rows.append((claim.text, claim.system, *named, found, wanted, _met(claim)))
+    return Table(columns, rows)
 
 
 def _met(claim: Claim) -> str:

@@ -98,10 +98,8 @@ def run(options: FineTuningOptions, cells: Sequence[Cell], _before: Sequence[Row
         first.close()
         for rate, group in groupby(cells, key=lambda cell: float(cell["lr"])):
             trainees = {
-                cell["policy"]: Trainee(
-                    _learner(task, model, rate), policy_named(cell["policy"]), options.systems
-                )
-                for cell in group
+                name: Trainee(_learner(task, model, rate), policy_named(name), options.systems)
+                for name in (cell["policy"] for cell in group)
             }
             for number in train_side_by_side([*trainees.values()], batches, compute_s, EVERY):
                 report.say(f"{rate:g}: {number} of {options.batches} batches")

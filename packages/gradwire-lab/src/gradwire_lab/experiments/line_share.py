@@ -80,13 +80,8 @@ class LineShareOptions(CheckedOptions):
 
 def cells(options: LineShareOptions) -> list[Cell]:
     """Return a cell for each rate, size, codec, and segment."""
-    return cells_of(
-        {"hosts": options.hosts},
-        rate=options.rates,
-        nbytes=options.sizes,
-        codec=options.codecs,
-        segment_nbytes=SEGMENTS,
-    )
+    found = cells_of({"hosts": options.hosts}, rate=options.rates, nbytes=options.sizes, codec=options.codecs)
+    return [{**cell, "segment_nbytes": segment} for cell in found for segment in SEGMENTS]
 
 
 def measure(ranks: Ranks, cells: Sequence[Cell]) -> None:

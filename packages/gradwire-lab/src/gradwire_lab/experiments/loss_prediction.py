@@ -183,12 +183,8 @@ def table(rows: Sequence[Row]) -> list[str | Table]:
     for (rate, task), group in groupby(rows, key=lambda row: (row["rate"], row["task"])):
         members = list(group)
         hosts, steps = members[0]["hosts"], members[0]["exact_steps"]
-        found += [
-            f"{task}, {hosts} hosts at {rate}: exact DDP needs {steps:.0f} steps",
-            "",
-            table_of(COLUMNS, members),
-            "",
-        ]
+        title = f"{task}, {hosts} hosts at {rate}: exact DDP needs {steps:.0f} steps"
+        found += [title, "", table_of(COLUMNS, members), ""]
         losses += _losses(members)
     return [*found, *_verdict([abs(error(row)) for row in rows], losses)]
 
@@ -238,14 +234,8 @@ def extra(exact: Sequence[float], losses: Sequence[float]) -> float:
     """Return the share of extra steps: the mean ratio of steps to exact steps at equal losses, minus 1."""
     smooth = _smoothed(exact)
     first = int(len(losses) * (1 - JUDGED))
-    return (
-        statistics.fmean(
-            (place + 1) / _reached(smooth, loss)
-            for place, loss in enumerate(_smoothed(losses))
-            if place >= first
-        )
-        - 1
-    )
+    judged = [*enumerate(_smoothed(losses), start=1)][first:]
+    return statistics.fmean(steps / _reached(smooth, loss) for steps, loss in judged) - 1
 
 
 def _smoothed(losses: Sequence[float]) -> list[float]:

@@ -310,12 +310,9 @@ def page(recorded: Sequence[Recorded], exhibits: Collection[Exhibit[Any]], title
     known = sorted(recorded, key=lambda each: order.index(each.judged.exhibit.name))
     judged = [each.judged for each in known]
     missing = [name for name in order if name not in {each.exhibit.name for each in judged}]
+    of_paper = {name: [each for each in known if each.judged.exhibit.paper == name] for name in titles}
     papers = [
-        Section(
-            f"{name}: {title}",
-            [exhibit_section(each) for each in known if each.judged.exhibit.paper == name],
-            link=name,
-        )
+        Section(f"{name}: {title}", [*map(exhibit_section, of_paper[name])], link=name)
         for name, title in titles.items()
     ]
     sections = [summary(known, titles, missing), *papers]

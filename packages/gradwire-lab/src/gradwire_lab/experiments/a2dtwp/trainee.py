@@ -53,14 +53,8 @@ class Trainee:
         self, learner: Learner, policy: Policy, systems: Sequence[str], nbytes: int | None = None
     ) -> None:
         self._learner, self._device = learner, Simulated(prompt=True)
-        self._offload = HostOffload(
-            learner.masters,
-            learner.optimizer,
-            policy,
-            device=self._device,
-            blocks=blocks_of(learner.masters),
-            timed=True,
-        )
+        blocks, run = blocks_of(learner.masters), (learner.masters, learner.optimizer, policy)
+        self._offload = HostOffload(*run, device=self._device, blocks=blocks, timed=True)
         self._nbytes = 4 * self._count if nbytes is None else nbytes
         self.errors: list[tuple[int, float]] = []
         self._cycles: dict[str, list[dict[str, float]]] = {name: [] for name in systems}

@@ -38,13 +38,11 @@ METHODS = (*UNLIMITED, AUTO)
 FIXED = " over "
 """The separator between a fixed plan's codec and its algorithm."""
 COLUMNS = (
-    Column.of_text("task"),
-    Column.of_text("method"),
+    *map(Column.of_text, ("task", "method")),
     Column("loss"),
     Column("to DDP's", "%"),
     Column("ratio"),
-    Column("step", "ms"),
-    Column("later", "ms"),
+    *(Column(name, "ms") for name in ("step", "later")),
     Column.of_text("plan"),
 )
 NOTE = (

@@ -256,14 +256,9 @@ def _lines(each: Judged) -> Iterator[tuple[str, ...]]:
         yield NOT_RUN, each.exhibit.place, each.exhibit.experiment.question, "", "", ""
     for claim in each.claims:
         place = each.exhibit.place if claim.published is None else claim.published.place
-        yield (
-            claim.verdict,
-            place,
-            title_in_words(each, claim),
-            "" if claim.published is None else claim.published.in_words(claim.unit),
-            figures_in_words(claim),
-            claim.wanted.in_words(claim.unit),
-        )
+        published = "" if claim.published is None else claim.published.in_words(claim.unit)
+        title, rule = title_in_words(each, claim), claim.wanted.in_words(claim.unit)
+        yield claim.verdict, place, title, published, figures_in_words(claim), rule
 
 
 def title_in_words(each: Judged, claim: Claim) -> str:

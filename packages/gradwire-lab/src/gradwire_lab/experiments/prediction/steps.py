@@ -46,13 +46,9 @@ class Weights(nn.Module):
 
 def plan_of(cell: Cell) -> Plan:
     """Return the plan of a cell."""
-    return Plan(
-        parse(cell["codec"]),
-        cell["algorithm"],
-        cell["segment_nbytes"],
-        bucket_nbytes=cell["nbytes"] // cell["buckets"],
-        lanes=cell["lanes"],
-    )
+    codec, bucket_nbytes = parse(cell["codec"]), cell["nbytes"] // cell["buckets"]
+    segment_nbytes, lanes = cell["segment_nbytes"], cell["lanes"]
+    return Plan(codec, cell["algorithm"], segment_nbytes, bucket_nbytes=bucket_nbytes, lanes=lanes)
 
 
 def workload_of(cell: Cell, forward_s: float, backward_s: float) -> Workload:

@@ -71,16 +71,9 @@ def cells(options: SmartNicOptions) -> list[Cell]:
     if PAPER in options.parts:
         found += _of_the_paper()
     if RING in options.parts:
-        found += [
-            {
-                "part": RING,
-                "codec": codec,
-                "nodes": nodes,
-                "rounds": rounds,
-                "chunk_words": options.chunk_words,
-            }
-            for codec, nodes, rounds in RINGS[: options.rings]
-        ]
+        names = ("codec", "nodes", "rounds")
+        rings = [dict(zip(names, ring, strict=True)) for ring in RINGS[: options.rings]]
+        found += [{"part": RING, **ring, "chunk_words": options.chunk_words} for ring in rings]
     return [*found, *_of_the_testbed(options)] if STEP in options.parts else found
 
 

@@ -74,15 +74,9 @@ def measure(options: TrainingOptions, cell: Cell) -> Mapping[str, Any]:
             ratios.append(4 * gradient.numel() / codec.encode(gradient).numel())
             errors.append(float((gradient - passed(codec, gradient)).abs().max()))
 
-    done = train(
-        dataset(cell["data"]),
-        cell["network"],
-        options.steps,
-        cell["seed"],
-        of_gradients=codec,
-        watch=watch,
-        every=max(1, options.steps // 10),
-    )
+    data, network, steps = dataset(cell["data"]), cell["network"], options.steps
+    of_run, every = (data, network, steps, cell["seed"]), max(1, steps // 10)
+    done = train(*of_run, of_gradients=codec, watch=watch, every=every)
     return {"accuracies": list(done.accuracies), "ratios": ratios, "errors": errors}
 
 

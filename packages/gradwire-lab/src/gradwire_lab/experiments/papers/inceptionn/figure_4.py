@@ -33,14 +33,9 @@ def cells(options: TrainingOptions) -> list[Cell]:
 def measure(options: TrainingOptions, cell: Cell) -> Mapping[str, Any]:
     """Train, and return the final accuracy."""
     codec = None if cell["of"] == EXACT else parse(f"truncate:{cell['bits']}")
-    done = train(
-        dataset(cell["data"]),
-        cell["network"],
-        options.steps,
-        cell["seed"],
-        of_gradients=codec if cell["of"] == GRADIENTS else None,
-        of_weights=codec if cell["of"] == WEIGHTS else None,
-    )
+    of_gradients, of_weights = (codec if cell["of"] == what else None for what in (GRADIENTS, WEIGHTS))
+    of_run = (dataset(cell["data"]), cell["network"], options.steps, cell["seed"])
+    done = train(*of_run, of_gradients=of_gradients, of_weights=of_weights)
     return {"accuracies": list(done.accuracies)}
 
 

@@ -207,13 +207,9 @@ def _resnet_50() -> nn.Module:
         def __init__(self, inputs: int, width: int, stride: int) -> None:
             super().__init__()
             outputs = 4 * width
-            self.residual = nn.Sequential(
-                *conv(inputs, width, 1, stride),
-                nn.ReLU(),
-                *conv(width, width, 3),
-                nn.ReLU(),
-                *conv(width, outputs, 1),
-            )
+            first, second = conv(inputs, width, 1, stride), conv(width, width, 3)
+            last = conv(width, outputs, 1)
+            self.residual = nn.Sequential(*first, nn.ReLU(), *second, nn.ReLU(), *last)
             same = inputs == outputs and stride == 1
             self.shortcut = nn.Identity() if same else nn.Sequential(*conv(inputs, outputs, 1, stride))
 

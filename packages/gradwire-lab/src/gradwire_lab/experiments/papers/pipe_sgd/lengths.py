@@ -138,13 +138,8 @@ def rates(
         found = slopes(rows, what, pipeline)
         around[f"K = {pipeline}"] = own = half_width(found)
         tolerance = own if own <= widest else 0.0
-        yield Claim(
-            f"{text} with K = {pipeline}, over {len(found)} seeds",
-            only(fmean(found)),
-            Bound(published.value - tolerance, published.value + tolerance),
-            unit="",
-            published=published,
-            rests_on=rests_on,
-        )
+        wanted = Bound(published.value - tolerance, published.value + tolerance)
+        slope_text = f"{text} with K = {pipeline}, over {len(found)} seeds"
+        yield Claim(slope_text, only(fmean(found)), wanted, unit="", published=published, rests_on=rests_on)
     text = f"{text}: half of its 95 % interval"
     yield Claim(text, around, at_most(widest), of_each=True, unit="", rests_on=rests_on)

@@ -153,12 +153,8 @@ class MeasuredWays:
     def lines(self, within: float) -> Iterator[Claim]:
         """Yield, for each link, the claim that it has its configured ratio but for the share ``within``."""
         for ratio in self.ratios:
-            yield Claim(
-                f"communication over computation on the link set for {ratio:g}",
-                only(self.measured_ratio(ratio)),
-                near(ratio, within),
-                unit=RATIO,
-            )
+            text = f"communication over computation on the link set for {ratio:g}"
+            yield Claim(text, only(self.measured_ratio(ratio)), near(ratio, within), unit=RATIO)
 
     def accuracies(self, run: str, **names: object) -> list[float]:
         """Return the final accuracies of training runs, one per seed."""
