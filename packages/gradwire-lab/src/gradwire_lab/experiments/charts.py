@@ -45,7 +45,6 @@ COLOUR_OF = {
     FIXED[1]: CURVES[5],
     PIPELINED: CURVES[3],
 }
-"""The colour of each method, the same in all charts."""
 TIMED = (HOOK, POWER_SGD, *FIXED[:2], ATTACHED, PIPELINED)
 STEPPED = (HOOK, FIXED[0], FIXED[1], POWER_SGD)
 CURVED = (JUDGE, HOOK, FIXED[0], ATTACHED)

@@ -14,7 +14,6 @@ from gradwire_lab.experiments.learning import LEAST_SEEDS, Trainings
 from gradwire_lab.text_enum import TextEnum
 
 NO_NUMBER = "in words"
-"""The text for a published figure that has no number."""
 SHARE, RATIO = "%", "x"
 """Two units: shares, from 0 to 1 and shown in percent, and ratios."""
 

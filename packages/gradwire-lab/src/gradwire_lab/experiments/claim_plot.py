@@ -16,7 +16,6 @@ if TYPE_CHECKING:
 
 LINE_IN, MARGIN_IN = 0.36, 0.65
 UNITS = {SHARE: "share [%]", RATIO: "ratio [x]", "": "value"}
-"""The labels of axes by the claims' unit."""
 LABEL, NARROW_LABEL = 40, 26
 """The characters per line of a label, which has at most two lines, on a screen and on a phone."""
 LOGARITHMIC = 50

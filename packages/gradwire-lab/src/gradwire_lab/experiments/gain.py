@@ -76,7 +76,6 @@ PASSES = 5
 CALIBRATION, PREDICTION, CHECK = "calibration", "prediction", "check"
 """The kinds of rows: measured costs, a prediction of the calculator, and a prediction of a measured step."""
 KEEP_DDP, KEEP_HOOK = "don't compress", "bf16 hook"
-"""The answers for cases in which gradwire isn't predicted to be faster."""
 CHECKS: Columns[Row] = (
     (Column.of_text("task"), text_of("task")),
     (Column("hosts"), text_of("hosts")),

@@ -42,7 +42,6 @@ GOALS = {
     "digits": Goal(0.1, 0.989, "the nearest neighbour's accuracy on these images"),
     "cifar-10": Goal(0.1, 0.354, "the nearest neighbour's accuracy on pixels, L2 (Stanford's CS231n)"),
 }
-"""The goal of a training run, by image data set."""
 
 
 @dataclass(frozen=True)

@@ -163,7 +163,6 @@ MARKS = {
         Mark("not run", "\u2013", "none"),
     )
 }
-"""The symbol and colour of each verdict."""
 SHADES = (1.0, 0.55, 0.3)
 """The opacities of verdicts with the same colour in the picture."""
 RULES = Note(

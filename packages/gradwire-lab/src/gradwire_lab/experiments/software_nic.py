@@ -49,7 +49,6 @@ BUDGET_S = 8.0
 PACING_S = 1.2 / 1024
 """The longest transmission that Linux passes to a NIC in one piece: 1/1024 s at 1.2 times the rate."""
 GOOD = 0.05
-"""The largest error of a good prediction."""
 COLUMNS: Columns[Row] = (
     (Column("rate"), text_of("rate")),
     (Column("MTU"), text_of("mtu")),

@@ -20,7 +20,6 @@ from gradwire_lab.job.data import Dataset, load
 
 SEED = 1
 HELD_OUT = 1000
-"""The number of held-out images for losses and accuracies."""
 CONTEXT, HELD_OUT_CONTEXTS = 128, 16
 """The bytes of the GPT's context, and the number of held-out contexts for its loss."""
 

@@ -9,7 +9,6 @@ from gradwire.errors import SpecError
 from gradwire_lab.experiments.experiment import FOLDER, Cell, CheckedOptions, check_known, option, turned
 
 DIGITS, CIFAR10, CIFAR100 = "digits", "cifar10", "cifar100"
-"""Names of the image data sets."""
 MODELS = ("alexnet", "vgg", "resnet")
 NORMALISED = {"alexnet-bn": "alexnet", "vgg-bn": "vgg"}
 """The networks with batch normalization, which table I lacks, and their originals without normalization."""

@@ -30,7 +30,6 @@ DECAY, DECAY_EPOCHS = 0.16, 30
 EVALUATIONS = 14
 """The number of evaluations of a training run: one per half epoch in a run of seven epochs."""
 VALIDATION = 1500
-"""The number of validation images for the error."""
 
 
 def train(options: A2dtwpOptions, model: str, policy: str, seed: int) -> dict[str, Any]:

@@ -18,7 +18,6 @@ PAPERS = {
     "a2dtwp": "Zhuang and others, reducing data motion (A2DTWP)",
     "smart-nic": "Ma and others, FPGA-based AI smart NICs (arXiv 2204.10943)",
 }
-"""Each paper's name and title."""
 
 _PLACES: Mapping[str, Mapping[str, str]] = {
     "study": {
@@ -65,7 +64,6 @@ _PLACES: Mapping[str, Mapping[str, str]] = {
 BY_NAME = Catalogue[Exhibit[Any]](
     {name: f"{__name__}.{place}" for places in _PLACES.values() for name, place in places.items()}
 )
-"""The exhibits by name."""
 EXHIBITS: Collection[Exhibit[Any]] = BY_NAME.values()
 """All exhibits, in the order of the printed tables; a module is imported when its exhibit is used."""
 

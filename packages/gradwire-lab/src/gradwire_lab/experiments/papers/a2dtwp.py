@@ -111,11 +111,9 @@ class _Group:
         self.found, self.networks, self.name, self._on = found, networks, name, on
 
     def of(self, figure: Callable[[str], float | None]) -> dict[str, float | None]:
-        """Return a figure for each network."""
         return {model: figure(model) for model in self.networks}
 
     def label(self, system: str = "") -> str:
-        """Return the link, the networks, and the images of claims as text."""
         return ", ".join(filter(None, (system, self.name, self._on)))
 
     def not_timed(self, system: str) -> str:
@@ -124,7 +122,6 @@ class _Group:
         return NOT_TIMED if None in each else ""
 
     def trainings(self, *policies: str) -> list[Trainings]:
-        """Return each network's training runs with the given policies; float32 runs are the exact runs."""
         return [_trainings(self.found, model, policy) for model in self.networks for policy in policies]
 
 

@@ -163,7 +163,6 @@ class _Clock:
 
 NOT_RUN = str(Verdict.NOT_RUN)
 VERDICTS = (*map(str, Verdict),)
-"""All verdicts, in the order of reports."""
 MEASURED = "measured here, compared with the paper"
 UNPUBLISHED = "measured here, compared with something else"
 BASES = {

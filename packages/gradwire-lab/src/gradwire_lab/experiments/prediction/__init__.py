@@ -44,11 +44,9 @@ ALGORITHMS = ("backend", "ring", "butterfly", "tree", "star", "hierarchical")
 SHARDED = "sharded"
 """A value of ``algorithm`` for a reduce-scatter with the codec, and an all-gather of weight updates."""
 DISTANT_CODECS = ("identity", "fp8", "ecsq:0.25")
-"""The codecs of steps between distant hosts."""
 Network = tuple[int, str, str]
 """The number of hosts, the rate of their links, and the one-way delay of every frame (empty: no delay)."""
 LEARNING_RATE = 1e-3
-"""The learning rate of the weights in a sharded exchange."""
 SEGMENT_NBYTES = 1 << 20
 LEAST_HOSTS = {"hierarchical": 4}
 BUDGET_S = 2.0

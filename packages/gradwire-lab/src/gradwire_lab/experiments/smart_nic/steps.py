@@ -135,7 +135,6 @@ SEGMENT_NBYTES = 1 << 18
 WARM_STEPS = 3
 """The number of first steps of a training run that aren't timed. The first steps connect, and fill caches."""
 REPEATS = 15
-"""The number of repetitions of each measurement for the calibration."""
 ACTIVITIES = ("forward", "backward", "update", "exposed")
 
 

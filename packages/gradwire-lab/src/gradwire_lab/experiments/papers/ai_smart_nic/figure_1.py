@@ -26,9 +26,7 @@ WORKERS = 4
 STEPS, ADDING = 2 * (WORKERS - 1), WORKERS - 1
 """The published number of steps, and the number of initial steps that add the received chunk."""
 WITHIN, EXACT = 0.15, 1e-6
-"""The allowed deviation of a time from its formula, as in the study, and of floating point."""
 BUDGET_S = 20.0
-"""The time budget of a cell's exchanges in seconds; at least one exchange runs."""
 
 
 def cells(options: ExchangeOptions) -> list[Cell]:

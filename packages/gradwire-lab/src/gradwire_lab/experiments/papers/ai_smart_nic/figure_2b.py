@@ -14,12 +14,10 @@ from gradwire_lab.experiments.papers.exhibit import RUN_TIME, chosen, exhibit, p
 
 PLACE = "figure 2b"
 SCHEMES = {"ring": "ring", "Rabenseifner": "butterfly", "binomial": "tree"}
-"""The paper's names of the schemes, and the collectives used here."""
 RATE = "40mbit"
 SIMILAR, WELL = 0.2, 1.35
 """The allowed difference between schemes, and the largest growth of a time if the nodes double."""
 BUDGET_S = 30.0
-"""The time budget of a cell's exchanges in seconds; at least one exchange runs."""
 
 
 @dataclass(frozen=True)

@@ -25,9 +25,7 @@ ADDED: Resources = {ALM: 0.012, M20K: 0.061, DSP: 0.005}
 """The shares of the chip that the all-reduce and BFP use together, published in section V.A."""
 COMPRESSION, BLOCK = 3.8, 16
 ROUNDED, ROUNDED_RATIO = 0.1, 0.015
-"""The allowed deviations of the published shares and ratio, which have two digits."""
 WITHIN = 0.25
-"""The allowed deviation from published counts, because the chip family and the tools differ."""
 LANES = 8
 TABLE = "published"
 """The value of ``block`` in the cell with the table's own figures."""

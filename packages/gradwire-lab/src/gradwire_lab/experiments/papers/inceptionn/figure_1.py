@@ -26,7 +26,6 @@ ORGANISATIONS = {
 WITHIN, FASTER, EVEN = 0.2, 1.1, 0.01
 """The allowed deviation from formulas, the ratio that counts as faster, and the tolerance of "even"."""
 BUDGET_S = 20.0
-"""The time budget of a cell's exchanges in seconds; at least one exchange runs."""
 
 
 @dataclass(frozen=True)

@@ -19,11 +19,9 @@ from gradwire_lab.job.data import at_hand
 PLACE = "figure 13"
 EXACT, CODEC = "exact", "inceptionn:2^-10"
 MORE = 2
-"""The published number of additional epochs: one or two."""
 EQUAL = 0.005
 """The difference up to which accuracies are equal: half a point, by which training runs scatter."""
 LOST = 0.015
-"""The largest published loss of accuracy after equal epochs."""
 
 
 @dataclass(frozen=True)

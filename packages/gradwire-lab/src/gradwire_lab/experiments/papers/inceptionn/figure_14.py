@@ -40,13 +40,11 @@ TRUNCATED = tuple(f"truncate:{bits}" for bits in (16, 22, 24))
 SCHEMES = (EXACT, *TRUNCATED, *BOUNDS, SCALED)
 RATIOS_AT_10, RATIO_AT_6, RATIO_TRUNCATED = (5.5, 11.6), 14.9, 4.0
 OTHER_NETWORKS = 0.05
-"""The allowed deviation from published ratios. Networks and images differ from the paper's."""
 LOST_TRUNCATED, LOST = 0.624, 0.02
 """The published loss of accuracy with 24 truncated bits, and the largest loss with any bound."""
 OF_LOST, OF_SIMPLE = 0.1, 0.2
 """The allowed deviation from ``LOST_TRUNCATED``, and the largest loss of simple networks."""
 ROUNDED = 0.0025
-"""The allowed deviation of truncation's published ratios from 32 bits divided by the kept bits."""
 SIMPLE = "networks here are small, and the paper finds truncation suitable for simple networks, too."
 SEVEN_BITS = "the printed format gives 8 bits a last place of 2^-7, whatever the bound is."
 

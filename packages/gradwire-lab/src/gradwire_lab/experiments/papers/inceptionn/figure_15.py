@@ -21,7 +21,6 @@ GROWTHS = {WA: (8 + 3) / (4 + 2), INC: (7 / 8) / (3 / 4)}
 WITHIN, STRAIGHT = 0.2, 0.1
 """The allowed deviations of times from formulas, and of times from a straight line."""
 BUDGET_S = 15.0
-"""The time budget of a cell's exchanges in seconds; at least one exchange runs."""
 
 
 def cells(options: ExchangeOptions) -> list[Cell]:

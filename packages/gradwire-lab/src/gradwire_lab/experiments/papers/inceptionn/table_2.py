@@ -25,7 +25,6 @@ TOTALS_S = {"AlexNet": 196.35, "HDC": 1.70, "ResNet-50": 75.55, "VGG-16": 823.65
 NBYTES = {"AlexNet": 233e6, "HDC": 2.5e6, "ResNet-50": 98e6, "VGG-16": 525e6}
 CALIBRATED = "AlexNet"
 ROUNDED, WITHIN = 0.007, 0.2
-"""The allowed deviation of rounded parts from their total, and of a predicted time from the paper's."""
 OF_SUM, SUM_S = 1e-5, 820.65
 SUM = "the parts that are printed for VGG-16 add up to 820.65 s, not to 823.65 s."
 

@@ -22,13 +22,11 @@ from gradwire_lab.job.data import at_hand
 
 PLACE = "table III"
 EXPONENTS = (10, 8, 6)
-"""The exponents of the bounds 2^-10, 2^-8, and 2^-6."""
 CLASSES = (2, 10, 18, 34)
 """The number of bits of a value with its tag, by class."""
 LEAST, MOST, LEAST_AT_6 = 0.75, 0.94, 0.90
 """The published range of shares of 2-bit values at 2^-10, and the least share of 2-bit values at 2^-6."""
 WHOLE = 0.001
-"""The largest published share of 34-bit values."""
 SLACK = 0.05
 
 

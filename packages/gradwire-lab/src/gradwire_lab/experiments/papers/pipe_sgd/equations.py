@@ -46,7 +46,6 @@ PLACE = "equations 2 to 7"
 WORKERS = 2
 PIPELINES = (1, 2, 3, 4)
 WITHIN, NO_BETTER = 0.2, 0.1
-"""The allowed deviation of a step from its equation, and the largest saving of K > 2 over K = 2."""
 EQUAL = 0.005
 """Half a point of accuracy: the most that K = 2 may lose, and the least that a larger K must lose."""
 UNLIMITED_RESOURCES = (

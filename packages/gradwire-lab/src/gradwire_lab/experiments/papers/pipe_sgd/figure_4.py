@@ -44,12 +44,9 @@ ACCURACIES = {
 PIPELINES = ("Pipe-SGD", "eager Pipe-SGD")
 RUNS = (*ACCURACIES, *(f"eager Pipe-SGD{suffix}" for suffix in CODECS))
 EQUAL = 0.005
-"""The allowed difference in accuracy from D-Sync: half a point, as between the paper's methods."""
 OVER_D, OVER_PS = (2.0, 3.2), (4.0, 5.4)
 BEYOND = 0.1
-"""The allowed deviation of a speed-up from the published range of four networks."""
 WITHIN = 0.2
-"""The allowed deviation of a time from its equation. The equation doesn't include processor time."""
 SAVED = 0.5
 """The published share of PS-Sync's communication that D-Sync saves."""
 WORKERS = 2

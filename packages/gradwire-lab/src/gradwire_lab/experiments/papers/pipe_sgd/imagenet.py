@@ -47,7 +47,6 @@ WIRE_SHARE = {"T": 0.5, "Q": 0.25}
 RESNET_NBYTES, OF_RESNET_50, TIMES_BATCH = 46.8e6, 1.82 / 4.09, 64 / 16
 """ResNet-18's bytes, its operations over ResNet-50's, and its batch over table II's."""
 WITHIN = 0.1
-"""The allowed deviation of a modelled speed-up from the published range."""
 WORLD = 4
 
 

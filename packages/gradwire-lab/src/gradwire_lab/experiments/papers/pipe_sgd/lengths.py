@@ -19,9 +19,7 @@ if TYPE_CHECKING:
     from gradwire.links import Link
 
 WORKERS = 4
-"""The published number of workers."""
 TIMEOUT_S = 60.0
-"""The longest wait of one worker for another worker."""
 
 
 @dataclass(frozen=True)

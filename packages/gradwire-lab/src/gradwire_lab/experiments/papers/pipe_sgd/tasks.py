@@ -91,7 +91,6 @@ CHANNELS, BLOCKS, SIDE = (16, 32, 64), 3, 4
 """The channels of the stages, the blocks per stage, and the side of the averaged last outputs in pixels."""
 COUNT = CHANNELS[-1] * SIDE * SIDE
 AT_ONCE = 250
-"""The number of images per forward pass of the network."""
 
 
 @dataclass(frozen=True)

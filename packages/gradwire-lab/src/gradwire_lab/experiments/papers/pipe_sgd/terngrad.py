@@ -15,14 +15,11 @@ from gradwire_lab.experiments.papers.exhibit import RUN_TIME, chosen, exhibit, p
 PLACE = "section 3.2"
 EXACT, TERNARY = "identity", "terngrad"
 SMALLER = {TERNARY: 16, "truncate:16": 2, "quantize:8": 4}
-"""The compression ratio of each codec."""
 WORLD, GBIT = 4, 10.0
 """The published number of hosts, and the rate of their Ethernet in Gbit/s."""
 OVER_NONE, OVER_COMPRESSED = (1.6, 2.3), (25.6, 36.8)
 BEYOND = 0.1
-"""The allowed deviation from the published range, whose ends have two and three digits."""
 BUDGET_S = 10.0
-"""The time budget of a cell's exchanges in seconds; at least one exchange runs."""
 
 
 @dataclass(frozen=True)

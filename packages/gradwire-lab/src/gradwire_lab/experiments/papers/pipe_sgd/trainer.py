@@ -59,7 +59,6 @@ class _Host:
 
     @property
     def way(self) -> TrainingMethod:
-        """The method of the cell."""
         return WAYS[self.cell["run"]]
 
     @property
@@ -70,7 +69,6 @@ class _Host:
         return RankWork(self.options, self.cell, worker, workers)
 
     def task(self) -> RankTask:
-        """Return this rank's task."""
         return TASKS[self.name](self.work)
 
     def gather(self, values: Sequence[float]) -> list[float]:

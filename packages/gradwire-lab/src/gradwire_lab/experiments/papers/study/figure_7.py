@@ -32,13 +32,9 @@ VARIANCE = 0.01
 LARGE_NBYTES, LARGE_SHARE = 1_000_000, 5.5 / 6
 """At 1 MB, the rate is "slightly less than 6 GB/s", the largest of any message size."""
 LATENCY_PRECISION = 0.05 / 2.5
-"""The relative precision of the published 2.5 us."""
 WITHIN = 0.15
-"""The allowed deviation of a message's time from the model, as in equations 1 to 4."""
 FRAME_SHARE = 1448 / 1514
-"""The share of an Ethernet frame that is data rather than headers."""
 OVER_TCP = 1.5
-"""The largest ratio of the latencies of a link, whose frames have checksums, and of a bare socket."""
 TRIPS = 2000
 
 

@@ -62,9 +62,7 @@ PLACE = "equations 1 to 4"
 LARGE_NBYTES, SMALL_NBYTES = 2_000_000, 64
 """The sizes of a gradient whose time is bandwidth, and of one whose time is latency."""
 WITHIN = 0.15
-"""The allowed deviation of a cell's median from its formula."""
 BUDGET_S = 3.0
-"""The time budget of a cell's exchanges in seconds; at least one exchange runs."""
 AT_ONCE = "the server receives from all workers at once, and the formula adds their latencies up."
 
 

@@ -21,7 +21,6 @@ TERMS = {
 }
 """The published factors of n / BW and of the latency, for 16 servers."""
 EXACT = 1e-6
-"""The floating-point tolerance of a count."""
 
 
 @dataclass(frozen=True)
