@@ -101,7 +101,7 @@ class Trainee:
     def figures(self) -> dict[str, Any]:
         """Return the figures of this training run, for a row of the record."""
         cycles = {
-            system: {name: [round(each[name], 6) for each in found] for name in (found[0] if found else ())}
+            system: {name: [round(each[name], 6) for each in found] for name in found[0]} if found else {}
             for system, found in self._cycles.items()
         }
         return {

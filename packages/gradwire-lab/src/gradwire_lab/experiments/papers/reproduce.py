@@ -128,11 +128,11 @@ def seconds_in_words(judged: Sequence[Judged]) -> str:
     known = [
         (each.expected_s, each.measured_s)
         for each in judged
-        if None not in (each.expected_s, each.measured_s)
+        if each.expected_s is not None and each.measured_s is not None
     ]
     if not known:
         return ""
-    expected_s, measured_s = (sum(each) for each in zip(*known, strict=True))  # type: ignore[arg-type]
+    expected_s, measured_s = (sum(each) for each in zip(*known, strict=True))
     of = "" if len(known) == len(judged) else f" of {len(known)} of {len(judged)} tables and figures"
     return f"Measuring{of} took {about(measured_s)}; the budget is {about(expected_s)}."
 

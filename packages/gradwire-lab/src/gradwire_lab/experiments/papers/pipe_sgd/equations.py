@@ -111,35 +111,32 @@ def _steps(measured: MeasuredWays) -> Iterator[tuple[Claim, Unpack[tuple[int, ..
     }
     of_each = partial(Claim, of_each=True, unit="")
 
-    def over(times_s: Callable[[float], float]) -> dict[str, float | None]:
-        return {f"link of ratio {ratio:g}": times_s(ratio) for ratio in parts}
-
     equations: dict[tuple[int, int, str], Callable[[float], float]] = {
         (2, 1, "a synchronous step"): lambda ratio: sync_s(1, **parts[ratio]),
         (4, 2, "a step with K = 2"): lambda ratio: pipelined_s(1, **parts[ratio]),
         (5, 2, "a step with K = 2"): lambda ratio: equation_s(measured, ratio),
     }
+    links = {ratio: f"link of ratio {ratio:g}" for ratio in parts}
     for (number, pipeline, what), expected_s in equations.items():
-        own_s = step_s[pipeline]
+        found = {link: step_s[pipeline][ratio] / expected_s(ratio) for ratio, link in links.items()}
+        text, published = f"{what} over equation {number}", Published(f"equation {number}", 1.0)
         basis = Basis.MEASURED if pipeline == 1 else Basis.CALIBRATED
-        published = Published(f"equation {number}", 1.0)
-        found = over(lambda ratio, own_s=own_s, of=expected_s: own_s[ratio] / of(ratio))  # type: ignore[misc]
-        text = f"{what} over equation {number}"
         yield of_each(text, found, near(1.0, WITHIN), published=published, basis=basis), pipeline
-    third, wanted = Published("equation 3", 1.0), near(1.0, WITHIN)
-    text = "a step over equation 3"
-    yield Claim(text, {}, wanted, unit="", published=third, not_run=UNLIMITED_RESOURCES), 1
+    text, published = "a step over equation 3", Published("equation 3", 1.0)
+    bare = Claim(text, {}, near(1.0, WITHIN), unit="", published=published, not_run=UNLIMITED_RESOURCES)
+    yield bare, 1
     for claim in _segments(measured):
         yield claim, 2
     for pipeline in PIPELINES[2:]:
-        more_s = step_s[pipeline]
-        found = over(lambda ratio, more_s=more_s: step_s[2][ratio] / more_s[ratio])  # type: ignore[misc]
-        text, place = f"a step with K = 2 over a step with K = {pipeline}", Published("section 3.1")
-        claim = Claim(text, found, at_most(1 + NO_BETTER), of_each=True, unit=RATIO, published=place)
-        yield claim, 2, pipeline
-    efficiency = over(lambda ratio: plain_s / step_s[2][ratio] / scaling_efficiency(**parts[ratio]))
+        found = {link: step_s[2][ratio] / step_s[pipeline][ratio] for ratio, link in links.items()}
+        text, published = f"a step with K = 2 over a step with K = {pipeline}", Published("section 3.1")
+        wanted = at_most(1 + NO_BETTER)
+        yield of_each(text, found, wanted, unit=RATIO, published=published), 2, pipeline
+    found = {
+        link: plain_s / step_s[2][ratio] / scaling_efficiency(**parts[ratio]) for ratio, link in links.items()
+    }
     text, published = "scaling efficiency over equation 7", Published("equation 7", 1.0)
-    yield of_each(text, efficiency, wanted, published=published, basis=Basis.CALIBRATED), 2
+    yield of_each(text, found, near(1.0, WITHIN), published=published, basis=Basis.CALIBRATED), 2
 
 
 def _segments(measured: MeasuredWays) -> Iterator[Claim]:
