@@ -41,11 +41,6 @@ class InceptionnFigure3Options:
     networks: tuple[str, ...] = tuple(SIZES_MIB)
 
 
-def cells(options: InceptionnFigure3Options) -> list[Cell]:
-    """Return a cell for each network."""
-    return cells_of(network=options.networks)
-
-
 def measure(_options: InceptionnFigure3Options, cell: Cell) -> Mapping[str, Any]:
     """Count the weights of the published layers, as float32, and compute the share from table II."""
     network = cell["network"]
@@ -103,7 +98,7 @@ EXHIBIT = exhibit(
     "inceptionn",
     PLACE,
     "how large are the networks' gradients, and what share of a step is their exchange?",
-    cells=cells,
+    cells=lambda options: cells_of(network=options.networks),
     run=each(measure),
     claims=claims,
     quick=InceptionnFigure3Options(),

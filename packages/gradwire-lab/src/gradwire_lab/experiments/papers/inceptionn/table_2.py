@@ -36,11 +36,6 @@ class InceptionnTable2Options:
     networks: tuple[str, ...] = tuple(STEPS)
 
 
-def cells(options: InceptionnTable2Options) -> list[Cell]:
-    """Return a cell for each network."""
-    return cells_of(network=options.networks)
-
-
 def measure(_options: InceptionnTable2Options, cell: Cell) -> Mapping[str, Any]:
     """Sum the parts, and predict the communication at the rate that AlexNet implies."""
     unit_s = worker_aggregator_s(WORKERS, NBYTES[CALIBRATED], AlphaBetaGamma(0.0, 1.0))
@@ -86,7 +81,7 @@ EXHIBIT = exhibit(
     "inceptionn",
     PLACE,
     "where does the time of a step with an aggregator go?",
-    cells=cells,
+    cells=lambda options: cells_of(network=options.networks),
     run=each(measure),
     claims=claims,
     quick=InceptionnTable2Options(),

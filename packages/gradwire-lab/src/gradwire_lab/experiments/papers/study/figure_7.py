@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING
 
 from gradwire.units import parse_rate
 from gradwire_lab.experiments.claim import RATIO, Bound, Claim, Explanation, Published, at_least, near, only
-from gradwire_lab.experiments.experiment import Cell, Row
+from gradwire_lab.experiments.experiment import Cell, Row, cells_of
 from gradwire_lab.experiments.hosts import measured_by
 from gradwire_lab.experiments.papers.exhibit import RUN_TIME, chosen, exhibit, paper
 from gradwire_lab.testbed.namespaces import burst_nbytes
@@ -44,11 +44,6 @@ class StudyFigure7Options:
 
     powers: tuple[int, ...]
     time_s: float
-
-
-def cells(_options: StudyFigure7Options) -> list[Cell]:
-    """Return a cell for each rate."""
-    return [{"hosts": HOSTS, "rate": rate} for rate in RATES]
 
 
 def measure(ranks: Ranks, cells: Sequence[Cell], powers: Sequence[int], time_s: float) -> None:
@@ -161,7 +156,7 @@ EXHIBIT = exhibit(
     "study",
     PLACE,
     "what rate and latency does a link have, by message size?",
-    cells=cells,
+    cells=lambda _options: cells_of({"hosts": HOSTS}, rate=RATES),
     run=measured_by(__name__, asdict),
     claims=claims,
     quick=StudyFigure7Options((0, 10, 14, 18, 20, 22, 23), 0.1),

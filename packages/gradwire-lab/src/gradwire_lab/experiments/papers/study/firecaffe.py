@@ -30,11 +30,6 @@ class FirecaffeOptions:
     gpus: tuple[int, ...]
 
 
-def cells(options: FirecaffeOptions) -> list[Cell]:
-    """Return a cell for each number of GPUs."""
-    return cells_of(gpus=options.gpus)
-
-
 def measure(_options: FirecaffeOptions, cell: Cell) -> Mapping[str, Any]:
     """Model the step of a batch that all GPUs share, in units of one GPU's step.
 
@@ -86,7 +81,7 @@ EXHIBIT = exhibit(
     "study",
     f"{PLACE}, FireCaffe",
     "does the model of an all-reduce give FireCaffe's speed-ups?",
-    cells=cells,
+    cells=lambda options: cells_of(gpus=options.gpus),
     run=each(measure),
     claims=claims,
     quick=FirecaffeOptions((FEWER, MANY)),

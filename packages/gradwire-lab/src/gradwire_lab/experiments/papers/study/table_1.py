@@ -30,11 +30,6 @@ class StudyTable1Options:
     servers: tuple[int, ...]
 
 
-def cells(options: StudyTable1Options) -> list[Cell]:
-    """Return a cell for each algorithm and number of servers."""
-    return cells_of(algorithm=TERMS, servers=options.servers)
-
-
 def measure(_options: StudyTable1Options, cell: Cell) -> Mapping[str, Any]:
     """Simulate all ranks' schedules, with a cost of 1 per message and then per byte."""
     from gradwire import collectives
@@ -72,7 +67,7 @@ EXHIBIT = exhibit(
     "study",
     PLACE,
     "how much does each algorithm move, one message after the other?",
-    cells=cells,
+    cells=lambda options: cells_of(algorithm=TERMS, servers=options.servers),
     run=each(measure),
     claims=claims,
     quick=StudyTable1Options((2, 4, 8, 16)),
