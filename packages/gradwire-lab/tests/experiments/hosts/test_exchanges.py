@@ -5,6 +5,7 @@ from __future__ import annotations
 import inspect
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -12,8 +13,16 @@ import torch
 
 from gradwire.links import loopback
 from gradwire_lab.closed_forms.formulas import AlphaBetaGamma
+from gradwire_lab.experiments.experiment import Reporter
 from gradwire_lab.experiments.hosts import exchanges
-from gradwire_lab.experiments.hosts.exchanges import exchange_of, line_of, rate, time_exchanges
+from gradwire_lab.experiments.hosts.exchanges import (
+    SHORT_NBYTES,
+    ExchangeOptions,
+    exchange_of,
+    exchanging,
+    line_of,
+    rate,
+)
 from support.beds import needs_namespaces
 
 
@@ -60,12 +69,27 @@ def test_the_line_of_formulas_is_the_measured_one() -> None:
 
 def test_hosts_get_the_cells_and_the_budget(monkeypatch: pytest.MonkeyPatch) -> None:
     asked: list[Any] = []
-    monkeypatch.setattr(exchanges, "measure_cells", lambda *words: asked.extend(words))
-    report: Callable[[Any], None] = asked.append
-    time_exchanges([{"hosts": 2}], report, 3, 0.5, 1 << 20)
+
+    def measure(module: str, cells: Any, report: Callable[[Any], None], more: dict[str, Any]) -> None:
+        asked.extend((module, cells, more))
+        report({**cells[0], "seconds": [1.0]})
+
+    monkeypatch.setattr(exchanges, "measure_cells", measure)
+    options, rows = ExchangeOptions((2,), 1600, 8, repeats=3), list[Any]()
+    run = exchanging(0.5, 1 << 20, lambda row: {"twice": 2 * row["hosts"]})
+    run(options, [{"hosts": 2}], (), Reporter(rows.append, lambda _text: None))
     more = {"most": 3, "budget_s": 0.5, "line_nbytes": 1 << 20}
-    assert asked == [exchanges.__name__, [{"hosts": 2}], report, more]
+    assert asked == [exchanges.__name__, [{"hosts": 2}], more]
+    assert rows == [{"hosts": 2, "seconds": [1.0], "twice": 4}]
     assert {*more} < {*inspect.signature(exchanges.measure).parameters}
+
+
+def test_options_may_limit_the_exchanges_and_their_seconds(monkeypatch: pytest.MonkeyPatch) -> None:
+    asked: list[Any] = []
+    monkeypatch.setattr(exchanges, "measure_cells", lambda *words: asked.append(words[-1]))
+    options = SimpleNamespace(most=5, budget_s=2.0)
+    exchanging(None, most="most")(options, [{"hosts": 2}], (), asked.append)
+    assert asked == [{"most": 5, "budget_s": 2.0, "line_nbytes": None}]
 
 
 @pytest.mark.processes
@@ -79,7 +103,8 @@ def test_the_first_hosts_exchange_while_the_others_wait() -> None:
         {"algorithm": "ring", "ranks": 2, "codec": "truncate:16", **network},
         {"algorithm": "butterfly", "ranks": 2, **network},
     ]
-    time_exchanges(cells, found.append, 2, 0.5, exchanges.SHORT_NBYTES)
+    options = ExchangeOptions((3,), 3000, 400_000, repeats=2)
+    exchanging(0.5, SHORT_NBYTES)(options, cells, (), found.append)
     assert [{name: row[name] for name in cell} for cell, row in zip(cells, found, strict=True)] == cells
     for row in found:
         assert 1 <= len(row["seconds"]) <= 2
