@@ -47,8 +47,8 @@ def measure(_options: InceptionnFigure13Options, cell: Cell) -> Mapping[str, Any
     codec = None if cell["codec"] == EXACT else parse(cell["codec"])
     of_epoch = len(images.train_labels) // (WORKERS * BATCH)
     steps = cell["epochs"] * of_epoch
-    done = train(images, cell["network"], steps, cell["seed"], of_gradients=codec, every=of_epoch)
-    return {"accuracies": list(done.accuracies)}
+    found = train(images, cell["network"], steps, cell["seed"], of_gradients=codec, every=of_epoch)
+    return {"accuracies": [*found.values()]}
 
 
 def claims(rows: Sequence[Row]) -> list[Claim]:

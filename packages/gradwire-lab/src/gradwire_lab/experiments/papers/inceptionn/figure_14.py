@@ -74,8 +74,8 @@ def measure(options: TrainingOptions, cell: Cell) -> Mapping[str, Any]:
 
     data, network, steps = dataset(cell["data"]), cell["network"], options.steps
     of_run, every = (data, network, steps, cell["seed"]), max(1, steps // 10)
-    done = train(*of_run, of_gradients=codec, watch=watch, every=every)
-    return {"accuracies": list(done.accuracies), "ratios": ratios, "errors": errors}
+    found = train(*of_run, of_gradients=codec, watch=watch, every=every)
+    return {"accuracies": [*found.values()], "ratios": ratios, "errors": errors}
 
 
 @dataclass(frozen=True)

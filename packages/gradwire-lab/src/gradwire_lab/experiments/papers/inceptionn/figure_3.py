@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 from functools import partial
 from itertools import pairwise
 from typing import Any
@@ -20,7 +19,7 @@ from gradwire_lab.experiments.papers.exhibit import (
     row_of,
 )
 from gradwire_lab.experiments.papers.inceptionn import full_size
-from gradwire_lab.experiments.papers.inceptionn.table_2 import STEPS
+from gradwire_lab.experiments.papers.inceptionn.table_2 import STEPS, NetworksOptions
 
 PLACE = "figure 3"
 SIZES_MIB = {"AlexNet": 233.0, "HDC": 2.5, "ResNet-50": 98.0, "VGG-16": 525.0}
@@ -34,14 +33,7 @@ FIVE = (
 )
 
 
-@dataclass(frozen=True)
-class InceptionnFigure3Options:
-    """The option: the networks."""
-
-    networks: tuple[str, ...] = tuple(SIZES_MIB)
-
-
-def measure(_options: InceptionnFigure3Options, cell: Cell) -> Mapping[str, Any]:
+def measure(_options: NetworksOptions, cell: Cell) -> Mapping[str, Any]:
     """Count the weights of the published layers, as float32, and compute the share from table II."""
     network = cell["network"]
     share = {"communication_share": STEPS[network].communication_share}
@@ -101,8 +93,8 @@ EXHIBIT = exhibit(
     cells=lambda options: cells_of(network=options.networks),
     run=each(measure),
     claims=claims,
-    quick=InceptionnFigure3Options(),
-    full=InceptionnFigure3Options(),
+    quick=NetworksOptions(tuple(SIZES_MIB)),
+    full=NetworksOptions(tuple(SIZES_MIB)),
     scaling="arithmetic: weights are counted from the published layers, and the share is computed from "
     "table II's steps. The paper's MB are MiB.",
     origins={

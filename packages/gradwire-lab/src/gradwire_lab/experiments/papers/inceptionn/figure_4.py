@@ -35,8 +35,8 @@ def measure(options: TrainingOptions, cell: Cell) -> Mapping[str, Any]:
     codec = None if cell["of"] == EXACT else parse(f"truncate:{cell['bits']}")
     of_gradients, of_weights = (codec if cell["of"] == what else None for what in (GRADIENTS, WEIGHTS))
     of_run = (dataset(cell["data"]), cell["network"], options.steps, cell["seed"])
-    done = train(*of_run, of_gradients=of_gradients, of_weights=of_weights)
-    return {"accuracies": list(done.accuracies)}
+    found = train(*of_run, of_gradients=of_gradients, of_weights=of_weights)
+    return {"accuracies": [*found.values()]}
 
 
 def claims(rows: Sequence[Row]) -> list[Claim]:

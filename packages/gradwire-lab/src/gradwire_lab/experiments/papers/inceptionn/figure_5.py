@@ -52,8 +52,8 @@ def measure(options: InceptionnFigure5Options, cells: Sequence[Cell]) -> list[Ro
             found[stages[step]] = describe(gradient.double())
 
     data, seed = cells[0]["data"], cells[0]["seed"]
-    done = train(dataset(data), options.network, options.steps, seed, watch=watch)
-    return [{**cell, **found[cell["stage"]], "accuracy": done.accuracies[-1]} for cell in cells]
+    accuracies = train(dataset(data), options.network, options.steps, seed, watch=watch)
+    return [{**cell, **found[cell["stage"]], "accuracy": accuracies[options.steps]} for cell in cells]
 
 
 def describe(gradient: torch.Tensor) -> Mapping[str, Any]:

@@ -103,8 +103,8 @@ def _gradient(data: str, network: str, steps: int, seed: int) -> tuple[torch.Ten
     if network in FULL_SIZE:
         losses = full_size.train(network, steps, BATCH, seed, watch)
         return kept[0], {"losses": losses}
-    done = train(dataset(data), network, steps, seed, watch=watch)
-    return kept[0], {"accuracy": done.accuracies[-1]}
+    accuracies = train(dataset(data), network, steps, seed, watch=watch)
+    return kept[0], {"accuracy": accuracies[steps]}
 
 
 def _timed(codec: str, gradient: torch.Tensor, repeats: int) -> Mapping[str, Any]:

@@ -71,8 +71,8 @@ def measure(options: InceptionnTable3Options, cell: Cell) -> Mapping[str, Any]:
     classes = {f"classes_{exponent}": found for exponent, found in samples.items()}
     name, seed = cell["network"], cell["seed"]
     if name not in FULL_SIZE:
-        done = train(dataset(cell["data"]), name, options.steps, seed, watch=watch)
-        return {"accuracy": done.accuracies[-1], **classes}
+        accuracies = train(dataset(cell["data"]), name, options.steps, seed, watch=watch)
+        return {"accuracy": accuracies[options.steps], **classes}
     if reason := full_size.missing():
         return {"missing": reason}
     return {"losses": full_size.train(name, options.first_steps, cell["batch"], seed, watch), **classes}

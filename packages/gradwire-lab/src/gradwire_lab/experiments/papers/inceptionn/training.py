@@ -100,14 +100,6 @@ class TrainingOptions:
     steps: int
 
 
-@dataclass(frozen=True)
-class TrainingResult:
-    """The top-1 accuracies of a training run, from 0 to 1, and the steps after which they were measured."""
-
-    accuracies: tuple[float, ...]
-    steps: tuple[int, ...]
-
-
 def train(
     images: Dataset,
     network: str,
@@ -118,8 +110,8 @@ def train(
     of_weights: Codec | None = None,
     watch: Callable[[int, torch.Tensor], None] | None = None,
     every: int | None = None,
-) -> TrainingResult:
-    """Train a network of ``NETWORKS`` from scratch, and return accuracies.
+) -> dict[int, float]:
+    """Train a network of ``NETWORKS`` from scratch; return top-1 accuracies by the number of steps.
 
     ``of_gradients`` encodes gradients in every hop of the ring, and ``of_weights`` weights after each update.
     ``watch`` is called with each step and the first worker's gradient. Accuracies are measured every
@@ -130,7 +122,7 @@ def train(
     with one_thread(seed), _ring(of_gradients, counts_of(net)) as average:
         update = updating(network, parameters, steps)
         count, batch = len(images.train_labels), WORKERS * BATCH
-        accuracies, measured = list[float](), list[int]()
+        accuracies = dict[int, float]()
         for step in range(steps):
             gradients = []
             for worker in range(WORKERS):
@@ -145,9 +137,8 @@ def train(
                     for each in parameters:
                         each.copy_(passed(of_weights, each.flatten()).view_as(each))
             if step + 1 == steps or (every is not None and (step + 1) % every == 0):
-                accuracies.append(accuracy(net, images))
-                measured.append(step + 1)
-    return TrainingResult(tuple(accuracies), tuple(measured))
+                accuracies[step + 1] = accuracy(net, images)
+    return accuracies
 
 
 def updating(
