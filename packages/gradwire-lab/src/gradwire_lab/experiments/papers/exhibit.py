@@ -127,8 +127,13 @@ class Exhibit(Generic[Options]):
         """
         fitted = [each.where for each in self.origins.values() if each.source is OriginKind.CALIBRATED]
         claims = [_unless_fitted(claim, fitted) for claim in self.claims(rows)]
-        is_small = {row[DATA] for row in rows if DATA in row} == {DIGITS}
-        return [_on_digits(claim) if is_small else claim for claim in claims]
+        on = f"on {DIGITS}"
+        if {row[DATA] for row in rows if DATA in row} != {DIGITS}:
+            return claims
+        return [
+            each if on in each.title else replace(each, system=f"{each.system}, {on}" if each.system else on)
+            for each in claims
+        ]
 
     def shortened(self, options: Mapping[str, Any]) -> dict[str, str]:
         """Return the recorded options that differ from ``--full``, each with the two values."""
@@ -207,12 +212,6 @@ def _unless_fitted(claim: Claim, fitted: Sequence[str]) -> Claim:
     whole = re.compile(rf"\b{re.escape(claim.published.place)}\b")  # "table II" must not match "table III"
     is_fitted = any(whole.search(where.split(",")[0]) for where in fitted)
     return replace(claim, basis=Basis.CALIBRATED) if is_fitted else claim
-
-
-def _on_digits(claim: Claim) -> Claim:
-    if f"on {DIGITS}" in claim.title:
-        return claim
-    return replace(claim, system=f"{claim.system}, on {DIGITS}" if claim.system else f"on {DIGITS}")
 
 
 def _words(cells: Sequence[Cell]) -> dict[tuple[str, str], None]:

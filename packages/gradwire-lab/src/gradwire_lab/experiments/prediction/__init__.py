@@ -267,27 +267,21 @@ def table(rows: Sequence[Row]) -> list[str | Table]:
     near, distant = ([row for row in rows if is_distant(row) == wanted] for wanted in (False, True))
     found: list[str | Table] = []
     if near:
-        found += _part(near, POINTS, CODECS, _exchange_title, "predictions")
+        found += _part(near, POINTS, CODECS, "predictions")
     if distant:
         found += [""] if near else []
-        found += _part(distant, STEPS, DISTANT_CODECS, _step_title, "predictions between distant hosts")
+        found += _part(distant, STEPS, DISTANT_CODECS, "predictions between distant hosts")
     return found
 
 
-def _part(
-    rows: Sequence[Row],
-    columns: Columns[Row],
-    codecs: Sequence[str],
-    title: Callable[[Row], str],
-    what: str,
-) -> list[str | Table]:
+def _part(rows: Sequence[Row], columns: Columns[Row], codecs: Sequence[str], what: str) -> list[str | Table]:
     there = defaultdict(list)
     for row in rows:
         there[row["hosts"], row["rate"], row.get("delay"), row["nbytes"]].append(row)
     found: list[str | Table] = []
     losses: list[float] = []
     for group in there.values():
-        found += [title(group[0]), "", table_of(columns, group), ""]
+        found += [_title(group[0]), "", table_of(columns, group), ""]
         comparable = [row for row in group if row["algorithm"] != SHARDED]
         found += [Table(CHOICES, _choices(comparable, codecs, losses)), ""]
     errors = sorted(abs(error(row)) for row in rows)
@@ -322,13 +316,12 @@ def _preference(row: Row) -> tuple[int, ...]:
     return CODECS.index(row["codec"]), ALGORITHMS.index(row["algorithm"])
 
 
-def _exchange_title(row: Row) -> str:
-    return f"{row['hosts']} hosts at {row['rate']}, {exact_size(row['nbytes'])}:"
-
-
-def _step_title(row: Row) -> str:
+def _title(row: Row) -> str:
+    network, size = f"{row['hosts']} hosts at {row['rate']}", exact_size(row["nbytes"])
+    if not is_distant(row):
+        return f"{network}, {size}:"
     trip = format_duration(2 * parse_duration(row["delay"]))
-    return f"{row['hosts']} hosts at {row['rate']}, round trip {trip}, steps of {exact_size(row['nbytes'])}:"
+    return f"{network}, round trip {trip}, steps of {size}:"
 
 
 def _plan(row: Row) -> str:

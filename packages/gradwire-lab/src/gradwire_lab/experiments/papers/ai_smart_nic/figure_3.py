@@ -54,7 +54,11 @@ def claims(rows: Sequence[Row]) -> list[Claim]:
     def learned(*of: Row) -> list[Trainings]:
         return [each for row in of for each in trainings(rows, row)]
 
-    same = {f"batch {row['batch']}": _alike(row["notes"], published_order(row["layers"])) for row in layered}
+    same = dict[str, float]()  # the share of positions at which both have the same note
+    for row in layered:
+        notes, wanted = row["notes"], published_order(row["layers"])
+        equal = sum(one == other for one, other in zip(notes, wanted, strict=False))
+        same[f"batch {row['batch']}"] = equal / max(len(notes), len(wanted))
     return [
         Claim(
             "backward passes and updates in the trace's order",
@@ -73,12 +77,6 @@ def claims(rows: Sequence[Row]) -> list[Claim]:
             rests_on=learned(own, naive),
         ),
     ]
-
-
-def _alike(notes: Sequence[str], wanted: Sequence[str]) -> float:
-    """Return the share of positions at which both sequences have the same note."""
-    same = sum(one == other for one, other in zip(notes, wanted, strict=False))
-    return same / max(len(notes), len(wanted))
 
 
 EXHIBIT = exhibit(
