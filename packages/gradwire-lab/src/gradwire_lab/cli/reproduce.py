@@ -11,15 +11,8 @@ from gradwire.errors import JobError
 from gradwire.line_rate.display import print_line
 from gradwire.tables import WIDTH, Column, Table, lines, show
 from gradwire_lab.cli.report import add_across_commits, write
-from gradwire_lab.experiments.papers import (
-    EXHIBITS,
-    PAPERS,
-    chosen,
-    failures,
-    report,
-    reproduce,
-    seconds_in_words,
-)
+from gradwire_lab.experiments.papers import EXHIBITS, PAPERS, chosen
+from gradwire_lab.experiments.papers.reproduce import failures, report, reproduce, seconds_in_words
 
 INDENT = "  "
 

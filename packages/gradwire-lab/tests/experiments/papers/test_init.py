@@ -14,8 +14,8 @@ import pytest
 
 from gradwire.errors import JobError, SpecError
 from gradwire_lab.experiments.claim import Basis, Claim, Verdict
-from gradwire_lab.experiments.papers import BY_NAME, EXHIBITS, PAPERS, Exhibit, chosen
-from gradwire_lab.experiments.papers.exhibit import OriginKind
+from gradwire_lab.experiments.papers import BY_NAME, EXHIBITS, PAPERS, chosen
+from gradwire_lab.experiments.papers.exhibit import Exhibit, OriginKind
 from support.project import ROOT
 
 

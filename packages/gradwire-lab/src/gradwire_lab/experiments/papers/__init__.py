@@ -9,7 +9,6 @@ from typing import Any
 from gradwire.errors import SpecError
 from gradwire_lab.experiments.experiment import Catalogue
 from gradwire_lab.experiments.papers.exhibit import Exhibit
-from gradwire_lab.experiments.papers.reproduce import Judged, failures, report, reproduce, seconds_in_words
 
 PAPERS = {
     "study": "Iandola and others, distributed DNN training: a measurement study",
@@ -77,17 +76,3 @@ def chosen(name: str | None) -> list[Exhibit[Any]]:
             "omit the name to run all exhibits"
         )
     return [BY_NAME[each] for each in names]
-
-
-__all__ = [
-    "BY_NAME",
-    "EXHIBITS",
-    "PAPERS",
-    "Exhibit",
-    "Judged",
-    "chosen",
-    "failures",
-    "report",
-    "reproduce",
-    "seconds_in_words",
-]

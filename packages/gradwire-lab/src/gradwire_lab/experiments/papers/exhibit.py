@@ -194,15 +194,8 @@ def exhibit(
     def table(rows: Sequence[Row]) -> list[str | Table]:
         return [claims_table(claims(rows))]
 
-    experiment = Experiment(
-        name=_name(paper, place),
-        question=question,
-        options=type(quick),
-        cells=cells,
-        run=run,
-        table=table,
-        version=version,
-    )
+    name, options = _name(paper, place), type(quick)
+    experiment = Experiment(name, question, options, cells, run, table, version=version)
     return Exhibit(paper, place, experiment, quick, full, claims, scaling, seconds, by_name(origins))
 
 
