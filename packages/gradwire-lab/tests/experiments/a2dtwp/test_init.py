@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import dataclasses
 from pathlib import Path
 
 import pytest
@@ -9,9 +10,7 @@ from gradwire_lab.experiments.record import read_rows
 from support.offloaded_rows import batch, longer, training
 
 
-def test_it_is_performed_and_recorded(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_it_is_performed_and_recorded(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert EXPERIMENTS["a2dtwp"] is a2dtwp.EXPERIMENT
     errors = [0.8, 0.8, 0.5, 0.5, 0.5, 0.5, 0.5]
     made = [longer(), training("fp32", errors), training("awp", errors), {"kind": "pace"}]
@@ -23,9 +22,8 @@ def test_it_is_performed_and_recorded(
                 or {**batch(cell["policy"], 1.0), **cell}
             )  # type: ignore[operator]
 
-    monkeypatch.setattr("gradwire_lab.experiments.a2dtwp.run", run)
     options = a2dtwp.A2dtwpOptions(networks=("vgg",), policies=("fp32", "awp"), seeds=(1,), timed=("vgg",))
-    perform(a2dtwp.EXPERIMENT, options, tmp_path)
+    perform(dataclasses.replace(a2dtwp.EXPERIMENT, run=run), options, tmp_path)  # type: ignore[arg-type]
     record = read_rows(tmp_path / "record.json", a2dtwp.EXPERIMENT)
     assert record["finished"]
     assert [row["kind"] for row in record["rows"]][:4] == ["longer", "training", "training", "pace"]
