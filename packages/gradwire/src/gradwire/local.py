@@ -14,9 +14,8 @@ from gradwire.autotune.settings import Auto, whole
 from gradwire.costs import ExchangeCost
 from gradwire.plan import PlanLike
 from gradwire.sync.flat.backward import BackwardOverlap, backward
-from gradwire.sync.flat.buckets import UsedParametersAgreement
+from gradwire.sync.flat.buckets import UsedParameters, UsedParametersAgreement
 from gradwire.sync.flat.gradients import FlatGradients
-from gradwire.sync.flat.used_parameters import UsedParameters
 from gradwire.sync.ledger.counts import StepRecord
 from gradwire.sync.ledger.ledger import Ledger
 from gradwire.sync.method import Group, WorkerMethod

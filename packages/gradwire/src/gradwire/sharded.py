@@ -30,9 +30,9 @@ from gradwire.plan import Plan, PlanLike
 from gradwire.sync.bucket.observe import BucketObserver
 from gradwire.sync.checkpoint import RankState
 from gradwire.sync.flat.backward import backward
+from gradwire.sync.flat.buckets import UsedParameters
 from gradwire.sync.flat.gradients import FlatGradients
 from gradwire.sync.flat.update import check_max_norm
-from gradwire.sync.flat.used_parameters import UsedParameters
 from gradwire.sync.ledger.counts import StepRecord
 from gradwire.sync.ledger.ledger import Ledger
 from gradwire.sync.method import Group, WorkerMethod

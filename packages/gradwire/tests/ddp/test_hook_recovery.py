@@ -86,15 +86,14 @@ def test_an_error_keeps_no_model_alive(
 
 
 def test_replicas_that_differ_keep_no_model_alive(monkeypatch: pytest.MonkeyPatch) -> None:
-    def differ(*_: object) -> None:
-        raise StateError("rank 1 differs")
-
-    monkeypatch.setattr(compare, "compare_hashes", differ)
+    different = {"weights": "rank 1 differ from those of rank 0"}
+    monkeypatch.setattr(compare, "_differences", lambda *_, **__: different)
     model = DistributedDataParallel(nn.Linear(3, 1))
     attached = gradwire.attach(model, "fp16")
     attached.check_at_next_step()
     with suppress(StateError):
         _step(model)
+        pytest.fail("expected an error of replicas that differ")
     dead = weakref.ref(model)
     del model
     assert dead() is None

@@ -14,8 +14,7 @@ from gradwire.errors import ExchangeError, StateError
 from gradwire.exchange import Exchange
 from gradwire.plan import Plan
 from gradwire.sync.gradient_sync import GradientSync
-from gradwire.sync.replicas.compare import compare_now
-from gradwire.sync.replicas.shared import crc32c_of, replica_hashes
+from gradwire.sync.replicas.compare import compare_now, crc32c_of, replica_hashes
 from support.fake_buckets import sync_over
 
 Ranks = Callable[..., list[Any]]

@@ -21,7 +21,7 @@ from gradwire.exchange import Exchange
 from gradwire.links import loopback
 from gradwire.sync.context import SyncContext
 from gradwire.sync.group import connect
-from gradwire.sync.lanes import Lanes
+from gradwire.sync.thread import Lanes
 from support.ddp_ranks import SMALL_BUCKETS, loss_of, make_model, weights
 
 RunProcesses = Callable[..., list[Any]]
@@ -89,7 +89,7 @@ def extend_in_vain(failing: int) -> tuple[list[str], int, torch.Tensor]:
     sync = attached._sync
     with pytest.MonkeyPatch.context() as patched:
         if dist.get_rank() == failing:
-            patched.setattr("gradwire.sync.lanes.connect", refuse)
+            patched.setattr("gradwire.sync.thread.connect", refuse)
         reasons = [sync.connect_lanes(lanes) for lanes in (2, 4)]
     lanes = len(sync._lanes._contexts)
     reasons.append(sync.connect_lanes(3))

@@ -26,9 +26,8 @@ from gradwire.exchange.request import Half
 from gradwire.plan import Plan, PlanLike
 from gradwire.sync.bucket.observe import NULL_BUCKET
 from gradwire.sync.flat.backward import backward
-from gradwire.sync.flat.buckets import WHOLE
+from gradwire.sync.flat.buckets import WHOLE, UsedParameters
 from gradwire.sync.flat.gradients import FlatGradients, FlatWeights
-from gradwire.sync.flat.used_parameters import UsedParameters
 from gradwire.sync.ledger.counts import StepRecord
 from gradwire.sync.ledger.ledger import Ledger
 from gradwire.sync.method import Group, Method, WorkerMethod

@@ -18,9 +18,8 @@ from gradwire.exchange.norms import Norms
 from gradwire.plan import PlanLike
 from gradwire.sync.checkpoint import RankState
 from gradwire.sync.flat.backward import backward
-from gradwire.sync.flat.buckets import WHOLE
+from gradwire.sync.flat.buckets import WHOLE, UsedParameters
 from gradwire.sync.flat.gradients import FlatGradients, FlatWeights
-from gradwire.sync.flat.used_parameters import UsedParameters
 from gradwire.sync.ledger.counts import StepRecord
 from gradwire.sync.ledger.ledger import Ledger
 from gradwire.sync.ledger.lost import ErrorSums

@@ -60,7 +60,7 @@ class ShardedSteps:
 
     def forward(self, *_: object) -> None:
         """Set the step of a forward pass's exchanges: the next step if backward may follow, else the last."""
-        self.contexts.step = self.sync.step + torch.is_grad_enabled()
+        self.contexts.step = self.sync.context.step + torch.is_grad_enabled()
 
     def stands_aside(self) -> bool:
         """Return whether FSDP's own collective reduces the current gradient."""
@@ -116,7 +116,7 @@ class ShardedSteps:
             return
         self._buckets = 0
         Variable._execution_engine.queue_callback(self._end)
-        self.contexts.step, plan = self.sync.step + 1, self.sync.plan
+        self.contexts.step, plan = self.sync.context.step + 1, self.sync.plan
         self.sync.begin()
         if self.sync.plan is not plan:
             self.contexts.follow(self.sync.plan)

@@ -19,10 +19,9 @@ from gradwire.pipe.correction import Correction, Eager
 from gradwire.sync.bucket.work import BucketWork
 from gradwire.sync.checkpoint import InFlight
 from gradwire.sync.flat.backward import BackwardOverlap
-from gradwire.sync.flat.buckets import FlatBuckets
+from gradwire.sync.flat.buckets import FlatBuckets, UsedParameters
 from gradwire.sync.flat.gradients import Bucket, FlatGradients
 from gradwire.sync.flat.update import clip, in_force, scheduled
-from gradwire.sync.flat.used_parameters import UsedParameters
 from gradwire.sync.gradient_sync import GradientSync
 from gradwire.sync.ledger.counts import StepRecord
 from gradwire.sync.trained import TrainedParameters

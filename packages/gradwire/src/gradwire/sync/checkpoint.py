@@ -67,8 +67,7 @@ Version 1 has no own gradients; loading it puts the averages in their place. Bef
 parameters have gradients of 0, and there are no checksums. The first files of version 3 have neither method
 nor plan. All of them are from PipeSGD, because states of bounded staleness had different keys.
 """
-_SEALED_SINCE = 3
-"""The first version with checksums."""
+_SEALED_SINCE = 3  # the first version with checksums
 _OLDER = {"rank", "world", "clock", "model"}
 """The fields that all older states of bounded staleness have, besides residuals or an optimizer."""
 
@@ -85,64 +84,31 @@ State = dict[str, Any]
 
 @dataclass(frozen=True, slots=True)
 class InFlight:
-    """An averaged gradient that has not been applied yet, as saved in a checkpoint.
+    """An averaged gradient that has not been applied yet, as saved in a checkpoint."""
 
-    Attributes
-    ----------
-    gradient
-        1-D float32 CPU tensor in the layout of ``FlatGradients.buffer``; a copy.
-    scheduled
-        The hyperparameters of the step that computed the gradient (``flat.update.scheduled``).
-    own
-        For eager updates, a copy of this rank's own gradient of the same step, in the same layout; else None.
-    absent, own_absent
-        The indices of the parameters unused on all ranks in the step, and of those unused on this rank.
-    """
-
-    gradient: torch.Tensor
-    scheduled: list[dict[str, Any]]
-    own: torch.Tensor | None = None
-    absent: tuple[int, ...] = ()
-    own_absent: tuple[int, ...] = ()
+    gradient: torch.Tensor  # a copy, 1-D float32 on the CPU, in the layout of ``FlatGradients.buffer``
+    scheduled: list[dict[str, Any]]  # the hyperparameters of its step (``flat.update.scheduled``)
+    own: torch.Tensor | None = None  # for eager updates, a copy of this rank's own gradient of the step
+    absent: tuple[int, ...] = ()  # the parameters unused on all ranks
+    own_absent: tuple[int, ...] = ()  # the parameters unused on this rank
 
 
 @dataclass(frozen=True)
 class RankState:
-    """The state of one rank's method, which ``pack`` writes and ``unpack`` reads.
-
-    Attributes
-    ----------
-    rank, world, steps_done
-        The rank, the number of ranks, and the number of completed steps.
-    method, plan
-        The method's name, and its plan as JSON; empty in files of older versions.
-    in_flight
-        The averaged gradients that have not been applied yet, oldest first.
-    room
-        A pipeline's capacity: the largest numbers of averaged gradients and of own gradients, and the number
-        of floats in a gradient.
-    residuals
-        The rank's encoding errors, by the keys of ``Residuals``; empty if the plan keeps no residuals.
-    model, optimizer
-        The states of model and optimizer, if the method saves them.
-    auto
-        The state of the automatic choice of plans as JSON; empty if the user passed a plan.
-    scale
-        The loss scale that the residuals are multiplied by, if they follow one.
-    """
+    """The state of one rank's method, which ``pack`` writes and ``unpack`` reads."""
 
     rank: int
     world: int
     steps_done: int
-    method: str = ""
+    method: str = ""  # empty in files of older versions, and so is the plan, in JSON
     plan: str = ""
-    in_flight: Sequence[InFlight] = ()
-    room: tuple[int, int, int] = (0, 0, 0)
-    residuals: Mapping[str, torch.Tensor] = field(default_factory=dict)
+    in_flight: Sequence[InFlight] = ()  # oldest first
+    room: tuple[int, int, int] = (0, 0, 0)  # a pipeline's most averages and own gradients, and their floats
+    residuals: Mapping[str, torch.Tensor] = field(default_factory=dict)  # by the keys of ``Residuals``
     model: Mapping[str, torch.Tensor] | None = None
     optimizer: Mapping[str, Any] | None = None
-    auto: str = ""
-    scale: float | None = None
+    auto: str = ""  # the state of the automatic choice of plans as JSON
+    scale: float | None = None  # the loss scale that the residuals are multiplied by, if any
 
     def of_residuals(self, below: int = 0) -> dict[str, Any]:
         """Return the state of ``Residuals``, with ranks renumbered so that ``below`` becomes rank 0."""
@@ -170,7 +136,7 @@ def pack(state: RankState) -> State:
         "auto": state.auto,
         **({} if state.scale is None else {SCALE: state.scale}),
     }
-    prefix = _prefix(state.rank)
+    prefix = f"gradwire/rank{state.rank}/"
     tensors = {}
     if pipeline:
         tensors[IN_FLIGHT] = _rows([each.gradient for each in state.in_flight], pipeline, count)
@@ -200,7 +166,7 @@ def unpack(state: Mapping[str, Any], rank: int, world: int | None, method: str =
 
     Raises ``StateError`` for a state of a different rank or world, and for one that ``pack`` did not create.
     """
-    own = f"{_prefix(rank)}{_entry(method)}"
+    own = f"gradwire/rank{rank}/{_entry(method)}"
     if not isinstance(state, Mapping) or (own not in state and not _is_older(state, rank)):
         raise StateError(
             f"rank {rank}: expected the state of this rank, with the key {own!r}, got {_whose(state)}; "
@@ -219,27 +185,15 @@ def unpack(state: Mapping[str, Any], rank: int, world: int | None, method: str =
 def redivide(states: Sequence[Mapping[str, Any]], world: int) -> list[State]:
     """Convert the states of any method but ``Sharded``, or of ``attach``, to a different number of ranks.
 
+    ``states`` are the states of all old ranks, in any order, saved after the same step. ``world`` is the new
+    number of ranks, at least 1, or at least 2 including a server. The new states are in rank order.
+
     The gradients in flight are averages, equal on all ranks, so every new rank gets them, with the
     hyperparameters of their steps. Residuals differ between ranks; they are redistributed so that their sum
     over the ranks (over the workers, if rank 0 is a server) stays the same. A rank's own gradients are valid
     only on that rank, so the averages replace them.
 
-    Parameters
-    ----------
-    states
-        The states of all old ranks, in any order, saved after the same step.
-    world
-        The new number of ranks, at least 1, or at least 2 including a server.
-
-    Returns
-    -------
-    list
-        The states of the new ranks, in rank order.
-
-    Raises
-    ------
-    StateError
-        If a rank is missing or occurs twice, or if the states are not from the same step.
+    Raises ``StateError`` if a rank is missing or occurs twice, or if the states are not from the same step.
     """
     if all(isinstance(state, Mapping) and set(state) - _BESIDE == _RESIDUALS for state in states):
         return redivide_residuals(states, world)
@@ -259,8 +213,13 @@ def redivide(states: Sequence[Mapping[str, Any]], world: int) -> list[State]:
 
 def _check_same_moment(olds: Sequence[RankState]) -> None:
     first = olds[0]
+    averages = [
+        each.gradient.view(torch.int32) for each in first.in_flight
+    ]  # NaNs with the same bits are equal
     for old in olds:
-        if old.steps_done != first.steps_done or not _equal(old.in_flight, first.in_flight):
+        own = [each.gradient.view(torch.int32) for each in old.in_flight]
+        is_equal = len(own) == len(averages) and all(map(torch.equal, own, averages))
+        if old.steps_done != first.steps_done or not is_equal:
             raise StateError(
                 f"expected the same step and gradients in flight on all ranks, but rank {old.rank}, after "
                 f"{old.steps_done} steps, differs from rank {first.rank}, after {first.steps_done}; use "
@@ -268,19 +227,10 @@ def _check_same_moment(olds: Sequence[RankState]) -> None:
             )
 
 
-def _equal(some: Sequence[InFlight], others: Sequence[InFlight]) -> bool:
-    """Return whether gradients have the same bits; NaNs with the same bits are equal."""
-    return len(some) == len(others) and all(
-        torch.equal(one.gradient.view(torch.int32), other.gradient.view(torch.int32))
-        for one, other in zip(some, others, strict=True)
-    )
-
-
 def _read(state: Mapping[str, Any], rank: int, method: str = "PipeSGD") -> RankState:
-    source = Source(
-        f"the state of rank {rank}", f"load a state that {method}.state_dict returned", StateError
-    )
-    given, prefix = source.fields(state), _prefix(rank)
+    remedy, prefix = f"load a state that {method}.state_dict returned", f"gradwire/rank{rank}/"
+    source = Source(f"the state of rank {rank}", remedy, StateError)
+    given = source.fields(state)
     if _is_older(state, rank):
         return _read_older(given)
     text, is_sealed = given.get(f"{prefix}{_entry(method)}", opened_text)
@@ -320,7 +270,9 @@ def _read(state: Mapping[str, Any], rank: int, method: str = "PipeSGD") -> RankS
         (len(averages), len(own), averages.shape[1]),
         given.below(f"{prefix}residual/", _VALUES),
         given.below(f"{prefix}model/", _VALUES) if words.get("keeps_model", flag, False) else None,
-        given.get(f"{prefix}optimizer", _optimizer, None),
+        given.get(
+            f"{prefix}optimizer", lambda value: opened(mapping(value), "the values of the optimizer"), None
+        ),
         words.get("auto", line, ""),
         words.get(SCALE, real(ABOVE_ZERO), None),
     )
@@ -334,7 +286,8 @@ def _is_older(state: object, rank: int) -> bool:
 def _read_older(given: Fields) -> RankState:
     optimizer, kept = given.get("optimizer", mapping, None), {}
     if optimizer is None:
-        kept = given.get("residuals", _older_residuals)
+        known = named(sorted(_RESIDUALS | _BESIDE), ["residuals"])
+        kept = given.get("residuals", lambda value: keyed(_VALUES)(known(value)["residuals"]))
     return RankState(
         given.get("rank", whole()),
         given.get("world", whole(1)),
@@ -346,29 +299,12 @@ def _read_older(given: Fields) -> RankState:
     )
 
 
-def _older_residuals(value: object) -> dict[str, torch.Tensor]:
-    return keyed(_VALUES)(named(sorted(_RESIDUALS | _BESIDE), ["residuals"])(value)["residuals"])
-
-
-def _optimizer(record: object) -> dict[str, Any]:
-    return opened(mapping(record), "the values of the optimizer")
-
-
-def _prefix(rank: int) -> str:
-    return f"gradwire/rank{rank}/"
-
-
 def _entry(method: str) -> str:
     """Return the last part of the key under which a method's JSON text is saved."""
     return method if method in (ATTACHED, ATTACHED_SHARDS) else "pipe"
 
 
-def ranks_in(names: Mapping[str, Any]) -> list[int]:
-    """Return the sorted ranks whose states the keys ``names`` belong to."""
-    return [rank for rank, _ in _entries(names)]
-
-
-def _entries(names: Mapping[str, Any]) -> list[tuple[int, str]]:
+def entries_in(names: Mapping[str, Any]) -> list[tuple[int, str]]:
     """Return the rank and the last part of the key of every JSON text in ``names``, sorted."""
     return sorted((int(match[1]), match[2]) for match in map(_ENTRY.fullmatch, map(str, names)) if match)
 
@@ -377,7 +313,7 @@ def _owner_of(state: Mapping[str, Any]) -> tuple[int, str]:
     """Return the rank and the method of a state that ``redivide`` can convert."""
     if isinstance(state, Mapping) and set(state) >= _OLDER and is_whole(state["rank"], 0, sys.maxsize):
         return int(state["rank"]), "PipeSGD"
-    entries = _entries(state) if isinstance(state, Mapping) else []
+    entries = entries_in(state) if isinstance(state, Mapping) else []
     if len(entries) != 1:
         raise StateError(f"expected the state of one rank, got {_whose(state)}; pass one state per rank")
     rank, entry = entries[0]
@@ -395,5 +331,5 @@ def _whose(state: object) -> str:
         return shown(state)
     if set(state) >= _OLDER:
         return f"a state of rank {shown(state['rank'])}"
-    ranks = [f"{rank}{_MAKERS.get(entry, '')}" for rank, entry in _entries(state)]
+    ranks = [f"{rank}{_MAKERS.get(entry, '')}" for rank, entry in entries_in(state)]
     return f"a state of rank {', '.join(ranks)}" if ranks else "a mapping without any rank's key"

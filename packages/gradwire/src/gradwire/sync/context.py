@@ -2,43 +2,29 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Protocol
+from typing import Protocol
 
 import torch.distributed as dist
 
 from gradwire.costs import ExchangeCost
-from gradwire.errors import AttachError, ExchangeError, LinkError, add_note
+from gradwire.errors import ExchangeError, LinkError, add_note
 from gradwire.exchange import Exchange
 from gradwire.exchange.frames import Difference
 from gradwire.links.base import Link
 from gradwire.plan import Plan
-from gradwire.sync.group import AFTER_AGREEING, agree, connect, facts_of
 from gradwire.sync.ledger.ledger import Ledger
 from gradwire.sync.ledger.lost import ErrorSums
-
-if TYPE_CHECKING:
-    from typing_extensions import Self
 
 
 @dataclass(frozen=True, slots=True)
 class SyncOptions:
-    """Options shared by all front ends, the same on all ranks.
+    """Options shared by all front ends, the same on all ranks."""
 
-    Attributes
-    ----------
-    timeout_s
-        The limit for any single wait for a peer, in seconds.
-    begin_timeout_s
-        The limit for a wait for the other ranks to begin a step; ``timeout_s`` by default.
-    strict
-        Whether all ranks raise ``LossyError`` at the end of a step in which any rank would warn.
-    """
-
-    timeout_s: float = 30.0
-    begin_timeout_s: float | None = None
-    strict: bool = False
+    timeout_s: float = 30.0  # for any single wait for a peer
+    begin_timeout_s: float | None = None  # for a wait for the other ranks to begin a step
+    strict: bool = False  # whether all ranks raise ``LossyError`` if any rank would warn
 
 
 class LinkUser(Protocol):
@@ -56,80 +42,26 @@ class LinkUser(Protocol):
 class SyncContext:
     """The state shared by all exchanges over one model's link on one rank.
 
-    FSDP has one context for each purpose and group; every other front end has one in total.
-
-    Attributes
-    ----------
-    exchange
-        The exchange of buckets over the link, by the plan in use. The exchange's ``transport`` records the
-        failure, if any.
-    options
-        The front end's options.
-    ledger
-        The ledger that counts all named work; None if nothing is counted.
-    group
-        The process group of the link's ranks, whose own all-reduce averages buckets that no codec supports;
-        None if the caller passed a link instead of a group.
-    model, remedy, late_advice
-        Texts for errors: the exchange's name, the advice after a failure or ``close``, and the advice if the
-        communication thread is late.
-    owns_link
-        Whether closing the exchange also closes the link; a failure closes it in any case.
-    fails_late
-        Whether only ``wait`` raises a failure, so that a pipeline raises a step's error when the step's
-        average is due. Otherwise every call raises a failure.
-    steps_done, steps_before
-        The numbers of steps that this process has completed, and that the run completed before the process.
-    is_closed
-        Whether the front end has closed the exchange.
-    thread
-        The communication thread, once it runs.
-    siblings
-        The contexts of the same model; a failure of this context also closes their links. May include this
-        context.
-    ranks
-        The rank in the world of each rank of the link; needed if there are siblings.
+    FSDP has one context for each purpose and group; every other front end has one in total. The exchange's
+    ``transport`` records the failure, if any. With ``fails_late``, only ``wait`` raises it, so that a
+    pipeline raises a step's error when the step's average is due; otherwise every call does.
     """
 
     exchange: Exchange
     options: SyncOptions = SyncOptions()
     ledger: Ledger | None = None
-    group: dist.ProcessGroup | None = None
-    model: str = "this model's exchange"
+    group: dist.ProcessGroup | None = None  # averages what no codec supports; None if a link was passed
+    model: str = "this model's exchange"  # in errors, as the next two
     remedy: str = "create a new link"
-    late_advice: str = "give the link a longer timeout_s"
-    owns_link: bool = True
+    late_advice: str = "give the link a longer timeout_s"  # if the communication thread is late
+    owns_link: bool = True  # whether closing the exchange also closes the link, as a failure does
     fails_late: bool = False
-    steps_done: int = 0
-    steps_before: int = 0
+    steps_done: int = 0  # by this process
+    steps_before: int = 0  # by the run, before this process
     is_closed: bool = False
-    thread: LinkUser | None = None
-    siblings: list[SyncContext] = field(default_factory=list)
-    ranks: Sequence[int] = ()
-
-    @classmethod
-    def connect(
-        cls,
-        group: dist.ProcessGroup,
-        plan: Plan,
-        options: SyncOptions,
-        facts: Mapping[str, str],
-        ledger: Ledger | None,
-        *,
-        remedy: str,
-        late_advice: str,
-    ) -> Self:
-        """Agree with all ranks of a group on plan, options and ``facts``, and connect to these ranks.
-
-        Without ``ledger``, the context creates a ``Ledger``. Raises ``AttachError`` on all ranks if a rank
-        has different settings, refuses, or is late.
-        """
-        own = {"strict": str(options.strict), "world": str(dist.get_world_size(group))}
-        agree(group, {**facts_of(plan), **own, **facts}, options.timeout_s)
-        link = connect(group, options.timeout_s, AttachError, f"; {AFTER_AGREEING}", tos=plan.tos)
-        book = Ledger(link.rank) if ledger is None else ledger
-        exchange = Exchange(link, plan)
-        return cls(exchange, options, book, group, remedy=remedy, late_advice=late_advice)
+    thread: LinkUser | None = None  # once it runs
+    siblings: list[SyncContext] = field(default_factory=list)  # of the same model; a failure ends all of them
+    ranks: Sequence[int] = ()  # the rank in the world of each rank of the link, needed with siblings
 
     @property
     def link(self) -> Link:
@@ -201,11 +133,10 @@ class SyncContext:
     def fail(self, error: BaseException) -> BaseException:
         """Refuse all later exchanges, close all links to notify the peers, and return the reason.
 
-        A failed exchange has already closed its own link (``Exchange._fail``). This method closes the
-        siblings' links, and this context's link if something else failed, such as an observer. Every handler
-        of errors calls it: the communication thread (``Work.execute``), FSDP's collectives
-        (``SyncContexts.using``), and the training thread. Later calls keep the first error. A link that the
-        communication thread is using is closed after the running work.
+        Every handler of errors calls this: the communication thread, FSDP's collectives, and the training
+        thread. A failed exchange has already closed its own link; this closes the siblings' links, and the
+        own link if something else failed, such as an observer. Later calls keep the first error. A link that
+        the communication thread is using is closed after the running work.
 
         The reason is ``error``, unless a sibling's link shows that ranks are at different steps. A rank that
         waits for a peer in one group may already have the peer's last frame in another group.
@@ -223,8 +154,8 @@ class SyncContext:
     def _out_of_step(self, every: Iterable[SyncContext]) -> ExchangeError | None:
         """Return an error if a link of ``every`` shows that two ranks are at different steps, else None.
 
-        Return None, too, if this context's own exchange has already reported the difference. Every link that
-        connects both ranks sends the difference to its peers when it is closed.
+        Also None if this context's exchange has reported the difference. Every link that connects both ranks
+        sends the difference to its peers when it is closed.
         """
         for each in every:
             if each.thread is not None and not each.thread.is_current:

@@ -1,12 +1,11 @@
 """Daemon threads that end before the interpreter does.
 
 At shutdown, the interpreter ends every daemon thread that returns to Python. A thread that returns from a
-kernel or from Gloo has C++ on its stack, so that ending it aborts the process. A finished job would exit with
-code 134, and its launcher would restart it. So the process first waits, up to a limit, for running work.
+kernel or from Gloo has C++ on its stack, so that ending it aborts the process with code 134, and a launcher
+would restart the finished job. So the process first waits, up to a limit, for running work.
 
-Then the process closes all connections, which breaks off work that waits for an absent peer, and waits a
-little longer until the threads have ended. Open connections would keep the process alive until the peers end.
-Both waits are in ``atexit``, after the end of all non-daemon threads, because these threads may be training.
+Then it closes all connections, which would keep it alive until the peers end, and waits a little for threads
+that this breaks off. Both waits are in ``atexit``, after the end of all non-daemon threads, which may train.
 """
 
 from __future__ import annotations
@@ -20,16 +19,14 @@ from threading import Lock, Thread
 
 from gradwire.launch.store import join_all
 
-FINISH_S = 5.0
-"""The limit for running work to finish when the interpreter ends, in seconds."""
-BREAK_OFF_S = 5.0
-"""The limit for threads to end once their connections are closed, in seconds."""
+FINISH_S = 5.0  # the limit for running work to finish when the interpreter ends, in seconds
+BREAK_OFF_S = 5.0  # the limit for threads to end once their connections are closed, in seconds
 
 SWITCH_S = 0.0005
-"""The longest time for which a thread that is busy in Python delays a thread that returns to Python.
+"""The interpreter's switch interval while a communication thread runs, in seconds.
 
-This time is the interpreter's switch interval while a communication thread runs. With the default interval,
-every bucket would lose 5 ms at its start and 5 ms at its end.
+A thread that is busy in Python delays a thread that returns to Python by at most this time. With the default
+interval, every bucket would lose 5 ms at its start and 5 ms at its end.
 """
 
 _under_way: dict[Thread, tuple[Callable[[], object], Callable[[], object]]] = {}
@@ -49,9 +46,11 @@ def start(
     wait for a peer fail, in any thread.
     """
     thread = Thread(target=lambda: _watched(run, thread), name=name, daemon=True)
+    global _usual_switch_s
     with _counting:
         if not _under_way:
-            _shorten_switches()
+            _usual_switch_s = sys.getswitchinterval()
+            sys.setswitchinterval(min(_usual_switch_s, SWITCH_S))
         _under_way[thread] = finish, break_off
     atexit.unregister(_end_all)
     atexit.register(_end_all)  # last registered, first called: before the connections are closed
@@ -68,12 +67,6 @@ def _watched(run: Callable[[], object], thread: Thread) -> None:
             is_unchanged = isclose(sys.getswitchinterval(), SWITCH_S, abs_tol=2e-6)  # by other code
             if not _under_way and is_unchanged:
                 sys.setswitchinterval(_usual_switch_s)
-
-
-def _shorten_switches() -> None:
-    global _usual_switch_s
-    _usual_switch_s = sys.getswitchinterval()
-    sys.setswitchinterval(min(_usual_switch_s, SWITCH_S))
 
 
 def _end_all() -> None:

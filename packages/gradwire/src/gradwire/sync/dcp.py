@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import os
 import warnings
-from collections.abc import Mapping
+from collections.abc import Iterator
+from contextlib import contextmanager
 from typing import Any
 
 import torch
@@ -15,76 +16,55 @@ from torch.distributed.checkpoint.state_dict_loader import load
 
 from gradwire.deferred import outside_inference
 from gradwire.errors import StateError
-from gradwire.sync.checkpoint import IN_FLIGHT, State, ranks_in
+from gradwire.sync.checkpoint import IN_FLIGHT, State, entries_in
 
 
 @outside_inference
 def read_ranks(folder: str | os.PathLike[str], key: str) -> list[State]:
     """Read the states of all ranks, of a method or of ``attach``'s handle, from a folder of ``dcp.save``.
 
+    ``folder`` is the ``checkpoint_id``, and ``key`` the key of the method or handle in the dictionary that
+    was passed to ``dcp.save``: ``"pipe"`` for ``dcp.save({"pipe": pipe, ...})``. The states are in rank
+    order, for ``load_state_dict``, or for ``gradwire.redivide``. Raises ``StateError`` if the checkpoint
+    cannot be read, or has no state under this key.
+
     If ``torch.distributed`` is initialised, all its processes call this together. Every process reads the
     residuals of all ranks, and one copy of the gradients in flight.
-
-    Parameters
-    ----------
-    folder
-        The ``checkpoint_id`` of ``dcp.save``, a folder.
-    key
-        The key of the method or handle in the dictionary that was passed to ``dcp.save``: ``"pipe"`` for
-        ``dcp.save({"pipe": pipe, ...})``.
-
-    Returns
-    -------
-    list
-        The states in rank order, for ``load_state_dict``, or for ``gradwire.redivide``.
-
-    Raises
-    ------
-    StateError
-        If the checkpoint cannot be read, or has no state under this key.
     """
-    stored = _metadata(folder)
-    try:
+    with _readable(folder):
+        stored = FileSystemReader(folder).read_metadata().state_dict_metadata
         template: dict[str, Any] = {
             name.removeprefix(f"{key}."): _room(entry)
             for name, entry in stored.items()
             if name.startswith(f"{key}.gradwire/")
         }
-    except Exception as error:  # invalid sizes and types
-        raise _unreadable(folder, error) from error
-    ranks = ranks_in(template)
+    ranks = [rank for rank, _ in entries_in(template)]
     if not ranks:
         raise StateError(
             f"expected a state of gradwire under {key!r} in {folder}, got none; pass the state's key in the "
             "dictionary that dcp.save saved"
         )
-    with warnings.catch_warnings():
+    with warnings.catch_warnings(), _readable(folder):
         # One process without torch.distributed may read the states of all ranks.
         warnings.filterwarnings("ignore", "torch.distributed is (disabled|unavailable)")
-        try:
-            load({key: template}, checkpoint_id=folder)
-        except (Exception, CheckpointException) as error:  # a CheckpointException is not an Exception
-            raise _unreadable(folder, error) from error
+        load({key: template}, checkpoint_id=folder)
     return [
         {name: template[name] for name in template if name.startswith((f"gradwire/rank{rank}/", IN_FLIGHT))}
         for rank in ranks
     ]
 
 
-def _metadata(folder: str | os.PathLike[str]) -> Mapping[str, object]:
-    """Return the entries of a checkpoint by name."""
+@contextmanager
+def _readable(folder: str | os.PathLike[str]) -> Iterator[None]:
+    """Raise ``StateError`` for any error in the ``with`` block, such as invalid sizes and types."""
     try:
-        return FileSystemReader(folder).read_metadata().state_dict_metadata
-    except (Exception, CheckpointException) as error:
-        raise _unreadable(folder, error) from error
-
-
-def _unreadable(folder: str | os.PathLike[str], error: BaseException) -> StateError:
-    lines = str(error).strip().splitlines() or [type(error).__name__]  # begins with torch's traceback
-    return StateError(
-        f"the checkpoint {os.fspath(folder)} cannot be read: {lines[-1]}; pass a folder that dcp.save has "
-        "written completely"
-    )
+        yield
+    except (Exception, CheckpointException) as error:  # a CheckpointException is not an Exception
+        lines = str(error).strip().splitlines() or [type(error).__name__]  # begins with torch's traceback
+        raise StateError(
+            f"the checkpoint {os.fspath(folder)} cannot be read: {lines[-1]}; pass a folder that dcp.save "
+            "has written completely"
+        ) from error
 
 
 def _room(entry: object) -> torch.Tensor | str:

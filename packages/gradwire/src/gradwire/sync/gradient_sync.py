@@ -1,7 +1,4 @@
-"""``GradientSync``: the synchronisation of one model's gradients on one rank, for every front end.
-
-A step calls, in this order on all ranks: ``begin``, ``start`` for each bucket, ``finish``.
-"""
+"""``GradientSync``: the synchronisation of one model's gradients on one rank, for every front end."""
 
 from __future__ import annotations
 
@@ -18,17 +15,19 @@ from gradwire.checkpoints import sealed
 from gradwire.costs import ExchangeCost
 from gradwire.errors import AttachError, ExchangeError, GradwireError
 from gradwire.exchange import Exchange
+from gradwire.log import LOG, open_log
 from gradwire.plan import Plan
 from gradwire.sync.bucket.encoding_error import EncodingErrorMeter, Verdict
-from gradwire.sync.bucket.error_feedback import NO_FEEDBACK, feedback_by_name
-from gradwire.sync.bucket.observe import NULL_BUCKET, StepCost, StepObserver, begin_watching
+from gradwire.sync.bucket.error_feedback import NO_FEEDBACK, BucketResiduals
+from gradwire.sync.bucket.observe import NULL_BUCKET, PlanChooser, StepCost, StepObserver
 from gradwire.sync.bucket.residual import Residuals
 from gradwire.sync.bucket.work import BucketWork, GradientBucket, Route, why_bypassed
 from gradwire.sync.context import SyncContext, SyncOptions
-from gradwire.sync.lanes import Lanes
+from gradwire.sync.group import AFTER_AGREEING, agree, connect, facts_of
 from gradwire.sync.layout import Layouts
 from gradwire.sync.ledger.ledger import Ledger
-from gradwire.sync.thread import CallWork, Work
+from gradwire.sync.thread import CallWork, Lanes, Work
+from gradwire.units import counted
 
 T = TypeVar("T")
 
@@ -36,24 +35,9 @@ T = TypeVar("T")
 class GradientSync:
     """The object that averages one model's gradients on one rank, bucket by bucket.
 
-    The object owns the connection, agreement, plan, residuals, ledger, failure, and shutdown. The
-    communication thread starts with the first bucket that needs it.
-
-    Parameters
-    ----------
-    context
-        The context of the buckets' link, with the plan and options that the ranks agreed on.
-    layouts
-        The positions of parameters in buckets.
-    residuals
-        This rank's residuals.
-    observers
-        Observers of steps and buckets, called in this order after the meter of encoding errors.
-
-    Attributes
-    ----------
-    meter
-        The meter of encoding errors; the first observer.
+    A step calls, in this order on all ranks: ``begin``, ``start`` for each bucket, ``finish``. The
+    communication thread starts with the first bucket that needs it. The observers of steps and buckets are
+    called in order, after ``meter``, which measures the encoding errors.
     """
 
     def __init__(
@@ -74,7 +58,14 @@ class GradientSync:
         self._is_in_step = self._has_begun = self._may_start_native = False
         self._begun_lanes = set[SyncContext]()  # contexts whose thread has a bucket of this step
         context.link.step = context.step
-        begin_watching(context, self._observers)
+        open_log()
+        for each in self._observers:
+            each.connected(context)
+        if context.rank == 0:
+            intentions = [each.intention for each in self._observers if isinstance(each, PlanChooser)]
+            intention = next(filter(None, intentions), f"over {context.plan.algorithm}")
+            hosts, ranks = counted(context.link.hosts, "host"), counted(context.world, "rank")
+            LOG.info("%s, %s, %s", hosts, ranks, f"{context.plan.codec} {intention}")
 
     @classmethod
     def connect(
@@ -90,10 +81,17 @@ class GradientSync:
         remedy: str,
         late_advice: str,
     ) -> GradientSync:
-        """Connect to all ranks of a group, as ``SyncContext.connect`` does. Raises ``AttachError``."""
-        context = SyncContext.connect(
-            group, plan, options, facts, ledger, remedy=remedy, late_advice=late_advice
-        )
+        """Agree with all ranks of a group on plan, options and ``facts``, and connect to these ranks.
+
+        Without ``ledger``, the context gets a new ``Ledger``. Raises ``AttachError`` on all ranks if a rank
+        has different settings, refuses, or is late.
+        """
+        own = {"strict": str(options.strict), "world": str(dist.get_world_size(group))}
+        agree(group, {**facts_of(plan), **own, **facts}, options.timeout_s)
+        link = connect(group, options.timeout_s, AttachError, f"; {AFTER_AGREEING}", tos=plan.tos)
+        book = Ledger(link.rank) if ledger is None else ledger
+        exchange = Exchange(link, plan)
+        context = SyncContext(exchange, options, book, group, remedy=remedy, late_advice=late_advice)
         try:
             residuals = Residuals(plan, context.rank, context.world, layouts.counts)
             return cls(context, layouts, residuals, observers)
@@ -107,11 +105,6 @@ class GradientSync:
         return self.context.plan
 
     @property
-    def step(self) -> int:
-        """The number of completed steps of the run, including steps before a checkpoint."""
-        return self.context.step
-
-    @property
     def steps_done(self) -> int:
         """The number of steps that this process has completed."""
         return self.context.steps_done
@@ -119,8 +112,8 @@ class GradientSync:
     def begin(self, *, active: int | None = None) -> None:
         """Begin a step, before its first bucket. A second call for a step drops the step's buckets so far.
 
-        Calls the observers, of which at most one changes the plan. With ``active``, averages are over this
-        number of ranks instead of all ranks. Raises the observers' errors.
+        Calls the observers, of which at most one changes the plan, and raises their errors. With ``active``,
+        averages are over this number of ranks instead of all ranks.
         """
         context = self.context
         context.check()
@@ -153,11 +146,9 @@ class GradientSync:
             if context.ledger is not None:
                 context.ledger.bypassed(reason, f"bucket {bucket.index}", bucket.tensor.nbytes)
             work.bypass()
-            self._watch(work)
-        else:
-            self._watch(work)
-            if not self._started_native(work):
-                self._start_on_thread(work, bucket)
+        self._watch(work)
+        if reason is None and not self._started_native(work):
+            self._start_on_thread(work, bucket)
         self._has_begun = self._has_begun or work.route is not Route.BYPASS or not work.is_done()
         self._pending.append(work)
         if bucket.is_last:
@@ -167,8 +158,8 @@ class GradientSync:
     def run(self, bucket: GradientBucket, values: torch.Tensor, context: SyncContext) -> BucketWork:
         """Exchange one bucket on the calling thread, over a link of the same model; return the finished work.
 
-        ``values`` has the bucket's floats, which are exchanged in place. The front end then stores the
-        averages, and calls ``count``. On an error, the caller ends the exchange with ``context.fail``.
+        ``values`` has the bucket's floats, exchanged in place. The caller then stores the averages and calls
+        ``count``, or, on an error, ``context.fail``.
         """
         work = BucketWork(context, bucket, self.context.steps_done + 1)
         work.feedback = NO_FEEDBACK if bucket.feedback is None else bucket.feedback
@@ -179,8 +170,7 @@ class GradientSync:
     def count(self, work: BucketWork, wait_s: float) -> None:
         """Count work returned by ``run``, for which the training thread waited ``wait_s`` seconds."""
         self.meter.count(work, wait_s)
-        waited, cost = self._counted.wait_s + wait_s, self._counted.exchange + work.cost
-        self._counted = StepCost(0, waited, cost)
+        self._counted = StepCost(0, self._counted.wait_s + wait_s, self._counted.exchange + work.cost)
 
     def gathered(self, name: str, count: int, cost: ExchangeCost, wait_s: float) -> None:
         """Count an all-gather of ``count`` weights, for which training waited ``wait_s`` seconds."""
@@ -189,16 +179,15 @@ class GradientSync:
             each.gathered(count, wait_s)
 
     def agree(self) -> None:
-        """Start the agreement of all ranks, after a step's last bucket, on whether to raise ``LossyError``.
+        """Start the agreement of all ranks on a ``LossyError`` after a step's last bucket, as ``start`` does.
 
-        Does nothing unless options are strict and the step's errors are measured. ``start`` calls this for
-        the last bucket.
+        Does nothing unless options are strict and the step's errors are measured.
         """
         step = self.context.steps_done + 1
         if self.meter.agrees(step):
             buckets = (each for each in self._pending if isinstance(each, BucketWork))
-            measured = [each for each in buckets if each.route is Route.THREAD]
-            verdict = Verdict(self.context, self.meter, step, measured)
+            earlier = [each for each in buckets if each.route is Route.THREAD]
+            verdict = Verdict(self.context, self.meter, step, earlier)
             self._pending.append(verdict)
             self._lanes.put(verdict)
 
@@ -210,10 +199,10 @@ class GradientSync:
     def collect(self, until: int | None = None, waited_s: float = 0.0) -> StepCost:
         """Wait for the buckets of a step, store their encoding errors as residuals, and count the step.
 
-        Pipelines wait only for the buckets of steps up to ``until``, numbered as in ``steps_done``. A
-        pipeline passes the seconds that it has already waited for some of these buckets as ``waited_s``.
-        Residuals change only if all of the step's averages are finite, which is the same on all ranks,
-        because averages have the same bits. Raises the exchange's error.
+        Pipelines wait only for the buckets of steps up to ``until``, numbered as in ``steps_done``;
+        ``waited_s`` are the seconds that they have already waited. Residuals change only if all of the step's
+        averages are finite, which is the same on all ranks, because averages have the same bits. Raises the
+        exchange's error.
         """
         began, done = perf_counter(), list[Work]()
         cost, self._counted, before_s = self._counted.exchange, StepCost(0), self._counted.wait_s
@@ -273,9 +262,9 @@ class GradientSync:
     def exchange_now(self, what: str, call: Callable[[Exchange], T]) -> T:
         """Run ``call`` on the communication thread, while no other exchange is running; return its value.
 
-        All ranks make the same call between the same two steps. ``what`` is a noun phrase that names the call
-        in errors. The call's waits have the limit ``begin_timeout_s``. Errors in the call end the exchange,
-        and are raised here. Raises ``LinkTimeoutError`` if the thread stays busy.
+        All ranks make the same call between the same two steps; ``what`` names it in errors, as a noun
+        phrase. The call's waits have the limit ``begin_timeout_s``. Its errors end the exchange, and are
+        raised here. Raises ``LinkTimeoutError`` if the thread stays busy.
         """
         self.context.check()
         context, what = self.context, f"{what} before step {self.context.steps_done + 1}"
@@ -335,10 +324,9 @@ class GradientSync:
         """Return the limit of the next bucket's waits for a peer, in seconds.
 
         Before a step, one rank may evaluate or save alone. So the step's first bucket waits for the other
-        ranks up to ``begin_timeout_s``. The first bucket's average shows that all ranks have begun the step.
-        The first bucket on another lane may run before this average is known, so its limit is
-        ``begin_timeout_s``, too. A bypassed bucket is waited for after all earlier buckets, so its limit is
-        ``timeout_s``.
+        ranks up to ``begin_timeout_s``; its average shows that all ranks have begun. The first bucket on
+        another lane may run before that, so it has the same limit. A bypassed bucket is waited for after all
+        earlier buckets, so its limit is ``timeout_s``.
         """
         if self._has_begun and (is_bypassed or self._active is not None or lane in self._begun_lanes):
             return self.context.timeout_s
@@ -349,10 +337,6 @@ class GradientSync:
         work.observers += [each for each in found if each is not NULL_BUCKET]
 
     def _started_native(self, work: BucketWork) -> bool:
-        """Start the native all-reduce of a bucket if possible; return whether it started.
-
-        Once a bucket uses the communication thread, later buckets of its step must use it, too (``Route``).
-        """
         if not self._may_start_native or any(each.wants_alone for each in work.observers):
             return False
         try:
@@ -367,7 +351,9 @@ class GradientSync:
         if layout is not None and views is None and plan.places_parameters:
             views = self.layouts.views(layout, plan, self.context.world)
         if layout is not None and feedback is None and plan.keeps_residual:
-            feedback = feedback_by_name(self.residuals, layout, bucket.tensor)
+            pairs = zip(layout.names, layout.counts, strict=True)
+            own = (self.residuals.of(name, count, bucket.tensor) for name, count in pairs)
+            feedback = BucketResiduals([each for each in own if each is not None])
         average = work.request.average and work.active is None
         work.request = replace(work.request, average=average, views=views, timeout_s=work.timeout_s)
         work.feedback = NO_FEEDBACK if feedback is None else feedback

@@ -1,4 +1,4 @@
-"""A ``torch.distributed`` group: the agreement of its members, and their connections."""
+"""A ``torch.distributed`` group: its members' agreement on settings, and their connections."""
 
 from __future__ import annotations
 
@@ -34,22 +34,16 @@ def check_timeout(timeout_s: float, name: str = "timeout_s") -> None:
 
 
 def check_initialised(kind: type[GradwireError] = ExchangeError, otherwise: str = "") -> None:
-    """Raise ``kind`` unless ``torch.distributed`` is initialised.
-
-    ``otherwise`` is a second remedy, which the error message ends with.
-    """
+    """Raise ``kind`` unless ``torch.distributed`` is initialised; ``otherwise`` is a second remedy."""
     if not dist.is_available() or not dist.is_initialized():
-        raise kind(
-            "torch.distributed is not initialised; call torch.distributed.init_process_group first"
-            f"{otherwise}"
-        )
+        advice = f"call torch.distributed.init_process_group first{otherwise}"
+        raise kind(f"torch.distributed is not initialised; {advice}")
 
 
 def member_group(group: dist.ProcessGroup | None, doing: str, otherwise: str = "") -> dist.ProcessGroup:
-    """Return ``group``, or the world's group for None, after checking that this process is a member.
+    """Return ``group``, or the world's group for None, or raise ``ExchangeError`` for a non-member.
 
-    ``doing`` is the call that errors recommend, as an imperative. Raises ``ExchangeError`` if this process is
-    not in the group, or ``torch.distributed`` is not initialised.
+    ``doing`` is the call that errors recommend, as an imperative.
     """
     check_initialised(otherwise=otherwise)
     chosen: object = dist.group.WORLD if group is None else group
@@ -80,8 +74,8 @@ def connect(
 ) -> ProcessGroupLink:
     """Return a new link between the members of ``group``, in the order of ``ranks``.
 
-    ``tos`` is the plan's type of service, and ``lane`` the number of the link among a model's lanes. Raises
-    ``kind``. If a link can't be made, for example because members are absent, the error ends with ``ending``.
+    ``tos`` is the plan's type of service, and ``lane`` the link's number among a model's lanes. Raises
+    ``kind``, with ``ending`` if a link can't be made, for example because members are absent.
     """
     try:
         store_of(group)
@@ -93,10 +87,7 @@ def connect(
         raise kind(f"{error}{ending}") from error
 
 
-# The check that all ranks of a group have the same settings, before they connect.
-
-REFUSED = "refused"
-"""The name of the fact that contains a rank's reason for not attaching."""
+REFUSED = "refused"  # the name of the fact that contains a rank's reason for not attaching
 
 AFTER_AGREEING = "look for a rank that failed after all ranks had agreed to attach"
 """The advice in errors for ranks that have agreed but do not connect."""
@@ -108,9 +99,8 @@ _agreements = weakref.WeakKeyDictionary[dist.ProcessGroup, int]()
 def agree(group: dist.ProcessGroup, facts: Mapping[str, str], timeout_s: float) -> None:
     """Check through the group's store that all ranks of ``group`` call this with equal ``facts``.
 
-    ``facts`` are settings by name. All ranks call ``agree`` for their groups in the same order. Raises
-    ``AttachError`` on every rank if facts differ, a rank has refused, or a rank does not call this within the
-    timeout.
+    All ranks call it for their groups in the same order. Raises ``AttachError`` on every rank if facts
+    differ, a rank has refused, or a rank is absent until the timeout.
     """
     rank, world = dist.get_rank(group), dist.get_world_size(group)
     number = _agreements.get(group, 0)
@@ -122,7 +112,10 @@ def agree(group: dist.ProcessGroup, facts: Mapping[str, str], timeout_s: float) 
         words = TimedStore(PrefixStore(f"attach {number}", store), doing)
         problem = _problem(_exchange_facts(words, rank, world, facts, deadline))
         if problem is not None:
-            _await_readers(words, rank, world, deadline)
+            words.set(f"read {rank}", "", deadline)
+            # The process that serves the store may end next. An absent rank raises its own error.
+            with suppress(TimeoutError, LinkError):
+                words.wait([f"read {other}" for other in range(world)], deadline)
     except AbsentError as error:
         raise AttachError(
             f"rank {rank}: expected all {world} ranks of the model's group to attach within {timeout_s:g} s, "
@@ -146,8 +139,7 @@ def facts_of(plan: Plan) -> dict[str, str]:
 def all_or_none(group: dist.ProcessGroup, timeout_s: float) -> Iterator[None]:
     """Make all ranks of ``group`` fail if the ``with`` block of one of them raises a ``GradwireError``.
 
-    The failed rank raises its own error. Every other rank raises an ``AttachError`` with the text of that
-    error when it calls ``agree`` after its block.
+    Every other rank raises an ``AttachError`` with this error's text when it calls ``agree`` after its block.
     """
     try:
         yield
@@ -160,41 +152,29 @@ def all_or_none(group: dist.ProcessGroup, timeout_s: float) -> Iterator[None]:
 def _exchange_facts(
     words: TimedStore, rank: int, world: int, facts: Mapping[str, str], deadline: float
 ) -> list[dict[str, str]]:
-    words.set(_facts_of(rank), json.dumps(facts), deadline)
-    others = [other for other in range(world) if other != rank]
+    keys = [f"facts {each}" for each in range(world)]
+    words.set(keys[rank], json.dumps(facts), deadline)
     try:
-        texts = words.get([_facts_of(other) for other in others], deadline)
+        texts = words.get(keys, deadline)
     except LinkError:
         raise
     except TimeoutError as error:
-        absent = [other for other in others if not words.has([_facts_of(other)], time.monotonic())]
+        absent = [each for each, key in enumerate(keys) if not words.has([key], time.monotonic())]
         raise AbsentError("some ranks are absent", absent) from error
-    theirs = {other: _read_facts(text, other) for other, text in zip(others, texts, strict=True)}
-    return [dict(facts) if each == rank else theirs[each] for each in range(world)]
+    return [_read_facts(text, key) for key, text in zip(keys, texts, strict=True)]
 
 
-def _facts_of(rank: int) -> str:
-    return f"facts {rank}"
-
-
-def _read_facts(text: str, rank: int) -> dict[str, str]:
+def _read_facts(text: str, key: str) -> dict[str, str]:
     try:
         facts = json.loads(text)
         if not isinstance(facts, dict) or not all(isinstance(each, str) for each in facts.values()):
             raise ValueError
     except ValueError as error:
         raise LinkError(
-            f"expected gradwire's facts under {_facts_of(rank)!r} in torch's store, got {shown(text)}; look "
+            f"expected gradwire's facts under {key!r} in torch's store, got {shown(text)}; look "
             "for another program that writes to this store"
         ) from error
     return facts
-
-
-def _await_readers(words: TimedStore, rank: int, world: int, deadline: float) -> None:
-    """Wait until all ranks have read the facts, because the process that serves the store may end next."""
-    words.set(f"read {rank}", "", deadline)
-    with suppress(TimeoutError, LinkError):  # an absent rank raises its own error
-        words.wait([f"read {other}" for other in range(world)], deadline)
 
 
 def _problem(every: Sequence[Mapping[str, str]]) -> str | None:
@@ -203,23 +183,17 @@ def _problem(every: Sequence[Mapping[str, str]]) -> str | None:
     ]
     if refusals:
         return f"expected all ranks to attach, but {' and '.join(refusals)}"
-    names = sorted({name for facts in every for name in facts})
-    differences = [_difference(name, [facts.get(name, "unknown") for facts in every]) for name in names]
-    found = [difference for difference in differences if difference]
-    if not found:
+    differences = list[str]()
+    for name in sorted({name for facts in every for name in facts}):
+        ranks: dict[str, list[int]] = {}
+        for rank, facts in enumerate(every):
+            ranks.setdefault(facts.get(name, "unknown"), []).append(rank)
+        if len(ranks) > 1:
+            groups = [f"{value} on {ranks_in_words(own)}" for value, own in ranks.items()]
+            differences.append(f"{name} is {', '.join(groups)}")
+    if not differences:
         return None
-    settings = " and ".join(found)
     return (
-        f"expected the same settings on all ranks, but {settings}; use the same plan and version of "
-        "gradwire on all ranks"
+        f"expected the same settings on all ranks, but {' and '.join(differences)}; use the same plan and "
+        "version of gradwire on all ranks"
     )
-
-
-def _difference(name: str, values: Sequence[str]) -> str | None:
-    ranks: dict[str, list[int]] = {}
-    for rank, value in enumerate(values):
-        ranks.setdefault(value, []).append(rank)
-    if len(ranks) == 1:
-        return None
-    groups = [f"{value} on {ranks_in_words(own)}" for value, own in ranks.items()]
-    return f"{name} is {', '.join(groups)}"

@@ -6,40 +6,23 @@ from collections.abc import Hashable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from itertools import accumulate
-from typing import TYPE_CHECKING
 
 from gradwire.exchange import Norms
 from gradwire.exchange.views import ParameterViews, views_of
 from gradwire.plan import Plan
 
-if TYPE_CHECKING:
-    from typing_extensions import Self
-
 
 @dataclass(frozen=True)
 class Layout:
-    """The layout of parameters in a bucket.
-
-    Attributes
-    ----------
-    names
-        The parameters' names, in their order in the bucket.
-    counts
-        The number of floats in each parameter.
-    groups
-        The group of each parameter; all parameters of a group share one warning.
-    copies
-        The number of repetitions of this layout. A bucket of FSDP has a shard of every parameter for each
-        rank.
-    """
+    """The layout of parameters in a bucket."""
 
     names: tuple[str, ...]
-    counts: tuple[int, ...]
-    groups: tuple[Hashable, ...]
-    copies: int = 1
+    counts: tuple[int, ...]  # the number of floats in each parameter
+    groups: tuple[Hashable, ...]  # all parameters of a group share one warning
+    copies: int = 1  # a bucket of FSDP has a shard of every parameter for each rank
 
     @classmethod
-    def of_bucket(cls, names: tuple[str, ...], counts: tuple[int, ...]) -> Self:
+    def of_bucket(cls, names: tuple[str, ...], counts: tuple[int, ...]) -> Layout:
         """Return the layout of a bucket whose parameters share one warning."""
         return cls(names, counts, (frozenset(names),) * len(names))
 
@@ -52,12 +35,8 @@ class Layout:
 class Layouts:
     """The names of a model's parameters, and the views of its buckets under the plan in use.
 
-    Attributes
-    ----------
-    names
-        The names of all parameters that may have a gradient, in an order that all ranks share.
-    counts
-        By name, the number of floats of every parameter that may have a residual; None if unknown.
+    ``names`` are all parameters that may have a gradient, in an order that all ranks share. ``counts`` has
+    the number of floats of every parameter that may have a residual; None if unknown.
     """
 
     def __init__(self, names: Sequence[str], counts: Mapping[str, int] | None = None) -> None:

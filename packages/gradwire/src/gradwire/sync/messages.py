@@ -1,8 +1,7 @@
 """Small exchanges between two steps: rows of numbers, means, and typed records from rank 0.
 
-A record is a 12-byte header, then a body. The header contains a magic number, the version of the encoding,
-the type of the record, and the length of the body. The body is JSON, which the record's kind validates.
-Header and body are payloads of ordinary frames, so checksums protect them.
+A record is a 12-byte header (a magic number, the version of the encoding, the type of the record, the length
+of the body), then a body in JSON. Both are payloads of ordinary frames, so checksums protect them.
 """
 
 from __future__ import annotations
@@ -29,16 +28,12 @@ _MAGIC = b"GRDR"
 _HEAD = struct.Struct("<4sHHI")
 _PAIRWISE = Plan(algorithm="pairwise")
 """The plan for rows: their exchange takes two latencies, whatever the number of ranks."""
-_TREE = Plan(algorithm="tree")
-"""The plan for records: its broadcast half starts at rank 0."""
+_TREE = Plan(algorithm="tree")  # the plan for records: its broadcast half starts at rank 0
 _ADVICE = "use the same version of gradwire on all ranks"
 
 
 def gather(exchange: Exchange, row: Sequence[float], timeout_s: float | None = None) -> list[list[float]]:
-    """Return the rows of all ranks, in rank order, as float32. All ranks pass rows of the same length.
-
-    Raises ``ExchangeError``.
-    """
+    """Return the rows of all ranks, in rank order, as float32; all ranks pass rows of the same length."""
     link = exchange.link
     rows = torch.zeros(link.world, len(row), dtype=torch.float32, device="cpu")
     rows[link.rank] = torch.tensor(row, dtype=torch.float32, device="cpu")
@@ -55,21 +50,11 @@ def mean(exchange: Exchange, values: torch.Tensor, timeout_s: float) -> None:
 
 @dataclass(frozen=True)
 class Record(Generic[T_co]):
-    """A type of record that rank 0 sends.
+    """A type of record that rank 0 sends."""
 
-    Attributes
-    ----------
-    number
-        The type's number in the header, from 1 to 65535; all ranks use the same number for the same exchange.
-    what
-        The name of the record in errors.
-    kind
-        The kind (``gradwire.fields``) that validates the value that a rank receives.
-    """
-
-    number: int
-    what: str
-    kind: Kind[T_co]
+    number: int  # in the header, from 1 to 65535, the same on all ranks
+    what: str  # names the record in errors
+    kind: Kind[T_co]  # validates the value that a rank receives
 
     def pack(self, value: object) -> bytes:
         """Return a record with ``value``, which ``to_values`` converts."""

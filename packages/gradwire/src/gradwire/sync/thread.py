@@ -1,7 +1,8 @@
-"""The communication thread and its work: one thread for each rank of a model.
+"""The communication threads of a model on one rank, their work, and their lanes.
 
-The thread runs queued work in order, and runs nothing after the first failure. Algorithm 1 of the Pipe-SGD
-paper has one such thread per rank.
+The first lane is the thread of Pipe-SGD (algorithm 1). Bucket i of a step uses lane i modulo the number of
+lanes, on all ranks. So n lanes exchange n buckets at once, and a small bucket doesn't wait for the latency of
+the preceding bucket. Every lane orders its own frames, as if it were the only one.
 """
 
 from __future__ import annotations
@@ -10,6 +11,8 @@ from abc import ABC, abstractmethod
 from collections.abc import Callable
 from concurrent.futures import Future, wait
 from contextlib import nullcontext
+from dataclasses import replace
+from functools import partial
 from queue import SimpleQueue
 from threading import TIMEOUT_MAX, Lock, current_thread
 from time import perf_counter
@@ -18,58 +21,42 @@ from typing import Generic, TypeVar
 
 from gradwire import collectives
 from gradwire.costs import ExchangeCost
-from gradwire.errors import LinkTimeoutError, LossyError, copied
+from gradwire.errors import AttachError, ExchangeError, LinkTimeoutError, LossyError, copied
 from gradwire.exchange import Exchange
+from gradwire.plan import Plan
 from gradwire.sync.context import SyncContext
 from gradwire.sync.daemon import start
+from gradwire.sync.group import AFTER_AGREEING, connect
 from gradwire.sync.ledger.lost import ErrorSums
 from gradwire.sync.ledger.sinks import profiled
+from gradwire.sync.messages import gather
 
 T = TypeVar("T")
+ExchangeNow = Callable[[str, Callable[[Exchange], list[list[float]]]], list[list[float]]]
 
-_OWN_WORK_S = 30.0
-"""The limit for a rank's own part of an all-reduce, such as encoding, in seconds."""
+_OWN_WORK_S = 30.0  # the limit for a rank's own part of an all-reduce, such as encoding, in seconds
 
 
 class Work(ABC):
     """One piece of work for the communication thread, like ``torch.distributed.Work``.
 
     If the work failed, every ``wait`` raises its own copy of the exception, with a note that names the work.
-    So this object keeps no reference to the caller's frame.
-
-    Parameters
-    ----------
-    name
-        The work's name in the ledger, the same in every step; None for work that is not counted.
-    what, done
-        The words that name the work in errors: a noun phrase, and a past participle.
-    timeout_s
-        The limit for any single wait for a peer; None for the link's timeout.
-    count
-        A function that the first ``wait`` of named work calls with the seconds that it waited.
-
-    Attributes
-    ----------
-    nbytes, step
-        The bytes of float32 gradient to average, and this process's training step from 1, or 0 outside of
-        steps.
-    cost
-        The cost, once the work is done.
-    lost, verdict
-        The encoding errors, if measured, and the error that all ranks agreed to raise, if any.
+    So this object keeps no reference to the caller's frame. Once done, the work has its ``cost``, the
+    encoding errors ``lost`` if measured, and the ``verdict`` if all ranks agreed to raise an error.
     """
 
-    nbytes = step = 0
+    nbytes = 0  # of float32 gradient to average
+    step = 0  # of this process, from 1; 0 outside of steps
 
     def __init__(
         self,
         context: SyncContext,
-        name: str | None,
-        what: str,
-        timeout_s: float | None = None,
+        name: str | None,  # in the ledger, the same in every step; None for work that is not counted
+        what: str,  # names the work in errors, as a noun phrase, with the participle ``done``
+        timeout_s: float | None = None,  # for any single wait for a peer; by default the link's
         *,
         done: str = "exchanged",
-        count: Callable[[Work, float], None] | None = None,
+        count: Callable[[Work, float], None] | None = None,  # gets the seconds of named work's first wait
     ) -> None:
         self.context, self.name, self.what, self.done = context, name, what, done
         self.timeout_s, self._count = timeout_s, count
@@ -145,10 +132,7 @@ class Work(ABC):
 
 
 class CallWork(Work, Generic[T]):
-    """A call that uses the exchange on the communication thread; ``value`` is its result once it is done.
-
-    The call's frames carry the run's step ``link_step``, by default the step of the preceding work.
-    """
+    """A call that uses the exchange on the communication thread; ``value`` is its result once it is done."""
 
     value: T
 
@@ -158,7 +142,7 @@ class CallWork(Work, Generic[T]):
         what: str,
         call: Callable[[Exchange], T],
         timeout_s: float | None,
-        link_step: int | None = None,
+        link_step: int | None = None,  # of the run, in the call's frames; by default the preceding work's
     ) -> None:
         super().__init__(context, None, what, timeout_s)
         self._call, self._link_step = call, link_step
@@ -171,14 +155,11 @@ class CallWork(Work, Generic[T]):
 
 
 class CommunicationThread:
-    """A daemon thread that runs one rank's exchanges in order.
+    """A daemon thread that runs the work of ``context`` in order, on link number ``lane`` of the model.
 
-    If work raises, ``Work`` stores the exception for ``wait``, and the context fails, which notifies the
-    peers. Later work doesn't run: it fails with the error of ``Transport.check``. At its end, a program waits
-    a few seconds for queued work (``start``).
-
-    ``context`` is the work's context; only this thread uses its exchange while work is running. ``lane`` is
-    the number of the link among the model's links.
+    Only this thread uses the context's exchange while work is running. If work raises, ``Work`` stores the
+    exception for ``wait``, and the context fails, which notifies the peers. Later work fails with the error
+    of ``Transport.check``. At its end, a program waits a few seconds for queued work (``daemon.start``).
     """
 
     def __init__(self, context: SyncContext, lane: int = 0) -> None:
@@ -209,10 +190,7 @@ class CommunicationThread:
         self._inbox.put(None)
 
     def close(self, count: int = 0) -> None:
-        """End the thread, which may still average ``count`` floats, and join it.
-
-        Raises ``LinkTimeoutError`` if the thread does not end.
-        """
+        """End the thread, which may still average ``count`` floats, and join it, or raise an error."""
         self.end()
         patience_s = longest_s(self._context.exchange, count)
         self._thread.join(min(patience_s, TIMEOUT_MAX))
@@ -231,10 +209,109 @@ class CommunicationThread:
 def longest_s(exchange: Exchange, count: int, timeout_s: float | None = None) -> float:
     """Return the longest time that an all-reduce of ``count`` floats may take, in seconds.
 
-    Sending a frame has a timeout (``timeout_s``, by default the link's), and so has receiving it. So a slow
+    Sending and receiving a frame each have a timeout (``timeout_s``, by default the link's). So a slow
     network is never mistaken for a dead one, and the exchange reports a dead network long before this time.
     """
     link, plan = exchange.link, exchange.plan
     steps = sum(1 for _ in collectives.get(plan.algorithm).schedule(link.rank, link.world))
     segments = len(plan.encodings) + 4 * count // plan.segment_nbytes
     return 2 * steps * segments * (link.timeout_s if timeout_s is None else timeout_s) + _OWN_WORK_S
+
+
+class Lanes:
+    """The links and threads of one model's buckets on one rank.
+
+    All other work also uses lane 0, the link of ``context``. A failure of one lane ends all lanes.
+    """
+
+    def __init__(self, context: SyncContext) -> None:
+        self._contexts = [context]
+        self._threads: dict[SyncContext, CommunicationThread] = {}
+
+    def extend(self, number: int, exchange_now: ExchangeNow) -> str:
+        """Connect up to this number of lanes before a plan needs them; return why that failed, or ``""``.
+
+        All ranks call this while no exchange is running. After each lane they compare results with
+        ``exchange_now``, so that all ranks return a reason, or none does. After a failure, all ranks close
+        the new lanes, and keep their plan. Raises ``ExchangeError`` if they can't compare results.
+        """
+        first, before = self._contexts[0], len(self._contexts)
+        why, wait_s = "", 2 * first.timeout_s  # peers may still be waiting for this rank's connection
+        for lane in range(before, number):
+            try:
+                self._connect(first.plan, number)
+            except (AttachError, ExchangeError) as error:
+                why = str(error)
+            row = [float(bool(why))]
+            rows = exchange_now("the lanes", partial(gather, row=row, timeout_s=wait_s))
+            failed = [rank for rank, row in enumerate(rows) if row[0]]
+            if failed:
+                for context in self._contexts[before:]:
+                    context.exchange.close()
+                del self._contexts[before:]
+                first.siblings = first.siblings if before > 1 else []
+                return why or f"rank {failed[0]} could not connect lane {lane}"
+        return ""
+
+    def follow(self, plan: Plan) -> None:
+        """Switch all lanes to a plan, and connect the lanes that it needs, between two exchanges.
+
+        Raises ``AttachError``, and ``ExchangeError`` for a link without a process group, which has only one
+        lane.
+        """
+        try:
+            while len(self._contexts) < plan.lanes:
+                self._connect(plan, plan.lanes)
+        except BaseException:
+            for context in self._contexts[1:]:
+                context.exchange.close()
+            raise
+        for context in self._contexts:
+            context.exchange.follow(plan)
+
+    def of(self, index: int) -> SyncContext:
+        """Return the context of the lane for the bucket with this index in its step."""
+        first, number = self._contexts[0], index % self._contexts[0].plan.lanes
+        chosen = self._contexts[number]
+        chosen.steps_before, chosen.steps_done = first.steps_before, first.steps_done
+        return chosen
+
+    def put(self, work: Work) -> None:
+        """Queue a piece of work on the communication thread of its lane."""
+        context = work.context
+        if context not in self._threads:
+            self._threads[context] = CommunicationThread(context, self._contexts.index(context))
+        self._threads[context].put(work)
+
+    def end(self) -> None:
+        """Close the links and end the threads after their queued work; return at once."""
+        for context in self._contexts:
+            thread = self._threads.get(context)
+            if context.owns_link and thread is None:
+                context.exchange.close()
+            if thread is not None:
+                if context.owns_link:
+                    thread.put(CallWork(context, "the link", lambda exchange: exchange.close(), None))
+                thread.end()
+
+    def close(self, count: int) -> None:
+        """Close the links and join the threads, which may average ``count`` floats; may be called again."""
+        self.end()
+        for thread in self._threads.values():
+            thread.close(count)
+
+    def _connect(self, plan: Plan, number: int) -> None:
+        first = self._contexts[0]
+        if first.group is None:
+            raise ExchangeError(
+                f"rank {first.rank}: expected a plan with lanes=1 for a link without a process group, got "
+                f"lanes={number}; use lanes=1"
+            )
+        ending, lane = f"; {AFTER_AGREEING}", len(self._contexts)
+        link = connect(first.group, first.timeout_s, AttachError, ending, tos=plan.tos, lane=lane)
+        first.ranks = first.ranks or range(link.world)
+        own = replace(first, exchange=Exchange(link, plan), ranks=range(link.world), owns_link=True)
+        own.is_closed, own.thread = False, None
+        self._contexts.append(own)
+        for each in self._contexts:
+            each.siblings = self._contexts

@@ -1,8 +1,7 @@
 """The model and optimizer of a training method: checks, and the parameters that the method trains.
 
-An optimizer updates every parameter that has a gradient. So the optimizer may have only parameters of the
-model. A parameter outside the flat gradient must have no ``.grad``, because every rank would apply its own
-gradient to it.
+An optimizer updates every parameter that has a gradient. So it may have only parameters of the model, and a
+parameter outside the flat gradient must have no ``.grad``, because every rank would apply its own gradient.
 """
 
 from __future__ import annotations
@@ -23,31 +22,16 @@ from gradwire.log import level
 from gradwire.sync.flat.gradients import trainable
 from gradwire.sync.ledger.ledger import Ledger
 from gradwire.sync.replicas.broadcast import broadcast_parameters, count_weights
-from gradwire.sync.replicas.compare import differing
-from gradwire.sync.replicas.shared import own_parameters
+from gradwire.sync.replicas.compare import differing, own_parameters
 
 
 class TrainedParameters:
-    """The trained parameters of one model on one rank.
+    """The trained parameters of one model on one rank, each once, in the model's order.
 
     A parameter is trained from the first step in which it requires a gradient. If it is frozen again, it
-    stays in the flat gradient.
-
-    Parameters
-    ----------
-    model
-        The model. Raises ``SpecError`` if no method can train it, and ``TensorError`` for unsupported
-        parameters.
-    optimizer
-        The model's optimizer; None at a worker of a server. Raises ``SpecError`` if its ``step`` needs a
-        closure, or if it has parameters outside of the model.
-    method
-        The method's name in errors.
-
-    Attributes
-    ----------
-    parameters
-        The trained parameters, each once, in the model's order.
+    stays in the flat gradient. A worker of a server has no optimizer; errors name the ``method``. Raises
+    ``SpecError`` for a model or an optimizer that no method can train, and ``TensorError`` for unsupported
+    parameters.
     """
 
     def __init__(self, model: nn.Module, optimizer: torch.optim.Optimizer | None, method: str) -> None:
@@ -142,10 +126,7 @@ def strangers(optimizer: torch.optim.Optimizer, known: Collection[int]) -> list[
 
 
 def import_all_of_torch() -> None:
-    """Import ``torch._dynamo`` now, which torch's first optimizer would otherwise import.
-
-    The import takes seconds, for which peers would wait if it happened during training.
-    """
+    """Import ``torch._dynamo`` now; torch's first optimizer would, for seconds in which peers wait."""
     importlib.import_module("torch._dynamo")
 
 
@@ -165,16 +146,15 @@ def check_model(model: object, method: str) -> None:
             f"{method}: expected a torch.nn.Module, got {shown(model)}; pass the model, then the optimizer"
         )
     _check_shared(model, method)
+    expected = f"{method}: expected a model without its own all-reduce, got"
     for name, module in model.named_modules():
         if is_replicated(module):
-            raise SpecError(
-                f"{method}: expected a model without its own all-reduce, got one with {REPLICATE} on "
-                f"{name or 'the model'}; remove replicate"
-            )
+            where = name or "the model"
+            raise SpecError(f"{expected} one with {REPLICATE} on {where}; remove replicate")
         if isinstance(module, DistributedDataParallel):
             what = f"one with a DistributedDataParallel as {name}" if name else "a DistributedDataParallel"
             raise SpecError(
-                f"{method}: expected a model without its own all-reduce, got {what}; pass model.module, "
+                f"{expected} {what}; pass model.module, "
                 "and call that module in the loss, or keep DDP and use gradwire.attach(model)"
             )
 

@@ -330,7 +330,7 @@ def test_a_front_end_may_exchange_the_change_of_its_weights_every_few_steps(
             else:
                 cost = sync.finish()
                 assert cost.exchange.wire_nbytes == 0
-        found = seen, sync.step, cost.exchange.raw_nbytes
+        found = seen, sync.context.step, cost.exchange.raw_nbytes
         sync.close()
         return found
 

@@ -17,9 +17,8 @@ from gradwire.plan import Plan
 from gradwire.sync.bucket.observe import BucketObserver
 from gradwire.sync.bucket.residual import Residuals
 from gradwire.sync.context import SyncContext
-from gradwire.sync.flat.buckets import WHOLE, Alone, FlatBuckets, UsedParametersAgreement
+from gradwire.sync.flat.buckets import WHOLE, Alone, FlatBuckets, UsedParameters, UsedParametersAgreement
 from gradwire.sync.flat.gradients import FlatGradients
-from gradwire.sync.flat.used_parameters import UsedParameters
 from gradwire.sync.gradient_sync import GradientSync
 from gradwire.sync.layout import Layouts
 from gradwire.sync.ledger.ledger import Ledger

@@ -92,4 +92,5 @@ def test_what_is_no_decision_is_refused(wrong: object) -> None:
     with pytest.raises(StateError, match=r"for decided.* in a ledger's state, got"):
         Ledger(1).load_state_dict(ledger.state_dict() | {"decided": [wrong]})
     row = ledger.state_dict()["decided"][0]
-    assert Decided.of_state(row) == Decided.of(1, DECISION)
+    reason, plan = f"from step 1 on, {DECISION.reason}", DECISION.plan.to_json()
+    assert Decided.of_state(row) == Decided(1, reason, plan, DECISION.step_s, DECISION.uncompressed_s)

@@ -13,7 +13,7 @@ import gradwire
 from gradwire import DSync
 from gradwire.errors import SpecError, StateError
 from gradwire.exchange import Exchange
-from gradwire.sync.replicas.shared import sha256_of, shared_parameters
+from gradwire.sync.replicas.compare import sha256_of, shared_parameters
 
 Ranks = Callable[..., list[Any]]
 MakeModel = Callable[[], nn.Sequential]

@@ -11,7 +11,7 @@ import torch
 from torch import nn
 
 from gradwire.errors import SpecError
-from gradwire.sync.replicas.shared import (
+from gradwire.sync.replicas.compare import (
     Hash,
     check_replicated,
     crc32c_of,

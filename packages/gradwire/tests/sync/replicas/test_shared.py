@@ -3,7 +3,7 @@ from __future__ import annotations
 import torch
 from torch import nn
 
-from gradwire.sync.replicas.shared import own_parameters, shared_buffers, shared_parameters
+from gradwire.sync.replicas.compare import own_parameters, shared_buffers, shared_parameters
 
 
 class Model(nn.Module):

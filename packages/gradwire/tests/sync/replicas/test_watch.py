@@ -7,8 +7,7 @@ import torch
 from torch import nn
 
 from gradwire.errors import SpecError
-from gradwire.sync.replicas.compare import ReplicaWatch
-from gradwire.sync.replicas.shared import crc32c_of, replica_hashes
+from gradwire.sync.replicas.compare import ReplicaWatch, crc32c_of, replica_hashes
 
 
 def test_the_first_step_is_checked_and_every_nth_after_it() -> None:

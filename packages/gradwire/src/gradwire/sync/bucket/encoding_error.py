@@ -1,8 +1,7 @@
 """The relative error of encoding, by parameter: measured in a few steps, counted, and reported if large.
 
-If a codec drops nearly the whole gradient, training continues, and the compression ratio even improves. So in
-a few steps, each rank compares the encoding error of every parameter with the rank's own gradient of the
-parameter.
+If a codec drops nearly the whole gradient, training continues, and the compression ratio even improves. So
+each rank compares every parameter's encoding error with the rank's own gradient of the parameter.
 """
 
 from __future__ import annotations
@@ -16,7 +15,7 @@ from threading import Lock
 
 import torch
 
-from gradwire.codecs import DEFAULT_CODEC, Codec, parse
+from gradwire.codecs import DEFAULT_CODEC, parse
 from gradwire.costs import ExchangeCost
 from gradwire.errors import LOSSY_LOGGER, LossyError, LossyWarning, copied
 from gradwire.exchange import Exchange
@@ -29,10 +28,8 @@ from gradwire.sync.ledger.lost import ErrorSums, sampled
 from gradwire.sync.thread import Work
 from gradwire.units import counted
 
-MOST = 0.5
-"""The relative error above which a sample counts toward a warning."""
-SEVERAL = 3
-"""The number of samples above ``MOST`` that triggers a warning."""
+MOST = 0.5  # the relative error above which a sample counts toward a warning
+SEVERAL = 3  # the number of samples above ``MOST`` that triggers a warning
 
 _LARGEST = float(torch.finfo(torch.float32).max)
 _LOG = logging.getLogger(LOSSY_LOGGER)
@@ -42,17 +39,11 @@ _LOG.addHandler(logging.NullHandler())  # without logging, a program shows only 
 class EncodingErrorMeter(StepObserver):
     """The meter of one rank's encoding errors, which warns, or raises ``LossyError`` on all ranks.
 
-    With a plan that keeps residuals, every step is measured, and there are no warnings. ``measured`` and
-    ``agree`` are called on the communication thread, all other methods on the training thread.
-
-    Parameters
-    ----------
-    context
-        The context of the gradients' link. The context's ledger receives the relative errors, the warnings,
-        and the end of every step. With strict options, ranks agree in every measured step on the error that
-        replaces a warning.
-    names
-        The names of all parameters that may have a gradient, in an order that all ranks share.
+    With a plan that keeps residuals, every step is measured, and there are no warnings. The context's ledger
+    receives the relative errors, the warnings, and the end of every step. With strict options, ranks agree in
+    every measured step on the error that replaces a warning. ``names`` are all parameters that may have a
+    gradient, in an order that all ranks share. ``measured`` and ``agree`` are called on the communication
+    thread, all other methods on the training thread.
     """
 
     def __init__(self, context: SyncContext, names: Sequence[str]) -> None:
@@ -92,10 +83,7 @@ class EncodingErrorMeter(StepObserver):
         return _MeasuredBucket(self, work, work.layout)
 
     def measured(self, layout: Layout) -> ErrorSums:
-        """Return the encoding errors of an exchange, read from ``layout.norms``.
-
-        The bucket's next exchange overwrites ``layout.norms``.
-        """
+        """Return an exchange's encoding errors from ``layout.norms``, which the next exchange overwrites."""
         found = ErrorSums.of(layout, layout.norms.sums)
         if self._context.plan.keeps_residual or not found.usable:
             return found
@@ -107,13 +95,13 @@ class EncodingErrorMeter(StepObserver):
         return found
 
     def agree(self, exchange: Exchange) -> tuple[ExchangeCost, LossyError | None]:
-        """Gather every rank's worst relative error, exactly.
+        """Gather every rank's worst relative error, exactly; return the cost, and the error to raise, if any.
 
-        Return the cost, and the error to raise, if any. All ranks call this between the same two exchanges.
-        Raises ``ExchangeError``.
+        All ranks call this between the same two exchanges. Raises ``ExchangeError``.
         """
         with self._counting:
-            worst = self._worst(self._names)
+            often = [name for name in self._names if self._often[name] >= SEVERAL]
+            worst = max(often, key=self._last.__getitem__, default=None)
         words = torch.zeros(exchange.link.world, 2, dtype=torch.float32, device="cpu")
         if worst is not None:
             found = self._names.index(worst) + 1, min(self._last[worst], _LARGEST)
@@ -138,10 +126,7 @@ class EncodingErrorMeter(StepObserver):
         self._verdict = self._verdict or work.verdict
 
     def end_step(self) -> None:
-        """End the ledger's step, then issue warnings of large errors.
-
-        Raises ``LossyError`` if all ranks have agreed on it.
-        """
+        """End the ledger's step, warn of large errors, and raise the ``LossyError`` that ranks agreed on."""
         sentences = [] if self._context.options.strict else self._findings()
         ledger = self._context.ledger
         if ledger is not None:
@@ -162,40 +147,29 @@ class EncodingErrorMeter(StepObserver):
 
     def _findings(self) -> list[str]:
         """Return a warning for every group with several large errors and no earlier warning."""
+        lossy: dict[Hashable, list[str]] = {}
         with self._counting:
-            if max(self._often.values(), default=0) < SEVERAL:
-                return []
-            lossy = [self._groups[name] for name, often in self._often.items() if often >= SEVERAL]
-            return [self._finding(group) for group in dict.fromkeys(lossy) if group not in self._warned]
-
-    def _finding(self, group: Hashable) -> str:
-        self._warned.add(group)
-        members = [name for name, own in self._groups.items() if own == group]
-        worst = self._worst(members)
-        assert worst is not None, "a member of the group has had several large errors"
-        others = sum(self._often[name] >= SEVERAL for name in members) - 1
-        return f"rank {self._context.rank}: {self._sentence(worst, self._last[worst], others)}"
-
-    def _worst(self, names: Sequence[str]) -> str | None:
-        """Return the parameter whose last error is the largest, of all parameters with several large errors.
-
-        Return None if no parameter has several large errors.
-        """
-        known = [name for name in names if self._often[name] >= SEVERAL]
-        return max(known, key=lambda name: self._last[name], default=None)
+            for name, often in self._often.items():
+                if often >= SEVERAL and self._groups[name] not in self._warned:
+                    lossy.setdefault(self._groups[name], []).append(name)
+            self._warned.update(lossy)
+            worst = {max(names, key=self._last.__getitem__): len(names) - 1 for names in lossy.values()}
+            sentences = [self._sentence(name, self._last[name], others) for name, others in worst.items()]
+        return [f"rank {self._context.rank}: {sentence}" for sentence in sentences]
 
     def _sentence(self, name: str, share: float, others: int) -> str:
         more = f" (and more than half for {counted(others, 'other parameter')})" if others else ""
         encoding = self._context.plan.encoding_of(name)
+        better = next(each for each in (DEFAULT_CODEC, "bf16", "fp8") if parse(each).name != encoding.name)
+        # Error feedback would make the errors of terngrad grow.
+        residual = "" if encoding.name == "terngrad" else ", or a plan with residual=True"
         return (
             f"{encoding} loses {share:.1%} of the gradient norm of {name}{more}, and the plan keeps no "
-            f"residual, so training may fail; {_advice(encoding)}"
+            f"residual, so training may fail; try the codec {better}{residual}"
         )
 
 
 class _MeasuredBucket(BucketObserver):
-    """An observer that reads the encoding errors of one bucket's exchange."""
-
     def __init__(self, meter: EncodingErrorMeter, work: BucketWork, layout: Layout) -> None:
         self._meter, self._work, self._layout = meter, work, layout
 
@@ -208,7 +182,7 @@ class _MeasuredBucket(BucketObserver):
 class Verdict(Work):
     """The end-of-step exchange in which all ranks agree on the ``LossyError`` to raise, if any.
 
-    The agreement starts after the work in ``earlier``, which other lanes may run.
+    It starts after the work in ``earlier``, which other lanes may run.
     """
 
     def __init__(
@@ -224,10 +198,3 @@ class Verdict(Work):
             each.settle()
         exchange.transport.check()  # another lane may have failed
         self.cost, self.verdict = self._meter.agree(exchange)
-
-
-def _advice(encoding: Codec) -> str:
-    better = next(each for each in (DEFAULT_CODEC, "bf16", "fp8") if parse(each).name != encoding.name)
-    if encoding.name == "terngrad":  # error feedback would make the errors of terngrad grow
-        return f"try the codec {better}"
-    return f"try the codec {better}, or a plan with residual=True"

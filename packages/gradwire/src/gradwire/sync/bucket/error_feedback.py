@@ -1,7 +1,4 @@
-"""Error feedback of one bucket, before and after its exchange.
-
-The residual is added to the bucket before the exchange, and replaced by the encoding error afterwards.
-"""
+"""Error feedback of one bucket: the residual is added before the exchange, and replaced afterwards."""
 
 from __future__ import annotations
 
@@ -13,29 +10,19 @@ import torch
 
 from gradwire.devices import CPU, device_of
 from gradwire.exchange.feedback import Residual, is_finite
-from gradwire.sync.bucket.residual import Residuals
-from gradwire.sync.layout import Layout
 
 
 class BucketFeedback:
     """The error feedback of one bucket, from its exchange to the end of its step; this base class has none.
 
-    The training thread calls ``keep`` once all buckets of the step are averaged and usable. The thread of the
-    exchange calls the other methods.
-
-    Attributes
-    ----------
-    usable
-        Whether the average is finite, the same on all ranks; True without a residual.
+    The training thread calls ``keep`` once all buckets of the step are averaged and ``usable``: finite, the
+    same on all ranks. The thread of the exchange calls the other methods.
     """
 
     usable = True
 
     def lend(self, values: torch.Tensor) -> torch.Tensor | Residual | None:  # noqa: ARG002
-        """Return the bucket's residual for ``Exchange.run``, or None without a residual.
-
-        ``Exchange.run`` adds the residual to the bucket ``values``, and writes the encoding error to it.
-        """
+        """Return the residual, or None, for ``Exchange.run``, which replaces it by the encoding error."""
         return None
 
     def give_back(self) -> None:
@@ -54,8 +41,8 @@ NO_FEEDBACK = BucketFeedback()
 class FlatResidual(BucketFeedback):
     """A bucket's part of the residual of a flat gradient, which the exchange changes in place.
 
-    ``waiting`` has the residuals of parameters that this rank has not used. These residuals are excluded from
-    this step, and kept for the next step that uses the parameters.
+    ``waiting`` has the residuals of parameters that this rank has not used; they wait for the next step that
+    uses the parameters.
     """
 
     def __init__(self, residual: torch.Tensor | None, waiting: Sequence[torch.Tensor] = ()) -> None:
@@ -76,7 +63,6 @@ class FlatResidual(BucketFeedback):
 
 
 def _taken_out(part: torch.Tensor) -> torch.Tensor:
-    """Return a copy of a residual's part, and set the part to 0."""
     device = device_of(part)
     old = device.zeros(part.numel())
 
@@ -95,35 +81,32 @@ class BucketResiduals(BucketFeedback):
     Otherwise the step is discarded on all ranks, because a ``GradScaler`` skips it or an error ends it. The
     next step then begins with the old residuals.
 
-    ``residuals`` has a 1-D float32 tensor for each parameter, in the parameters' order in the bucket. All
-    tensors are on the CPU, or all are on the device that encodes the bucket. Only ``keep`` changes them. The
-    sequence is empty if the plan keeps no residuals.
+    ``residuals`` has a 1-D float32 tensor for each parameter, in the parameters' order in the bucket, all on
+    the CPU or all on the device that encodes the bucket. Only ``keep`` changes them. The sequence is empty if
+    the plan keeps no residuals.
     """
 
     def __init__(self, residuals: Sequence[torch.Tensor]) -> None:
         self._residuals = residuals
         self._waiting: list[bool] = []
-        self._used: list[
-            torch.Tensor
-        ] = []  # flags of used parameters, on a device; the host never reads them
+        self._used = list[torch.Tensor]()  # flags of used parameters, on a device; the host never reads them
         self._lost: torch.Tensor | Residual | None = None  # a tensor if a device encodes
 
     def lend(self, values: torch.Tensor) -> torch.Tensor | Residual | None:
         """Return the bucket's residual for ``Exchange.run``, or None if the plan keeps no residuals.
 
-        ``Exchange.run`` adds the residual to the bucket ``values``, and writes the encoding error to it. The
-        residual is 0 for parameters whose gradients are all 0. If no rank has used a parameter, DDP discards
-        the parameter's average, so the parameter's residual waits for a later step.
+        The residual is 0 for parameters whose gradients are all 0. If no rank has used a parameter, DDP
+        discards the parameter's average, so the parameter's residual waits for a later step.
         """
         if not self._residuals:
             return None
         gradients = torch.split(values, [own.numel() for own in self._residuals])
         device = device_of(values)
         if device is not CPU:
-            self._lost = device.zeros(values.numel())
-            lend, used = partial(self._lend_there, gradients), [values, *self._residuals]
-            self._used = device.launch(lend, used, [self._lost])
-            return self._lost
+            self._lost = lost = device.zeros(values.numel())
+            lend, used = partial(self._lend_there, lost, gradients), [values, *self._residuals]
+            self._used = device.launch(lend, used, [lost])
+            return lost
         self._waiting = [is_zero(gradient) for gradient in gradients]
         lent = [
             torch.zeros_like(own) if waits else own
@@ -141,42 +124,27 @@ class BucketResiduals(BucketFeedback):
 
     def keep(self) -> None:
         """Store the encoding errors as residuals, added to the residuals that waited."""
-        if isinstance(self._lost, Residual):
-            self._exchange_halves(self._lost)
-        elif self._lost is not None:
-            device_of(self._lost).launch(self._keep_there, [self._lost], self._residuals)
-        self._lost = None
+        lost, self._lost = self._lost, None
+        if isinstance(lost, torch.Tensor):
+            device_of(lost).launch(partial(self._keep_there, lost), [lost], self._residuals)
+        elif lost is not None and lost.replaced:
+            for own, waits, part in zip(self._residuals, self._waiting, lost.parts(), strict=True):
+                if waits:
+                    part += own
+                own.data = part
 
-    def _exchange_halves(self, lost: Residual) -> None:
-        if not lost.replaced:
-            return
-        for own, waits, part in zip(self._residuals, self._waiting, lost.parts(), strict=True):
-            if waits:
-                part += own
-            own.data = part
-
-    def _parts(self) -> Sequence[torch.Tensor]:
-        """Return each parameter's part of the bucket's residual, on a device."""
-        assert isinstance(self._lost, torch.Tensor)
-        return torch.split(self._lost, [own.numel() for own in self._residuals])
-
-    def _lend_there(self, gradients: Sequence[torch.Tensor]) -> list[torch.Tensor]:
+    def _lend_there(self, lost: torch.Tensor, gradients: Sequence[torch.Tensor]) -> list[torch.Tensor]:
         """Fill the bucket's residual, on a device, and return whether each parameter is used."""
         used = [gradient.any() for gradient in gradients]
-        for is_used, own, part in zip(used, self._residuals, self._parts(), strict=True):
+        parts = torch.split(lost, [own.numel() for own in self._residuals])
+        for is_used, own, part in zip(used, self._residuals, parts, strict=True):
             part.copy_(torch.where(is_used, own, 0.0))
         return used
 
-    def _keep_there(self) -> None:
-        for is_used, own, part in zip(self._used, self._residuals, self._parts(), strict=True):
+    def _keep_there(self, lost: torch.Tensor) -> None:
+        parts = torch.split(lost, [own.numel() for own in self._residuals])
+        for is_used, own, part in zip(self._used, self._residuals, parts, strict=True):
             own.copy_(torch.where(is_used, part, own + part))
-
-
-def feedback_by_name(residuals: Residuals, layout: Layout, beside: torch.Tensor) -> BucketResiduals:
-    """Return the error feedback of a bucket for its parameters' residuals, on the device of ``beside``."""
-    pairs = zip(layout.names, layout.counts, strict=True)
-    found = [residuals.of(name, count, beside) for name, count in pairs]
-    return BucketResiduals([each for each in found if each is not None])
 
 
 _FIRST = 256
@@ -193,9 +161,8 @@ def is_zero(gradient: torch.Tensor) -> bool:
 def other_half(residuals: Sequence[torch.Tensor]) -> torch.Tensor:
     """Return host memory for a bucket's encoding errors, of the total length of its residuals.
 
-    A bucket's residuals are consecutive in one half of an allocation. The exchange writes the encoding errors
-    to the other half, so that halves are swapped without a copy. If the residuals aren't consecutive, because
-    DDP has changed its buckets, the allocation is new.
+    Consecutive residuals are one half of an allocation. The exchange writes the encoding errors to the other
+    half, so that halves are swapped without a copy. If DDP has changed its buckets, the allocation is new.
     """
     count = sum(own.numel() for own in residuals)
     first = residuals[0]

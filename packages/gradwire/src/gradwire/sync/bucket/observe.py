@@ -1,6 +1,6 @@
 """Observers of steps and buckets, and null observers, so that callers never check for None.
 
-``GradientSync`` has a tuple of observers. An error in an observer ends the step on all ranks.
+An error in an observer ends the step on all ranks.
 """
 
 from __future__ import annotations
@@ -11,16 +11,13 @@ from typing import Any, Protocol, TypeVar
 
 from gradwire.costs import ExchangeCost
 from gradwire.exchange import Exchange
-from gradwire.log import LOG, open_log
 from gradwire.plan import Plan
 from gradwire.sync.bucket.work import NULL_BUCKET, BucketObserver, BucketWork
 from gradwire.sync.context import SyncContext
 from gradwire.sync.ledger.counts import PlanChoice
-from gradwire.units import counted
 
 __all__ = [
-    "NO_CHOOSER", "NULL_BUCKET", "BetweenSteps", "BucketObserver", "PlanChooser", "StepCost", "StepObserver",
-    "begin_watching"
+    "NO_CHOOSER", "NULL_BUCKET", "BetweenSteps", "BucketObserver", "PlanChooser", "StepCost", "StepObserver"
 ]  # fmt: skip
 
 T = TypeVar("T")
@@ -28,21 +25,11 @@ T = TypeVar("T")
 
 @dataclass(frozen=True, slots=True)
 class StepCost:
-    """The cost of the gradients of one training step on this rank.
+    """The cost of one step's gradients on this rank."""
 
-    Attributes
-    ----------
-    step
-        The step's number from 1, including steps before a checkpoint.
-    wait_s
-        Seconds for which the training thread waited for averages.
-    exchange
-        The total cost of these exchanges.
-    """
-
-    step: int
-    wait_s: float = 0.0
-    exchange: ExchangeCost = field(default_factory=ExchangeCost)
+    step: int  # from 1, including steps before a checkpoint
+    wait_s: float = 0.0  # for which the training thread waited for averages
+    exchange: ExchangeCost = field(default_factory=ExchangeCost)  # the sum
 
 
 class BetweenSteps(Protocol):
@@ -56,10 +43,7 @@ class BetweenSteps(Protocol):
         """Run ``call`` on the communication thread and return its value; all ranks make the same call."""
 
     def connect_lanes(self, number: int) -> str:
-        """Connect up to this number of lanes; return why that failed, or an empty string.
-
-        All ranks make the same call, and either all or none of them return a reason.
-        """
+        """Connect up to this number of lanes; all ranks return why that failed, or all return ``""``."""
 
 
 class StepObserver:
@@ -97,10 +81,7 @@ class StepObserver:
 class PlanChooser(StepObserver):
     """An observer that may choose the plan of each step; this base class never chooses a plan.
 
-    Attributes
-    ----------
-    decisions
-        Every decision that chose a plan, with the first step that uses the plan.
+    ``decisions`` has every decision that chose a plan, with the first step that uses the plan.
     """
 
     decisions: Sequence[tuple[int, PlanChoice]] = ()
@@ -123,16 +104,3 @@ class PlanChooser(StepObserver):
 
 
 NO_CHOOSER = PlanChooser()
-
-
-def begin_watching(context: SyncContext, observers: Sequence[StepObserver]) -> None:
-    """Pass the context to all observers, and log on rank 0 that the ranks are attached."""
-    open_log()
-    for each in observers:
-        each.connected(context)
-    if context.rank != 0:
-        return
-    choosers = (each for each in observers if isinstance(each, PlanChooser))
-    intention = next((each.intention for each in choosers if each.intention), "")
-    plan = f"{context.plan.codec} {intention or f'over {context.plan.algorithm}'}"
-    LOG.info("%s, %s, %s", counted(context.link.hosts, "host"), counted(context.world, "rank"), plan)

@@ -27,28 +27,18 @@ GRADIENT = "gradient"
 
 _SOURCE = Source("a state of residuals", "load the state that state_dict returned on this rank", StateError)
 _FIELDS = ("rank", "world", "residuals")
-SCALE = "scale"
-"""The field of the loss scale by which residuals are multiplied, if residuals follow a loss scale."""
-STEPS = "steps_done"
-"""The field of the run's completed steps, which older states lack."""
-AUTO = "auto"
-"""The field of the decisions of a run that chooses its plan; optional."""
+SCALE = "scale"  # the field of the loss scale by which residuals are multiplied, if they follow one
+STEPS = "steps_done"  # the field of the run's completed steps, which older states lack
+AUTO = "auto"  # the field of the decisions of a run that chooses its plan; optional
 
 
 class Residuals:
     """The residuals of one rank, by key; empty if the plan keeps no residuals.
 
-    Parameters
-    ----------
-    plan
-        The plan, whose ``keeps_residual`` says whether residuals are kept.
-    rank, world
-        The rank that owns the residuals, and the number of ranks; saved in a state.
-    counts
-        The number of floats for every possible key, if known. A state with other keys is then refused.
-    usual
-        The number of floats for the keys that a state always has, so that ``torch.distributed.checkpoint``
-        can load it into a new object; ``counts`` by default.
+    ``rank`` and ``world``, the number of ranks, are saved in a state. ``counts`` has the number of floats for
+    every possible key, if known; a state with other keys is then refused. ``usual`` has the same for the keys
+    that a state always has, so that ``torch.distributed.checkpoint`` can load it into a new object;
+    ``counts`` by default.
     """
 
     def __init__(
@@ -100,8 +90,7 @@ class Residuals:
     def scale(self, factor: float) -> None:
         """Multiply all residuals by ``factor``, for gradients with a new scale. See ``Attached``.
 
-        No exchange may be running. Raises ``SpecError``, and changes nothing, for a factor that is not above
-        0 and finite.
+        No exchange may be running. Raises ``SpecError`` for a factor that is not above 0 and finite.
         """
         if not is_real(factor, 0.0, sys.float_info.max) or factor == 0:
             raise SpecError(
@@ -113,7 +102,7 @@ class Residuals:
                 device_of(tensor).launch(partial(tensor.mul_, factor), [], [tensor])
 
     def follow(self, scale: float) -> None:
-        """Rescale all residuals from the last loss scale to ``scale``. The first call only stores the scale.
+        """Rescale all residuals from the last loss scale to ``scale``; the first call only stores the scale.
 
         No exchange may be running. A scale that is 0 or not finite, with which no step is possible, changes
         nothing.
@@ -181,29 +170,22 @@ class Residuals:
 
 
 def redivide(states: Sequence[Mapping[str, Any]], world: int) -> list[dict[str, Any]]:
-    """Return states for ``world`` ranks whose residuals have the same sum as in ``states``.
+    """Return states for ``world`` ranks, at least 1, whose residuals have the same sum as in ``states``.
 
-    Every new rank gets an equal share, rounded to float32. If the number of ranks is unchanged, each rank
-    gets its own residuals, bit for bit. If it changes, a run that chooses its plan chooses again.
-
-    Parameters
-    ----------
-    states
-        The results of ``Residuals.state_dict`` on all ranks, in any order. A missing key is a residual of 0.
-    world
-        The new number of ranks, at least 1.
-
-    Raises
-    ------
-    StateError
-        If a rank's state is missing or occurs twice, if worlds or lengths differ, or if ``world`` is below 1.
+    ``states`` are the results of ``Residuals.state_dict`` on all ranks, in any order; a missing key is a
+    residual of 0. Every new rank gets an equal share, rounded to float32. If the number of ranks is
+    unchanged, each rank gets its own residuals, bit for bit. If it changes, a run that chooses its plan
+    chooses again. Raises ``StateError`` if a rank's state is missing or occurs twice, or if worlds or lengths
+    differ.
     """
-    if not isinstance(world, int) or isinstance(world, bool) or world < 1:
-        raise StateError(
-            f"expected a whole number of at least 1 for world, got {world!r}; pass the new number of ranks"
-        )
+    Source("world", "pass the new number of ranks", StateError).read(world, whole(1))
     read = sorted((_read(state) for state in states), key=lambda each: each[0])
-    _check_complete(read)
+    ranks, worlds = [rank for rank, _, _ in read], {world for _, world, _ in read}
+    if worlds != {len(read)} or ranks != list(range(len(read))):
+        raise StateError(
+            f"redivide: expected one state for each rank of one run, got the ranks {ranks} and the world "
+            f"sizes {sorted(worlds)}; pass all states of one checkpoint"
+        )
     scale = _common(states, SCALE, "residuals with the same loss scale")
     steps = _common(states, STEPS, "states with the same number of completed steps")
     if len(read) == world:
@@ -229,11 +211,7 @@ def write(target: torch.Tensor, values: torch.Tensor) -> None:
 
 
 def _state(
-    rank: int,
-    world: int,
-    residuals: Mapping[str, torch.Tensor],
-    scale: float | None,
-    steps_done: int | None,
+    rank: int, world: int, residuals: Mapping[str, torch.Tensor], scale: float | None, steps_done: int | None
 ) -> dict[str, Any]:
     copies = {key: on_host(tensor).clone() for key, tensor in residuals.items()}
     own = {"rank": rank, "world": world, "residuals": copies, SCALE: scale, STEPS: steps_done}
@@ -263,15 +241,6 @@ def _read(state: Mapping[str, Any]) -> tuple[int, int, Mapping[str, torch.Tensor
             )
     check_sealed(state, f"the residuals of rank {rank}")
     return rank, world, residuals
-
-
-def _check_complete(read: Sequence[tuple[int, int, Mapping[str, torch.Tensor]]]) -> None:
-    ranks, worlds = [rank for rank, _, _ in read], {world for _, world, _ in read}
-    if worlds != {len(read)} or ranks != list(range(len(read))):
-        raise StateError(
-            f"redivide: expected one state for each rank of one run, got the ranks {ranks} and the world "
-            f"sizes {sorted(worlds)}; pass all states of one checkpoint"
-        )
 
 
 def _other_count(key: str, found: int, expected: int) -> StateError:

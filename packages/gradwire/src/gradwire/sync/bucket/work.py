@@ -39,11 +39,8 @@ class Route(Enum):
 class BucketObserver:
     """The base class of observers of one bucket on the communication thread; its methods do nothing.
 
-    Attributes
-    ----------
-    wants_alone
-        Whether the bucket must run on the communication thread; the same on all ranks. On the other routes,
-        ``before`` and ``after`` are not called.
+    With ``wants_alone``, the same on all ranks, the bucket must run on the communication thread. On the other
+    routes, ``before`` and ``after`` are not called.
     """
 
     wants_alone = False
@@ -61,56 +58,22 @@ NULL_BUCKET = BucketObserver()
 
 @dataclass(slots=True, eq=False)
 class GradientBucket:
-    """One bucket of gradients, passed by a front end to ``GradientSync``.
+    """One bucket of gradients, passed by a front end to ``GradientSync``."""
 
-    Attributes
-    ----------
-    index, is_last
-        The bucket's number in the step, from 0, in the same order on all ranks; and whether the bucket is the
-        step's last.
-    tensor
-        The gradients, of any dtype and on any device; changed in place.
-    layout
-        The parameters in their order in the bucket; None for one codec, no measurement, and no residuals by
-        name.
-    name
-        The bucket's name in the ledger, the same in every step; ``bucket <index>`` by default.
-    request
-        The front end's request, to which residual, norms, timeout, and default views are added.
-    feedback
-        The error feedback; by default the residuals of the parameters in ``layout``.
-    staged
-        The tensor's copy in host memory, if the front end keeps it from step to step.
-    observers
-        The observers of this bucket, in addition to the step's.
-    wants_future
-        Whether the front end calls ``get_future`` of the work.
-    """
-
-    index: int
-    tensor: torch.Tensor
+    index: int  # in the step, from 0, in the same order on all ranks
+    tensor: torch.Tensor  # of any dtype and on any device; changed in place
     is_last: bool = True
-    layout: Layout | None = None
-    name: str | None = None
-    request: BucketRequest = field(default_factory=BucketRequest)
-    feedback: BucketFeedback | None = None
-    staged: Staged | None = None
-    observers: Sequence[BucketObserver] = ()
-    wants_future: bool = False
+    layout: Layout | None = None  # without, one codec, no measurement, and no residuals by name
+    name: str | None = None  # in the ledger, the same in every step; ``bucket <index>`` by default
+    request: BucketRequest = field(default_factory=BucketRequest)  # is completed by the step's own
+    feedback: BucketFeedback | None = None  # by default the residuals of the parameters in ``layout``
+    staged: Staged | None = None  # the tensor's copy in host memory, if it is kept from step to step
+    observers: Sequence[BucketObserver] = ()  # in addition to the step's
+    wants_future: bool = False  # whether the front end calls ``get_future`` of the work
 
 
 class BucketWork(Work):
-    """The exchange of one bucket, on the route that ``GradientSync.start`` chooses.
-
-    Attributes
-    ----------
-    index, tensor, layout, request
-        The bucket's fields; observers may replace the request before the exchange starts.
-    active
-        The number of ranks to average over; None for all ranks.
-    feedback, observers
-        The error feedback, and the observers on the communication thread.
-    """
+    """The exchange of one bucket, on the route that ``GradientSync.start`` chooses."""
 
     def __init__(
         self,
@@ -122,10 +85,10 @@ class BucketWork(Work):
         name = f"bucket {bucket.index}" if bucket.name is None else bucket.name
         super().__init__(context, name, f"{name} of step {step}", done="averaged", count=count)
         self.index, self.tensor, self.layout = bucket.index, bucket.tensor, bucket.layout
-        self.request, self.step = bucket.request, step
+        self.request, self.step = bucket.request, step  # observers may replace the request
         self.nbytes = 4 * bucket.tensor.numel()
         self.route = Route.THREAD
-        self.active: int | None = None
+        self.active: int | None = None  # the number of ranks to average over, if not all
         self.feedback: BucketFeedback = NO_FEEDBACK
         self.observers: list[BucketObserver] = [*bucket.observers]
         self._staged = bucket.staged
@@ -146,11 +109,8 @@ class BucketWork(Work):
             self._staged = Staged(self.tensor, staging=Staging(self.context.plan.encodes_on_device))
 
     def start_native(self) -> bool:
-        """Start the native all-reduce if the transport supports it, and return whether it was started.
-
-        The timeout is ``begin_timeout_s``, because a rank may be late for any bucket. Raises
-        ``ExchangeError``.
-        """
+        """Start the native all-reduce if the transport supports it; return whether it was started."""
+        # A rank may be late for any bucket, so the limit is ``begin_timeout_s``.
         request = replace(self.request, norms=None, timeout_s=self.context.begin_timeout_s)
         self._native = self.context.exchange.start(self.tensor, request)
         if self._native is None:
@@ -159,10 +119,7 @@ class BucketWork(Work):
         return True
 
     def bypass(self) -> None:
-        """Start torch's own all-reduce for a bucket that no codec supports.
-
-        An empty bucket is done at once.
-        """
+        """Start torch's own all-reduce for a bucket that no codec supports, unless it is empty."""
         self.route, self.name = Route.BYPASS, None
         if self.tensor.numel() == 0:
             self._finish_now()
@@ -206,10 +163,7 @@ class BucketWork(Work):
         self.cost = cost
 
     def wait(self) -> ExchangeCost:
-        """Wait for the average and return the cost. See ``Work``.
-
-        A failure on the native or bypass route ends the exchange here.
-        """
+        """Wait for the average and return the cost; a failure on another route ends the exchange."""
         if self.route is Route.THREAD:
             return super().wait()
         began = perf_counter()
@@ -221,11 +175,7 @@ class BucketWork(Work):
         return self._outcome(began)
 
     def get_future(self) -> torch.futures.Future[torch.Tensor]:
-        """Return a ``torch.futures.Future`` of the averaged bucket, for a bucket with ``wants_future``.
-
-        On an accelerator, the future makes the device's streams wait for the copy back, without blocking the
-        host.
-        """
+        """Return a future of the average, for which an accelerator's streams wait, but not the host."""
         assert self._wants_future, "expected a bucket with wants_future"
         return self._future
 

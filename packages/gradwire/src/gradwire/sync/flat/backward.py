@@ -11,9 +11,8 @@ import torch
 
 from gradwire.errors import ExchangeError, TensorError, shown
 from gradwire.sync.bucket.work import BucketWork
-from gradwire.sync.flat.buckets import Alone, FlatBuckets, UsedParametersAgreement
+from gradwire.sync.flat.buckets import Alone, FlatBuckets, UsedParameters, UsedParametersAgreement
 from gradwire.sync.flat.gradients import Bucket, FlatGradients
-from gradwire.sync.flat.used_parameters import UsedParameters
 from gradwire.sync.gradient_sync import GradientSync
 
 _AT_THE_END = sys.maxsize
@@ -31,19 +30,19 @@ class BackwardOverlap:
     """The bucket-by-bucket exchange of gradients, which overlaps the backward pass.
 
     As in ``DistributedDataParallel`` (Li et al., VLDB 2020, section 3.2.3), a bucket's exchange starts as
-    soon as all of its gradients are ready. Every rank starts the buckets in the order of ``buckets``, so a
-    bucket that is ready early waits for its turn. A parameter without a gradient is ready when backward ends,
-    with the gradient 0.
+    soon as all of its gradients are ready. Every rank starts the buckets in the same order, so a bucket that
+    is ready early waits for its turn. A parameter without a gradient is ready when backward ends, with the
+    gradient 0.
 
     A parameter may receive several gradients in one pass, for example from reentrant checkpoints, and a
     callback may change a gradient later. The first pass that uses the parameter counts its gradients, and
     starts its bucket after backward. Later passes await the largest number of gradients that any pass has
-    counted. A gradient that exceeds this number is an error if its bucket was already started. The numbers
-    may differ between ranks.
+    counted, which may differ between ranks. A gradient that exceeds this number is an error if its bucket was
+    already started.
 
-    The hooks that detect gradients exist only during backward. So these hooks run after the user's hooks, and
-    the exchange includes the changes by the user's hooks. No hook sees a backward pass within
-    ``compute_loss``, such as an accumulation over smaller batches. A single bucket needs no hooks.
+    The hooks that detect gradients exist only during backward. So they run after the user's hooks, whose
+    changes the exchange includes, and see no backward pass within ``compute_loss``, such as an accumulation
+    over smaller batches. A single bucket needs no hooks.
     """
 
     def __init__(self, sync: GradientSync, buckets: FlatBuckets) -> None:
@@ -68,7 +67,14 @@ class BackwardOverlap:
             yield
         except BaseException as error:
             if self._works:
-                self._give_up(error)
+                self._has_given_up, context = True, self._sync.context
+                failure = ExchangeError(
+                    f"rank {context.rank}: step {context.steps_done + 1} failed with buckets in flight "
+                    f"({str(error) or type(error).__name__}), so the ranks are out of step; create the "
+                    "training method again on all ranks"
+                )
+                failure.__cause__ = error
+                self._sync.fail(failure)
             raise
 
     def backward(
@@ -80,18 +86,17 @@ class BackwardOverlap:
         """Compute the gradients of one batch, starting complete buckets, and return its loss.
 
         Call it within ``guarded``, and then ``start_rest``. ``before`` is called with each bucket before its
-        exchange, which averages it in place. Raises the errors of ``compute_loss`` and of the exchange, and
-        ``TensorError``.
+        exchange. Raises the errors of ``compute_loss`` and of the exchange, and ``TensorError``.
         """
         self._gradients, self._before, self._used = gradients, before, UsedParameters(gradients, ())
         watching = self._watching() if len(self._cut) > 1 else nullcontext()
         return _run(compute_loss, gradients, watching)
 
     def start_rest(self) -> tuple[list[BucketWork], UsedParameters]:
-        """Start the remaining buckets after backward, and return all of the step's buckets.
+        """Start the remaining buckets after backward; return all of the step's buckets and used parameters.
 
-        Also return the used parameters, which are complete once the buckets are averaged. Unused parameters
-        have a gradient of 0. Raises ``TensorError`` if a gradient has changed after its bucket was started.
+        The used parameters are complete once the buckets are averaged. Unused parameters have a gradient of
+        0. Raises ``TensorError`` if a gradient has changed after its bucket was started.
         """
         if len(self._cut) > 1:
             self._learn()
@@ -123,10 +128,7 @@ class BackwardOverlap:
                 handle.remove()
 
     def _note(self, index: int, _parameter: torch.Tensor) -> None:
-        """Count a gradient of parameter ``index``, and start complete buckets.
-
-        Raises ``TensorError`` if the parameter's bucket was already started.
-        """
+        """Count a gradient of parameter ``index``, and start complete buckets."""
         if self._bucket_of[index] < len(self._works):
             raise TensorError(self._too_late(index, "another gradient arrived"))
         self._gradients.collect_one(index)
@@ -147,34 +149,16 @@ class BackwardOverlap:
         self._works.append(self._buckets.start(self._gradients, number, observer))
 
     def _learn(self) -> None:
-        """Update the number of gradients to await for every parameter, once backward has ended.
-
-        Raises ``TensorError`` if a gradient has changed after its bucket was started.
-        """
+        """Update the number of gradients to await for every parameter, once backward has ended."""
         awaited = dict[int, int]()
         for index, number in self._bucket_of.items():
-            has_changed = self._has_changed(index)
+            is_attached = self._gradients.is_attached(index)  # else the gradient has been replaced
+            has_changed = not is_attached or self._gradients.version(index) != self._versions[index]
             if has_changed and number < len(self._works):
                 raise TensorError(self._too_late(index, "its gradient changed"))
             arrived = _AT_THE_END if has_changed and self._arrived[index] else self._arrived[index]
             awaited[index] = max(arrived, self._awaited.get(index, 0))
         self._awaited = awaited
-
-    def _has_changed(self, index: int) -> bool:
-        """Return whether a parameter's gradient has been written or replaced since its hook ran last."""
-        is_attached = self._gradients.is_attached(index)
-        return not is_attached or self._gradients.version(index) != self._versions[index]
-
-    def _give_up(self, error: BaseException) -> None:
-        self._has_given_up = True
-        context = self._sync.context
-        failure = ExchangeError(
-            f"rank {context.rank}: step {context.steps_done + 1} failed with buckets in flight "
-            f"({str(error) or type(error).__name__}), so the ranks are out of step; create the training "
-            "method again on all ranks"
-        )
-        failure.__cause__ = error
-        self._sync.fail(failure)
 
     def _too_late(self, index: int, what: str) -> str:
         shape = tuple(self._gradients.parameters[index].shape)
@@ -186,14 +170,9 @@ class BackwardOverlap:
 
 
 def _run(
-    compute_loss: Callable[[], torch.Tensor],
-    gradients: FlatGradients,
-    watching: AbstractContextManager[None],
+    compute_loss: Callable[[], torch.Tensor], gradients: FlatGradients, watching: AbstractContextManager[None]
 ) -> float:
-    """Run forward and backward of one batch, backward within ``watching``, and return the loss.
-
-    Raises ``TensorError`` for an invalid loss, and if ``compute_loss`` already ran backward.
-    """
+    """Run forward and backward of one batch, backward within ``watching``, and return the loss."""
     gradients.zero()
     loss = _checked(compute_loss())
     value = float(loss.detach())  # waits for an accelerator before backward, which may run asynchronously

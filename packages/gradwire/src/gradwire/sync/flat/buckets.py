@@ -1,8 +1,8 @@
-"""The buckets of a flat gradient, passed to ``GradientSync`` one after the other."""
+"""The buckets of a flat gradient, passed to ``GradientSync`` in order, and the used parameters of a step."""
 
 from __future__ import annotations
 
-from collections.abc import Hashable, Sequence
+from collections.abc import Hashable, Iterable, Sequence
 from contextlib import nullcontext
 
 import torch
@@ -11,19 +11,85 @@ from gradwire.costs import ExchangeCost
 from gradwire.devices import device_of
 from gradwire.exchange import Exchange
 from gradwire.exchange.request import BucketRequest, Half
+from gradwire.plan import Plan
 from gradwire.sync.bucket.error_feedback import FlatResidual
 from gradwire.sync.bucket.observe import BucketObserver
 from gradwire.sync.bucket.residual import GRADIENT, Residuals, write
 from gradwire.sync.bucket.work import BucketWork, GradientBucket
 from gradwire.sync.flat.gradients import Bucket, FlatGradients, cut
-from gradwire.sync.flat.used_parameters import UsedParameters
 from gradwire.sync.gradient_sync import GradientSync
 from gradwire.sync.layout import Layout
 from gradwire.sync.ledger.sinks import profiled
 from gradwire.sync.thread import Work
 
-WHOLE = "gradient"
-"""The ledger's name for a gradient that is exchanged as one bucket."""
+WHOLE = "gradient"  # the ledger's name for a gradient that is exchanged as one bucket
+
+
+class UsedParameters:
+    """The used and unused parameters of one step, created after backward, by their numbers.
+
+    ``unused`` are the parameters that this rank has not used; by default, those without a gradient.
+    ``absent`` are the parameters that no rank has used: once the ranks have agreed, or from a checkpoint.
+
+    The rule is that of DDP with ``find_unused_parameters``. If some ranks use a parameter, the other ranks'
+    gradients count as 0 in its average. If no rank uses it, it has no gradient, so no optimizer changes it.
+
+    The ranks need no exchange for this in most steps. Every codec decodes zeros to zeros, so the average of a
+    parameter that no rank has used is 0. Averages have the same bits on all ranks, so all ranks see the same
+    candidates: the parameters with an average of 0. If there are any, they exchange one number for each of
+    them.
+    """
+
+    def __init__(
+        self, gradients: FlatGradients, unused: Iterable[int] | None = None, absent: Iterable[int] = ()
+    ) -> None:
+        self._gradients = gradients
+        self.unused = frozenset(gradients.unused() if unused is None else unused)
+        self.absent = frozenset(absent)
+
+    def agree(self, exchange: Exchange) -> ExchangeCost:
+        """Set ``absent`` by an exchange, once the whole gradient is averaged, and return the cost.
+
+        All ranks call this between the same two exchanges. Raises ``ExchangeError``.
+        """
+        candidates = self._gradients.all_zero()
+        if not candidates:
+            return ExchangeCost()
+        users = self.flags(candidates)
+        cost = Exchange(exchange.link, Plan()).all_reduce(users, average=False)
+        return self._counted(candidates, users, cost)
+
+    def send_up(self, exchange: Exchange) -> ExchangeCost:
+        """Count each parameter's users at rank 0, where alone ``absent`` is then valid; return the cost."""
+        users = self.flags(self._all)
+        cost = Exchange(exchange.link, Plan(algorithm="star")).reduce(users)
+        return self._counted(self._all, users, cost)
+
+    def agree_on_all(self, exchange: Exchange, beside: torch.Tensor) -> ExchangeCost:
+        """Set ``absent`` by an exchange over all parameters, for ranks that hold only some of the averages.
+
+        ``beside``, 1-D float32 on the CPU, is replaced by its sum over all ranks in the same exchange.
+        """
+        values = torch.cat([beside, self.flags(self._all)])
+        cost = Exchange(exchange.link, Plan()).all_reduce(values, average=False)
+        beside.copy_(values[: beside.numel()])
+        return self._counted(self._all, values[beside.numel() :], cost)
+
+    def flags(self, numbers: Sequence[int]) -> torch.Tensor:
+        """Return 1 for every parameter of ``numbers`` that this rank has used, else 0, as float32."""
+        flags = [float(each not in self.unused) for each in numbers]
+        return torch.tensor(flags, dtype=torch.float32, device="cpu")
+
+    @property
+    def _all(self) -> range:
+        return range(len(self._gradients.parameters))
+
+    def _counted(self, numbers: Sequence[int], users: torch.Tensor, cost: ExchangeCost) -> ExchangeCost:
+        """Set ``absent`` from each parameter's users; return the cost of an exchange without gradients."""
+        counts = zip(numbers, users.tolist(), strict=True)
+        self.absent = frozenset(number for number, count in counts if count == 0)
+        cost.raw_nbytes = 0
+        return cost
 
 
 class Alone(BucketObserver):
@@ -35,8 +101,8 @@ class Alone(BucketObserver):
 class UsedParametersAgreement(Alone):
     """An observer of a step's last bucket, after which the ranks agree on the unused parameters.
 
-    The agreement reads the whole average. So the agreement waits for the step's other buckets, ``others``,
-    which may be on other lanes.
+    The agreement reads the whole average, so it waits for the step's other buckets, which may be on other
+    lanes.
     """
 
     def __init__(self, used: UsedParameters, others: Sequence[Work] = ()) -> None:
@@ -53,19 +119,9 @@ class UsedParametersAgreement(Alone):
 class FlatBuckets:
     """The buckets of flat gradients with one layout. All ranks start them in the order of ``cut``.
 
-    Parameters
-    ----------
-    sync
-        The object that averages the buckets.
-    gradients
-        Flat gradients with this layout.
-    names, groups
-        Each parameter's name, and the group with which it shares a warning. A parameter whose group is None
-        shares a warning with its bucket.
-    residual
-        This rank's encoding errors, in the layout of the gradients; None if the plan keeps no residuals.
-    bucket_nbytes
-        See ``Plan``; None means one bucket.
+    A parameter shares its warnings with the parameters of the same entry in ``groups``, or with its bucket if
+    the entry is None. ``residual`` has this rank's encoding errors, in the layout of the gradients; None if
+    the plan keeps no residuals. ``bucket_nbytes`` is as in ``Plan``; None means one bucket.
     """
 
     def __init__(
@@ -103,7 +159,7 @@ class FlatBuckets:
     ) -> ExchangeCost:
         """Exchange a gradient of one bucket on the calling thread; count and return the cost.
 
-        Raises the exchange's error, after which the exchange has ended.
+        An error is raised after it has ended the exchange.
         """
         sync, context = self._sync, self._sync.context
         bucket = self._bucket(gradients, 0, observer, half)
@@ -125,11 +181,7 @@ class FlatBuckets:
         return work.cost
 
     def _bucket(
-        self,
-        gradients: FlatGradients,
-        number: int,
-        observer: BucketObserver,
-        half: Half = Half.ALL_REDUCE,
+        self, gradients: FlatGradients, number: int, observer: BucketObserver, half: Half = Half.ALL_REDUCE
     ) -> GradientBucket:
         bucket, layout, is_whole = self.cut[number], self.layouts[number], len(self.cut) == 1
         views = None

@@ -1,9 +1,8 @@
 """A model's gradients, or weights, as a flat float32 buffer for an exchange; ``cut`` divides it into buckets.
 
 One all-reduce of the whole buffer per step is the sequential exchange of Pipe-SGD (section 3.1, equation 5).
-``cut`` divides the buffer into buckets, so that the exchange begins before backward has ended. Backward
-computes the gradients in roughly the reverse order of the parameters, so the first bucket is the end of the
-buffer. Boundaries depend only on sizes and are the same on every rank.
+With several buckets, the exchange begins before backward has ended. Backward computes the gradients in
+roughly the reverse order of the parameters, so the first bucket is the end of the buffer.
 """
 
 from __future__ import annotations
@@ -72,36 +71,22 @@ class FlatGradients:
     parameter that occurs twice (tied weights) is included once. The gradient of a parameter that backward
     does not use, or that has been frozen, is exchanged as 0 (``unused``).
 
-    Parameters
-    ----------
-    parameters
-        Dense float32 parameters on one device, in the same order on every rank. Raises ``TensorError`` for
-        other parameters, and without any parameter.
-    with_frozen
-        Whether to include parameters that don't require a gradient now.
-    on_device
-        Whether gradients stay on their device, for an exchange that encodes them there.
+    The parameters are dense float32 on one device, in the same order on every rank; raises ``TensorError``
+    for others, and without any. ``with_frozen`` includes parameters that don't require a gradient now. With
+    ``on_device``, gradients stay on their device, for an exchange that encodes them there.
 
-    Attributes
-    ----------
-    flat
-        1-D contiguous float32 tensor on the parameters' device, the concatenation of all gradients. Each view
-        has the parameter's shape.
-    buffer
-        The buffer to exchange, of the same length: ``flat`` itself on the CPU and if gradients stay on their
-        device, else host memory, which ``staged`` fills.
-    parameters
-        The parameters, each once, in the order of the buffer.
+    ``flat``, a 1-D contiguous float32 tensor on the parameters' device, is the concatenation of the gradients
+    in the order of ``parameters``. ``buffer``, of the same length, is exchanged: ``flat`` itself on the CPU
+    and if gradients stay on their device, else host memory, which ``staged`` fills.
     """
 
     def __init__(
         self, parameters: Iterable[Parameter], *, with_frozen: bool = False, on_device: bool = False
     ) -> None:
         self.parameters = _checked(parameters) if with_frozen else trainable(parameters)
-        self.flat, parts = _flat(self.parameters)
+        self.flat, views = _flat(self.parameters)
         self._staging = Staging(on_device)
         self.buffer = self._staging.stand_in(self.flat)
-        views = [part.view(each.shape) for part, each in zip(parts, self.parameters, strict=True)]
         self._views = [view.data for view in views]  # ``data`` has its own version counter; views share one
         self._untouched = [view._version for view in self._views]
         self._absent: frozenset[int] = frozenset()
@@ -135,10 +120,7 @@ class FlatGradients:
         self._untouched = [view._version for view in self._views]
 
     def unused(self, numbers: Iterable[int] | None = None) -> tuple[int, ...]:
-        """Return the numbers of the parameters without a gradient since ``zero``.
-
-        With ``numbers``, only these parameters are considered. Call ``collect`` first.
-        """
+        """Return which parameters, of ``numbers`` or all, got no gradient from ``zero`` to ``collect``."""
         among = range(len(self._views)) if numbers is None else numbers
         # Backward adds to a view in place, which increases the view's version.
         return tuple(each for each in among if self._views[each]._version == self._untouched[each])
@@ -156,10 +138,9 @@ class FlatGradients:
         return tensor[start : start + view.numel()]
 
     def collect(self) -> torch.Tensor:
-        """End a step: copy every replaced ``.grad`` into ``flat``, and return ``flat``.
+        """Copy every replaced ``.grad`` into ``flat``, attach its view again, and return ``flat``.
 
-        A ``.grad`` may have been replaced, for example by ``zero_grad(set_to_none=True)`` and a backward
-        pass. Such a gradient is copied into its view, and the view is attached again. If ``.grad`` is None,
+        For example, ``zero_grad(set_to_none=True)`` and a backward pass replace a ``.grad``. If it is None,
         the view becomes 0, unless ``attach`` has set the None.
         """
         for index in range(len(self.parameters)):
@@ -171,8 +152,16 @@ class FlatGradients:
         found = self.parameters[index].grad
         if found is None and index in self._absent:
             return
-        if not self.is_attached(index):
-            self._take_in(index, found)
+        if self.is_attached(index):
+            return
+        view = self._views[index]
+        with torch.no_grad():
+            if found is None:
+                view.zero_()
+                self._untouched[index] = view._version
+            else:
+                view.copy_(found.to_dense() if found.is_sparse else found)
+            self.parameters[index].grad = view
 
     def staged(self, bucket: Bucket | None = None) -> Staged:
         """Start copying the gradient, or one bucket, to ``buffer``, where an exchange may change it."""
@@ -197,31 +186,20 @@ class FlatGradients:
         """The number of floats of each parameter in the buffer."""
         return [view.numel() for view in self._views]
 
-    @torch.no_grad()
-    def _take_in(self, index: int, found: torch.Tensor | None) -> None:
-        view = self._views[index]
-        if found is None:
-            view.zero_()
-            self._untouched[index] = view._version
-        else:
-            view.copy_(found.to_dense() if found.is_sparse else found)
-        self.parameters[index].grad = view
-
 
 class FlatWeights:
-    """A flat copy of parameters, for sending weights.
+    """A flat copy of parameters, for sending weights: ``buffer``, 1-D contiguous float32 on the CPU.
 
     The parameters keep their own memory. A lossy codec replaces the values of the copy with the values that
-    the receivers decode, but a server's exact weights are unchanged. ``buffer`` is a 1-D contiguous float32
-    CPU tensor, the concatenation of all weights. See ``FlatGradients`` for the parameters.
+    the receivers decode, but a server's exact weights are unchanged. See ``FlatGradients`` for the
+    parameters.
     """
 
     def __init__(self, parameters: Iterable[Parameter]) -> None:
         self._parameters = _checked(parameters)
-        self._flat, parts = _flat(self._parameters)
+        self._flat, self._views = _flat(self._parameters)
         self._staging = Staging()
         self.buffer = self._staging.stand_in(self._flat)
-        self._views = [part.view(each.shape) for part, each in zip(parts, self._parameters, strict=True)]
 
     @torch.no_grad()
     def gather(self) -> torch.Tensor:
@@ -301,8 +279,9 @@ def _advice(parameter: Parameter) -> str:
     return "convert trained parameters with .float(), and freeze all other parameters, which keep their dtype"
 
 
-def _flat(parameters: list[Parameter]) -> tuple[torch.Tensor, tuple[torch.Tensor, ...]]:
-    """Return zeroed memory for all parameters, on their device, and its consecutive parts."""
+def _flat(parameters: list[Parameter]) -> tuple[torch.Tensor, list[torch.Tensor]]:
+    """Return zeroed memory for all parameters, on their device, and its consecutive views."""
     counts = [parameter.numel() for parameter in parameters]
     flat = device_of(parameters[0]).zeros(sum(counts))
-    return flat, torch.split(flat, counts)
+    parts = torch.split(flat, counts)
+    return flat, [part.view(each.shape) for part, each in zip(parts, parameters, strict=True)]

@@ -2,18 +2,14 @@
 
 from __future__ import annotations
 
-import json
 import math
 from dataclasses import asdict, dataclass, field, fields, replace
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import Any, Protocol
 
 from gradwire.costs import ExchangeCost, Scales
 from gradwire.errors import StateError
 from gradwire.fields import Source, anything, keyed, line, of, only, optional, real, whole
 from gradwire.plan import Plan
-
-if TYPE_CHECKING:
-    from typing_extensions import Self
 
 
 class PlanChoice(Protocol):
@@ -44,24 +40,11 @@ _LATER_FIELDS = {"device_nbytes", "scales"}  # fields that earlier states of cou
 
 @dataclass(frozen=True, slots=True)
 class BucketCounts:
-    """The costs of one bucket's exchanges on this rank. Counts can be added.
-
-    Attributes
-    ----------
-    exchanges
-        The number of exchanges.
-    gradient_nbytes
-        The bytes of float32 gradient that were averaged; 0 for exchanges of weights. A ring of p ranks sends
-        ``2 (p - 1) / p`` of a gradient, so ``cost.raw_nbytes`` differs.
-    exposed_s
-        Seconds for which the training thread waited; all other seconds overlapped with computation.
-    cost
-        The total seconds and bytes of the exchanges, overlapped or not.
-    """
+    """The costs of one bucket's exchanges on this rank. Counts can be added."""
 
     exchanges: int = 0
-    gradient_nbytes: int = 0
-    exposed_s: float = 0.0
+    gradient_nbytes: int = 0  # of averaged float32; a ring of p ranks sends 2 (p - 1) / p times as many
+    exposed_s: float = 0.0  # for which the training thread waited; the rest overlapped with computation
     cost: ExchangeCost = field(default_factory=ExchangeCost)
 
     def figures(self) -> dict[str, float]:
@@ -127,10 +110,6 @@ class Tally:
         """Add bypasses to a reason."""
         self.bypasses[reason] = self.bypasses.get(reason, BypassCounts()) + bypass
 
-    def copy(self) -> Tally:
-        """Return a copy that later counts don't change."""
-        return Tally(dict(self.buckets), dict(self.bypasses))
-
     @property
     def total(self) -> BucketCounts:
         """The sum of the counts over all buckets."""
@@ -149,15 +128,14 @@ class Tally:
         }
 
     @classmethod
-    def of_state(cls, state: object) -> Self:
+    def of_state(cls, state: object) -> Tally:
         """Read a result of ``state``. Raises ``StateError``."""
         given = SOURCE.fields(state, "buckets", "bypasses")
         return cls(given.get("buckets", keyed(_bucket_counts)), given.get("bypasses", keyed(_BYPASS)))
 
 
 SOURCE = Source("a ledger's state", "omit this state, so the ledger starts from zero", StateError)
-_NUMBER = real(-(2.0**80), 2.0**80)
-"""A number of seconds or bytes, bounded so that sums are finite."""
+_NUMBER = real(-(2.0**80), 2.0**80)  # a number of seconds or bytes, bounded so that sums are finite
 _COST_NAMES = [each.name for each in fields(ExchangeCost)]
 _EXPONENT = optional(whole(-(1 << 31)))
 _COST = of(
@@ -177,10 +155,7 @@ _BYPASS = of(BypassCounts, "count", "nbytes")
 
 
 def _bucket_counts(row: object) -> BucketCounts:
-    """Read counts from a state.
-
-    Versions 1 and 2 have no ``cost``, and a single time for encoding and decoding.
-    """
+    """Read counts from a state; versions 1 and 2 have no ``cost``, and one time for encoding and decoding."""
     given = SOURCE.fields(row)
     if given.get("cost", anything, None) is not None or given.get("codec_s", anything, None) is None:
         return only(_BUCKET_NAMES, _BUCKET)(row)
@@ -196,34 +171,18 @@ def _bucket_counts(row: object) -> BucketCounts:
     return BucketCounts(exchanges, gradient_nbytes, given.get("exposed_s", _NUMBER), cost)
 
 
-# The ledger's record of a plan that the run has chosen.
-
-
 @dataclass(frozen=True, slots=True)
 class Decided:
-    """A run's choice of a plan: first step, reason, the plan as JSON, and expected step times.
-
-    ``step_s`` is the expected step time with the plan, ``uncompressed_s`` without compression, in seconds.
-    """
+    """A run's choice of a plan: first step, reason, the plan as JSON, and expected step times in seconds."""
 
     step: int
     reason: str
     plan: str
-    step_s: float
-    uncompressed_s: float
+    step_s: float  # with the plan
+    uncompressed_s: float  # without compression
 
     @classmethod
-    def of(cls, step: int, decision: PlanChoice) -> Self:
-        """Return the record of a decision that takes effect in ``step``."""
-        reason = f"from step {step} on, {decision.reason}"
-        return cls(step, reason, decision.plan.to_json(), decision.step_s, decision.uncompressed_s)
-
-    def values(self) -> dict[str, Any]:
-        """Return the decision for a JSON line, with the plan as an object."""
-        return asdict(self) | {"plan": json.loads(self.plan)}
-
-    @classmethod
-    def of_state(cls, row: object) -> Self:
+    def of_state(cls, row: object) -> Decided:
         """Read a result of ``asdict``. Raises ``StateError``."""
         return SOURCE.read(row, of(cls, plan=_plan, step_s=_SECONDS, uncompressed_s=_SECONDS))
 
@@ -236,9 +195,6 @@ def _plan(text: object) -> str:
     return line(text)
 
 
-# The cost of one step: its wall time in three parts, and its bytes.
-
-
 @dataclass(frozen=True, slots=True)
 class StepRecord:
     """The cost of one step, or the total cost of several steps.
@@ -246,38 +202,20 @@ class StepRecord:
     The three times add up to the wall time of the training thread. During a wait, the activity of the
     exchange is unknown. So a wait of ``w`` seconds is divided in proportion to the times of the whole
     exchange: ``codec_s`` gets ``w * (encode_s + decode_s) / total_s``, and ``exposed_s`` the rest. In a
-    synchronous step, ``w`` is the time of the whole exchange; in a pipelined step, only the part that did not
-    overlap with computation.
+    synchronous step, ``w`` is the time of the whole exchange, ``cost.total_s``; in a pipelined step, only the
+    part that did not overlap with computation.
 
     Bytes are the bytes of the exchanges that this step waited for. A pipelined step waits for an earlier
     step's gradient, so the sum over all steps is complete only with the record of ``drain()``.
-
-    Attributes
-    ----------
-    loss
-        Mean loss over ``steps``; NaN if none was computed (a server, a drain).
-    compute_s
-        Seconds of forward, backward, update and copies.
-    codec_s
-        Seconds of waiting while chunks were encoded and decoded.
-    exposed_s
-        Seconds of waiting for the network and the peers.
-    cost
-        Seconds and bytes of the exchanges, overlapped or not; in a synchronous step, ``cost.total_s`` is
-        ``wait_s``.
-    steps
-        The number of steps in the sum.
-    correction_s
-        Seconds of ``compute_s`` that an eager pipeline spent on its virtual updates.
     """
 
-    loss: float = math.nan
-    compute_s: float = 0.0
-    codec_s: float = 0.0
-    exposed_s: float = 0.0
-    cost: ExchangeCost = field(default_factory=ExchangeCost)
+    loss: float = math.nan  # the mean over ``steps``; NaN if none was computed (a server, a drain)
+    compute_s: float = 0.0  # of forward, backward, update and copies
+    codec_s: float = 0.0  # of waiting while chunks were encoded and decoded
+    exposed_s: float = 0.0  # of waiting for the network and the peers
+    cost: ExchangeCost = field(default_factory=ExchangeCost)  # of the exchanges, overlapped or not
     steps: int = 0
-    correction_s: float = 0.0
+    correction_s: float = 0.0  # the part of ``compute_s`` for the virtual updates of an eager pipeline
 
     @classmethod
     def of_wait(cls, wait_s: float, cost: ExchangeCost) -> StepRecord:

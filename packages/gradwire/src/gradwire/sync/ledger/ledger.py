@@ -1,8 +1,8 @@
 """The ledger: the exchanges by bucket and step, the bypasses of the codec, and the encoding errors.
 
 Users hardly notice if compression did not run, or if a codec dropped nearly all of a gradient, which gives
-the best ratio. So a ledger counts the bytes and seconds of every exchange, the relative errors of encoding,
-and every gradient that bypassed the codec, with the reason.
+the best ratio. So every gradient that bypassed the codec is counted, with the reason, and every measured
+error.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from typing import Any
 from gradwire.checkpoints import check_sealed, sealed
 from gradwire.costs import ExchangeCost
 from gradwire.errors import JobError, SpecError, StateError
-from gradwire.fields import one_of, real, rows, whole
+from gradwire.fields import Source, one_of, real, rows, whole
 from gradwire.files import check_folder_writable
 from gradwire.log import LOG
 from gradwire.page import RECORD, keep
@@ -40,25 +40,13 @@ _READ = (1, 2, 3, 4, _VERSION)  # version 1 has no relative errors, and versions
 class Ledger:
     """The counts of one rank. All threads may count at any time.
 
-    Parameters
-    ----------
-    rank
-        The rank. Only rank 0 logs, to the logger ``gradwire``: each reason of a bypass once, and failed
-        sinks.
-    sinks
-        Receivers of every completed step; the ledger owns and closes them.
-    at_exit
-        Whether rank 0 prints the summary to standard error when the program ends.
-    folder
-        The folder in which rank 0 saves the ledger (``save``) at ``close``, or at the program's end without
-        ``close``.
+    Only rank 0 logs, to the logger ``gradwire``: each reason of a bypass once, and failed sinks. The ledger
+    owns and closes its ``sinks``, the receivers of every completed step. With ``at_exit``, rank 0 prints the
+    summary to standard error when the program ends. With ``folder``, rank 0 saves the ledger there (``save``)
+    at ``close``, or at the program's end without ``close``.
 
-    Raises
-    ------
-    SpecError
-        For an invalid rank, and a sink without ``write`` and ``close``.
-    JobError
-        For a folder that can't be written.
+    Raises ``SpecError`` for an invalid rank, and a sink without ``write`` and ``close``, and ``JobError`` for
+    a folder that can't be written.
     """
 
     def __init__(
@@ -69,11 +57,7 @@ class Ledger:
         at_exit: bool = False,
         folder: str | os.PathLike[str] | None = None,
     ) -> None:
-        if not isinstance(rank, int) or isinstance(rank, bool) or rank < 0:
-            raise SpecError(
-                f"expected a whole number of at least 0 for the ledger's rank, got {rank!r}; pass "
-                "dist.get_rank()"
-            )
+        Source("the ledger's rank", "pass dist.get_rank()").read(rank, whole())
         for sink in sinks:
             if not all(callable(getattr(sink, name, None)) for name in ("write", "close")):
                 raise SpecError(
@@ -92,10 +76,10 @@ class Ledger:
         self._writing = Lock()  # held while sinks write; threads that only count never wait for it
         self._folder = None if folder is None or rank != 0 else Path(folder)
         if at_exit and rank == 0:
-            atexit.register(self._print_summary, os.getpid())
+            atexit.register(_unless_forked, os.getpid(), self._print_summary)
         if self._folder is not None:
             check_folder_writable("a ledger's folder", self._folder)
-            atexit.register(self._save_at_exit, os.getpid())
+            atexit.register(_unless_forked, os.getpid(), self._save_once)
 
     def exchanged(
         self,
@@ -135,8 +119,9 @@ class Ledger:
 
     def decided(self, step: int, decision: PlanChoice) -> None:
         """Record a decision whose plan the run uses from ``step`` on."""
+        reason, plan = f"from step {step} on, {decision.reason}", decision.plan.to_json()
         with self._counting:
-            self._deciding.append(Decided.of(step, decision))
+            self._deciding.append(Decided(step, reason, plan, decision.step_s, decision.uncompressed_s))
 
     def warned(self, sentence: str) -> None:
         """Store a warning for the summary. The caller also issues the warning."""
@@ -146,17 +131,24 @@ class Ledger:
     def end_step(self) -> None:
         """End the current step: add its counts to the totals, and write them to the sinks."""
         with self._writing:
-            self._write(self._take_step(complete=True))
+            self._end(complete=True)
 
     def summary(self) -> Summary:
         """Return the totals, including a step that has not ended."""
         with self._counting:
-            tally = self._ended.copy()
+            tally = Tally()
+            tally.add(self._ended)
             tally.add(self._open)
-            sinks, warnings = tuple(self._lost_sinks), tuple(self._warnings)
-            decided = tuple(each.reason for each in (*self._decided, *self._deciding))
-            counts = (self.rank, self._steps, self._wall_s, tally, sinks, self._lost_so_far())
-            return Summary(*counts, warnings, decided)
+            return Summary(
+                self.rank,
+                self._steps,
+                self._wall_s,
+                tally,
+                tuple(self._lost_sinks),
+                self._lost_so_far(),
+                tuple(self._warnings),
+                tuple(each.reason for each in (*self._decided, *self._deciding)),
+            )
 
     def prometheus(self) -> str:
         """Return the counts in the text format of Prometheus, for the program's own endpoint.
@@ -185,7 +177,7 @@ class Ledger:
             with self._counting:
                 rest = bool(self._open)
             if rest:
-                self._write(self._take_step(complete=False))
+                self._end(complete=False)
             for sink in self._sinks:
                 self._guarded(sink, sink.close)
             self._sinks = []
@@ -215,10 +207,9 @@ class Ledger:
         return sealed(state)
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
-        """Replace the counts with a result of ``state_dict``, and continue from there.
+        """Replace the counts with a result of ``state_dict`` on this rank, and continue from there.
 
-        States of version 1, without relative errors, can be loaded, too. Raises ``StateError``, and changes
-        nothing, for an invalid state and for a different rank's state.
+        Raises ``StateError``, and changes nothing, for an invalid state and for a different rank's state.
         """
         given = SOURCE.fields(state)
         version = given.get("version", one_of(*_READ))
@@ -245,13 +236,12 @@ class Ledger:
             self._step_began += seconds
 
     def _lost_so_far(self) -> LostBook:
-        """Return the relative errors of all steps, including the current one."""
         lost = self._lost.copy()
         lost.count(self._measured)
         return lost
 
-    def _take_step(self, complete: bool) -> StepCounts:
-        """Add the current step's counts to the totals, start a new step, and return the old step's counts."""
+    def _end(self, complete: bool) -> None:
+        """Add the step's counts to the totals, start a new step, and write the old one to the sinks."""
         with self._counting:
             now = perf_counter()
             tally, self._open = self._open, Tally()
@@ -265,9 +255,6 @@ class Ledger:
             self._step_began = now
             self._wall_s += step.wall_s
             self._steps += complete
-        return step
-
-    def _write(self, step: StepCounts) -> None:
         for sink in self._sinks:
             self._guarded(sink, partial(sink.write, step), step.step)
 
@@ -295,23 +282,18 @@ class Ledger:
         except JobError as error:
             self._warn(f"the ledger was not saved: {error}")
 
-    def _save_at_exit(self, process: int) -> None:
-        if os.getpid() == process:
-            self._save_once()
-
-    def _print_summary(self, process: int) -> None:
-        if os.getpid() == process:  # not in a child that was forked
-            self._say(str(self.summary()))
+    def _print_summary(self) -> None:
+        text = f"{self.summary()}\n"
+        with suppress(OSError, ValueError, AttributeError):  # standard error may be closed
+            sys.stderr.write(text)
+            sys.stderr.flush()
 
     def _warn(self, sentence: str) -> None:
         """Log a warning on rank 0. Without logging configuration, it appears on standard error."""
         if self.rank == 0:
             LOG.warning("%s", sentence)
 
-    def _say(self, text: str) -> None:
-        """Write to standard error on rank 0, unless standard error is closed."""
-        if self.rank != 0:
-            return
-        with suppress(OSError, ValueError, AttributeError):
-            sys.stderr.write(text + "\n")
-            sys.stderr.flush()
+
+def _unless_forked(process: int, act: Callable[[], None]) -> None:
+    if os.getpid() == process:
+        act()

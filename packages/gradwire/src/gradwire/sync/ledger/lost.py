@@ -1,4 +1,4 @@
-"""The relative errors of encoding, by bucket and by parameter, over the measured steps.
+"""The relative errors of encoding a gradient, by bucket and by parameter, over the measured steps.
 
 If the plan keeps residuals, every step is measured, and models have thousands of parameters. To save time,
 the parameters of a bucket are processed together, for many steps at once.
@@ -9,7 +9,7 @@ from __future__ import annotations
 import math
 from collections.abc import Hashable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, field, fields, replace
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import torch
 
@@ -17,21 +17,15 @@ from gradwire.fields import keyed, of, real
 from gradwire.sync.layout import Layout
 from gradwire.sync.ledger.counts import SOURCE
 
-if TYPE_CHECKING:
-    from typing_extensions import Self
-
-# The relative error of encoding a gradient, by parameter, and the steps in which it is measured.
-
 _FIRST, _EVERY = 2, 64
-_ROUNDING = 0.25
-"""The largest share of the encoded values that counts as lost in rounding alone."""
+_ROUNDING = 0.25  # the largest share of the encoded values that counts as lost in rounding alone
 
 
 def sampled(step: int) -> bool:
-    """Return whether a step, counted from 1, is measured if measuring has a cost.
+    """Return whether a step, counted from 1, is measured if measuring has a cost; the same on all ranks.
 
-    The result is the same on all ranks. The measured steps are 2, 4, 8, 16 and 32, and then every 64th step.
-    These steps give early results in a short run, and cost little in a long run.
+    The steps 2, 4, 8, 16, 32 and every 64th step give early results in a short run, and cost little in a long
+    run.
     """
     return step % _EVERY == 0 or (step >= _FIRST and step & (step - 1) == 0)
 
@@ -120,8 +114,7 @@ class LostCounts:
         self.without_own += later.without_own
 
 
-_TOGETHER = 64
-"""The number of steps whose sums are stored and then processed together."""
+_TOGETHER = 64  # the number of steps whose sums are stored and then processed together
 
 
 @dataclass(frozen=True, slots=True)
@@ -167,10 +160,7 @@ class LostBook:
         return self._parameters
 
     def count(self, measured: Sequence[tuple[str, ErrorSums]]) -> StepShares:
-        """Add one step's measurements, by bucket, and return the step's relative errors.
-
-        A step with a non-finite sum is not sampled.
-        """
+        """Add one step's measurements, by bucket, and return the step's relative errors."""
         if not measured or not all(each.usable for _, each in measured):
             return StepShares()
         pairs: dict[str, tuple[float, float]] = {}
@@ -210,13 +200,12 @@ class LostBook:
         }
 
     @classmethod
-    def of_state(cls, state: object) -> Self:
+    def of_state(cls, state: object) -> LostBook:
         """Read a result of ``state``. Raises ``StateError``."""
         given = SOURCE.fields(state, "total", "buckets", "parameters")
         return cls(*(given.get(name, each) for name, each in _KINDS))
 
     def _settle(self, names: tuple[str, ...]) -> None:
-        """Process the stored steps of a bucket's parameters."""
         steps = torch.stack(self._waiting.pop(names))
         own, lost = steps[:, 0], steps[:, 1]
         shares = torch.sqrt(lost / own).masked_fill_(lost == 0, 0.0)

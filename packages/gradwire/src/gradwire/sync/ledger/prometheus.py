@@ -7,7 +7,8 @@ the number of buckets is limited: Prometheus stores a time series for every valu
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Mapping
+from dataclasses import asdict
 from itertools import islice
 from pathlib import Path
 from time import monotonic
@@ -19,38 +20,29 @@ from gradwire.sync.ledger.counts import BucketCounts, BypassCounts, Tally
 from gradwire.sync.ledger.sinks import StepCounts
 
 MOST_LABELS = 20
-"""The largest number of buckets, and of reasons, that have their own time series.
+"""The number of buckets, and of reasons, that have their own time series; the others are summed.
 
-All later buckets and reasons are summed under one label. The buckets that occur first have their own series,
-because a counter must not move from one label to another.
+They are the first to occur, because a counter must not move from one label to another.
 """
 OTHERS = "(others)"
-EVERY_S = 15.0
-"""The seconds between two writes of the file.
+EVERY_S = 15.0  # between two writes of the file, which Prometheus reads every 15 s to 60 s
 
-Prometheus reads it every 15 s to 60 s.
-"""
-
-Labels = tuple[tuple[str, str], ...]
 _Counts = TypeVar("_Counts", BucketCounts, BypassCounts)
-_BUCKET_COUNTERS: tuple[tuple[str, str, Callable[[BucketCounts], float]], ...] = (
-    ("exchanges", "Exchanges of the bucket.", lambda counts: counts.exchanges),
-    ("gradient_bytes", "Bytes of averaged gradients.", lambda counts: counts.gradient_nbytes),
-    (
-        "raw_bytes",
-        "Bytes of floats that this rank sent, before encoding.",
-        lambda counts: counts.cost.raw_nbytes,
-    ),
-    ("wire_bytes", "Bytes of sent frames, after encoding.", lambda counts: counts.cost.wire_nbytes),
-    ("codec_seconds", "Seconds of encoding and decoding.", lambda counts: counts.cost.codec_s),
-    ("wait_seconds", "Seconds of waiting for frames.", lambda counts: counts.cost.wait_s),
-    ("exposed_seconds", "Seconds for which training waited.", lambda counts: counts.exposed_s),
-    ("exchange_seconds", "Seconds of exchanges, overlapped or not.", lambda counts: counts.cost.total_s),
-    ("nonfinite_exchanges", "Exchanges with NaN or infinity.", lambda counts: counts.cost.nonfinite),
+_BUCKET_COUNTERS = (
+    ("exchanges", "Exchanges of the bucket.", "exchanges"),
+    ("gradient_bytes", "Bytes of averaged gradients.", "gradient_nbytes"),
+    ("raw_bytes", "Bytes of floats that this rank sent, before encoding.", "raw_nbytes"),
+    ("wire_bytes", "Bytes of sent frames, after encoding.", "wire_nbytes"),
+    ("codec_seconds", "Seconds of encoding and decoding.", "codec_s"),
+    ("wait_seconds", "Seconds of waiting for frames.", "wait_s"),
+    ("exposed_seconds", "Seconds for which training waited.", "exposed_s"),
+    ("exchange_seconds", "Seconds of exchanges, overlapped or not.", "exchange_s"),
+    ("nonfinite_exchanges", "Exchanges with NaN or infinity.", "nonfinite"),
 )
-_BYPASS_COUNTERS: tuple[tuple[str, str, Callable[[BypassCounts], float]], ...] = (
-    ("bypasses", "Gradients that bypassed the codec.", lambda counts: counts.count),
-    ("bypassed_bytes", "Bytes of gradients that bypassed the codec.", lambda counts: counts.nbytes),
+"""The name and meaning of each counter, and its name in ``BucketCounts.figures``."""
+_BYPASS_COUNTERS = (
+    ("bypasses", "Gradients that bypassed the codec.", "count"),
+    ("bypassed_bytes", "Bytes of gradients that bypassed the codec.", "nbytes"),
 )
 
 
@@ -58,22 +50,25 @@ def exposition(
     rank: int, steps: int, wall_s: float, tally: Tally, relative_errors: Mapping[str, float]
 ) -> str:
     """Return counts in the text format of Prometheus, with the last relative error of every bucket."""
+    own = f'rank="{rank}"'
     buckets = _limited(tally.buckets, BucketCounts())
+    figures: dict[str, dict[str, float]] = {
+        f'{own},bucket="{_escaped(name)}"': each.figures() for name, each in buckets.items()
+    }
     bypasses = _limited(tally.bypasses, BypassCounts())
-    of_rank = (("rank", str(rank)),)
+    reasons: dict[str, dict[str, float]] = {
+        f'{own},reason="{_escaped(name)}"': asdict(each) for name, each in bypasses.items()
+    }
+    known = [name for name in buckets if name in relative_errors]
+    errors = {f'{own},bucket="{_escaped(name)}"': relative_errors[name] for name in known}
     lines = [
-        *_family("steps_total", "counter", "Steps that ended.", [(of_rank, steps)]),
-        *_family("wall_seconds_total", "counter", "Seconds of ended steps.", [(of_rank, wall_s)]),
+        *_family("steps_total", "counter", "Steps that ended.", {own: steps}),
+        *_family("wall_seconds_total", "counter", "Seconds of ended steps.", {own: wall_s}),
     ]
-    for name, meaning, figure in _BUCKET_COUNTERS:
-        samples = [((*of_rank, ("bucket", each)), figure(counts)) for each, counts in buckets.items()]
-        lines += _family(f"{name}_total", "counter", meaning, samples)
-    for name, meaning, count in _BYPASS_COUNTERS:
-        samples = [((*of_rank, ("reason", each)), count(counts)) for each, counts in bypasses.items()]
-        lines += _family(f"{name}_total", "counter", meaning, samples)
-    errors = [
-        ((*of_rank, ("bucket", name)), relative_errors[name]) for name in buckets if name in relative_errors
-    ]
+    for counters, rows in ((_BUCKET_COUNTERS, figures), (_BYPASS_COUNTERS, reasons)):
+        for name, meaning, key in counters:
+            samples = {labels: row[key] for labels, row in rows.items()}
+            lines += _family(f"{name}_total", "counter", meaning, samples)
     lines += _family("relative_error", "gauge", "Relative error of encoding, last measured.", errors)
     return "".join(f"{line}\n" for line in lines)
 
@@ -85,15 +80,11 @@ def _limited(counts: Mapping[str, _Counts], none: _Counts) -> dict[str, _Counts]
     return kept | ({OTHERS: sum(others, none)} if others else {})
 
 
-def _family(name: str, kind: str, meaning: str, samples: Iterable[tuple[Labels, float]]) -> list[str]:
-    """Return the lines of one metric, or an empty list without a sample."""
+def _family(name: str, kind: str, meaning: str, samples: Mapping[str, float]) -> list[str]:
+    """Return the lines of one metric, from its samples by label, or an empty list without a sample."""
     head = [f"# HELP gradwire_{name} {meaning}", f"# TYPE gradwire_{name} {kind}"]
-    rows = [f"gradwire_{name}{{{_labels(labels)}}} {_number(figure)}" for labels, figure in samples]
+    rows = [f"gradwire_{name}{{{labels}}} {_number(figure)}" for labels, figure in samples.items()]
     return head + rows if rows else []
-
-
-def _labels(labels: Labels) -> str:
-    return ",".join(f'{name}="{_escaped(value)}"' for name, value in labels)
 
 
 def _escaped(value: str) -> str:
@@ -110,20 +101,8 @@ class PrometheusFile:
     The file is replaced atomically at most every ``every_s`` seconds, at the end of a step, and at ``close``.
     ``docs/accounting.md`` has the names of the metrics. Each rank of a host needs its own file.
 
-    Parameters
-    ----------
-    path
-        The file, whose name must end in ``.prom``, in a folder that exists and is writable.
-    every_s
-        The least time between two writes, in seconds.
-
-    Raises
-    ------
-    SpecError
-        For a path that doesn't end in ``.prom``, because the collector ignores it, or whose folder doesn't
-        exist.
-    JobError
-        For a folder that can't be written.
+    Raises ``SpecError`` for a ``path`` that doesn't end in ``.prom``, because the collector ignores it, or
+    whose folder doesn't exist, and ``JobError`` for a folder that can't be written.
     """
 
     def __init__(self, path: str | os.PathLike[str], every_s: float = EVERY_S) -> None:

@@ -27,31 +27,15 @@ _TAGS = ("ratio", "raw_nbytes", "wire_nbytes", "codec_s", "wait_s", "exposed_s",
 
 @dataclass(frozen=True, slots=True)
 class StepCounts:
-    """The counts of one step, for sinks.
-
-    Attributes
-    ----------
-    rank, step
-        The rank, and the step's number from 1; the numbers continue after a resume.
-    complete
-        Whether the step ended; False for the counts at ``close``, such as exchanges of a drained pipeline.
-    wall_s
-        Seconds since the end of the previous step, or since the creation of the ledger.
-    tally
-        The counts by bucket and by reason.
-    lost
-        The relative errors of encoding, if they were measured.
-    decided
-        The plans that the run chose before this step and after the previous one, if it chooses its plans.
-    """
+    """The counts of one step, for sinks."""
 
     rank: int
-    step: int
-    complete: bool
-    wall_s: float
+    step: int  # from 1; continues after a resume
+    complete: bool  # False for the counts at ``close``, such as exchanges of a drained pipeline
+    wall_s: float  # since the end of the previous step, or since the creation of the ledger
     tally: Tally
     lost: StepShares = field(default_factory=StepShares)
-    decided: tuple[Decided, ...] = ()
+    decided: tuple[Decided, ...] = ()  # the plans that the run chose since the previous step
 
 
 class Sink(Protocol):
@@ -71,12 +55,8 @@ class JsonLines:
     """A sink that appends one JSON object per step to a file, with one write per line.
 
     Readers see only whole lines. A resumed run appends to the same file. Several ranks may share it, because
-    every line contains its rank. ``docs/accounting.md`` has the keys.
-
-    Parameters
-    ----------
-    path
-        The file; its folder must exist. Raises ``SpecError`` if it cannot be written.
+    every line contains its rank. ``docs/accounting.md`` has the keys. The folder of ``path`` must exist;
+    raises ``SpecError`` if the file cannot be written.
     """
 
     def __init__(self, path: str | os.PathLike[str]) -> None:
@@ -120,12 +100,8 @@ class TensorBoard:
     ``gradwire/expected_uncompressed_s``. If the writer has ``add_text``, these steps have the plan and its
     reason as ``gradwire/plan``, too. Invalid characters in tags become ``_``.
 
-    Parameters
-    ----------
-    writer
-        The writer, which the caller owns and closes. Raises ``SpecError`` if it has no ``add_scalar``.
-    buckets
-        Whether each bucket has its own tags, in addition to the sum.
+    The caller owns and closes the ``writer``; raises ``SpecError`` if it has no ``add_scalar``. Without
+    ``buckets``, there are only the tags of the sum.
     """
 
     def __init__(self, writer: Any, buckets: bool = True) -> None:
@@ -182,6 +158,7 @@ def profiled(name: str) -> AbstractContextManager[object]:
 def _object(step: StepCounts) -> dict[str, Any]:
     tally, lost = step.tally, step.lost
     by_parameter = {"lost": dict(lost.parameters)} if lost and sampled(step.step) else {}
+    decided = [asdict(each) | {"plan": json.loads(each.plan)} for each in step.decided]
     return {
         "rank": step.rank,
         "step": step.step,
@@ -194,7 +171,7 @@ def _object(step: StepCounts) -> dict[str, Any]:
         },
         "bypasses": {reason: asdict(bypass) for reason, bypass in tally.bypasses.items()},
         **by_parameter,
-        **({"decided": [each.values() for each in step.decided]} if step.decided else {}),
+        **({"decided": decided} if decided else {}),
     }
 
 
@@ -203,37 +180,23 @@ def _tags(prefix: str, counts: BucketCounts, lost: float | None) -> dict[str, fl
     return {prefix + name: figure for name in _TAGS if (figure := figures[name]) is not None}
 
 
-# Sinks for Weights & Biases and MLflow, if they are installed, with TensorBoard's tags.
-#
-# Both trackers send data to a server, so a sink makes one call for a step, not one for each metric.
+# Weights & Biases and MLflow send data to a server, so their sinks make one call for each step.
 
 EXTRA = "trackers"
 STEP_TAG = "gradwire/step"
-"""The x-axis of the metrics in Weights & Biases.
-
-The run's own step is unsuitable, because the program's own calls of ``log`` increase it.
-"""
+"""The x-axis in Weights & Biases."""
 
 
 class WandB:
-    """A sink that logs every step's metrics to a run of Weights & Biases.
+    """A sink that logs every step's metrics to a run of Weights & Biases, with TensorBoard's tags.
 
     The run's own step increases with each call of its ``log``, including the program's calls, so the metrics
     have a separate step as their x-axis, ``gradwire/step``.
 
-    Parameters
-    ----------
-    run
-        The result of ``wandb.init``; by default the active run. The caller owns and finishes it.
-    buckets
-        Whether each bucket has its own tags, in addition to the sum.
-
-    Raises
-    ------
-    MissingPackageError
-        Without ``run``, if wandb isn't installed.
-    SpecError
-        If no run is active, and for a run without ``log`` and ``define_metric``.
+    The ``run`` is the result of ``wandb.init``, by default the active run; the caller owns and finishes it.
+    Without ``buckets``, there are only the tags of the sum. Raises ``MissingPackageError`` without ``run``,
+    if wandb isn't installed, and ``SpecError`` if no run is active, and for a run without ``log`` and
+    ``define_metric``.
     """
 
     def __init__(self, run: Any = None, buckets: bool = True) -> None:
@@ -264,23 +227,12 @@ class WandB:
 
 
 class MLflow:
-    """A sink that logs every step's metrics to an MLflow run, and plans as artifacts.
+    """A sink that logs every step's metrics to an MLflow run, and its plans as artifacts.
 
-    The artifacts are named ``gradwire/plan-STEP.md``.
-
-    Parameters
-    ----------
-    run_id
-        The run; by default the active run. The caller owns and ends it.
-    buckets
-        Whether each bucket has its own metrics, in addition to the sum.
-
-    Raises
-    ------
-    MissingPackageError
-        If neither mlflow nor mlflow-skinny is installed.
-    SpecError
-        Without ``run_id``, if no run is active.
+    The artifacts are named ``gradwire/plan-STEP.md``. The run has the id ``run_id``, and is by default the
+    active run; the caller owns and ends it. Without ``buckets``, there are only the metrics of the sum.
+    Raises ``MissingPackageError`` if neither mlflow nor mlflow-skinny is installed, and ``SpecError`` without
+    ``run_id``, if no run is active.
     """
 
     def __init__(self, run_id: str | None = None, buckets: bool = True) -> None:

@@ -26,42 +26,21 @@ _COLUMNS = (
     Column.of_text("bucket"),
     *map(Column, ("exchanges", "raw", "wire", "ratio", "lost", "codec", "wait", "exposed")),
 )
-_WORST = 3
-"""The largest number of buckets or parameters that a sentence lists."""
+_WORST = 3  # the largest number of buckets or parameters that a sentence lists
 
 
 @dataclass(frozen=True)
 class Summary:
-    """The totals of one rank's ledger. ``str()`` returns them as a table and sentences.
-
-    Attributes
-    ----------
-    rank
-        The rank of the ledger.
-    steps
-        The number of steps that ended.
-    wall_s
-        Seconds from the creation of the ledger to the end of its last step.
-    tally
-        The counts by bucket and by reason, including a step that has not ended.
-    lost_sinks
-        One sentence for every sink that failed and was dropped.
-    lost
-        The relative errors of encoding: in total, by bucket and by parameter.
-    warnings
-        The warnings of this process.
-    decided
-        One sentence for every plan that the run has chosen.
-    """
+    """The totals of one rank's ledger. ``str()`` returns them as a table and sentences."""
 
     rank: int
     steps: int
-    wall_s: float
-    tally: Tally
-    lost_sinks: tuple[str, ...] = ()
+    wall_s: float  # from the creation of the ledger to the end of its last step
+    tally: Tally  # including a step that has not ended
+    lost_sinks: tuple[str, ...] = ()  # a sentence for every sink that failed and was dropped
     lost: LostBook = field(default_factory=LostBook)
-    warnings: tuple[str, ...] = ()
-    decided: tuple[str, ...] = ()
+    warnings: tuple[str, ...] = ()  # of this process
+    decided: tuple[str, ...] = ()  # a sentence for every plan that the run has chosen
 
     @property
     def buckets(self) -> dict[str, BucketCounts]:
@@ -196,11 +175,8 @@ def _row(name: str, counts: BucketCounts, lost: LostCounts) -> tuple[str, ...]:
     )
 
 
-# A ledger's record and its page: costs and encoding errors of the exchanges, in total and by bucket.
-
 SCHEMA = "gradwire.ledger/1"
-SHOWN = 20
-"""The largest number of buckets in the plot, and of parameters in the table."""
+SHOWN = 20  # the largest number of buckets in the plot, and of parameters in the table
 PARTS = (("encode_s", CURVES[4]), ("decode_s", CURVES[1]), ("handling_s", CURVES[6]), ("wait_s", CURVES[5]))
 
 
@@ -283,5 +259,4 @@ def _lost(lost: LostBook) -> list[Part]:
     return [("Relative errors of gradients, the largest first", Table(columns, rows))] if rows else []
 
 
-PAGES = MappingProxyType({SCHEMA: page_of})
-"""The page function of each record schema."""
+PAGES = MappingProxyType({SCHEMA: page_of})  # the page function of each record schema

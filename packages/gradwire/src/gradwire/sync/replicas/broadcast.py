@@ -15,19 +15,17 @@ from gradwire.exchange import Exchange
 from gradwire.plan import Plan
 from gradwire.sync.flat.gradients import FlatWeights, check_frozen
 from gradwire.sync.ledger.ledger import Ledger
-from gradwire.sync.replicas.compare import check_layout
-from gradwire.sync.replicas.shared import cached_buffers, kept_buffers, shared_parameters
+from gradwire.sync.replicas.compare import cached_buffers, check_layout, kept_buffers, shared_parameters
 
-WEIGHTS = "weights"
-"""The ledger's name for the weights that rank 0 sends."""
-BUFFERS = "buffers"
-"""The ledger's name for the buffers that rank 0 sends."""
+WEIGHTS = "weights"  # the ledger's name for the weights that rank 0 sends
+BUFFERS = "buffers"  # the ledger's name for the buffers that rank 0 sends
+_STAR = Plan(algorithm="star")
 
 
 def begin_equal(model: nn.Module, exchange: Exchange, ledger: Ledger | None = None) -> ExchangeCost:
     """Copy rank 0's weights and buffers, exactly, into every rank's model, as DDP's constructor does.
 
-    Every rank must call this at the same point, while no other exchange of the link is running. Buffers with
+    All ranks call this together, while no other exchange of the link is running. Buffers with
     ``persistent=False`` are not copied if their sizes differ between ranks. Raises ``TensorError`` for a
     model whose trained parameters are not dense float32 on one device, and ``ExchangeError``, including if
     models differ in shapes.
@@ -62,7 +60,7 @@ def broadcast_parameters(parameters: Iterable[Parameter], exchange: Exchange) ->
     if trained:
         weights = FlatWeights(trained)
         weights.gather()
-        accounting += _broadcast(weights.buffer, exchange)
+        accounting += Exchange(exchange.link, _STAR).broadcast(weights.buffer)
         weights.scatter()
     frozen = [each for each in every if not each.requires_grad and each.numel()]
     check_frozen(frozen)
@@ -73,21 +71,20 @@ def broadcast_buffers(model: nn.Module, exchange: Exchange) -> ExchangeCost:
     """Copy rank 0's buffers, of any dtype and bit for bit, into the model of every rank.
 
     Only buffers in ``state_dict`` are copied, because buffers with ``persistent=False`` may differ in size
-    between ranks. A model without buffers in ``state_dict`` sends nothing. Raises ``ExchangeError``.
+    between ranks. Raises ``ExchangeError``.
     """
     return _copy_bytes(kept_buffers(model), exchange)
 
 
 @torch.no_grad()
 def _copy_bytes(buffers: Sequence[torch.Tensor], exchange: Exchange) -> ExchangeCost:
-    """Copy rank 0's buffers, of any dtype, to all ranks."""
     if not buffers:
         return ExchangeCost()
     flat = [bytes_of(on_host(buffer)) for buffer in buffers]
     counts = [each.numel() for each in flat]
     padding = torch.zeros(-sum(counts) % 4, dtype=torch.uint8, device="cpu")
     payload = torch.cat([*flat, padding])
-    accounting = _broadcast(payload.view(torch.float32), exchange)
+    accounting = Exchange(exchange.link, _STAR).broadcast(payload.view(torch.float32))
     accounting.nonfinite = 0  # bytes of integers and masks may look like non-finite floats
     for buffer, own, values in zip(buffers, flat, torch.split(payload[: sum(counts)], counts), strict=True):
         if not torch.equal(own, values):
@@ -96,17 +93,13 @@ def _copy_bytes(buffers: Sequence[torch.Tensor], exchange: Exchange) -> Exchange
     return accounting
 
 
-def _broadcast(flat: torch.Tensor, exchange: Exchange) -> ExchangeCost:
-    return Exchange(exchange.link, Plan(algorithm="star")).broadcast(flat)
-
-
 def count_weights(ledger: Ledger | None, accounting: ExchangeCost) -> None:
-    """Count a broadcast of weights from rank 0 to all other ranks, which carries no gradient."""
+    """Count a broadcast of weights, which carries no gradient."""
     if ledger is not None:
         ledger.exchanged(WEIGHTS, accounting, accounting.total_s, gradient_nbytes=0)
 
 
 def count_buffers(ledger: Ledger | None, accounting: ExchangeCost) -> None:
-    """Count a broadcast of buffers from rank 0 to all other ranks, unless there were no buffers."""
+    """Count a broadcast of buffers, unless there were no buffers."""
     if ledger is not None and accounting.total_s:
         ledger.exchanged(BUFFERS, accounting, accounting.total_s, gradient_nbytes=0)

@@ -1,34 +1,152 @@
-"""Comparisons of the state that all ranks must share: weights and buffers, bit for bit, and options."""
+"""The state that all ranks share, weights, buffers, optimizer states and options, and its comparison."""
 
 from __future__ import annotations
 
 import hashlib
 import sys
 import weakref
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
+from functools import partial
+from typing import Any
 
 import torch
 from torch import nn
+from torch.nn import Parameter
 from torch.nn.modules.batchnorm import _NormBase
 
+from gradwire import _native
+from gradwire.checkpoints import bytes_of
 from gradwire.codecs.spec import is_whole
-from gradwire.errors import ExchangeError, SpecError, StateError, copied, shown
+from gradwire.devices import on_host
+from gradwire.errors import ExchangeError, SpecError, StateError, shown
 from gradwire.exchange import Exchange
 from gradwire.sync.bucket.observe import BetweenSteps, StepObserver
 from gradwire.sync.messages import gather
-from gradwire.sync.replicas.shared import (
-    cached_buffers,
-    check_replicated,
-    crc32c_of,
-    kept_buffers,
-    replica_hashes,
-    sha256_of,
-    shared_buffers,
-    shared_parameters,
-)
 from gradwire.units import counted, ranks_in_words
 
-_REMEDY = "load the same complete checkpoint on all ranks, and look for a change that depends on the rank"
+Values = Iterable[torch.Tensor | str]
+Hash = Callable[[Values], bytes]
+
+
+def shared_parameters(model: nn.Module) -> list[Parameter]:
+    """Return the parameters that all ranks share, including frozen ones, each once, in the model's order."""
+    ignored = _ignored_names(model)
+    return [each for name, each in model.named_parameters() if name not in ignored]
+
+
+def own_parameters(model: nn.Module) -> dict[str, Parameter]:
+    """Return the parameters that each rank trains separately, by name."""
+    ignored = _ignored_names(model)
+    return {name: each for name, each in model.named_parameters() if name in ignored}
+
+
+def shared_buffers(model: nn.Module, wanted: Callable[[nn.Module, str], bool]) -> list[torch.Tensor]:
+    """Return the nonempty buffers that all ranks share and ``wanted(module, name)`` selects, each once."""
+    ignored = _ignored_names(model)
+    found = {
+        id(buffer): buffer
+        for prefix, module in model.named_modules()
+        for name, buffer in module.named_buffers(recurse=False)
+        if wanted(module, name) and buffer.numel() and f"{prefix}.{name}".removeprefix(".") not in ignored
+    }
+    return list(found.values())
+
+
+def kept_buffers(model: nn.Module) -> list[torch.Tensor]:
+    """Return the nonempty shared buffers in the model's ``state_dict``, each once."""
+    return shared_buffers(model, lambda module, name: name not in module._non_persistent_buffers_set)
+
+
+def cached_buffers(model: nn.Module) -> list[torch.Tensor]:
+    """Return the nonempty shared buffers with ``persistent=False``, whose sizes may differ between ranks."""
+    return shared_buffers(model, lambda module, name: name in module._non_persistent_buffers_set)
+
+
+def _ignored_names(model: nn.Module) -> set[str]:
+    """Return the names of parameters and buffers that DDP ignores, as TorchRec and PEFT configure it.
+
+    Some code of DDP puts a dot before the names of the outermost module's own parameters.
+    """
+    names = getattr(model, "_ddp_params_and_buffers_to_ignore", ())
+    return {str(name).removeprefix(".") for name in names}
+
+
+def replica_hashes(
+    model: nn.Module, optimizer: torch.optim.Optimizer | None, hash_of: Hash
+) -> dict[str, bytes]:
+    """Return the hashes of the weights that all ranks share, and of their optimizer's state, if any."""
+    without = {id(each) for each in own_parameters(model).values()}
+    states = () if optimizer is None else optimizer_values(optimizer, without)
+    return {"weights": hash_of(shared_parameters(model)), "optimizer states": hash_of(states)}
+
+
+def sha256_of(values: Values) -> bytes:
+    """Return the SHA-256 of tensors' bits and of strings."""
+    digest = hashlib.sha256()
+    for value in values:
+        digest.update(_bytes_of(value).numpy().data)
+    return digest.digest()
+
+
+def crc32c_of(values: Values) -> bytes:
+    """Return the CRC32C of tensors' bits and of strings, several times faster than SHA-256.
+
+    CRC32C detects every burst error of up to 32 bits, and other differences with probability 1 - 2^-32.
+    """
+    crc = 0
+    for value in values:
+        crc = _native.crc32c(_bytes_of(value), crc)
+    return crc.to_bytes(4, "little")
+
+
+def optimizer_values(
+    optimizer: torch.optim.Optimizer, without: Collection[int] = ()
+) -> Iterator[torch.Tensor | str]:
+    """Yield the hyperparameters and the state of an optimizer, in an order that all ranks share.
+
+    Tensors and numbers are included; flags and strings are not, because they may depend on the device. The
+    state of the parameters with the ids ``without`` may differ between ranks, and is omitted.
+    """
+    state: Any = optimizer.state  # some optimizers also have strings as keys
+    for group in optimizer.param_groups:
+        yield from _values({name: value for name, value in group.items() if name != "params"})
+        for each in group["params"]:
+            if id(each) not in without:
+                yield from _values(state.get(each, {}))
+    yield from _values({key: value for key, value in state.items() if isinstance(key, str)})
+
+
+def check_replicated(optimizer: object) -> None:
+    """Raise ``SpecError`` unless replicas can compare the state of this optimizer."""
+    if not hasattr(optimizer, "param_groups") or not hasattr(optimizer, "state"):
+        raise SpecError(
+            f"expected an optimizer of torch.optim, got {shown(optimizer)}; pass the model's optimizer"
+        )
+    if any(each.__name__ == "ZeroRedundancyOptimizer" for each in type(optimizer).__mro__):
+        raise SpecError(
+            "expected an optimizer with the same state on all ranks, got a ZeroRedundancyOptimizer, whose "
+            "state is divided among the ranks; omit the optimizer"
+        )
+
+
+def _values(content: object) -> Iterator[torch.Tensor | str]:
+    if isinstance(content, torch.Tensor):
+        yield content
+    elif isinstance(content, Mapping):
+        for name in sorted(content, key=str):
+            found = [*_values(content[name])]
+            yield from [f"{name}:", *found] if found else ()
+    elif isinstance(content, list | tuple):
+        for each in content:
+            yield from _values(each)
+    elif isinstance(content, int | float) and not isinstance(content, bool):
+        yield f"{float(content)!r},"
+
+
+def _bytes_of(value: torch.Tensor | str) -> torch.Tensor:
+    if not isinstance(value, str):
+        return bytes_of(on_host(value.detach()))
+    return torch.frombuffer(bytearray(value.encode()), dtype=torch.uint8)
 
 
 def check_replicas(
@@ -41,34 +159,26 @@ def check_replicas(
     sends 96 bytes, without loss. Raises ``StateError`` on every rank, naming the ranks that differ from the
     majority (in a tie, from rank 0), and ``ExchangeError``.
     """
+
+    def is_compared(module: nn.Module, name: str) -> bool:
+        return not isinstance(module, _NormBase) and name not in module._non_persistent_buffers_set
+
     hashes = replica_hashes(model, optimizer, sha256_of)
-    hashes |= {"buffers": sha256_of(_compared_buffers(model))}
+    hashes |= {"buffers": sha256_of(shared_buffers(model, is_compared))}
     remedy = "look for a checkpoint that only some ranks loaded, or for a change that depends on the rank"
-    compare_hashes(hashes, exchange, None, f"{remedy}, then call synchronise() for weights and buffers")
+    found = _differences(hashes, exchange)
+    _check_equal(found, f"{remedy}, then call synchronise() for weights and buffers")
 
 
-def compare_hashes(
-    hashes: Mapping[str, bytes],
-    exchange: Exchange,
-    timeout_s: float | None,
-    remedy: str = _REMEDY,
-) -> None:
-    """Compare all ranks' hashes of the same parts of their replicas.
-
-    Ranks may be up to ``timeout_s`` seconds late; None means the link's timeout. Raises the errors of
-    ``check_replicas``.
-    """
-    for what, different in _differences(hashes, exchange, timeout_s).items():
+def _check_equal(differences: Mapping[str, str | None], remedy: str) -> None:
+    for what, different in differences.items():
         if different is not None:
             raise StateError(f"expected bit-identical replicas, but the {what} of {different}; {remedy}")
 
 
 def check_in_flight(steps_done: int, in_flight: int, exchange: Exchange) -> None:
-    """Raise ``StateError`` on every rank unless all ranks have resumed with equally many gradients in flight.
-
-    All ranks call this in the first step after a load. Raises ``ExchangeError``.
-    """
-    every = [int.from_bytes(each, "big") for each in _gather(in_flight.to_bytes(4, "big"), exchange)]
+    """Raise ``StateError`` on all ranks unless all have resumed with equally many gradients in flight."""
+    every = [int(count) for (count,) in gather(exchange, [in_flight])]
     other = next((rank for rank, count in enumerate(every) if count != every[0]), None)
     if other is not None:
         raise StateError(
@@ -81,18 +191,17 @@ def check_in_flight(steps_done: int, in_flight: int, exchange: Exchange) -> None
 def check_layout(model: nn.Module, exchange: Exchange) -> bool:
     """Raise ``ExchangeError`` unless parameters and saved buffers have the same shapes on all ranks.
 
-    Return whether the shapes of buffers with ``persistent=False`` are also the same. Every rank calls this
-    while no exchange of the link is running.
+    Return whether the shapes of buffers with ``persistent=False`` are also the same.
     """
     parameters = [
         (tuple(each.shape), str(each.dtype), each.requires_grad) for each in shared_parameters(model)
     ]
     layouts = {
-        "parameters": _digest(str(parameters)),
-        "buffers": _digest(str(_shapes(kept_buffers(model)))),
-        "caches": _digest(str(_shapes(cached_buffers(model)))),
+        "parameters": parameters,
+        "buffers": _shapes(kept_buffers(model)),
+        "caches": _shapes(cached_buffers(model)),
     }
-    found = _differences(layouts, exchange)
+    found = _differences({name: _digest(str(each)) for name, each in layouts.items()}, exchange)
     for what in ("parameters", "buffers"):
         if found[what] is not None:
             raise ExchangeError(
@@ -104,10 +213,7 @@ def check_layout(model: nn.Module, exchange: Exchange) -> bool:
 
 
 def check_options(options: str, exchange: Exchange) -> None:
-    """Raise ``ExchangeError`` unless the string ``options`` is equal on all ranks.
-
-    Every rank calls this while no exchange of the link is running.
-    """
+    """Raise ``ExchangeError`` unless the string ``options`` is equal on all ranks."""
     different = differing(options, exchange)
     if different is not None:
         raise ExchangeError(
@@ -129,7 +235,8 @@ def _differences(
     parts: Mapping[str, bytes], exchange: Exchange, timeout_s: float | None = None
 ) -> dict[str, str | None]:
     """Return, for each part, a phrase naming the ranks whose bytes differ from the majority's, or None."""
-    every, start, found = _gather(b"".join(parts.values()), exchange, timeout_s), 0, dict[str, str | None]()
+    every = gather(exchange, list(b"".join(parts.values())), timeout_s)  # a byte as a float
+    start, found = 0, dict[str, str | None]()
     for name, own in parts.items():
         values = [each[start : start + len(own)] for each in every]
         start += len(own)
@@ -140,38 +247,16 @@ def _differences(
     return found
 
 
-def _compared_buffers(model: nn.Module) -> list[torch.Tensor]:
-    return shared_buffers(
-        model,
-        lambda module, name: (
-            not isinstance(module, _NormBase) and name not in module._non_persistent_buffers_set
-        ),
-    )
-
-
 def _shapes(buffers: Iterable[torch.Tensor]) -> list[tuple[object, ...]]:
     return [(tuple(each.shape), str(each.dtype)) for each in buffers]
-
-
-def _gather(digests: bytes, exchange: Exchange, timeout_s: float | None = None) -> list[bytes]:
-    """Return the bytes of all ranks, exchanged as floats."""
-    return [bytes(map(int, row)) for row in gather(exchange, list(digests), timeout_s)]
 
 
 class ReplicaWatch(StepObserver):
     """A check of the replicas at the beginning of some steps.
 
-    Parameters
-    ----------
-    every
-        The number of steps between checks, from the first step on; None for no regular checks.
-    optimizer
-        The optimizer whose state is compared in addition to the weights; None for only the weights.
-
-    Raises
-    ------
-    SpecError
-        For an invalid argument, and for an optimizer whose state is divided among the ranks.
+    ``every`` is the number of steps between checks, from the first step on; None for no regular checks. The
+    state of ``optimizer``, if any, is compared in addition to the weights. Raises ``SpecError`` for an
+    invalid argument, and for an optimizer whose state is divided among the ranks.
     """
 
     def __init__(self, every: int | None = None, optimizer: torch.optim.Optimizer | None = None) -> None:
@@ -208,8 +293,7 @@ class ReplicaWatch(StepObserver):
     def compare(self, sync: BetweenSteps, optimizer: torch.optim.Optimizer | None = None) -> None:
         """Compare the replicas now, by SHA-256, with ``optimizer`` or, by default, the watch's optimizer.
 
-        All ranks call this between the same two steps. Raises ``SpecError`` for an optimizer whose state is
-        divided among the ranks, and the errors of ``compare_now``.
+        All ranks call this between the same two steps.
         """
         if optimizer is not None:
             check_replicated(optimizer)
@@ -230,22 +314,7 @@ class ReplicaWatch(StepObserver):
 
 
 def compare_now(sync: BetweenSteps, hashes: Mapping[str, bytes]) -> None:
-    """Check that all replicas have equal hashes of each part. All ranks call this between two steps.
-
-    Raises ``StateError`` on all ranks if hashes differ; the exchange can continue afterwards. Also raises
-    ``ExchangeError``.
-    """
-
-    def compare(exchange: Exchange) -> BaseException | None:
-        try:
-            compare_hashes(hashes, exchange, sync.context.begin_timeout_s)
-        except StateError as error:  # not a failure of the exchange
-            return copied(error)
-        return None
-
-    found = sync.exchange_now("the hashes of the replicas", compare)
-    try:
-        if found is not None:
-            raise found
-    finally:
-        del found  # because the error's traceback refers to this frame
+    """Raise ``StateError`` on all ranks if hashes of their replicas differ; the exchange can continue."""
+    compare = partial(_differences, hashes, timeout_s=sync.context.begin_timeout_s)
+    remedy = "load the same complete checkpoint on all ranks, and look for a change that depends on the rank"
+    _check_equal(sync.exchange_now("the hashes of the replicas", compare), remedy)

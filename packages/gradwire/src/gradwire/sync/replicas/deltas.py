@@ -34,17 +34,8 @@ class Deltas(Codec):
     the weights and their version, and refuse a delta from a different version. So this codec has no row in
     the codecs' table, and its wire id is above the wire ids of the table.
 
-    Parameters
-    ----------
-    dtype
-        The format in which all ends hold a weight: ``"bf16"`` or ``"fp32"``. Raises ``SpecError`` otherwise.
-    ledger, bucket
-        The ledger, if any, that counts full copies sent because a delta is larger, and their bucket's name.
-
-    Attributes
-    ----------
-    words
-        The weights that this end holds: 1-D, in the format ``dtype``, on the CPU.
+    ``dtype`` is the format in which all ends hold a weight (``words``: 1-D, on the CPU). The ledger, if any,
+    counts full copies sent because a delta is larger, under the name ``bucket``.
     """
 
     name: ClassVar[str] = "delta"
@@ -135,10 +126,7 @@ class Deltas(Codec):
 
 
 def weight_codec_of(codec: Codec | str | None, name: str, ledger: Ledger | None = None) -> Codec | None:
-    """Return the codec of weights for a spec of ``codec_of``, or for ``delta:fp32`` or ``delta:bf16``.
-
-    Raises ``SpecError``.
-    """
+    """Return the codec of weights for a spec of ``codec_of``, or for ``delta:fp32`` or ``delta:bf16``."""
     if isinstance(codec, str) and codec.partition(":")[0] == Deltas.name:
         return another(Deltas.from_spec(codec.partition(":")[2], {}), ledger)
     return codec_of(codec, name)
