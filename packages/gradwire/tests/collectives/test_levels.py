@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from gradwire.collectives.levels import ALGORITHMS, Instance, Level, LevelInstances
+from gradwire.collectives.hierarchical import ALGORITHMS, Instance, Level, LevelInstances
 from gradwire.collectives.step import Step
 from support.rendezvous import rendezvous
 

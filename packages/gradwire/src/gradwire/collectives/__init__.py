@@ -1,23 +1,21 @@
 """Collective algorithms as data: the sends and receives of each rank. ``step`` defines the terms.
 
-Each algorithm is a module, loaded on first use. Other packages provide algorithms as entry points
-(``gradwire.plugins``).
+Each algorithm is a module. Other packages provide algorithms as entry points (``gradwire.plugins``).
 """
 
 from __future__ import annotations
 
-from typing import Protocol, cast
+from typing import cast
 
 from gradwire import plugins
 from gradwire.collectives import backend
-from gradwire.collectives.hierarchical import Hierarchical
-from gradwire.collectives.levels import MODULES, Algorithms
+from gradwire.collectives.hierarchical import ALGORITHMS, Hierarchical
 from gradwire.collectives.step import Collective, Step
 from gradwire.errors import SpecError, shown
 
 __all__ = ["NAMES", "TABLE", "Collective", "Hierarchical", "Step", "get"]
 
-TABLE = Algorithms(MODULES | {"hierarchical": "gradwire.collectives.hierarchical:TWO_LEVELS"})
+TABLE: dict[str, Collective] = ALGORITHMS | {"hierarchical": Hierarchical()}
 """The algorithms of this package except ``backend``, which uses a ring's steps."""
 NAMES = (*TABLE, backend.NAME)
 """The names of all algorithms of this package."""
@@ -58,15 +56,6 @@ def _checked(name: str, found: object) -> Collective:
     return cast("Collective", found)
 
 
-class HasAlgorithm(Protocol):
-    """The part of a plan's interface that names its algorithm."""
-
-    @property
-    def algorithm(self) -> str:
-        """The spec of the plan's algorithm."""
-
-
-def origins(plan: HasAlgorithm) -> dict[str, str]:
-    """Return the package of a third-party algorithm in the plan, which must be the same on all ranks."""
-    used = [] if plan.algorithm in NAMES else [plan.algorithm]
-    return plugins.origins(plugins.ALGORITHMS, "algorithm", used)
+def origins(algorithm: str) -> dict[str, str]:
+    """Return the package of a plan's third-party algorithm, which must be the same on all ranks."""
+    return plugins.origins(plugins.ALGORITHMS, "algorithm", {algorithm}.difference(NAMES))

@@ -5,9 +5,9 @@ dominates. A link between processes therefore sums uncompressed buckets with Glo
 link, and every codec, uses a ring. Links over MPI use a ring, too, because MPI's collectives have no timeout.
 Gloo itself uses a ring for large buckets, and the timing models treat ``backend`` as a ring.
 
-Frames don't carry the values, so only TCP's checksums protect the values. A frame without a payload announces
-every bucket to the next rank, because Gloo ends the process if two ranks disagree about a length. DDP's
-buckets, which are the same on all ranks, need no announcement once their lengths are known.
+Frames don't carry the values, so only TCP's checksums protect the values. Ranks first agree on the length of
+a bucket (``exchange.backend``). DDP's buckets, which are the same on all ranks, need no announcement once
+their lengths are known.
 
 Card, for ``p`` ranks and a bucket of ``n`` bytes:
 

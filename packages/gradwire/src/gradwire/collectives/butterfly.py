@@ -27,11 +27,9 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from gradwire.collectives.step import Step
+from gradwire.collectives.step import NOTHING, Step, both_halves
 
 ROTATES = False
-
-_NOTHING = (0, 0)
 
 
 def chunks(world: int) -> int:
@@ -48,10 +46,10 @@ def reduce(rank: int, world: int) -> Iterator[Step]:
     """Yield the folding step and recursive halving, after which the rank owns the sum of chunk ``rank``."""
     core = chunks(world)
     if rank >= core:
-        yield Step(rank - core, (0, core), None, _NOTHING, combine=True)
+        yield Step(rank - core, (0, core), None, NOTHING, combine=True)
         return
     if rank + core < world:
-        yield Step(None, _NOTHING, rank + core, (0, core), combine=True)
+        yield Step(None, NOTHING, rank + core, (0, core), combine=True)
     distance = core // 2
     while distance:
         other = rank ^ distance
@@ -63,7 +61,7 @@ def broadcast(rank: int, world: int) -> Iterator[Step]:
     """Yield the recursive doubling, which starts with chunk ``rank``, and the unfolding step."""
     core = chunks(world)
     if rank >= core:
-        yield Step(None, _NOTHING, rank - core, (0, core), combine=False)
+        yield Step(None, NOTHING, rank - core, (0, core), combine=False)
         return
     distance = 1
     while distance < core:
@@ -71,13 +69,10 @@ def broadcast(rank: int, world: int) -> Iterator[Step]:
         yield Step(other, _block(rank, distance), other, _block(other, distance), combine=False)
         distance *= 2
     if rank + core < world:
-        yield Step(rank + core, (0, core), None, _NOTHING, combine=False)
+        yield Step(rank + core, (0, core), None, NOTHING, combine=False)
 
 
-def schedule(rank: int, world: int) -> Iterator[Step]:
-    """Yield one rank's whole schedule: the reduce half, then the broadcast half."""
-    yield from reduce(rank, world)
-    yield from broadcast(rank, world)
+schedule = both_halves(reduce, broadcast)
 
 
 def steps(world: int) -> int:

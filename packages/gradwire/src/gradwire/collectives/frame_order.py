@@ -23,7 +23,7 @@ from array import array
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from enum import Enum
-from itertools import pairwise
+from itertools import chain, pairwise
 
 from gradwire.collectives.step import Step
 
@@ -43,10 +43,7 @@ class Do(Enum):
 
 @dataclass(frozen=True, slots=True)
 class Segment:
-    """A segment of the bucket: elements ``start`` up to ``stop``, number ``index`` within ``chunk``.
-
-    ``part`` is the number of the tensor that contains the elements.
-    """
+    """Elements ``start`` to ``stop`` of the tensor number ``part``: segment number ``index`` of a chunk."""
 
     chunk: int
     index: int
@@ -57,9 +54,9 @@ class Segment:
 
 @dataclass(frozen=True, slots=True)
 class Action:
-    """A rank's operation on one frame, at ``place`` among the frames that its step sends or receives.
+    """A rank's operation on one frame, at ``place`` in its step.
 
-    With ``keep``, the rank keeps the frame's buffer to forward it later.
+    With ``keep``, the buffer is kept to forward.
     """
 
     do: Do
@@ -92,19 +89,13 @@ def action_rows(actions: Sequence[Action]) -> tuple[array[int], int]:
     rows, indices = array("q"), dict[Segment, int]()
     for each in actions:
         segment = each.segment
-        index = indices.setdefault(segment, len(indices))
-        extent = segment.start, segment.stop
-        rows.extend(
-            (_CODES[each.do], each.peer, *extent, each.keep, each.step, each.place, index, segment.part)
-        )
+        rows.extend((_CODES[each.do], each.peer, segment.start, segment.stop, each.keep, *each.order))
+        rows.extend((indices.setdefault(segment, len(indices)), segment.part))
     return rows, len(indices)
 
 
 def segments(n: int, chunks: int, chunk: int, segment_count: int) -> list[Segment]:
-    """Return the segments of ``chunk``, one of ``chunks`` nearly equal chunks of ``n`` elements.
-
-    An empty chunk has one empty segment.
-    """
+    """Return the segments, at least one, of one of ``chunks`` nearly equal chunks of ``n`` elements."""
     start, stop = n * chunk // chunks, n * (chunk + 1) // chunks
     borders = [*range(start, max(stop, start + 1), segment_count), stop]
     return [Segment(chunk, i, *pair) for i, pair in enumerate(pairwise(borders))]
@@ -135,17 +126,12 @@ def frame_order(
     receives: list[Action] = []
     for k, step in enumerate(steps):
         if step.send_to is not None:
-            do = Do.SEND_PARTIAL if step.combine else Do.PUBLISH
-            sends += [Action(do, k, i, step.send_to, each) for i, each in enumerate(_of(cut, step.send))]
+            do, moved = Do.SEND_PARTIAL if step.combine else Do.PUBLISH, chain(*cut[slice(*step.send)])
+            sends += [Action(do, k, i, step.send_to, each) for i, each in enumerate(moved)]
         if step.recv_from is not None:
-            do = Do.ADD if step.combine else Do.STORE
-            receives += [Action(do, k, i, step.recv_from, each) for i, each in enumerate(_of(cut, step.recv))]
+            do, moved = Do.ADD if step.combine else Do.STORE, chain(*cut[slice(*step.recv)])
+            receives += [Action(do, k, i, step.recv_from, each) for i, each in enumerate(moved)]
     return _mark_kept(list(_interleave(sends, receives, ahead)))
-
-
-def _of(cut: list[list[Segment]], chunks: tuple[int, int]) -> Iterator[Segment]:
-    for chunk in range(*chunks):
-        yield from cut[chunk]
 
 
 def _interleave(sends: list[Action], receives: list[Action], ahead: int) -> Iterator[Action]:

@@ -96,7 +96,7 @@ def messages(schedules: Iterable[Iterator[Step]], begun: Sequence[int] = ()) -> 
 def hops_after(schedules: Iterable[Iterator[Step]], begun: Sequence[int]) -> list[int]:
     """Return the number of hops after which each rank finishes, if rank ``r`` starts after ``begun[r]`` hops.
 
-    A message takes one hop once both ends have reached their steps. Raises the ``SpecError`` of ``messages``.
+    A message takes one hop once both ends have reached their steps.
     """
     through = list(begun)
     for message in messages(schedules, begun):

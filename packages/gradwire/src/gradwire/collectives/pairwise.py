@@ -22,14 +22,10 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from gradwire.collectives.step import Step
+from gradwire.collectives.ring import ROTATES, chunks, nbytes, steps
+from gradwire.collectives.step import Step, both_halves
 
-ROTATES = True
-
-
-def chunks(world: int) -> int:
-    """Return the number of chunks of a bucket: one per rank."""
-    return world
+__all__ = ["ROTATES", "broadcast", "chunks", "nbytes", "owner", "reduce", "schedule", "steps"]
 
 
 def owner(chunk: int, world: int) -> int:  # noqa: ARG001 - the signature of all algorithms
@@ -51,17 +47,4 @@ def broadcast(rank: int, world: int) -> Iterator[Step]:
         yield Step(to, (rank, rank + 1), source, (source, source + 1), combine=False)
 
 
-def schedule(rank: int, world: int) -> Iterator[Step]:
-    """Yield one rank's whole schedule: the reduce half, then the broadcast half."""
-    yield from reduce(rank, world)
-    yield from broadcast(rank, world)
-
-
-def steps(world: int) -> int:
-    """Return the number of messages that each rank sends, and receives, in sequence."""
-    return 2 * (world - 1)
-
-
-def nbytes(world: int, n: int) -> float:
-    """Return the bytes that the busiest rank sends for a bucket of ``n`` bytes."""
-    return 2 * (world - 1) * n / world
+schedule = both_halves(reduce, broadcast)

@@ -20,7 +20,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from gradwire.collectives.step import Step
+from gradwire.collectives.step import Step, both_halves
 
 ROTATES = True
 
@@ -45,10 +45,7 @@ def broadcast(rank: int, world: int) -> Iterator[Step]:
     return _around(rank, world, first=rank + 1, combine=False)
 
 
-def schedule(rank: int, world: int) -> Iterator[Step]:
-    """Yield one rank's whole schedule: the reduce half, then the broadcast half."""
-    yield from reduce(rank, world)
-    yield from broadcast(rank, world)
+schedule = both_halves(reduce, broadcast)
 
 
 def steps(world: int) -> int:

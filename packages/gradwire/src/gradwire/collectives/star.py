@@ -18,12 +18,9 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from gradwire.collectives.step import Step
+from gradwire.collectives.step import NOTHING, ROOT, WHOLE, Step, both_halves
 
 ROTATES = False
-
-_ROOT = 0
-_WHOLE, _NOTHING = (0, 1), (0, 0)
 
 
 def chunks(world: int) -> int:  # noqa: ARG001 - the signature of all algorithms
@@ -33,31 +30,28 @@ def chunks(world: int) -> int:  # noqa: ARG001 - the signature of all algorithms
 
 def owner(chunk: int, world: int) -> int:  # noqa: ARG001
     """Return the rank that finishes the bucket: the root."""
-    return _ROOT
+    return ROOT
 
 
 def reduce(rank: int, world: int) -> Iterator[Step]:
     """Yield the steps towards the root, which receives from the ranks in order."""
-    if rank != _ROOT:
-        yield Step(_ROOT, _WHOLE, None, _NOTHING, combine=True)
+    if rank != ROOT:
+        yield Step(ROOT, WHOLE, None, NOTHING, combine=True)
         return
     for worker in range(1, world):
-        yield Step(None, _NOTHING, worker, _WHOLE, combine=True)
+        yield Step(None, NOTHING, worker, WHOLE, combine=True)
 
 
 def broadcast(rank: int, world: int) -> Iterator[Step]:
     """Yield the steps from the root, which sends to the ranks in order."""
-    if rank != _ROOT:
-        yield Step(None, _NOTHING, _ROOT, _WHOLE, combine=False)
+    if rank != ROOT:
+        yield Step(None, NOTHING, ROOT, WHOLE, combine=False)
         return
     for worker in range(1, world):
-        yield Step(worker, _WHOLE, None, _NOTHING, combine=False)
+        yield Step(worker, WHOLE, None, NOTHING, combine=False)
 
 
-def schedule(rank: int, world: int) -> Iterator[Step]:
-    """Yield one rank's whole schedule: the reduce half, then the broadcast half."""
-    yield from reduce(rank, world)
-    yield from broadcast(rank, world)
+schedule = both_halves(reduce, broadcast)
 
 
 def steps(world: int) -> int:

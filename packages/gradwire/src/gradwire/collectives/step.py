@@ -17,9 +17,15 @@ against the schedules.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
+from itertools import chain
 from typing import Protocol
+
+ROOT = 0
+"""The rank that has the sums between the halves of a tree or star."""
+WHOLE, NOTHING = (0, 1), (0, 0)
+"""The chunks of a step that moves an unchunked bucket, and of a step without a send or receive."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -37,6 +43,15 @@ class Step:
     recv_from: int | None
     recv: tuple[int, int]
     combine: bool
+
+
+Schedule = Callable[[int, int], Iterator[Step]]
+"""A function of a rank and the world size that yields the rank's steps."""
+
+
+def both_halves(reduce: Schedule, broadcast: Schedule) -> Schedule:
+    """Return the function that yields one rank's whole schedule."""
+    return lambda rank, world: chain(reduce(rank, world), broadcast(rank, world))
 
 
 class Collective(Protocol):

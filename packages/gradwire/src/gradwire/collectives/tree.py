@@ -20,44 +20,29 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from gradwire.collectives.step import Step
+from gradwire.collectives.star import ROTATES, chunks, owner
+from gradwire.collectives.step import NOTHING, ROOT, WHOLE, Step, both_halves
 
-ROTATES = False
-
-_ROOT = 0
-_WHOLE, _NOTHING = (0, 1), (0, 0)
-
-
-def chunks(world: int) -> int:  # noqa: ARG001 - the signature of all algorithms
-    """Return the number of chunks of a bucket: 1."""
-    return 1
-
-
-def owner(chunk: int, world: int) -> int:  # noqa: ARG001
-    """Return the rank that finishes the bucket: the root."""
-    return _ROOT
+__all__ = ["ROTATES", "broadcast", "chunks", "nbytes", "owner", "reduce", "schedule", "steps"]
 
 
 def reduce(rank: int, world: int) -> Iterator[Step]:
     """Yield receives from the children, from the smallest subtree to the largest, then the send up."""
     for child in _children(rank, world):
-        yield Step(None, _NOTHING, child, _WHOLE, combine=True)
-    if rank != _ROOT:
-        yield Step(_parent(rank), _WHOLE, None, _NOTHING, combine=True)
+        yield Step(None, NOTHING, child, WHOLE, combine=True)
+    if rank != ROOT:
+        yield Step(_parent(rank), WHOLE, None, NOTHING, combine=True)
 
 
 def broadcast(rank: int, world: int) -> Iterator[Step]:
     """Yield the receive from the parent, then sends to the children, from the largest subtree down."""
-    if rank != _ROOT:
-        yield Step(None, _NOTHING, _parent(rank), _WHOLE, combine=False)
+    if rank != ROOT:
+        yield Step(None, NOTHING, _parent(rank), WHOLE, combine=False)
     for child in reversed(_children(rank, world)):
-        yield Step(child, _WHOLE, None, _NOTHING, combine=False)
+        yield Step(child, WHOLE, None, NOTHING, combine=False)
 
 
-def schedule(rank: int, world: int) -> Iterator[Step]:
-    """Yield one rank's whole schedule: the reduce half, then the broadcast half."""
-    yield from reduce(rank, world)
-    yield from broadcast(rank, world)
+schedule = both_halves(reduce, broadcast)
 
 
 def steps(world: int) -> int:
@@ -79,5 +64,5 @@ def _parent(rank: int) -> int:
 
 
 def _children(rank: int, world: int) -> list[int]:
-    below = _height(world) if rank == _ROOT else (rank & -rank).bit_length() - 1
+    below = _height(world) if rank == ROOT else (rank & -rank).bit_length() - 1
     return [rank + (1 << k) for k in range(below) if rank + (1 << k) < world]

@@ -16,8 +16,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from gradwire.collectives import Collective, Hierarchical, Step
-from gradwire.collectives.hierarchical import layout
-from gradwire.collectives.levels import ALGORITHMS, Instance
+from gradwire.collectives.hierarchical import ALGORITHMS, Instance, layout
 from gradwire.collectives.matching import messages
 
 # The messages of an all-reduce as arrays, so that thousands of ranks can be simulated.
