@@ -22,24 +22,14 @@ MAGIC = b"GRDW"
 VERSION = 1
 HEADER_NBYTES = 32
 MAX_FRAME_NBYTES = 1 << 25
-"""The largest frame in bytes.
-
-Receivers always provide this much memory, because some transports abort the process if a message is too
-large.
-"""
+"""The largest frame in bytes, the size of receive buffers: some transports abort if a buffer is too small."""
 AVERAGE = 0x0001
-"""The flag of frames whose sum will be divided by the number of ranks.
-
-Receivers compare this flag, because values don't show whether the sender expects an average or a sum.
-"""
+"""The flag of frames whose sum will be divided by the number of ranks, which values don't show."""
 PARTING = 131
 """The codec number of a rank's last frame, which contains the steps of one or two ranks."""
 
 TOS = 0x28
-"""The IP type of service of connections that carry only float32, which NICs may compress.
-
-INCEPTIONN uses this type of service to mark gradients.
-"""
+"""The IP type of service of connections of only float32, which NICs may compress, as in INCEPTIONN."""
 
 _FIELDS = struct.Struct("<4sBBHIIIII")
 _CHECKSUM = struct.Struct("<I")
@@ -89,17 +79,9 @@ class Header:
 
     def pack(self) -> bytes:
         """Return the 32 bytes of the header, including its checksum."""
-        fields = _FIELDS.pack(
-            MAGIC,
-            VERSION,
-            self.codec_id,
-            self.flags,
-            self.count,
-            self.payload_nbytes,
-            self.sequence,
-            self.fingerprint,
-            self.payload_crc32c,
-        )
+        lengths = self.count, self.payload_nbytes
+        numbers = self.sequence, self.fingerprint, self.payload_crc32c
+        fields = _FIELDS.pack(MAGIC, VERSION, self.codec_id, self.flags, *lengths, *numbers)
         return fields + _CHECKSUM.pack(_native.crc32c_of_bytes(fields))
 
     @classmethod
@@ -133,14 +115,9 @@ class Header:
 class OutOfStepError(FrameError):
     """An error for a frame of a training step other than the receiver's, or for a rank's last frame.
 
-    Attributes
-    ----------
-    places
-        One or two ranks of the link and their steps; None stands for the rank that sent the frame.
-    has_left
-        Whether the first rank in ``places`` has closed its link, for any reason.
-    flags
-        The flags of a frame of a different step, for ``step_of``; 0 for a last frame.
+    ``places`` has one or two ranks of the link and their steps; None stands for the rank that sent the frame.
+    ``has_left`` says whether the first of them has closed its link. ``flags`` are those of a frame of a
+    different step, for ``step_of``; 0 for a last frame.
     """
 
     def __init__(self, places: Sequence[tuple[int | None, int]], *, has_left: bool, flags: int = 0) -> None:
@@ -173,10 +150,7 @@ def step_of(flags: int, near: int) -> int | None:
 
 
 def parting_frame(places: Sequence[tuple[int, int]], *, has_left: bool) -> torch.Tensor:
-    """Return a rank's last frame, with the steps of one or two ranks.
-
-    ``has_left`` is whether the first rank in ``places`` has closed its link.
-    """
+    """Return a rank's last frame, with one or two ranks' steps, and whether the first closed its link."""
     payload = b"".join(_PLACE.pack(rank, min(step, _LARGEST_STEP)) for rank, step in places)
     frame = frame_memory(HEADER_NBYTES + len(payload))
     memory_of(frame)[HEADER_NBYTES:] = payload
@@ -191,8 +165,8 @@ SEQUENCES = 1 << 32
 class Sequences:
     """The sequence numbers of frames in one direction, per peer."""
 
-    def __init__(self, first: int = 0) -> None:
-        self._next = defaultdict[int, int](lambda: first)
+    def __init__(self) -> None:
+        self._next = defaultdict[int, int](int)
 
     def take(self, peer: int) -> int:
         """Return the next frame's sequence number for ``peer``, and increment it."""
@@ -214,10 +188,7 @@ class Sequences:
 
 
 def check_step(frame: torch.Tensor, step: int | None) -> None:
-    """Raise ``OutOfStepError`` for a last frame, and for a frame of a step other than ``step``.
-
-    Frames without a step are accepted; if ``step`` is None, so are frames of any step. Raises ``FrameError``.
-    """
+    """Raise ``OutOfStepError`` for a last frame, and for a frame of another step, if both have a step."""
     _check_step(frame, Header.unpack(_head(frame)), flags_of(step), step)
 
 
@@ -256,8 +227,7 @@ class Expected:
     max_payload_nbytes: int
     sequence: int
     flags: int = 0
-    suspect: str = ""
-    """The remedy in the error for an altered payload; empty for the usual remedy."""
+    suspect: str = ""  # the remedy in the error for an altered payload; empty for the usual remedy
 
 
 def sequence_of(frame: torch.Tensor) -> int | None:
@@ -269,7 +239,6 @@ def sequence_of(frame: torch.Tensor) -> int | None:
 def seal_frame(
     frame: torch.Tensor,
     payload_nbytes: int,
-    *,
     codec_id: int,
     fingerprint: int,
     count: int,
@@ -283,10 +252,7 @@ def seal_frame(
 
 
 def renumber_frame(frame: torch.Tensor, sequence: int) -> torch.Tensor:
-    """Set a validated frame's sequence number to forward it, and return the frame as a view.
-
-    The payload keeps its encoder's checksum, which therefore protects it end to end.
-    """
+    """Set a frame's sequence number to forward it; the encoder's checksum protects it end to end."""
     return _write(frame, replace(Header.unpack(_head(frame)), sequence=sequence))
 
 
@@ -323,9 +289,8 @@ def open_frame(
 def _is_out_of_order(header: Header, expected: Expected) -> bool:
     """Return whether a frame of a different step repeats the previous frame, or follows a lost frame.
 
-    If no frame was lost or repeated, a frame of a peer at a different step has the expected sequence number,
-    or a number of another exchange over the same link. If the frame before this step was repeated, the number
-    is one below the expected number. If this step's final frame was lost, the number is one above it.
+    Otherwise, it has the expected sequence number, or a number of another exchange over the same link. If the
+    frame before this step was repeated, the number is one too low; if this step's last was lost, too high.
     """
     theirs, ours = header.flags >> _STEP_SHIFT, expected.flags >> _STEP_SHIFT
     if 0 in (theirs, ours):

@@ -16,6 +16,7 @@ from gradwire.collectives.frame_order import AHEAD, Do, frame_order
 from gradwire.errors import ExchangeError, TensorError
 from gradwire.exchange import Exchange
 from gradwire.exchange.feedback import HostFeedback, Residual, commit_all
+from gradwire.exchange.norms import Norms
 from gradwire.links import Link, loopback
 from gradwire.plan import SEGMENT_UNIT_NBYTES, Plan
 from support.cases import for_each
@@ -342,7 +343,7 @@ def test_a_residual_that_requires_gradients_is_kept_all_the_same(run_ranks: RunR
 def test_feedback_that_is_used_again_begins_anew() -> None:
     """A step whose values were not finite keeps the old residual; the next one is like any other."""
     codec, residual = parse("topk:0.25"), torch.zeros(4)
-    feedback = HostFeedback(codec, Residual([residual], torch.empty(4)))
+    feedback = HostFeedback(codec, Norms([0, 4]), Residual([residual], torch.empty(4)))
     for values, kept in (
         ([1.0, 2.0, 3.0, 8.0], [1.0, 2.0, 3.0, 0.0]),
         ([0.0, 0.0, 0.0, math.inf], [1.0, 2.0, 3.0, 0.0]),

@@ -9,8 +9,7 @@ from gradwire.codecs import parse
 from gradwire.errors import TensorError
 from gradwire.exchange.feedback import Residual
 from gradwire.exchange.norms import Norms
-from gradwire.exchange.request import BucketRequest
-from gradwire.exchange.values import CodecValues, copied, joined
+from gradwire.exchange.request import BucketRequest, CodecValues, check_values
 from gradwire.exchange.views import CodecPart, ParameterViews
 
 COUNTS = (3, 64, 5)
@@ -26,7 +25,7 @@ def test_parameters_of_one_codec_are_joined_with_their_residuals_and_norms() -> 
     bucket, lost = torch.arange(72.0), torch.zeros(72)
     residual = Residual([torch.full((count,), float(count)) for count in COUNTS], lost)
     request = BucketRequest(residual=residual, norms=Norms([0, *accumulate(COUNTS)]))
-    fp8, exact = (joined(bucket, request, part) for part in parts())
+    fp8, exact = (CodecValues.joined(bucket, request, part) for part in parts())
     assert fp8.tensor.tolist() == [0, 1, 2, 67, 68, 69, 70, 71]
     assert isinstance(fp8.residual, Residual)
     assert torch.cat([*fp8.residual.values]).tolist() == [3] * 3 + [5] * 5
@@ -39,7 +38,7 @@ def test_parameters_of_one_codec_are_joined_with_their_residuals_and_norms() -> 
 
 def test_copied_values_have_memory_of_their_own_unless_they_are_in_place() -> None:
     bucket = torch.arange(72.0)
-    fp8, exact = (copied(bucket, part, torch.empty(part.borders[-1])) for part in parts())
+    fp8, exact = (CodecValues.copied(bucket, part, torch.empty(part.borders[-1])) for part in parts())
     assert exact.copies is None
     assert exact.tensor.data_ptr() == bucket[3:].data_ptr()
     assert fp8.copies is not None
@@ -48,8 +47,8 @@ def test_copied_values_have_memory_of_their_own_unless_they_are_in_place() -> No
 
 
 def test_residual_and_norms_must_match_the_values() -> None:
-    CodecValues(FP8, torch.zeros(4), torch.zeros(4), Norms([0, 4])).check()
+    check_values(torch.zeros(4), torch.zeros(4), Norms([0, 4]))
     with pytest.raises(TensorError, match="expected a residual of 4 elements"):
-        CodecValues(FP8, torch.zeros(4), torch.zeros(3)).check()
+        check_values(torch.zeros(4), torch.zeros(3), None)
     with pytest.raises(TensorError, match="expected norms for 4 elements"):
-        CodecValues(FP8, torch.zeros(4), None, Norms([0, 3])).check()
+        check_values(torch.zeros(4), None, Norms([0, 3]))

@@ -22,7 +22,7 @@ from gradwire.errors import ExchangeError, FrameError, LinkError
 from gradwire.exchange.frames import Framer
 from gradwire.exchange.walk import StreamResources
 from gradwire.links.base import Link, Reducing
-from gradwire.plan import FLOAT_NBYTES, Plan
+from gradwire.plan import FLOAT_NBYTES
 
 _COUNTS = 1 << 32
 """The modulus of counts in the frame header."""
@@ -30,10 +30,7 @@ _NOTHING = torch.empty(0, dtype=torch.float32, device="cpu")
 
 
 class NativeAllReduce:
-    """One bucket's native all-reduce in flight, which replaces ``tensor`` with the average over ``ranks``.
-
-    ``explain`` returns the reason for a failure as text.
-    """
+    """One bucket's native all-reduce in flight; ``explain`` returns the reason for a failure as text."""
 
     def __init__(
         self, reducing: Reducing, tensor: torch.Tensor, ranks: int, explain: Callable[[BaseException], str]
@@ -65,16 +62,8 @@ class NativeReducer:
         self._link = link
         self._agreed: set[int] = set()
 
-    @staticmethod
-    def serves(link: Link, plan: Plan) -> bool:
-        """Return whether ``plan`` requests the native all-reduce, and the link has a native all-reduce."""
-        return plan.algorithm == backend.NAME and link.HAS_ALL_REDUCE and link.world > 1
-
     def takes(self, codec: Codec, count: int) -> bool:
-        """Return whether the transport sums a bucket of ``count`` values, and record the length.
-
-        The first bucket of each length uses a ring.
-        """
+        """Return whether the transport sums a bucket: not the first of a length, which is recorded."""
         if not isinstance(codec, Identity) or count == 0:
             return False
         known = count in self._agreed
@@ -83,30 +72,11 @@ class NativeReducer:
 
     @property
     def lengths(self) -> frozenset[int]:
-        """The bucket lengths that all ranks have agreed on, for which ``begin`` can be called.
-
-        Between calls, the lengths are the same on all ranks.
-        """
+        """The bucket lengths that all ranks have agreed on, the same on all ranks between calls."""
         return frozenset(self._agreed) if self._link.begins_all_reduces else frozenset()
 
-    def begin(
-        self, tensor: torch.Tensor, timeout_s: float, explain: Callable[[BaseException], str]
-    ) -> NativeAllReduce:
-        """Start to average a bucket whose length is in ``lengths``, without announcing it.
-
-        Raises ``ExchangeError``.
-        """
-        try:
-            reducing = self._link.begin_all_reduce(tensor, timeout_s)
-        except LinkError as error:
-            raise ExchangeError(in_words(error)) from error
-        return NativeAllReduce(reducing, tensor, self._link.world, explain)
-
     def run(self, tensor: torch.Tensor, framer: Framer, resources: StreamResources) -> ExchangeCost:
-        """Sum ``tensor`` over all ranks; return the time, and the bytes of a ring and of the announcement.
-
-        Raises ``FrameError`` and ``LinkError``.
-        """
+        """Sum ``tensor`` over all ranks. Return the time, and the bytes of a ring and of the announcement."""
         start = time.perf_counter()
         announced_nbytes = self._announce(tensor.numel(), framer, resources)
         self._link.all_reduce(tensor, resources.timeout_s)
@@ -117,9 +87,9 @@ class NativeReducer:
         )
 
     def _announce(self, count: int, framer: Framer, resources: StreamResources) -> int:
-        """Send the next rank a frame that has a count but no values, and return the bytes sent.
+        """Announce a count to the next rank, and return the bytes sent.
 
-        Raises ``FrameError`` unless the previous rank announces the same count.
+        Raises ``FrameError`` for another count.
         """
         link, count = self._link, count % _COUNTS
         flags, timeout_s = resources.flags, resources.timeout_s

@@ -12,25 +12,14 @@ from typing import NoReturn
 
 import torch
 
-from gradwire._native.engine import (
-    Engine,
-    NativeActions,
-    NativeCopies,
-    NativeErrors,
-    NativeFormat,
-    NativePart,
-    NativeState,
-    Result,
-    Status,
-    run,
-)
+from gradwire._native import engine as core
 from gradwire.codecs import Codec
 from gradwire.codecs.native import NativeCodec, is_compiled
 from gradwire.collectives.frame_order import Action, Do, action_rows
 from gradwire.costs import ExchangeCost
 from gradwire.errors import ExchangeError, LinkError, LinkTimeoutError, SpecError, no_progress
-from gradwire.exchange.device_payloads import DevicePayloads
-from gradwire.exchange.feedback import commit_all
+from gradwire.exchange.feedback import Ranges, commit_all
+from gradwire.exchange.on_device import DevicePayloads
 from gradwire.exchange.walk import RunPart, StreamResources, raw_nbytes
 from gradwire.links.base import Link, Receiving
 from gradwire.links.channel import Channel, Operation
@@ -40,69 +29,59 @@ from gradwire.wire import AVERAGE, SEQUENCES, frame_of
 VARIABLE = "GRADWIRE_ENGINE"
 """The environment variable that selects the engine: ``native``, or ``python`` for comparison."""
 
-_engines = weakref.WeakKeyDictionary["Link", Engine]()
+_engines = weakref.WeakKeyDictionary["Link", core.Engine]()
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class NativeOrder:
-    """A rank's frame order as data for the engine.
-
-    For each part of the bucket, ``finished`` has the ranges whose sums this rank finishes, and ``encoded``
-    the ranges that it encodes.
-    """
+    """A rank's frame order for the engine, with the ranges that it finishes and encodes in each part."""
 
     actions: list[Action]
-    native: NativeActions
-    finished: list[list[tuple[int, int]]]
-    encoded: list[list[tuple[int, int]]]
+    native: core.NativeActions
+    finished: list[Ranges]
+    encoded: list[Ranges]
 
 
 def native_order(actions: list[Action], parts: int, segment_count: int) -> NativeOrder:
     """Return the frame order of a bucket of ``parts`` parts as data for the engine."""
-    finished = [list[tuple[int, int]]() for _ in range(parts)]
-    encoded = [list[tuple[int, int]]() for _ in range(parts)]
+    finished, encoded = ([Ranges() for _ in range(parts)] for _ in range(2))
     for each in actions:
-        segment, do = each.segment, each.do
-        extent = segment.start, segment.stop
-        if do in (Do.PUBLISH, Do.STORE):
-            finished[segment.part].append(extent)
-        if do in (Do.PUBLISH, Do.SEND_PARTIAL):
-            encoded[segment.part].append(extent)
-    return NativeOrder(actions, NativeActions(*action_rows(actions), segment_count), finished, encoded)
+        segment = each.segment
+        if each.do in (Do.PUBLISH, Do.STORE):
+            finished[segment.part].append((segment.start, segment.stop))
+        if each.do in (Do.PUBLISH, Do.SEND_PARTIAL):
+            encoded[segment.part].append((segment.start, segment.stop))
+    return NativeOrder(actions, core.NativeActions(*action_rows(actions), segment_count), finished, encoded)
 
 
 @lru_cache(maxsize=64)
-def _format_of(codec: NativeCodec) -> NativeFormat:
+def _format_of(codec: NativeCodec) -> core.NativeFormat:
     name, params = codec.compiled
     of_sums = codec.of_sums
     assert isinstance(of_sums, NativeCodec)
-    return NativeFormat(name, params, of_sums.compiled[1], codec.wire_id, codec.fingerprint, codec.EXACT)
+    return core.NativeFormat(name, params, of_sums.compiled[1], codec.wire_id, codec.fingerprint, codec.EXACT)
 
 
-def _native_part(part: RunPart) -> NativePart:
-    codec, errors, copies = part.framer.codec, part.feedback.receivers, part.copies
+def _native_part(part: RunPart) -> core.NativePart:
+    codec, copies = part.framer.codec, None if part.copies is None else part.copies.native
     assert isinstance(codec, NativeCodec)
-    return NativePart(
-        part.tensor,
-        _format_of(codec),
-        None if errors is None else NativeErrors(*errors),
-        None if copies is None else NativeCopies(*copies.table),
-    )
+    return core.NativePart(part.tensor, _format_of(codec), part.feedback.receivers, copies)
 
 
-def lend(link: Link, codecs: Iterable[Codec]) -> list[tuple[Channel, NativeState]] | None:
+def lend(link: Link, codecs: Iterable[Codec]) -> list[tuple[Channel, core.NativeState]] | None:
     """Return the link's connections for an ``EngineRun``, or None if the engine can't run the exchange.
 
     The engine needs plain TCP connections and compiled codecs. Raises ``SpecError`` for an invalid
     ``GRADWIRE_ENGINE``.
     """
-    if not (
-        isinstance(link, SocketLink)
-        and all(map(is_compiled, codecs))
-        and _is_native(os.environ.get(VARIABLE, "native"))
-    ):
+    if not (isinstance(link, SocketLink) and all(map(is_compiled, codecs))):
         return None
-    return link.lend()
+    name = os.environ.get(VARIABLE, "native")
+    if name not in ("native", "python"):
+        raise SpecError(
+            f"{VARIABLE}: expected native or python, got {name!r}; unset the environment variable"
+        )
+    return link.lend() if name == "native" else None
 
 
 def reclaim(link: Link) -> None:
@@ -111,21 +90,13 @@ def reclaim(link: Link) -> None:
         link.reclaim()
 
 
-def _is_native(name: str) -> bool:
-    if name not in ("native", "python"):
-        raise SpecError(
-            f"{VARIABLE}: expected native or python, got {name!r}; unset the environment variable"
-        )
-    return name == "native"
-
-
 class EngineRun:
     """One run of a schedule by the native engine; it has the interface of ``ScheduleRun``."""
 
     def __init__(
         self,
         resources: StreamResources,
-        connections: list[tuple[Channel, NativeState]],
+        connections: list[tuple[Channel, core.NativeState]],
         parts: Sequence[RunPart],
         order: NativeOrder,
     ) -> None:
@@ -156,7 +127,7 @@ class EngineRun:
             self._parts, result.parts, order.finished, order.encoded, strict=True
         ):
             part.feedback.ran(finished, encoded, finite, lost_finite)
-        if result.status != Status.DONE:
+        if result.status != core.Status.DONE:
             self._raise(result)
         encode_s, decode_s, wait_s = result.seconds
         raw = raw_nbytes(self._parts, [sent_nbytes for *_, sent_nbytes in result.parts])
@@ -186,16 +157,17 @@ class EngineRun:
             if payloads.action is not None:
                 self.action = self._order.actions[payloads.action]
 
-    def _run(self) -> Result:
-        resources, link = self._resources, self._link
+    def _run(self) -> core.Result:
+        resources, activity = self._resources, self._link.activity
         sent, received = resources.sent, resources.received
         peers = [
             (each.peer, *state, sent.peek(each.peer), received.peek(each.peer))
             for each, state in self._connections
         ]
-        activity = link.activity
-        return run(
-            _engine_of(link),
+        if self._link not in _engines:
+            _engines[self._link] = core.Engine()
+        return core.run(
+            _engines[self._link],
             peers,
             self._order.native,
             [_native_part(part) for part in self._parts],
@@ -217,7 +189,7 @@ class EngineRun:
         assert isinstance(link, SocketLink)
         return link
 
-    def _give_back(self, result: Result | None) -> None:
+    def _give_back(self, result: core.Result | None) -> None:
         """Return the connections to the link, which continues where the engine stopped."""
         resources, link = self._resources, self._link
         if result is None:  # the engine didn't start
@@ -235,7 +207,7 @@ class EngineRun:
             if number != result.action:
                 self.posted.append((peer, operation))
 
-    def _raise(self, result: Result) -> NoReturn:
+    def _raise(self, result: core.Result) -> NoReturn:
         """Raise the error that ``ScheduleRun`` raises for the same failure."""
         self.action = action = self._order.actions[result.action]
         payloads = self._payloads
@@ -248,9 +220,9 @@ class EngineRun:
         resources = self._resources
         (channel,) = (channel for channel, _ in self._connections if channel.peer == action.peer)
         what = channel.receiving if action.receives else channel.sending
-        if result.status == Status.TIMED_OUT:
+        if result.status == core.Status.TIMED_OUT:
             raise LinkTimeoutError(f"{what}: {no_progress(resources.timeout_s)}")
-        if result.status == Status.LINK_FAILED:
+        if result.status == core.Status.LINK_FAILED:
             raise LinkError(f"{what}: {channel.reason_of(result.error, result.announced)}")
         frame, count = frame_of(result.refused), action.segment.stop - action.segment.start
         sequence = (resources.received.peek(action.peer) - 1) % SEQUENCES
@@ -266,9 +238,3 @@ class EngineRun:
 def forget_engine(link: Link) -> None:
     """Drop the link's engine and its buffers, whose sizes depend on the plan."""
     _engines.pop(link, None)
-
-
-def _engine_of(link: Link) -> Engine:
-    if link not in _engines:
-        _engines[link] = Engine()
-    return _engines[link]

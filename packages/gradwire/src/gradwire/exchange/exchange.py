@@ -13,18 +13,18 @@ import torch
 from gradwire import collectives
 from gradwire.codecs import Codec, Identity
 from gradwire.codecs.base import check_chunk
+from gradwire.collectives import backend
 from gradwire.collectives.frame_order import AHEAD, Action, frame_order
 from gradwire.costs import ExchangeCost
 from gradwire.devices import CPU, Staged, device_of
 from gradwire.errors import ExchangeError, FrameError, LinkError, PayloadError, SpecError
 from gradwire.exchange.backend import NativeAllReduce, NativeReducer, in_words
 from gradwire.exchange.engine import EngineRun, NativeOrder, forget_engine, lend, native_order, reclaim
-from gradwire.exchange.feedback import ErrorFeedback, FeedbackFactory, Residual, commit_all
+from gradwire.exchange.feedback import FeedbackFactory, Residual, commit_all
 from gradwire.exchange.frames import Buffers, Framer, Transport, incoming_buffers
 from gradwire.exchange.norms import Norms
 from gradwire.exchange.on_device import DeviceFeedback
-from gradwire.exchange.request import BucketRequest, Half
-from gradwire.exchange.values import CodecValues, check_views, copied, joined
+from gradwire.exchange.request import BucketRequest, CodecValues, Half, check_values, check_views
 from gradwire.exchange.views import CodecPart
 from gradwire.exchange.walk import RunPart, ScheduleRun, StreamResources
 from gradwire.links.base import Link
@@ -78,7 +78,8 @@ class Exchange:
         self._segment_count = plan.segment_nbytes // 4
         self._outgoing: dict[int, Buffers] = {}
         self._framers = {plan.encoding: Framer(plan.encoding, self._segment_count, self._outgoing)}
-        self._reducer = self._native if NativeReducer.serves(self.link, plan) else None
+        has_native = self.link.HAS_ALL_REDUCE and self.link.world > 1
+        self._reducer = self._native if plan.algorithm == backend.NAME and has_native else None
         exact = isinstance(plan.encoding, Identity) and not (plan.codecs or plan.keeps_residual)
         self.starts = exact and self._reducer is not None
         self._feedback = FeedbackFactory()
@@ -190,7 +191,11 @@ class Exchange:
         if not is_here or tensor.numel() not in self._native.lengths:
             return None
         timeout_s = self.link.timeout_s if request.timeout_s is None else request.timeout_s
-        return self._native.begin(tensor.detach(), timeout_s, self._reason)
+        try:
+            reducing = self.link.begin_all_reduce(tensor.detach(), timeout_s)
+        except LinkError as error:
+            raise ExchangeError(in_words(error)) from error
+        return NativeAllReduce(reducing, tensor.detach(), self.link.world, self._reason)
 
     def close(self, reason: BaseException | str = "it was closed") -> None:
         """Refuse all later calls and close the link, which notifies the peers; may be called twice."""
@@ -211,17 +216,14 @@ class Exchange:
     def _run_parts(
         self, tensor: torch.Tensor, request: BucketRequest, parts: Sequence[CodecPart]
     ) -> ExchangeCost:
-        """Exchange the parameters of several codecs in one run.
-
-        A run without residual and norms copies parameters segment by segment; other runs copy them first.
-        """
+        """Exchange several codecs' parameters in one run, and copy them by segment if possible."""
         has_extras = request.residual is not None or request.norms is not None
         if request.half is Half.ALL_REDUCE and not has_extras and device_of(tensor) is CPU:
             counts = [0 if part.is_in_place else part.borders[-1] for part in parts]
             memory = torch.split(self._scratch(sum(counts)), counts)
             pairs = zip(parts, memory, strict=True)
-            return self._run([copied(tensor, part, own) for part, own in pairs], request)
-        values = [joined(tensor, request, part) for part in parts]
+            return self._run([CodecValues.copied(tensor, part, own) for part, own in pairs], request)
+        values = [CodecValues.joined(tensor, request, part) for part in parts]
         cost = self._run(values, request)
         for part, own in zip(parts, values, strict=True):
             part.put(tensor, own.tensor)
@@ -233,7 +235,7 @@ class Exchange:
     def _run(self, parts: Sequence[CodecValues], request: BucketRequest) -> ExchangeCost:
         """Exchange the values of each codec, together."""
         for each in parts:
-            each.check()
+            check_values(each.tensor, each.residual, each.norms)
         away = [each for each in parts if not each.is_here]
         if away and (self._reducer or len(away) < len(parts) or any(each.needs_host for each in away)):
             return self._run_on_host(parts, request)
@@ -276,28 +278,23 @@ class Exchange:
         return EngineRun(resources, connections, parts, order)
 
     def _lend(self, values: Sequence[CodecValues]) -> list[RunPart]:
-        """Return the parts of one run, with the exchange's framers and memory."""
+        """Return the parts of one run, with the exchange's framers and memory for error feedback."""
         parts, start = list[RunPart](), 0
         for each in values:
             if each.codec not in self._framers:
                 self._framers[each.codec] = Framer(each.codec, self._segment_count, self._outgoing)
             tensor = each.tensor.detach()
-            feedback = self._feedback_of(each, tensor, start)
-            first = parts[0].feedback if parts else None
-            if isinstance(feedback, DeviceFeedback) and isinstance(first, DeviceFeedback):
-                feedback.share_status(first)
+            if each.is_here:
+                feedback = self._feedback.of(each.codec, each.residual, each.norms, start)
+            else:
+                assert not isinstance(each.residual, Residual), "a Residual is on the host"
+                residual = None if each.residual is None else each.residual.detach()
+                feedback = DeviceFeedback(each.codec, tensor, residual, each.norms)
+                if parts:
+                    feedback.share_status(parts[0].feedback)
             parts.append(RunPart(tensor, self._framers[each.codec], feedback, each.copies, each.filled))
             start += tensor.numel()
         return parts
-
-    def _feedback_of(self, values: CodecValues, tensor: torch.Tensor, start: int) -> ErrorFeedback:
-        """Return the error feedback for ``values``, which follow ``start`` other values of the bucket."""
-        residual = values.residual
-        if values.is_here:
-            return self._feedback.of(values.codec, residual, values.norms, start)
-        assert not isinstance(residual, Residual), "a Residual is on the host"
-        own = None if residual is None else residual.detach()
-        return DeviceFeedback(values.codec, tensor, own, values.norms)
 
     def _run_on_host(self, parts: Sequence[CodecValues], request: BucketRequest) -> ExchangeCost:
         """Exchange host copies of values on a device, for a request that needs the host."""
@@ -356,8 +353,9 @@ class Exchange:
     def _describe(self, half: Half, run: ScheduleRun | EngineRun, error: BaseException) -> str:
         action, peer = run.action, None if run.action is None else run.action.peer
         reason, own = str(error) or type(error).__name__, self.link.name_of(self.link.rank)
-        if self.transport.note_difference(error, peer, run.posted) and self.transport.difference is not None:
-            reason = self.transport.difference.in_words(self.link)
+        difference = self.transport.note_difference(error, peer, run.posted)
+        if difference is not None:
+            reason = difference.in_words(self.link)
         elif isinstance(error, OutOfStepError) and peer is not None:
             reason = f"{self.link.name_of(peer)} has closed its link"
         elif isinstance(error, LinkError) and action is not None:  # the error names the ranks
@@ -369,9 +367,8 @@ class Exchange:
 
     def _reason(self, error: BaseException) -> str:
         """Return the reason why a native all-reduce has failed, as text."""
-        if self.transport.note_difference(error) and self.transport.difference is not None:
-            return self.transport.difference.in_words(self.link)
-        return in_words(error)
+        difference = self.transport.note_difference(error)
+        return in_words(error) if difference is None else difference.in_words(self.link)
 
     def _place(self, half: Half, action: Action) -> str:
         segment = f"segment {action.segment.index} of chunk {action.segment.chunk}"

@@ -15,10 +15,9 @@ from typing import ClassVar
 import torch
 
 from gradwire import _native
+from gradwire._native.engine import NativeErrors
 from gradwire.codecs import Codec
-from gradwire.codecs.base import check_chunk
 from gradwire.devices import CPU, device_of
-from gradwire.errors import TensorError
 from gradwire.exchange.norms import Norms
 
 
@@ -26,19 +25,11 @@ from gradwire.exchange.norms import Norms
 class Residual:
     """The residual of one bucket on the host, which changes only after a successful run.
 
-    Attributes
-    ----------
-    values
-        1-D contiguous float32 tensors whose lengths add up to the bucket's: a single tensor, or a tensor for
-        each parameter if parameters have their own codecs.
-    lost
-        Separate memory for a run's encoding error: 1-D contiguous float32 of the bucket's length.
-    waits
-        Whether the owner stores ``lost`` in ``values`` later, so that a run doesn't change ``values``.
-    finite
-        Whether all sums of the last run were finite; the same on all ranks after an all-reduce.
-    replaced
-        Whether ``lost``, the last run's error, becomes the next residual.
+    ``values`` are 1-D contiguous float32 tensors whose lengths add up to the bucket's: one tensor, or one for
+    each parameter if parameters have their own codecs. ``lost`` is separate memory for a run's encoding
+    error, of the bucket's length. If ``waits``, the owner stores ``lost`` in ``values`` later, so that a run
+    doesn't change ``values``. After a run, ``finite`` says whether all sums were finite (the same on all
+    ranks after an all-reduce), and ``replaced`` whether ``lost`` becomes the next residual.
     """
 
     values: Sequence[torch.Tensor]
@@ -65,31 +56,15 @@ class Residual:
         return torch.split(self.lost, [each.numel() for each in self.values])
 
 
-def check_residual(residual: torch.Tensor, tensor: torch.Tensor) -> None:
-    """Raise ``TensorError`` unless ``residual`` has the tensor's length and device, and separate memory."""
-    check_chunk(residual, "residual", on_cuda=tensor.is_cuda)
-    if device_of(residual) not in (CPU, device_of(tensor)):
-        raise TensorError(
-            f"expected a residual on the CPU or on the tensor's device ({device_of(tensor)}), got one on "
-            f"{device_of(residual)}; move the residual to the tensor's device"
-        )
-    if residual.numel() != tensor.numel():
-        raise TensorError(
-            f"expected a residual of {tensor.numel()} elements, like the tensor, got {residual.numel()}; "
-            "pass a separate residual for each bucket"
-        )
-    nbytes = tensor.nbytes
-    if nbytes and abs(residual.data_ptr() - tensor.data_ptr()) < nbytes:
-        raise TensorError(
-            "expected a residual in its own memory, got the tensor's memory; pass residual.clone()"
-        )
+Ranges = list[tuple[int, int]]
+"""The starts and ends of ranges of a bucket's elements."""
 
 
 class ErrorFeedback:
     """Feedback without a residual, the base class: a rank adopts the decoded values of sums that it encodes.
 
-    After a run, ``finite`` says whether all final values are finite, and
-    ``crossed_nbytes`` is the number of bytes that crossed a device's bus, without received payloads.
+    After a run, ``finite`` says whether all final values are finite, and ``crossed_nbytes`` is the number of
+    bytes that crossed a device's bus, without received payloads.
     """
 
     ON_DEVICE: ClassVar[bool] = False
@@ -114,10 +89,7 @@ class ErrorFeedback:
         """Record that the partial sums ``elements``, from ``start`` on, were sent as ``payload``."""
 
     def published(self, payload: torch.Tensor, elements: torch.Tensor, start: int, ranks: int) -> None:
-        """Replace the sums ``elements``, from ``start`` on, with the values that other ranks decode.
-
-        Then finish the sums.
-        """
+        """Replace the sums ``elements`` with the values that other ranks decode, and finish them."""
         if self._codec.EXACT:
             self.finished(elements, start, ranks)
         else:
@@ -132,22 +104,12 @@ class ErrorFeedback:
         self.finite &= _native.finish(elements, ranks)
 
     @property
-    def receivers(self) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor | None] | None:
-        """The tensors for the native engine's encoding error: borders, sums, and each value's error."""
+    def receivers(self) -> NativeErrors | None:
+        """The tensors for the native engine's encoding error."""
         return None
 
-    def ran(
-        self,
-        finished: list[tuple[int, int]],  # noqa: ARG002 - for HostFeedback
-        encoded: list[tuple[int, int]],  # noqa: ARG002
-        finite: bool,
-        lost_finite: bool,  # noqa: ARG002
-    ) -> None:
-        """Record a run of the native engine, which has filled the tensors of ``receivers``.
-
-        ``finished`` has the ranges of sums that the engine finished, and ``encoded`` the ranges of values
-        that it encoded.
-        """
+    def ran(self, finished: Ranges, encoded: Ranges, finite: bool, lost_finite: bool) -> None:  # noqa: ARG002
+        """Record a run of the native engine, which has finished and encoded values of these ranges."""
         self.finite &= finite
 
     @property
@@ -162,16 +124,37 @@ class ErrorFeedback:
         """Store the encoding error after a successful run, or, with ``keeps``, keep the old residual."""
 
 
-class MeasuredFeedback(ErrorFeedback):
-    """A measurement of the encoding error in ``norms``, without error feedback."""
+class HostFeedback(ErrorFeedback):
+    """Error feedback on the host: a residual is added first, and replaced by the encoding error at the end.
 
-    def __init__(self, codec: Codec, norms: Norms) -> None:
+    If a value is not finite, the gradient is unusable: its step is discarded (a gradient scaler skips it),
+    and the residual is kept for the next step. After an all-reduce, every rank has the same bits, so all
+    ranks make the same decision. The passes over the residual also measure the error, but not the values
+    before and after encoding. Only warnings need these values, and later steps make up for the error.
+
+    Without a residual, the feedback only measures the encoding error, in ``norms``. Only ``commit`` changes
+    the residual's values.
+    """
+
+    def __init__(self, codec: Codec, norms: Norms, residual: Residual | None = None) -> None:
         super().__init__(codec)
-        self._norms = norms
+        self._norms, self._residual = norms, residual
+        self._lost = None if residual is None else residual.lost
+        self._noted: list[tuple[int, int]] = []
+        self._finished: list[tuple[int, int]] = []
+        self._lost_finite = True
 
     def begin(self, tensor: torch.Tensor) -> None:
-        """Measure this rank's own gradient."""
-        self._norms.add_own(tensor)
+        """Measure this rank's own gradient, and add the old residual to the bucket."""
+        self._tensor, self._noted, self._finished = tensor, [], []
+        self.finite = self._lost_finite = True
+        if self._residual is None:
+            self._norms.add_own(tensor)
+            return
+        start = 0
+        for values in self._residual.values:
+            self._norms.add(tensor, values, start)
+            start += values.numel()
 
     def sent(self, payload: torch.Tensor, elements: torch.Tensor, start: int) -> None:
         """Measure the encoding error of the sent values."""
@@ -183,56 +166,8 @@ class MeasuredFeedback(ErrorFeedback):
         if self._codec.EXACT:
             self.finished(elements, start, ranks)
         else:
+            self._finished.append((start, start + elements.numel()))
             self.finite &= self._lose(payload, elements, start, ranks)
-
-    @property
-    def receivers(self) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor | None] | None:
-        """The tensors for the encoding error: borders and sums of the ranges."""
-        return self._norms.borders, self._norms.sums[1:], None
-
-    def _lose(self, payload: torch.Tensor, elements: torch.Tensor, start: int, ranks: int) -> bool:
-        """Measure the encoding error; unless ``ranks`` is 0, adopt the decoded values.
-
-        Return whether all adopted values are finite.
-        """
-        return self._norms.lose(self._codec, payload, elements, start, None, ranks)[1]
-
-
-class HostFeedback(MeasuredFeedback):
-    """Error feedback on the host: a residual is added first, and replaced by the encoding error at the end.
-
-    If a value is not finite, the gradient is unusable: its step is discarded (a gradient scaler skips it),
-    and the residual is kept for the next step. After an all-reduce, every rank has the same bits, so all
-    ranks make the same decision. The passes over the residual also measure the error, but not the values
-    before and after encoding. Only warnings need these values, and later steps make up for the error.
-
-    Parameters
-    ----------
-    codec
-        The codec of the bucket.
-    residual
-        The bucket's residual; only ``commit`` changes its values.
-    norms
-        The object that receives the sums of squares.
-    """
-
-    def __init__(self, codec: Codec, residual: Residual, norms: Norms | None = None) -> None:
-        self._lost = residual.lost
-        super().__init__(codec, Norms([0, self._lost.numel()]) if norms is None else norms)
-        self._residual = residual
-        self._tensor = self._lost
-        self._noted: list[tuple[int, int]] = []
-        self._finished: list[tuple[int, int]] = []
-        self._lost_finite = True
-
-    def begin(self, tensor: torch.Tensor) -> None:
-        """Add the old residual to the bucket, and reset the state of an earlier run."""
-        self._tensor, self._noted, self._finished = tensor, [], []
-        self.finite = self._lost_finite = True
-        start = 0
-        for values in self._residual.values:
-            self._norms.add(tensor, values, start)
-            start += values.numel()
 
     def received(self, payload: torch.Tensor, elements: torch.Tensor, start: int, ranks: int) -> None:
         """Decode and finish received sums, and record their range."""
@@ -245,17 +180,11 @@ class HostFeedback(MeasuredFeedback):
         super().finished(elements, start, ranks)
 
     @property
-    def receivers(self) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor | None] | None:
-        """The tensors for the encoding error: borders and sums of the ranges, and each value's error."""
-        return self._norms.borders, self._norms.sums[1:], self._lost
+    def receivers(self) -> NativeErrors | None:
+        """The tensors for the native engine's encoding error."""
+        return NativeErrors(self._norms.borders, self._norms.sums[1:], self._lost)
 
-    def ran(
-        self,
-        finished: list[tuple[int, int]],
-        encoded: list[tuple[int, int]],
-        finite: bool,
-        lost_finite: bool,
-    ) -> None:
+    def ran(self, finished: Ranges, encoded: Ranges, finite: bool, lost_finite: bool) -> None:
         """Record a run of the native engine, and the ranges that it finished and encoded."""
         super().ran(finished, encoded, finite, lost_finite)
         self._finished += finished
@@ -265,30 +194,33 @@ class HostFeedback(MeasuredFeedback):
 
     @property
     def is_usable(self) -> bool:
-        """Whether all sums and encoding errors are finite."""
-        return self.finite and self._lost_finite
+        """Whether all sums and encoding errors are finite; also true without a residual."""
+        return self._residual is None or (self.finite and self._lost_finite)
 
     def finish_rest(self) -> None:
         """Finish the partial sums of a reduce half."""
-        for start, stop in gaps(self._finished, self._tensor.numel()):
-            self.finished(self._tensor[start:stop], start)
+        if self._residual is not None:
+            for start, stop in gaps(self._finished, self._tensor.numel()):
+                self.finished(self._tensor[start:stop], start)
 
     def commit(self, *, keeps: bool = False) -> None:
         """Store the encoding error as the residual, or keep the old one with non-finite values set to 0."""
+        if self._residual is None:
+            return
         self._residual.finite = self.finite
         if self.is_usable and not keeps:
-            for start, stop in gaps(self._noted, self._lost.numel()):
-                self._lost[start:stop].zero_()
+            lost = self._residual.lost
+            for start, stop in gaps(self._noted, lost.numel()):
+                lost[start:stop].zero_()
             self._residual.replace()
         else:
             self._residual.heal()
 
     def _lose(self, payload: torch.Tensor, elements: torch.Tensor, start: int, ranks: int) -> bool:
+        """Measure the error; unless ``ranks`` is 0, adopt the values, and return whether all are finite."""
         stop = start + elements.numel()
         self._noted.append((start, stop))
-        if ranks:
-            self._finished.append((start, stop))
-        lost = self._lost[start:stop]
+        lost = None if self._lost is None else self._lost[start:stop]
         squares, finite = self._norms.lose(self._codec, payload, elements, start, lost, ranks)
         self._lost_finite &= math.isfinite(squares)
         return finite
@@ -301,27 +233,20 @@ class FeedbackFactory:
         self._memory = torch.empty(0, dtype=torch.float32, device="cpu")
 
     def of(
-        self,
-        codec: Codec,
-        residual: torch.Tensor | Residual | None,
-        norms: Norms | None,
-        start: int = 0,
+        self, codec: Codec, residual: torch.Tensor | Residual | None, norms: Norms | None, start: int = 0
     ) -> ErrorFeedback:
         """Return the error feedback for values of one codec, which follow ``start`` other values of a run."""
         if norms is not None:
             norms.clear()
-        if residual is not None:
-            return HostFeedback(codec, self._prepared(residual, start), norms)
-        return ErrorFeedback(codec) if norms is None or codec.EXACT else MeasuredFeedback(codec, norms)
-
-    def _prepared(self, residual: torch.Tensor | Residual, start: int) -> Residual:
-        if isinstance(residual, Residual):
-            return residual
-        stop = start + residual.numel()
-        if self._memory.numel() < stop:
-            with torch.inference_mode(mode=False):  # reused outside of inference mode
-                self._memory = torch.empty(stop, dtype=torch.float32, device="cpu")
-        return Residual([residual.detach()], self._memory[start:stop])
+        if residual is None:
+            return ErrorFeedback(codec) if norms is None or codec.EXACT else HostFeedback(codec, norms)
+        if isinstance(residual, torch.Tensor):
+            stop = start + residual.numel()
+            if self._memory.numel() < stop:
+                with torch.inference_mode(mode=False):  # reused outside of inference mode
+                    self._memory = torch.empty(stop, dtype=torch.float32, device="cpu")
+            residual = Residual([residual.detach()], self._memory[start:stop])
+        return HostFeedback(codec, norms or Norms([0, residual.lost.numel()]), residual)
 
 
 def commit_all(every: Sequence[ErrorFeedback]) -> None:
@@ -333,7 +258,7 @@ def commit_all(every: Sequence[ErrorFeedback]) -> None:
         each.commit(keeps=keeps)
 
 
-def gaps(noted: list[tuple[int, int]], count: int) -> Iterator[tuple[int, int]]:
+def gaps(noted: Ranges, count: int) -> Iterator[tuple[int, int]]:
     """Yield the gaps between the ranges in ``noted``, up to ``count`` elements."""
     end = 0
     for start, stop in sorted(noted):
@@ -345,10 +270,7 @@ def gaps(noted: list[tuple[int, int]], count: int) -> Iterator[tuple[int, int]]:
 
 
 def is_finite(tensor: torch.Tensor, dtype: torch.dtype = torch.float32) -> bool:
-    """Return whether all values, rounded to ``dtype``, are finite.
-
-    On the CPU, this takes one pass over memory, without a copy.
-    """
+    """Return whether all values, rounded to ``dtype``, are finite; one pass over memory on the CPU."""
     if tensor.numel() == 0:
         return True
     device = device_of(tensor)

@@ -8,26 +8,15 @@ from dataclasses import dataclass
 
 import torch
 
+from gradwire import wire
 from gradwire.codecs import TABLE, Codec
 from gradwire.errors import ExchangeError, FrameError, LinkError, copied
 from gradwire.links.base import Link, Receiving
-from gradwire.wire import (
-    HEADER_NBYTES,
-    LATE,
-    MAX_FRAME_NBYTES,
-    Expected,
-    OutOfStepError,
-    check_step,
-    frame_memory,
-    open_frame,
-    parting_frame,
-    renumber_frame,
-    seal_frame,
-    step_of,
-)
 
 _incoming = weakref.WeakKeyDictionary["Link", "Buffers"]()
 _CODEC_NAMES = {row.wire_id: row.name for row in TABLE}
+Encode = Callable[[torch.Tensor, torch.Tensor], torch.Tensor]
+"""A function that writes a chunk's payload to memory, and returns the payload as a view."""
 
 
 class Buffers:
@@ -42,7 +31,7 @@ class Buffers:
         try:
             return self._free.pop()
         except IndexError:  # a test beforehand would race with other threads
-            return frame_memory(self._nbytes)
+            return wire.frame_memory(self._nbytes)
 
     def give(self, buffer: torch.Tensor) -> None:
         """Return a buffer to the pool."""
@@ -51,10 +40,7 @@ class Buffers:
 
 @dataclass(slots=True)
 class Outgoing:
-    """A sealed frame, its buffer, and the buffer's pool.
-
-    NICs may compress the last ``floats_nbytes``.
-    """
+    """A sealed frame, its buffer, and the buffer's pool. NICs may compress the last ``floats_nbytes``."""
 
     frame: torch.Tensor
     buffer: torch.Tensor
@@ -66,8 +52,8 @@ class Outgoing:
 class Framer:
     """The encoder of segments into frames of one codec, and the validator of received frames.
 
-    ``outgoing`` has the buffers by size; framers may share it. By default, a framer has its own buffers.
-    ``floats`` says whether frames end with all values as float32, which NICs may compress.
+    Framers may share ``outgoing``, the buffers by size. ``floats`` says whether NICs may compress the frames,
+    which then end with all values as float32.
     """
 
     def __init__(self, codec: Codec, segment_count: int, outgoing: dict[int, Buffers] | None = None) -> None:
@@ -76,7 +62,7 @@ class Framer:
         self._names = _CODEC_NAMES | {codec.wire_id: codec.name}
         self.floats = codec.sends_floats
         self._suspect = f"; check that NICs on the link have the codec of {codec}" if self.floats else ""
-        nbytes = HEADER_NBYTES + codec.max_nbytes(segment_count)
+        nbytes = wire.HEADER_NBYTES + codec.max_nbytes(segment_count)
         self._outgoing = ({} if outgoing is None else outgoing).setdefault(nbytes, Buffers(nbytes))
 
     def encode(
@@ -85,36 +71,28 @@ class Framer:
         sequence: int,
         flags: int = 0,
         count: int | None = None,
-        encode: Callable[[torch.Tensor, torch.Tensor], torch.Tensor] | None = None,
+        encode: Encode | None = None,
     ) -> Outgoing:
-        """Return a sealed frame with ``x``, encoded directly into the frame by ``encode`` or the codec.
-
-        The element count in the header is ``count``, by default the length of ``x``.
-        """
+        """Return a sealed frame with ``x``; its header has ``count``, by default the length of ``x``."""
         buffer = self._outgoing.take()
-        frame = seal_frame(
-            buffer,
-            (encode or self.codec.encode)(x, buffer[HEADER_NBYTES:]).numel(),
-            codec_id=self.codec.wire_id,
-            fingerprint=self._fingerprint,
-            count=x.numel() if count is None else count,
-            sequence=sequence,
-            flags=flags,
-        )
+        nbytes = (encode or self.codec.encode)(x, buffer[wire.HEADER_NBYTES :]).numel()
+        count = x.numel() if count is None else count
+        codec_id, fingerprint = self.codec.wire_id, self._fingerprint
+        frame = wire.seal_frame(buffer, nbytes, codec_id, fingerprint, count, sequence, flags)
         return Outgoing(frame, buffer, self._outgoing, sequence, x.nbytes if self.floats else 0)
 
     def open(
         self, frame: torch.Tensor, count: int, sequence: int, flags: int = 0, most_nbytes: int | None = None
     ) -> torch.Tensor:
-        """Return the payload of a received frame.
+        """Return a received frame's payload. Raises ``FrameError``, also for one above ``most_nbytes``.
 
-        Raises ``FrameError``, also for a payload above ``most_nbytes``, which is by default the size of the
-        codec's largest payload for ``count`` values.
+        By default, a payload has at most the size of the codec's largest payload for ``count`` values.
         """
         most = self.codec.max_nbytes(count) if most_nbytes is None else most_nbytes
         codec = self.codec.wire_id, self._fingerprint
-        expected = Expected(*codec, count, most, sequence, flags, self._suspect)
-        return open_frame(frame, expected, self._names)
+        return wire.open_frame(
+            frame, wire.Expected(*codec, count, most, sequence, flags, self._suspect), self._names
+        )
 
 
 def incoming_buffers(link: Link) -> Buffers:
@@ -124,13 +102,8 @@ def incoming_buffers(link: Link) -> Buffers:
     neither allocates nor leaks memory. Unused pages occupy address space, but no memory.
     """
     if link not in _incoming:
-        _incoming[link] = Buffers(MAX_FRAME_NBYTES)
+        _incoming[link] = Buffers(wire.MAX_FRAME_NBYTES)
     return _incoming[link]
-
-
-def renumber(outgoing: Outgoing, sequence: int) -> None:
-    """Set the sequence number of a frame that is sent a second time."""
-    outgoing.frame, outgoing.sequence = renumber_frame(outgoing.frame, sequence), sequence
 
 
 # The failure of an exchange whose ranks are at different training steps: detection, text, and propagation.
@@ -140,10 +113,7 @@ def renumber(outgoing: Outgoing, sequence: int) -> None:
 
 ADVICE = "load the same checkpoint on all ranks, and run the same number of steps"
 _MOST = 64
-"""The largest number of frames to read in search of a peer's last frame.
-
-At any time, fewer frames than this are in flight.
-"""
+"""The largest number of frames to read in search of a peer's last frame; more than are ever in flight."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -167,9 +137,9 @@ class Difference:
 
 def difference(link: Link, error: BaseException, peer: int | None) -> Difference | None:
     """Return the step difference in ``error``, which a frame from ``peer`` caused, or None."""
-    if not isinstance(error, OutOfStepError) or link.step is None:
+    if not isinstance(error, wire.OutOfStepError) or link.step is None:
         return None
-    exact = step_of(error.flags, link.step)  # a header has only the low bits of a late step
+    exact = wire.step_of(error.flags, link.step)  # a header has only the low bits of a late step
     places = [
         (rank, step if each is not None or exact is None else exact)
         for each, step in error.places
@@ -183,10 +153,7 @@ def difference(link: Link, error: BaseException, peer: int | None) -> Difference
 
 
 def overheard(link: Link, posted: Iterable[tuple[int, Receiving]] = ()) -> Difference | None:
-    """Return the step difference in a frame that arrived before a link's failure, or None.
-
-    ``posted`` has the abandoned receives and their peers.
-    """
+    """Return the step difference in a frame that arrived before a failure, also in ``posted`` receives."""
     if link.step is None or not link.HAS_PARTINGS:
         return None
     for peer, receiving in posted:
@@ -212,20 +179,16 @@ def leave(link: Link, found: Difference | None) -> None:
     if link.step is None:
         link.close()
     elif found is None:
-        link.leave(parting_frame([(link.rank, link.step)], has_left=True))
+        link.leave(wire.parting_frame([(link.rank, link.step)], has_left=True))
     else:
-        link.leave(parting_frame(found.places, has_left=found.has_left))
+        link.leave(wire.parting_frame(found.places, has_left=found.has_left))
 
 
 class Transport:
     """A link's failure state, shared by all exchanges over the link: the first failure ends all of them.
 
-    Attributes
-    ----------
-    failure
-        The reason why the exchanges are unusable; None while they can be used.
-    difference
-        The ranks at different training steps, if an exchange failed for that reason.
+    ``failure`` is the reason why the exchanges are unusable, or None. ``difference`` has the ranks at
+    different training steps, if an exchange failed for that reason.
     """
 
     def __init__(self, link: Link) -> None:
@@ -244,10 +207,7 @@ class Transport:
             )
 
     def give_up(self, reason: BaseException | str) -> None:
-        """Refuse all later exchanges with the first failure's reason.
-
-        The link stays open, so frames in flight are still delivered.
-        """
+        """Refuse all later exchanges, for the first reason; frames in flight are still delivered."""
         if self.failure is None:
             self._error = copied(reason) if isinstance(reason, BaseException) else None
             self.failure = str(reason) or type(reason).__name__
@@ -259,23 +219,20 @@ class Transport:
 
     def note_difference(
         self, error: BaseException, peer: int | None = None, posted: Iterable[tuple[int, Receiving]] = ()
-    ) -> bool:
-        """Return whether different training steps caused an error.
-
-        If so, ``close`` sends both steps to the peers.
-        """
+    ) -> Difference | None:
+        """Return the different steps that caused an error, if any, which ``close`` sends to the peers."""
         if self.difference is None and isinstance(error, (FrameError, LinkError)):
             self.difference = difference(self._link, error, peer)
         if self.difference is None and isinstance(error, LinkError):
             self.difference = overheard(self._link, posted)
-        return self.difference is not None
+        return self.difference
 
 
 def _difference_in(link: Link, receiving: Receiving, peer: int) -> Difference | None:
     try:
         frame = receiving.wait(0.0)
-        check_step(frame, link.step)
-    except OutOfStepError as error:
+        wire.check_step(frame, link.step)
+    except wire.OutOfStepError as error:
         if link.is_repeated(peer, frame):
             return None
         found = difference(link, error, peer)
@@ -288,4 +245,4 @@ def _difference_in(link: Link, receiving: Receiving, peer: int) -> Difference | 
 
 
 def _step(step: int) -> str:
-    return f"step {step}" + (" or later" if step == LATE else "")
+    return f"step {step}" + (" or later" if step == wire.LATE else "")

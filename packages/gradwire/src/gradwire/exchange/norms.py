@@ -82,8 +82,8 @@ class Norms:
         """Add the squared encoding error of ``payload``, which encodes ``elements`` from ``start`` on.
 
         The error is written to ``lost``. If ``lost`` is None, the squares of encoded and decoded values are
-        added, too. With a ``divisor``, ``elements`` are replaced with the decoded values, divided by
-        ``divisor``. Return the error's sum of squares, and whether all adopted values are finite.
+        added, too. With a ``divisor``, ``elements`` become the decoded values, divided by it. Return the
+        error's sum of squares, and whether all adopted values are finite.
         """
         if isinstance(codec, NativeCodec) and _native.has_ranges(codec.compiled[0]):
             name, params = codec.compiled
@@ -100,15 +100,6 @@ class Norms:
         how = Pass.ADOPT if divisor else Pass.SUBTRACT
         total = _native.sum_norms(how, elements, decoded, start, self.borders, self.lost)
         return total, divisor == 0 or _native.finish(elements, divisor)
-
-
-def check_norms(norms: Norms, tensor: torch.Tensor) -> None:
-    """Raise ``TensorError`` unless the ranges of ``norms`` end at the length of ``tensor``."""
-    if norms.count != tensor.numel():
-        raise TensorError(
-            f"expected norms for {tensor.numel()} elements, the tensor's length, got norms for "
-            f"{norms.count}; make Norms from the borders of this bucket's parameters"
-        )
 
 
 # The error bound of a sum over all ranks: every rank's encoding error, and float32's rounding.

@@ -15,9 +15,11 @@ from typing import Any, ClassVar, Protocol, cast
 import torch
 
 from gradwire.codecs import Codec
+from gradwire.collectives.frame_order import Action, Do
 from gradwire.devices import CPU, device_of
-from gradwire.exchange.feedback import ErrorFeedback, gaps
+from gradwire.exchange.feedback import ErrorFeedback, Ranges, gaps
 from gradwire.exchange.norms import Norms
+from gradwire.exchange.walk import RunPart
 from gradwire.gpu.chunks import Decoding, queue_decode
 from gradwire.gpu.table import SIZE_NBYTES, STATUS_NBYTES, format_of
 from gradwire.gpu.transfers import begin_decode, encode_and_keep
@@ -33,18 +35,9 @@ class DeviceFeedback(ErrorFeedback):
     """Error feedback of a bucket on a device, computed by kernels that are queued there.
 
     The host waits for an event for each payload (with ``DevicePayloads``, only for each encoded payload), and
-    for an event at the end. Raises ``MissingPackageError`` without Triton.
-
-    Parameters
-    ----------
-    codec
-        A codec with kernels for devices.
-    tensor
-        The bucket.
-    residual
-        The residual on the same device, if any; only ``commit`` changes it.
-    norms
-        The object that receives the sums of squares in ``commit``.
+    for an event at the end. The codec has kernels for devices, and the residual is on the bucket's device.
+    Only ``commit`` changes the residual, and adds the sums of squares to the norms. Raises
+    ``MissingPackageError`` without Triton.
     """
 
     ON_DEVICE: ClassVar[bool] = True
@@ -67,7 +60,7 @@ class DeviceFeedback(ErrorFeedback):
             self._words = self._device.zeros(2).view(torch.int32)
             self._lost = None if residual is None else self._device.zeros(tensor.numel())
         self._payload = torch.empty(0, dtype=torch.uint8)
-        self._finished: list[tuple[int, int]] = []
+        self._finished: Ranges = []
         self._borders: torch.Tensor | None = None
         self._sums: torch.Tensor | None = None
 
@@ -121,10 +114,11 @@ class DeviceFeedback(ErrorFeedback):
     def finished(self, elements: torch.Tensor, start: int, ranks: int = 1) -> None:
         """Queue the division and the check that values are finite."""
         self._finished.append((start, start + elements.numel()))
-        self._launch(lambda: _queue_finish()(elements, ranks, self._nonfinite), [elements])
+        self._launch(lambda: _kernels().queue_finish(elements, ranks, self._nonfinite), [elements])
 
-    def share_status(self, other: DeviceFeedback) -> None:
+    def share_status(self, other: ErrorFeedback) -> None:
         """Use the status word of the bucket's part ``other``, so that both keep or replace residuals."""
+        assert isinstance(other, DeviceFeedback)
         self._words = other._words
 
     def finish_rest(self) -> None:
@@ -164,10 +158,7 @@ class DeviceFeedback(ErrorFeedback):
         queue_decode(self._format, self._payload, out, self._params, add=False)
 
     def _queue_pass(self, how: int, x: torch.Tensor, y: torch.Tensor | None, start: int, row: int) -> None:
-        """Queue one pass, which adds to the sums from ``row`` on.
-
-        A pass that measures errors without a residual has three rows of sums, and any other pass has one.
-        """
+        """Queue a pass, which adds to 1 row of sums, or to 3 for errors without a residual."""
         rows = 1 if row == 0 or self._residual is not None else 3
         sums = None if self._sums is None else self._sums[row : row + rows]
         counts = self._residual is not None and row > 0
@@ -199,6 +190,93 @@ class DeviceFeedback(ErrorFeedback):
         self._device.launch(kernels, [self._tensor, *kept], [*written, self._words])
 
 
+_ON_DEVICE = torch.empty(0, dtype=torch.uint8, device="cpu")
+"""The empty payload for ``DeviceFeedback``, which reads the payload's copy on the device instead."""
+
+
+class DevicePayloads:
+    """The encoder and decoder of the native engine's segments on their device, by the index of an action.
+
+    The engine takes the interpreter lock once for each payload that this rank encodes or decodes, because
+    Python launches the kernels. Forwarded payloads don't need the device. The host waits for the device once
+    for each encoded payload, and once at the end. These waits also complete all earlier decodings, which are
+    checked then. So no frame is sent that follows from a malformed payload.
+
+    Attributes
+    ----------
+    crossed_nbytes
+        The number of bytes of received payloads, and of their status, that crossed the device's bus.
+    action
+        The index of the action whose kernels are being queued or awaited; after an error, the failed action.
+    """
+
+    def __init__(self, parts: Sequence[RunPart], actions: list[Action], ranks: int) -> None:
+        self.crossed_nbytes = 0
+        self.action: int | None = None
+        self._parts, self._actions, self._ranks = parts, actions, ranks
+        self._sent: int | None = None
+        self._decodings: list[tuple[int, Decoding]] = []
+
+    def encode(self, number: int, memory: memoryview) -> int:
+        """Encode a segment to ``memory``, and return the payload's size. Raises ``PayloadError``."""
+        self._finish_sent()
+        feedback, elements = self._begin(number)
+        payload = feedback.encode(elements, _bytes_of(memory))
+        self._check()
+        self._sent, self.action = number, None
+        return payload.numel()
+
+    def take(self, number: int, memory: memoryview) -> None:
+        """Queue the decoding of a received payload. Raises ``PayloadError`` for a wrong length."""
+        self._finish_sent()
+        (feedback, elements), payload = self._begin(number), _bytes_of(memory)
+        action = self._actions[number]
+        self.crossed_nbytes += payload.numel() + STATUS_NBYTES
+        decoding = feedback.queue_decode(payload, elements, add=action.do is Do.ADD)
+        self._decodings.append((number, decoding))
+        if action.do is Do.STORE:
+            feedback.finished(elements, action.segment.start, self._ranks)
+        self.action = None
+
+    def finish(self) -> None:
+        """Wait for the remaining decodings. Raises ``PayloadError``."""
+        self._finish_sent()
+        if self._decodings:
+            device_of(self._parts[0].tensor).event().wait()
+            self._check()
+        self.action = None
+
+    def _begin(self, number: int) -> tuple[DeviceFeedback, torch.Tensor]:
+        """Return an action's error feedback and segment, and name the action in errors."""
+        self.action = number
+        segment = self._actions[number].segment
+        part = self._parts[segment.part]
+        assert isinstance(part.feedback, DeviceFeedback)
+        return part.feedback, part.tensor[segment.start : segment.stop]
+
+    def _finish_sent(self) -> None:
+        """Queue the error feedback of the segment that was sent last, whose frame is now in flight."""
+        number, self._sent = self._sent, None
+        if number is None:
+            return
+        (feedback, elements), action = self._begin(number), self._actions[number]
+        if action.do is Do.SEND_PARTIAL:
+            feedback.sent(_ON_DEVICE, elements, action.segment.start)
+        else:
+            feedback.published(_ON_DEVICE, elements, action.segment.start, self._ranks)
+
+    def _check(self) -> None:
+        """Check the queued decodings, all of which are complete."""
+        decodings, self._decodings = self._decodings, []
+        for self.action, decoding in decodings:
+            decoding.check()
+
+
+def _bytes_of(memory: memoryview) -> torch.Tensor:
+    """Return ``memory`` as a tensor, even if it is empty, which torch's ``frombuffer`` refuses."""
+    return torch.frombuffer(memory, dtype=torch.uint8) if memory.nbytes else _ON_DEVICE
+
+
 def divide(tensor: torch.Tensor, ranks: int) -> None:
     """Divide a float32 tensor in place, on its device's current stream, with equal bits on every device."""
     device = device_of(tensor)
@@ -206,13 +284,7 @@ def divide(tensor: torch.Tensor, ranks: int) -> None:
         tensor.div_(ranks)
     else:
         word = device.zeros(1).view(torch.int32)
-        device.launch(lambda: _queue_finish()(tensor, ranks, word), [tensor, word], [tensor, word])
-
-
-@cache
-def _queue_finish() -> Callable[[torch.Tensor, int, torch.Tensor], None]:
-    queue: Callable[[torch.Tensor, int, torch.Tensor], None] = _kernels().queue_finish
-    return queue
+        device.launch(lambda: _kernels().queue_finish(tensor, ranks, word), [tensor, word], [tensor, word])
 
 
 @cache

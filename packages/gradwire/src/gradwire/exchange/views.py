@@ -20,6 +20,7 @@ from itertools import accumulate, pairwise
 import torch
 
 from gradwire import collectives
+from gradwire._native.engine import NativeCopies
 from gradwire.codecs import Codec
 from gradwire.devices import CPU, device_of
 from gradwire.exchange.feedback import Residual
@@ -31,20 +32,11 @@ _MOST_ZEROS = 0.125
 
 @dataclass(frozen=True)
 class CodecPart:
-    """The parameters of one codec, with their positions in the bucket and in the exchanged values.
+    """The parameters of one codec, with their indices and ranges in the bucket.
 
     In the exchanged values, each parameter is padded with zeros to a multiple of ``unit`` values. The last
     parameter is padded further, so that all of the algorithm's ``chunks`` also start at a multiple of
     ``unit``.
-
-    Attributes
-    ----------
-    codec
-        The codec of the parameters.
-    numbers
-        The parameters' indices in the bucket.
-    ranges
-        The start and the end of each parameter in the bucket.
     """
 
     codec: Codec
@@ -69,18 +61,11 @@ class CodecPart:
         return (0, *accumulate(self.sizes))
 
     @cached_property
-    def table(self) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
+    def table(self) -> list[torch.Tensor]:
         """The parameters' starts in the bucket, their numbers of values, and the borders; int64."""
-        starts = [start for start, _ in self.ranges]
-        columns = starts, self.counts, self.borders
+        columns = [start for start, _ in self.ranges], self.counts, self.borders
         with torch.inference_mode(mode=False):
-            one, two, three = (torch.tensor(each, dtype=torch.int64, device="cpu") for each in columns)
-        return one, two, three
-
-    @property
-    def is_dense(self) -> bool:
-        """Whether the exchanged values have no padding."""
-        return self.sizes == self.counts
+            return [torch.tensor(each, dtype=torch.int64, device="cpu") for each in columns]
 
     @cached_property
     def filled(self) -> float:
@@ -90,7 +75,7 @@ class CodecPart:
     @cached_property
     def is_in_place(self) -> bool:
         """Whether these parameters are contiguous in the bucket and have no padding."""
-        return self.is_dense and self.ranges[-1][1] - self.ranges[0][0] == sum(self.counts)
+        return self.sizes == self.counts and self.ranges[-1][1] - self.ranges[0][0] == sum(self.counts)
 
     def joined(self, bucket: torch.Tensor) -> torch.Tensor:
         """Return the values to exchange, as a view of the bucket if possible, else as a copy."""
@@ -114,7 +99,7 @@ class CodecPart:
     def joined_residual(self, residual: torch.Tensor | Residual | None) -> torch.Tensor | Residual | None:
         """Return the part of a bucket's residual for these parameters."""
         if isinstance(residual, Residual):
-            assert self.is_dense  # a plan with residuals has no padding
+            assert self.sizes == self.counts  # a plan with residuals has no padding
             values = [residual.values[number] for number in self.numbers]
             return Residual(values, self.joined(residual.lost), residual.waits)
         return None if residual is None else self.joined(residual)
@@ -131,10 +116,7 @@ class CodecPart:
             self.put(residual, part)
 
     def between(self, start: int, stop: int) -> Iterator[tuple[int, int, int]]:
-        """Yield the pieces of a range of exchanged values.
-
-        Each piece has its start in the bucket, its number of values, and its number of zeros.
-        """
+        """Yield the pieces of exchanged values: start in the bucket, number of values, and of zeros."""
         borders, counts = self.borders, self.counts
         number = bisect_right(borders, start) - 1
         while number < len(counts) and borders[number] < stop:
@@ -148,8 +130,8 @@ class CodecPart:
 class SegmentCopies:
     """The copies of one run between ``bucket`` and ``values``, the exchanged tensor, segment by segment.
 
-    So a bucket's first frame is sent before later segments are copied, a segment is still in the cache when
-    it is encoded, and most copies overlap communication.
+    So the first frame is sent before later segments are copied, a segment is still in the cache when it is
+    encoded, and most copies overlap communication.
     """
 
     def __init__(self, bucket: torch.Tensor, values: torch.Tensor, part: CodecPart) -> None:
@@ -157,15 +139,12 @@ class SegmentCopies:
         self._here = set[tuple[int, int]]()
 
     @property
-    def table(self) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor, torch.Tensor]:
-        """The bucket, and the positions of the parameters (``CodecPart.table``), for the native engine."""
-        return self._bucket, *self._part.table
+    def native(self) -> NativeCopies:
+        """The copies as data for the native engine."""
+        return NativeCopies(self._bucket, *self._part.table)
 
     def load(self, start: int, stop: int) -> None:
-        """Copy the range ``start..stop`` of the exchanged values from the bucket.
-
-        Values that were copied before are not copied again.
-        """
+        """Copy the range ``start..stop`` of the exchanged values from the bucket, unless it was copied."""
         if (start, stop) in self._here or start == stop:
             return
         self._here.add((start, stop))
@@ -186,21 +165,11 @@ class SegmentCopies:
 
 @dataclass(frozen=True)
 class ParameterViews:
-    """The parameters of a bucket, with a codec for each parameter.
+    """The parameters of a bucket in order, with their numbers of floats and their codecs.
 
-    Attributes
-    ----------
-    counts
-        The number of floats of each parameter, in the order of the bucket.
-    codecs
-        The codec of each parameter; the same on all ranks.
-    bucket
-        The counts of all parameters of the bucket, which determine the alignment; needed if ``counts`` has
-        only some of the parameters.
-    world
-        The number of ranks; None for no padding.
-    chunks
-        The algorithm's number of chunks.
+    Codecs are the same on all ranks. ``bucket`` has the counts of all parameters, which determine the
+    alignment, if ``counts`` has only some of them. ``world`` is the number of ranks; None for no padding.
+    ``chunks`` is the algorithm's number of chunks.
     """
 
     counts: tuple[int, ...]
@@ -233,20 +202,17 @@ class ParameterViews:
         ranges, numbers = [*pairwise(self.borders)], dict[Codec, list[int]]()
         for number, codec in enumerate(self.codecs):
             numbers.setdefault(codec, []).append(number)
-        return tuple(
-            CodecPart(
-                codec, tuple(some), tuple(ranges[each] for each in some), self._unit(codec), self.chunks
-            )
-            for codec, some in numbers.items()
-        )
+        parts = list[CodecPart]()
+        for codec, some in numbers.items():
+            unit = 1 if self.world is None else unit_of(codec, self.bucket or self.counts, self.world)
+            own = tuple(ranges[each] for each in some)
+            parts.append(CodecPart(codec, tuple(some), own, unit, self.chunks))
+        return tuple(parts)
 
     @property
     def is_in_place(self) -> bool:
         """Whether the bucket has one codec and no padding, so that it needs no copies."""
         return len(self.parts) < 2 and all(part.is_in_place for part in self.parts)
-
-    def _unit(self, codec: Codec) -> int:
-        return 1 if self.world is None else unit_of(codec, self.bucket or self.counts, self.world)
 
 
 def views_of(plan: Plan, world: int, names: Sequence[str], counts: Sequence[int]) -> ParameterViews | None:
@@ -256,11 +222,7 @@ def views_of(plan: Plan, world: int, names: Sequence[str], counts: Sequence[int]
 
 
 def unit_of(codec: Codec, counts: Sequence[int], world: int) -> int:
-    """Return the alignment of a bucket's parameters in values, or 1 if the padding would be too large.
-
-    The alignment is the same for all parts of the bucket, and for all algorithms, which have up to ``world``
-    chunks.
-    """
+    """Return the alignment of a bucket's parameters in values, or 1 if the padding would be too large."""
     unit = codec.parameter_unit
     return unit if sum(_sizes(counts, unit, world)) <= (1 + _MOST_ZEROS) * sum(counts) else 1
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections import deque
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from time import perf_counter
 from typing import Generic, NamedTuple, Protocol, TypeVar
@@ -15,15 +15,11 @@ from gradwire.codecs.wrappers import Scaled
 from gradwire.collectives.frame_order import AHEAD, Action, Do, Segment
 from gradwire.costs import ExchangeCost, Scales
 from gradwire.exchange.feedback import ErrorFeedback, commit_all
-from gradwire.exchange.frames import Buffers, Framer, Outgoing, renumber
+from gradwire.exchange.frames import Buffers, Encode, Framer, Outgoing
 from gradwire.exchange.views import SegmentCopies
 from gradwire.gpu.table import STATUS_NBYTES
 from gradwire.links.base import Link, Receiving, Sending
-from gradwire.wire import AVERAGE, HEADER_NBYTES, Sequences
-
-# The stream of frames that one rank sends and receives, with its windows, buffers, sequences and costs.
-#
-# A run has one stream for all its peers; a parameter server has a stream for each worker.
+from gradwire.wire import AVERAGE, HEADER_NBYTES, Sequences, renumber_frame
 
 
 @dataclass(frozen=True, slots=True)
@@ -41,20 +37,10 @@ class StreamResources:
 
 @dataclass(frozen=True, slots=True)
 class RunPart:
-    """The values of a run that have one codec.
+    """The values of a run that have one codec: 1-D float32, changed in place.
 
-    Attributes
-    ----------
-    tensor
-        The values, 1-D float32, changed in place.
-    framer
-        The encoder of the values' segments.
-    feedback
-        The error feedback of the run.
-    copies
-        The copies between the bucket and ``tensor``; None without copies.
-    filled
-        The fraction of ``tensor`` that isn't padding.
+    ``copies`` are the copies between the bucket and ``tensor``, if any. ``filled`` is the fraction of
+    ``tensor`` that isn't padding.
     """
 
     tensor: torch.Tensor
@@ -101,12 +87,9 @@ class Incoming(NamedTuple):
 class FrameStream(Generic[P]):
     """A window of sends in flight and a window of posted receives, each completed in order.
 
-    Attributes
-    ----------
-    accounting
-        The frames and bytes so far, and the seconds of waiting, encoding and decoding.
-    place
-        The frame to name in errors: the current one, or the one being waited for.
+    A run has one stream for all its peers; a parameter server has a stream for each worker. ``accounting``
+    has the frames, bytes, and seconds so far. ``place`` is the frame to name in errors: the current one, or
+    the one being waited for.
     """
 
     _resources: StreamResources
@@ -142,11 +125,7 @@ class FrameStream(Generic[P]):
         return [(place.peer, receiving) for place, receiving, _ in self._posted]
 
     def encode(
-        self,
-        place: P,
-        framer: Framer,
-        elements: torch.Tensor,
-        encode: Callable[[torch.Tensor, torch.Tensor], torch.Tensor] | None = None,
+        self, place: P, framer: Framer, elements: torch.Tensor, encode: Encode | None = None
     ) -> Outgoing:
         """Return the next frame for the peer of ``place``, encoded by ``encode`` or by the codec."""
         start = perf_counter()
@@ -165,11 +144,11 @@ class FrameStream(Generic[P]):
         self.accounting.frames += 1
         self.accounting.raw_nbytes += raw_nbytes
         self.accounting.wire_nbytes += outgoing.frame.numel()
-        link, floats_nbytes = self._resources.link, outgoing.floats_nbytes
-        if floats_nbytes:
-            sending = link.isend_marked(place.peer, outgoing.frame, floats_nbytes)
+        link, frame = self._resources.link, outgoing.frame
+        if outgoing.floats_nbytes:
+            sending = link.isend_marked(place.peer, frame, outgoing.floats_nbytes)
         else:
-            sending = link.isend(place.peer, outgoing.frame)
+            sending = link.isend(place.peer, frame)
         self._in_flight.append((place, sending, outgoing))
 
     def flush(self) -> None:
@@ -206,15 +185,8 @@ class FrameStream(Generic[P]):
 class ScheduleRun:
     """One run of a schedule, with its stream of frames and the frames kept for forwarding."""
 
-    def __init__(
-        self,
-        resources: StreamResources,
-        parts: Sequence[RunPart],
-        actions: list[Action],
-    ) -> None:
-        self._resources = resources
-        self._parts = parts
-        self._actions = actions
+    def __init__(self, resources: StreamResources, parts: Sequence[RunPart], actions: list[Action]) -> None:
+        self._resources, self._parts, self._actions = resources, parts, actions
         self._sent_nbytes = [0] * len(parts)
         self._ranks = resources.link.world if resources.flags & AVERAGE else 1  # the divisor of a sum
         self._stream = FrameStream[Action](resources)
@@ -247,8 +219,7 @@ class ScheduleRun:
             if action.receives:
                 self._take_in(action, part, elements, self._stream.receive(part.framer, elements.numel()))
             else:
-                is_forward = action.do is Do.FORWARD
-                outgoing = self._forwarded(action) if is_forward else self._encoded(action, part, elements)
+                outgoing = self._frame_for(action, part, elements)
                 self._stream.send(action, outgoing)
                 self._sent_nbytes[action.segment.part] += elements.nbytes
                 start = perf_counter()
@@ -274,22 +245,22 @@ class ScheduleRun:
             if part.copies is not None:
                 part.copies.store(0, part.tensor.numel())
 
-    def _encoded(self, action: Action, part: RunPart, elements: torch.Tensor) -> Outgoing:
-        finished = action.do is Do.PUBLISH
-        encode = part.feedback.encode_sum if finished else part.feedback.encode
-        outgoing = self._stream.encode(action, part.framer, elements, encode)
-        if finished and action.keep:
-            self._kept[action.segment] = outgoing
-        return outgoing
-
-    def _forwarded(self, action: Action) -> Outgoing:
+    def _frame_for(self, action: Action, part: RunPart, elements: torch.Tensor) -> Outgoing:
+        """Return the frame to send: an encoded segment, or a kept frame with a new sequence number."""
+        if action.do is not Do.FORWARD:
+            finished = action.do is Do.PUBLISH
+            encode = part.feedback.encode_sum if finished else part.feedback.encode
+            outgoing = self._stream.encode(action, part.framer, elements, encode)
+            if finished and action.keep:
+                self._kept[action.segment] = outgoing
+            return outgoing
         outgoing = self._kept[action.segment]
         if not action.keep:
             del self._kept[action.segment]
         sequence = self._resources.sent.take(action.peer)
         if sequence != outgoing.sequence:
             self._stream.await_leaving(outgoing)
-            renumber(outgoing, sequence)
+            outgoing.frame, outgoing.sequence = renumber_frame(outgoing.frame, sequence), sequence
         return outgoing
 
     def _sent(self, action: Action, part: RunPart, outgoing: Outgoing, elements: torch.Tensor) -> None:
