@@ -5,8 +5,7 @@ The first choice is an interface that the user names in ``GLOO_SOCKET_IFNAME``, 
 rank reaches that host. If no host serves the store, the address is the first address of this host's name, as
 in Gloo.
 
-On the store's host, the route to the store may be the loopback interface. The address then depends on the
-other ranks: it is the local address of the route to a rank on another host (``listening``).
+On the store's host, the address may depend on the other ranks (``listening``).
 
 Lanes are distributed only over the interfaces in ``GLOO_SOCKET_IFNAME``, because only this variable is a list
 in the user's order.
@@ -49,10 +48,7 @@ class Selection(NamedTuple):
 
 
 def selection(environment: Mapping[str, str]) -> Selection | None:
-    """Return the interfaces that the user's variable selects, as for Gloo and NCCL, or None without one.
-
-    Raises ``LinkError`` if ``NCCL_SOCKET_IFNAME`` selects no interface.
-    """
+    """Return the interfaces that the user's variable selects, or None without one. Raises ``LinkError``."""
     named = gloo_interfaces(environment)
     if named:
         return Selection(VARIABLE, named)
@@ -95,9 +91,8 @@ def _selects(text: str, name: str) -> bool:
 def own_choice(environment: Mapping[str, str], store_host: str = "", lane: int = 0) -> str:
     """Return the address to listen on; "" if the choice requires addresses of other ranks.
 
-    ``store_host`` is the name or address of the store's host, or "" without a store. ``lane`` is the number
-    of the link's lane. Of n interfaces in ``GLOO_SOCKET_IFNAME``, lane j uses number j modulo n. Raises
-    ``LinkError`` if the user selects an interface without an address.
+    ``store_host`` is the store's host, or "" without a store. Of n interfaces in ``GLOO_SOCKET_IFNAME``, lane
+    j uses number j modulo n. Raises ``LinkError`` if the user selects an interface without an address.
     """
     selected = selection(environment)
     if selected is None and not store_host:
@@ -121,10 +116,9 @@ def own_choice(environment: Mapping[str, str], store_host: str = "", lane: int =
 
 
 def choice_towards(others: Iterable[str], environment: Mapping[str, str]) -> str:
-    """Return the address to listen on, for a rank on the store's host.
+    """Return the address to listen on, for a rank on the store's host, given the addresses of other ranks.
 
-    It is the local address of the route to one of ``others``, the addresses of other ranks. If no route leads
-    to another host, it is the first selected address, or the first address of this host's name.
+    If no route leads to another host, it is the first selected address, or that of this host's name.
     """
     selected = selection(environment)
     allowed = () if selected is None else selected.addresses()
@@ -218,11 +212,7 @@ def address_of_name() -> str:
 
 
 def outward_address(environment: Mapping[str, str]) -> str:
-    """Return an address of this host for ranks on any host, chosen without asking a store or another rank.
-
-    If this host's name resolves to a loopback address, the result is the local address of the default route,
-    if there is one.
-    """
+    """Return an address of this host for other hosts, at worst that of the default route."""
     chosen = own_choice(environment)
     if selection(environment) is None and is_loopback(chosen):
         routes = [route_to(each) for each in _ELSEWHERE]

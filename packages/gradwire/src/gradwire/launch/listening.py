@@ -21,8 +21,7 @@ from gradwire.launch.store import TimedStore
 def listening_address(store: TimedStore, rank: int, world: int, deadline: float, lane: int = 0) -> str:
     """Return the address on which this rank's lane listens. All ranks of the store call this once per lane.
 
-    Raises ``LinkError`` if the store fails or a selected interface has no address, and ``TimeoutError`` if
-    this rank needs another rank's address and doesn't get it by the deadline.
+    Raises ``LinkError``, and ``TimeoutError`` if this rank needs another rank's address and doesn't get it.
     """
     own = own_choice(os.environ, store.host, lane)
     store.set(address_key(rank), own, deadline)
@@ -30,10 +29,7 @@ def listening_address(store: TimedStore, rank: int, world: int, deadline: float,
 
 
 def address_key(rank: int) -> str:
-    """Return the key of a rank's address in the store.
-
-    The value is empty if the address depends on other ranks.
-    """
+    """Return the key of a rank's address in the store; "" is an address that depends on other ranks."""
     return f"address {rank}"
 
 
@@ -47,10 +43,9 @@ def _others(store: TimedStore, rank: int, world: int, deadline: float) -> Iterat
 
 
 def direct_gloo(store: Store, rank: int, world: int, doing: str, timeout_s: float) -> None:
-    """Make this process's Gloo groups listen on its links' interface, if no interface is selected.
+    """Make this process's Gloo groups listen on its links' interface, not on the address of the host's name.
 
-    By default, Gloo listens on the address of the host's name. All ranks of the store call this once, with
-    the same key prefix. ``doing`` and the errors are those of ``TimedStore``.
+    All ranks of the store call this once, with the same key prefix, unless the user selects an interface.
     """
     if world > 1 and not os.environ.get(VARIABLE):
         timed = TimedStore(PrefixStore("gradwire/gloo", store), doing)

@@ -22,8 +22,6 @@ from gradwire.launch.launched import ending_on_signals, interrupts_held, launche
 from gradwire.launch.rendezvous import check_same_options, join_launched, join_store, open_store
 from gradwire.machine import is_inside
 
-# The context of ranks that run a task together, and the messages that report their end.
-
 Event = TypeVar("Event")
 Options = TypeVar("Options")
 
@@ -32,8 +30,7 @@ Options = TypeVar("Options")
 class RankContext(Generic[Event]):
     """The context that a rank's work receives: its rank, the function that reports events, and the store.
 
-    ``doing`` describes what the rank is doing, for failure messages. ``join_store`` returns the store that
-    all ranks share, and can be called once.
+    ``join_store`` can be called once. ``doing`` describes what the rank is doing, for failure messages.
     """
 
     rank: int
@@ -45,35 +42,20 @@ class RankContext(Generic[Event]):
     @property
     def ranks_here(self) -> int:
         """The number of ranks that share this machine's cores. In a testbed, all hosts share one machine."""
-        if is_inside():
+        if is_inside() or "LOCAL_WORLD_SIZE" not in os.environ:
             return self.world
-        return whole("LOCAL_WORLD_SIZE") if "LOCAL_WORLD_SIZE" in os.environ else self.world
+        return whole("LOCAL_WORLD_SIZE")
 
 
 @dataclass(frozen=True)
 class Task(Generic[Options, Event]):
     """A task that all ranks run together.
 
-    Parameters
-    ----------
-    work
-        The function that every rank calls with its context and ``options``. Local processes import it by
-        name, so it must be a module-level function.
-    options
-        The options that every rank receives.
-    world
-        The number of ranks.
-    timeout_s
-        The timeout of a rank's waits for other ranks.
-    shared
-        The options, by name, that must be the same on all launched ranks.
-    preload
-        The names of modules whose import takes seconds. They are imported once for all local processes.
-    title
-        A function that returns the name of a rank in messages.
-    when
-        A function that receives the last event, or None, and returns the time for messages, such as "during
-        run 2".
+    Every rank calls ``work`` with its context and ``options``. Local processes import ``work`` by name, so it
+    must be a module-level function, and import the modules in ``preload``, which take seconds, once.
+    ``timeout_s`` limits a rank's waits for other ranks. ``shared`` are the options, by name, that must be the
+    same on all launched ranks. ``title`` returns the name of a rank in messages, and ``when`` the time for
+    messages, such as "during run 2", from the last event or None.
     """
 
     work: Callable[[RankContext[Event], Options], None]
@@ -104,9 +86,8 @@ class Warned:
 class Failed:
     """The message of a rank that has failed.
 
-    ``consequence`` says whether another rank's failure may be the cause, because this rank's peer is gone or
-    silent. ``details`` is the traceback of an internal error, or "" for an error that gradwire raises on
-    purpose.
+    ``consequence`` says whether another rank's failure may be the cause. ``details`` is the traceback of an
+    internal error, or "" for an error that gradwire raises on purpose.
     """
 
     rank: int
@@ -127,9 +108,6 @@ def describe_failure(context: RankContext[Event], error: BaseException) -> Faile
     )
 
 
-# A local process, which runs one rank, reports to its parent through a pipe, and never outlives the parent.
-
-
 def main(
     work: Callable[[RankContext[Event], Options], None],
     options: Options,
@@ -139,9 +117,14 @@ def main(
     timeout_s: float,
     connection: Connection[Event | Finished | Failed | Warned, None],
 ) -> None:
-    """Run one rank in this process, and report the rank's events and its end through ``connection``."""
+    """Run one rank in this process, which reports through ``connection`` and never outlives its parent."""
     Thread(target=_end_with_parent, name="gradwire lifeline", daemon=True).start()
-    send = _one_at_a_time(connection.send)
+    sending = Lock()
+
+    def send(message: Any) -> None:  # several threads report
+        with sending:
+            connection.send(message)
+
     telling = _Telling(send)
     logging.getLogger(LOSSY_LOGGER).addHandler(telling)
     context: RankContext[Event] = RankContext(rank, world, send, lambda: join_store(port, timeout_s))
@@ -165,17 +148,6 @@ class _Telling(logging.Handler):
 
     def emit(self, record: logging.LogRecord) -> None:
         self._send(Warned(record.getMessage()))
-
-
-def _one_at_a_time(send: Callable[[Any], None]) -> Callable[[Any], None]:
-    """Return a version of ``send`` that several threads may call concurrently."""
-    sending = Lock()
-
-    def send_alone(message: object) -> None:
-        with sending:
-            send(message)
-
-    return send_alone
 
 
 def _end_with_parent() -> None:
@@ -282,10 +254,11 @@ class _Children(Generic[Options, Event]):
             for other, message in self._receive(left):
                 if message is None or isinstance(message, Failed):
                     failures.setdefault(other, message)
+        reports = list[Failed]()
         for gone, report in failures.items():
             if report is None:
                 raise JobError(self._describe_death(gone))
-        reports = [report for report in failures.values() if report is not None]
+            reports.append(report)
         cause = min(reports, key=lambda report: report.consequence)  # prefer a cause to a consequence
         text = f"{self._task.title(cause.rank)} failed ({cause.doing}): {cause.reason}"
         if cause.details:
@@ -309,9 +282,6 @@ class _Children(Generic[Options, Event]):
             process.join()
         for pipe in self._pipes:
             pipe.close()
-
-
-# One rank of a job that ``torchrun`` or another launcher has started.
 
 
 def run_joined(task: Task[Options, Event], show: Callable[[Event], None]) -> None:

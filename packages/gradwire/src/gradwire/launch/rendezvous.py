@@ -34,12 +34,15 @@ SLACK_S = 5.0
 """The seconds after torch's own timeout until a call of torch is abandoned."""
 MOST_PORT = 65535
 _BACKLOG = 128
+POLL_S = 0.1
+ANSWER_S = 30.0
+"""The timeout, in seconds, for an answer from the process that serves the store."""
 
 
 def open_store(timeout_s: float) -> TCPStore:
-    """Return the store of a local job, hosted by this process on a free port of the loopback interface.
+    """Return the store of a local job, on a free port of the loopback interface.
 
-    torch's default is to listen on all interfaces: every host that reaches the port could read and write the
+    torch would listen on all interfaces, so that every host that reaches the port could read and write the
     store.
     """
     with socket.create_server((LOCAL, 0), backlog=_BACKLOG) as listening:
@@ -57,29 +60,33 @@ def join_store(port: int, timeout_s: float) -> Store:
 
 
 def join_launched(timeout_s: float) -> Store:
-    """Return a launched job's store, at MASTER_ADDR:MASTER_PORT.
-
-    Raises ``JobError`` if the store doesn't answer within about ``timeout_s``.
-    """
+    """Return a launched job's store, at MASTER_ADDR:MASTER_PORT. Raises ``JobError``."""
     rank, world = launched_rank()
     host, port = os.environ["MASTER_ADDR"], whole("MASTER_PORT")
     place = with_port(host, port)
     _check_address(host, port)
     if rank > 0:
         _reach(host, port, timeout_s, rank)
-    answer = _rendezvous(rank, world, timeout_s)
-    if isinstance(answer, Exception):
-        if isinstance(answer, DistNetworkError) and rank == 0 and _is_taken(port):
+
+    def join() -> Store:
+        store, _, _ = next(rendezvous("env://", rank, world, timeout=timedelta(seconds=timeout_s)))
+        return cast(Store, store)
+
+    try:  # torch itself waits forever for a program that listens but does not answer
+        return within(join, timeout_s + SLACK_S, port)
+    except (RuntimeError, ValueError, TimeoutError) as error:
+        if isinstance(error, DistNetworkError) and rank == 0 and _is_taken(port):
             raise JobError(
                 f"rank {rank} cannot listen at {place}, which another program uses; choose another "
                 "MASTER_PORT for all ranks"
-            ) from answer
-        reason = str(answer).splitlines()[0].rstrip(".")
+            ) from error
+        reason = str(error).splitlines()[0].rstrip(".")
+        if isinstance(error, TimeoutError):
+            reason = f"the program at this port did not answer within {timeout_s:g} s"
         raise JobError(
             f"rank {rank} of {world} could not join the other ranks at {place}: {reason}; start "
             "all ranks with the same MASTER_ADDR and MASTER_PORT"
-        ) from answer
-    return answer
+        ) from error
 
 
 def check_same_options(store: Store, rank: int, options: Mapping[str, object]) -> None:
@@ -140,31 +147,6 @@ def _reach(host: str, port: int, timeout_s: float, rank: int) -> None:
             sleep(0.2)
 
 
-def _rendezvous(rank: int, world: int, timeout_s: float) -> Store | Exception:
-    """Return torch's store, or the error if torch does not connect within the timeout.
-
-    torch itself waits forever for a program that listens but does not answer.
-    """
-
-    def join() -> Store:
-        store, _, _ = next(rendezvous("env://", rank, world, timeout=timedelta(seconds=timeout_s)))
-        return cast(Store, store)
-
-    try:
-        return within(join, timeout_s + SLACK_S, whole("MASTER_PORT"))
-    except TimeoutError:
-        return TimeoutError(f"the program at this port did not answer within {timeout_s:g} s")
-    except (RuntimeError, ValueError) as error:
-        return error
-
-
-# The default process group of all ranks, for communication outside of gradwire's links.
-
-POLL_S = 0.1
-ANSWER_S = 30.0
-"""The timeout, in seconds, for an answer from the process that serves the store."""
-
-
 @contextmanager
 def joined_group(store: Store, rank: int, world: int, timeout_s: float) -> Iterator[dist.ProcessGroup]:
     """Yield the default process group, over Gloo, and destroy it after the block. Raises ``LinkError``."""
@@ -187,10 +169,7 @@ def gather(group: dist.ProcessGroup, values: torch.Tensor) -> torch.Tensor:
 
 
 def wait_for(store: Store, key: str) -> None:
-    """Block until a rank sets ``key``, without a limit, because a measurement may take arbitrarily long.
-
-    Raises torch's error if the store's host fails, and ``LinkTimeoutError`` if the store does not answer.
-    """
+    """Block until a rank sets ``key``, without a limit: a measurement may take arbitrarily long."""
     port, place = server_of(store)
     try:
         while not within(partial(store.check, [key]), ANSWER_S, port):

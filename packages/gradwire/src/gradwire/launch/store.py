@@ -11,8 +11,8 @@ import os
 import socket
 import threading
 from collections.abc import Callable, Iterable, Iterator, Sequence
+from concurrent.futures import Future, wait
 from contextlib import suppress
-from queue import Empty, SimpleQueue
 from time import monotonic, sleep
 from typing import TypeVar
 
@@ -36,29 +36,24 @@ _calls: dict[threading.Thread, int | None] = {}
 def within(call: Callable[[], Answer], timeout_s: float, port: int | None = None) -> Answer:
     """Run ``call`` with a timeout, and return its result; ``port`` is the port of the peer that must answer.
 
-    Raises the error of ``call``, and ``TimeoutError`` if ``call`` doesn't return in time; the thread of
-    ``call`` continues.
+    If ``call`` doesn't return in time, raises ``TimeoutError``, and the thread of ``call`` continues.
     """
-    answers: SimpleQueue[tuple[Answer | None, BaseException | None]] = SimpleQueue()
+    answer = Future[Answer]()
 
     def ask() -> None:
         try:
-            answers.put((call(), None))
+            answer.set_result(call())
         except BaseException as error:
-            answers.put((None, error))
+            answer.set_exception(error)
         finally:
             _calls.pop(threading.current_thread(), None)
 
     thread = threading.Thread(target=ask, name="gradwire asks", daemon=True)
     _calls[thread] = port
     thread.start()
-    try:
-        answer, error = answers.get(timeout=timeout_s)
-    except Empty:
-        raise TimeoutError(f"no answer within {timeout_s:g} s") from None
-    if error is not None:
-        raise error
-    return answer  # type: ignore[return-value]  # the result of call, which may be None
+    if not wait([answer], timeout_s).done:
+        raise TimeoutError(f"no answer within {timeout_s:g} s")
+    return answer.result()
 
 
 def _wake() -> None:
@@ -115,22 +110,17 @@ class TimedStore:
     """A store each of whose calls has a deadline, a time of ``time.monotonic``.
 
     Methods raise ``StoreTimeoutError`` if the store does not answer, and ``StoreError`` if the store is gone.
-    The message names the store's host and the key, and starts with ``doing``, which names the caller and its
-    purpose, such as "rank 1 connecting with the 2 ranks of its group". ``host`` is the store's host, or "" if
-    no host serves the store.
+    Errors start with ``doing``, which names the caller and its purpose. ``host`` is the store's host, or ""
+    if no host serves the store. ``answers`` says whether the store has answered every call so far.
     """
 
     def __init__(self, store: Store, doing: str) -> None:
         self._store, self._doing = store, doing
         self._port, self._place = server_of(store)
-        self._compares = isinstance(_innermost(store), _COMPARING)
-        self.host = host_of(store)
-        self._answers = True
-
-    @property
-    def answers(self) -> bool:
-        """Whether the store has answered every call so far."""
-        return self._answers
+        base = innermost(store)
+        self._compares = isinstance(base, _COMPARING)
+        self.host = base.host if isinstance(base, TCPStore) else ""
+        self.answers = True
 
     def set(self, key: str, value: str, deadline: float) -> None:
         """Set the store's ``key`` to ``value``."""
@@ -167,10 +157,7 @@ class TimedStore:
         raise AssertionError("polls end with an error")
 
     def wait(self, keys: Sequence[str], deadline: float, check: Callable[[], object] = lambda: None) -> None:
-        """Wait until all of ``keys`` are set, calling ``check``, which may raise, between polls.
-
-        Raises ``TimeoutError`` at the deadline.
-        """
+        """Wait until all ``keys`` are set, calling ``check`` between polls. Raises ``TimeoutError``."""
         for _ in polls(deadline):
             if self.has(keys, deadline):
                 return
@@ -179,17 +166,17 @@ class TimedStore:
     def _call(self, call: Callable[[], Answer], key: str, deadline: float) -> Answer:
         patience_s = max(deadline - monotonic(), _PATIENCE_S)
         try:
-            if not self._answers:
+            if not self.answers:
                 raise TimeoutError
             return within(call, patience_s, self._port)
         except TimeoutError as error:
-            self._answers = False
+            self.answers = False
             raise StoreTimeoutError(
                 f"{self._doing}: {self._place} does not answer (asked for {key!r}, waited {patience_s:.3g} "
                 f"s); {_ADVICE}"
             ) from error
         except RuntimeError as error:
-            self._answers = False
+            self.answers = False
             reason = str(error).partition("\n")[0].partition(". ")[0]
             raise StoreError(
                 f"{self._doing}: {self._place} cannot be reached (asked for {key!r}: {reason}); {_ADVICE}"
@@ -199,7 +186,7 @@ class TimedStore:
 def polls(deadline: float) -> Iterator[None]:
     """Yield once for each poll, at increasing intervals. Raises ``TimeoutError`` at the deadline.
 
-    An interval begins with a poll. If that poll takes as long as the interval, the next poll follows at once.
+    If a poll takes as long as the interval, the next poll follows at once.
     """
     interval = _FIRST_INTERVAL_S
     while True:
@@ -214,19 +201,14 @@ def polls(deadline: float) -> Iterator[None]:
 
 def server_of(store: Store) -> tuple[int | None, str]:
     """Return the port of the process that serves ``store`` (None if unknown), and the store's name."""
-    store = _innermost(store)
+    store = innermost(store)
     if isinstance(store, TCPStore):
         return store.port, f"torch's store at {with_port(store.host, store.port)}"
     return None, f"torch's store ({type(store).__name__})"
 
 
-def host_of(store: Store) -> str:
-    """Return the name or address of the host that serves ``store``; "" if no host does."""
-    store = _innermost(store)
-    return store.host if isinstance(store, TCPStore) else ""
-
-
-def _innermost(store: Store) -> Store:
+def innermost(store: Store) -> Store:
+    """Return the store within a store with prefixes."""
     while isinstance(store, PrefixStore):
         store = store.underlying_store
     return store
