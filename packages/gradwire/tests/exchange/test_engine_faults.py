@@ -271,7 +271,7 @@ def test_an_interrupt_before_the_run_leaves_the_link_usable(monkeypatch: pytest.
 
 
 @pytest.mark.parametrize(
-    "position", ["gradwire.exchange.engine.run", "gradwire.links.channel.Channel.restore"]
+    "position", ["gradwire._native.engine.run", "gradwire.links.channel.Channel.restore"]
 )
 def test_an_interrupt_beside_the_run_closes_every_connection(
     position: str, monkeypatch: pytest.MonkeyPatch

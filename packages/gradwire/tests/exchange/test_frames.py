@@ -54,7 +54,7 @@ def test_plans_that_come_and_go_take_no_incoming_buffers_of_their_own(
         made.append(nbytes)
         return frame_memory(nbytes)
 
-    monkeypatch.setattr(frames, "frame_memory", counted)
+    monkeypatch.setattr(frames.wire, "frame_memory", counted)
 
     def exchange_with_many_plans(link: Link) -> None:
         for digits in range(20):

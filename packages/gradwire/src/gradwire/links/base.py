@@ -125,9 +125,9 @@ class Link(ABC):
         self.__dict__.setdefault("_counted", WeakSet[Sequences]()).add(received)
 
     def is_repeated(self, peer: int, frame: torch.Tensor) -> bool:
-        """Return whether ``frame`` repeats the sequence number of the last frame from ``peer``.
+        """Return whether ``frame`` repeats the number of the last frame from ``peer``. Raises ``FrameError``.
 
-        A rank's last frame is never repeated. Raises ``FrameError`` if the header is damaged.
+        A rank's last frame is never repeated.
         """
         number, counted = sequence_of(frame), list(self.__dict__.get("_counted", ()))
         if number is None:

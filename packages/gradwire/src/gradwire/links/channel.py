@@ -49,11 +49,7 @@ class Mover(Protocol):
 
 @dataclass(slots=True, eq=False, kw_only=True)
 class Operation:
-    """A send or receive in flight.
-
-    ``views`` are the parts still to send, or the memory to receive into; ``rest`` is the part on the marked
-    connection.
-    """
+    """A send or receive in flight: ``views`` to send or fill, and the ``rest`` on the marked channel."""
 
     link: Mover
     channel: Channel
@@ -105,14 +101,9 @@ class Operation:
 class Channel:
     """The connection to one peer, and its frames in flight; the lock ``turn`` guards all of it.
 
-    Parameters
-    ----------
-    names
-        The names of this rank and of the peer in errors.
-    marked
-        The marked channel to the same peer, for the ends of some frames, if any.
-    bare
-        Whether this is a marked channel, which carries no lengths and only data that this rank awaits.
+    ``names`` are those of this rank and of the peer in errors. The ``marked`` channel to the same peer
+    carries the ends of some frames; it is ``bare``: without lengths, and only with data that this rank
+    awaits.
     """
 
     def __init__(
@@ -146,9 +137,7 @@ class Channel:
     @property
     def is_lendable(self) -> bool:
         """Whether native code may use the socket now: no TLS, no frame in flight, and no thread waits."""
-        busy = (
-            self.incoming or self.outgoing or self.has_waiter or self._is_mute or self._is_bare or self.ended
-        )
+        busy = self.incoming or self.outgoing or self.has_waiter or self._is_mute or self.ended
         return type(self.socket) is socket.socket and self.marked is None and not busy
 
     def lend(self) -> NativeState:
@@ -163,10 +152,7 @@ class Channel:
                 self._end_use()
 
     def restore(self, link: Mover, end: End, memory: Callable[[], torch.Tensor]) -> list[Operation]:
-        """End native code's use of the socket, and return the receives that it had posted, in order.
-
-        ``memory`` returns a buffer for each receive.
-        """
+        """End native code's use, and return its receives in order; open ones get a new ``memory``."""
         with self.turn:
             self._end_use()
             self._filled, self._low_water = len(end.length), end.low_water
@@ -198,11 +184,7 @@ class Channel:
             )
 
     def reason_of(self, error: int, announced: int = 0) -> str:
-        """Return the reason for a failure of native code.
-
-        ``error`` is the ``errno``, or 0 at the end of the stream; ``announced`` is the length of a frame that
-        is too large, or 0.
-        """
+        """Return the reason for native code's failure: an ``errno``, or 0 at the end, or a length."""
         if announced:
             return _too_large(MAX_FRAME_NBYTES, announced)
         return self._reason(OSError(error, os.strerror(error))) if error else self._gone()
@@ -218,13 +200,13 @@ class Channel:
 
     def send(self, link: Mover, frame: torch.Tensor, floats_nbytes: int = 0) -> Operation:
         """Start to send a frame, with the last ``floats_nbytes`` on the marked channel."""
-        views, rest = [memory_of(frame)], None
+        sending = self._operation(link, self.sending, frame)
         if floats_nbytes and self.marked is not None:
-            rest = self.marked.send(link, frame[-floats_nbytes:])
-            views = [views[0][:-floats_nbytes]]
+            sending.rest = self.marked.send(link, frame[-floats_nbytes:])
+            sending.views = [sending.views[0][:-floats_nbytes]]
         if not self._is_bare:
-            views.insert(0, memoryview(_LENGTH.pack(frame.numel() | floats_nbytes << _FLOATS_SHIFT)))
-        sending = Operation(link=link, channel=self, what=self.sending, frame=frame, rest=rest, views=views)
+            length = _LENGTH.pack(frame.numel() | floats_nbytes << _FLOATS_SHIFT)
+            sending.views.insert(0, memoryview(length))
         with self.turn:
             self._check_own(self.sending)
             self.outgoing.append(sending)
@@ -240,17 +222,12 @@ class Channel:
             self.incoming.append(receiving)
         return receiving
 
-    def send_keepalive(self, link: Mover) -> None:
-        """Send a keepalive, unless other data is queued."""
-        self._send_alone(link, _SIGN, [memory_of(_SIGN)])
-
-    def send_parting(self, link: Mover, frame: torch.Tensor) -> None:
-        """Send a last frame without a wait, unless other data is queued."""
-        self._send_alone(link, frame, [memoryview(_LENGTH.pack(frame.numel())), memory_of(frame)])
-
-    def _send_alone(self, link: Mover, frame: torch.Tensor, views: list[memoryview]) -> None:
+    def send_alone(self, link: Mover, frame: torch.Tensor | None) -> None:
+        """Send a last frame, or a keepalive for None, without a wait, unless other data is queued."""
         if not (self.outgoing or self.ended or self._is_lent):
-            sending = Operation(link=link, channel=self, what=self.sending, frame=frame, views=views)
+            sending = self._operation(link, self.sending, _SIGN if frame is None else frame)
+            if frame is not None:
+                sending.views.insert(0, memoryview(_LENGTH.pack(frame.numel())))
             self.outgoing.append(sending)
             self.push()
 

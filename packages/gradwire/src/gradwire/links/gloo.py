@@ -39,8 +39,7 @@ class Reduction:
     @property
     def is_over(self) -> bool:
         """Whether the all-reduce has finished or failed."""
-        over: bool = self._work.is_completed()
-        return over
+        return bool(self._work.is_completed())
 
     def _ends_soon(self) -> bool:
         with suppress(RuntimeError):  # the timeout of this wait; the last wait raises all other errors again
@@ -70,19 +69,10 @@ class Reduction:
 class GlooAllReduce:
     """One rank's end of a link's Gloo all-reduces.
 
-    Parameters
-    ----------
-    store
-        The store that the link's ranks share; its prefix ``all-reduce`` must be unused.
-    names
-        The names of the ranks in errors.
-    connect_s
-        The timeout for Gloo's connections once all ranks have arrived.
-    gone
-        A function that returns the peers that have closed their links.
-    address
-        The address at which Gloo listens, unless its environment variable names an interface. If empty, Gloo
-        chooses.
+    The prefix ``all-reduce`` of ``store`` must be unused. ``names`` are the ranks in errors. ``connect_s``
+    limits Gloo's connections once all ranks have arrived. ``gone`` returns the peers that have closed their
+    links. Gloo listens at ``address``, unless its environment variable names an interface; if empty, Gloo
+    chooses.
     """
 
     def __init__(
@@ -146,10 +136,7 @@ class GlooAllReduce:
         return _translated(error, f"{what}{self.closed_peer()}", timeout_s)
 
     def closed_peer(self) -> str:
-        """Return text that names a peer that has closed its link, or "" if no such peer is found soon.
-
-        Gloo's errors name no rank.
-        """
+        """Return text that names a peer that has closed its link, or "": Gloo's errors name no rank."""
         until = time.monotonic() + _LOOK_UP_S
         while not (peers := self.gone()) and time.monotonic() < until:
             time.sleep(0.01)
@@ -203,10 +190,7 @@ def _keep(group: dist.ProcessGroupGloo) -> None:
 
 
 class _WatchedStore(Store):
-    """The store through which Gloo's ranks connect.
-
-    Waits end at the deadline or with the error of ``check``.
-    """
+    """The store through which Gloo's ranks connect; waits end at the deadline or with ``check``'s error."""
 
     def __init__(self, store: TimedStore, deadline: float, check: Callable[[], None]) -> None:
         super().__init__()

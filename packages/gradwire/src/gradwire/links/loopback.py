@@ -1,8 +1,7 @@
 """Ranks as threads of one process, with frames copied from memory to memory and no simulated network.
 
-A frame is copied when its send and its receive match, directly into the receiver's buffer; until then both
-wait. This rendezvous is the strictest behaviour that the contract allows. A program without a deadlock here
-therefore also has none on links that buffer.
+A frame is copied when its send and its receive match; until then both wait. This rendezvous is the strictest
+behaviour that the contract allows: a program without a deadlock here has none on links that buffer.
 """
 
 from __future__ import annotations
@@ -31,33 +30,24 @@ class _Transfer:
 
     def wait(self, timeout_s: float | None = None, keepalive: bool = False) -> torch.Tensor:
         """Wait for the other end of the frame, and return the frame. Raises ``LinkError``."""
-        try:
-            return self._settled_frame(timeout_s, keepalive)
-        except LinkError:
-            if not self._receives or self.channel.last is None:
-                raise
-            return self.channel.last
-
-    def _settled_frame(self, timeout_s: float | None, keepalive: bool) -> torch.Tensor:
         channel, limit_s = self.channel, self.timeout_s if timeout_s is None else timeout_s
         began = time.monotonic()
         with channel.changed:
-            while not self._settled():
+            while not self.done and self.failure is None and channel.closed_by is None:
                 since = max(began, channel.activity.moved_at) if keepalive else began
                 left_s = since + limit_s - time.monotonic()
                 if left_s <= 0:
                     break
                 channel.changed.wait(min(left_s, TIMEOUT_MAX))
-            if self.failure is not None:
-                raise LinkError(self.failure)
             if self.done:
                 return self.tensor
+            if self._receives and channel.last is not None:
+                return channel.last
+            if self.failure is not None:
+                raise LinkError(self.failure)
             if channel.closed_by is not None:
                 raise LinkError(f"{self.what}: rank {channel.closed_by} has closed its link")
         raise LinkTimeoutError(f"{self.what}: {no_progress(limit_s)}")
-
-    def _settled(self) -> bool:
-        return self.done or self.failure is not None or self.channel.closed_by is not None
 
 
 class _Channel:
@@ -77,7 +67,15 @@ class _Channel:
                 return  # the transfer's wait raises the error
             queue.append(transfer)
             if self.sends and self.receives:
-                _match(self.sends.popleft(), self.receives.popleft())
+                send, receive = self.sends.popleft(), self.receives.popleft()
+                size, room = send.tensor.numel(), receive.tensor.numel()
+                if size > room:
+                    send.failure = receive.failure = (
+                        f"{receive.what}: expected at most {room} bytes, got {size}"
+                    )
+                else:
+                    receive.tensor = receive.tensor[:size].copy_(send.tensor)
+                    send.done = receive.done = True
                 self.activity.moved_at = time.monotonic()
                 self.changed.notify_all()
 
@@ -88,15 +86,6 @@ class _Channel:
             self.sends.clear()
             self.receives.clear()
             self.changed.notify_all()
-
-
-def _match(send: _Transfer, receive: _Transfer) -> None:
-    size, room = send.tensor.numel(), receive.tensor.numel()
-    if size > room:
-        send.failure = receive.failure = f"{receive.what}: expected at most {room} bytes, got {size}"
-        return
-    receive.tensor = receive.tensor[:size].copy_(send.tensor)
-    send.done = receive.done = True
 
 
 class LoopbackLink(Link):

@@ -38,10 +38,9 @@ calls = threading.Lock()
 
 
 def poll(is_done: Callable[[], bool], timeout_s: float, active_at: Callable[[], float] | None = None) -> bool:
-    """Poll ``is_done`` for up to ``timeout_s`` without activity, and return whether it became true.
+    """Poll ``is_done``, often at first, and return whether it became true within ``timeout_s`` of inactivity.
 
-    ``is_done`` is called often at first, and every millisecond later. ``active_at`` returns the time
-    (``time.monotonic``) of the last other activity, and is called a few times per timeout.
+    ``active_at``, called a few times per timeout, returns the time (``time.monotonic``) of other activity.
     """
     last, pause_s = time.monotonic(), 0.0
     looks_at = last + timeout_s / SIGNS
@@ -98,9 +97,8 @@ def intracommunicator(mpi: Any, comm: Any) -> Any:
 class Keepalives:
     """The keepalives of one link, sent as empty messages with their own tag. Not thread-safe.
 
-    ``sent`` and ``received``, of shape (world,), count keepalives to and from every rank. A closed link uses
-    these counts to determine whether its communicator still holds a keepalive. ``activity`` is the known
-    activity of all ranks.
+    ``sent`` and ``received``, of shape (world,), count keepalives to and from every rank, so that a closed
+    link knows whether its communicator still holds one. ``activity`` is the known activity of all ranks.
     """
 
     def __init__(self, mpi: Any, comm: MPI.Comm) -> None:
@@ -214,10 +212,7 @@ class _Message:
         return self.memory[: self.nbytes]
 
     def give_up(self) -> tuple[MPI.Request, torch.Tensor]:
-        """Fail all waits, and return the request and the memory that MPI still uses.
-
-        MPI can't cancel a send.
-        """
+        """Fail all waits, and return the request and its memory: MPI can't cancel a send."""
         request, self.request = self.request, None
         assert request is not None
         if self.receives:
@@ -292,10 +287,7 @@ class MpiLink(Link):
         return self._start(source, buffer, f"rank {self.rank} receiving from rank {source}", receives=True)
 
     def close(self) -> None:
-        """Send every peer a FIN, and fail this rank's waits.
-
-        The FIN ends each peer's waits for this rank.
-        """
+        """Send every peer a FIN, which ends the peer's waits for this rank, and fail this rank's waits."""
         with calls:
             comm, self._comm = self._comm, None
             if comm is None or self.mpi.Is_finalized():

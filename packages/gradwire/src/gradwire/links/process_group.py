@@ -9,8 +9,8 @@ Frames are sent over the link's own sockets, with TLS if its environment variabl
 link's all-reduce is Gloo's, on connections that the first call opens. A link with TLS has no all-reduce,
 because Gloo's connections are in plain text.
 
-A link may have a second connection to each peer, marked with a type of service, for values that NICs may
-compress. Such a link has no TLS, because a NIC can't compress encrypted values.
+A link with marked connections for values that NICs may compress has no TLS: NICs can't compress encrypted
+values.
 """
 
 from __future__ import annotations
@@ -28,6 +28,7 @@ from torch.distributed.constants import default_pg_timeout
 from torch.distributed.distributed_c10d import PrefixStore, Store, _get_process_group_store
 
 from gradwire.errors import LinkError, shown
+from gradwire.launch.store import innermost
 from gradwire.links.gloo import GlooAllReduce, Reduction
 from gradwire.links.rendezvous.attempt import own_part, refuse_marks
 from gradwire.links.rendezvous.connect import connect_ranks
@@ -41,14 +42,9 @@ _links_made = weakref.WeakKeyDictionary[dist.ProcessGroup, int]()
 
 
 def store_of(group: dist.ProcessGroup) -> Store:
-    """Return the store that a group's members share.
-
-    Raises ``LinkError`` without a store, as with torch's backend ``mpi``, which uses MPI's own discovery.
-    """
-    store = innermost = _get_process_group_store(group)
-    while isinstance(innermost, PrefixStore):
-        innermost = innermost.underlying_store
-    if type(innermost) is Store:  # torch's placeholder if there is no store
+    """Return the store that a group's members share. Raises ``LinkError`` without one, as with ``mpi``."""
+    store = _get_process_group_store(group)
+    if type(innermost(store)) is Store:  # torch's placeholder if there is no store
         raise LinkError(
             f"expected a group with a store for rendezvous, got the backend {dist.get_backend(group)!r} "
             "without one; initialise torch.distributed with gloo or nccl, or use gradwire.links.MpiLink"
@@ -127,12 +123,11 @@ class ProcessGroupLink(SocketLink):
         what = f"{names[rank]} connecting with the {len(order)} ranks of its group"
         store = PrefixStore(f"link {number}", own_part(group, store_of(group), what, timeout_s))
         connections = connect_ranks(store, rank, names, timeout_s, tls, lane=lane)
+        marked: Mapping[int, socket.socket] = {}
         try:
-            marked = (
-                connect_ranks(PrefixStore("marked", store), rank, names, timeout_s, tos=tos, lane=lane)
-                if tos
-                else {}
-            )
+            if tos:
+                apart = PrefixStore("marked", store)
+                marked = connect_ranks(apart, rank, names, timeout_s, tos=tos, lane=lane)
         except BaseException:
             for each in connections.values():
                 each.close()
@@ -196,10 +191,7 @@ def check_tos(tos: int) -> None:
 
 
 def _refuse_other_transports(rank: int, world: int) -> None:
-    """Raise ``LinkError`` if the environment makes Gloo encrypt.
-
-    Gloo's encryption would have no effect on gradwire's frames.
-    """
+    """Raise ``LinkError`` if Gloo would encrypt, which has no effect on gradwire's frames."""
     chosen = os.environ.get(_TRANSPORT) or "TCP"
     if chosen != "TCP":
         raise LinkError(

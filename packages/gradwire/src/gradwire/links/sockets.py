@@ -31,31 +31,16 @@ from gradwire.links.base import OWN_END, SIGNS, Activity, Link
 from gradwire.links.channel import Channel, Operation
 from gradwire.wire import HEADER_NBYTES, PARTING_NBYTES, check_not_before, frame_of, memory_of
 
-_LONGEST_SLEEP_S = 3600.0
-"""The longest sleep of one poll; ``poll`` itself accepts at most 24 days."""
+_LONGEST_SLEEP_S = 3600.0  # poll accepts at most 24 days
 _MOMENT_S = 0.001
-
-
 _open_links = weakref.WeakSet["SocketLink"]()
 
 
 class SocketLink(Link):
-    """A link over connected sockets to all other ranks. The link owns and closes the sockets.
+    """A link over connected, non-blocking stream sockets to all other ranks, which the link owns and closes.
 
-    Parameters
-    ----------
-    rank
-        This rank.
-    connections
-        A connected, non-blocking stream socket for every other rank.
-    timeout_s
-        The default timeout of waits without progress.
-    names
-        The names of the ranks in errors; by default "rank 0" and so on.
-    marked
-        A second socket for every other rank, for floats that NICs may compress.
-    tos
-        The type of service of the second sockets; 0 without them.
+    ``names`` are the ranks in errors, by default "rank 0" and so on. ``marked`` has a second socket for every
+    other rank, for floats that NICs may compress, and ``tos`` is their type of service; 0 without them.
     """
 
     HAS_PARTINGS = True
@@ -73,16 +58,13 @@ class SocketLink(Link):
         self._names = [f"rank {each}" for each in range(self.world)] if names is None else list(names)
         self.activity = Activity()
         own, floats = self._names[rank], {} if marked is None else marked
-        self._marked = {
-            peer: Channel(
-                peer, each, self.activity, (own, f"{self._names[peer]} (marked {tos:#04x})"), bare=True
-            )
-            for peer, each in floats.items()
-        }
-        self._channels = {
-            peer: Channel(peer, each, self.activity, (own, self._names[peer]), self._marked.get(peer))
-            for peer, each in connections.items()
-        }
+        self._marked, self._channels = dict[int, Channel](), dict[int, Channel]()
+        for peer, each in floats.items():
+            names_of_both = own, f"{self._names[peer]} (marked {tos:#04x})"
+            self._marked[peer] = Channel(peer, each, self.activity, names_of_both, bare=True)
+        for peer, each in connections.items():
+            both = own, self._names[peer]
+            self._channels[peer] = Channel(peer, each, self.activity, both, self._marked.get(peer))
         weakref.finalize(self, _close_all, [*connections.values(), *floats.values()])  # if close isn't called
         _open_links.add(self)
 
@@ -115,7 +97,7 @@ class SocketLink(Link):
         """Send every peer ``frame``, unless other frames to that peer are queued, and close."""
         for channel in list(self._channels.values()):
             with channel.turn:
-                channel.send_parting(self, frame)
+                channel.send_alone(self, frame)
         self.close()
 
     def keep_alive(self, timeout_s: float) -> None:
@@ -136,10 +118,7 @@ class SocketLink(Link):
         return sorted(peers[fd] for fd, _ in poll.poll(0))
 
     def check_steps(self) -> None:
-        """Raise ``OutOfStepError`` if a frame of an earlier step has arrived, which no receive awaits.
-
-        Waits that expect no frame call this.
-        """
+        """Raise ``OutOfStepError`` if a frame of an earlier step, which no receive awaits, has arrived."""
         for channel in list(self._channels.values()):
             with channel.turn:
                 head = channel.peek(PARTING_NBYTES)
@@ -154,13 +133,10 @@ class SocketLink(Link):
             with channel.turn:
                 if channel.expects_keepalive:  # an awaited frame is left to the waiting thread
                     channel.pull(listening=True)  # so that received keepalives don't accumulate
-                channel.send_keepalive(self)
+                channel.send_alone(self, None)
 
     def sleep(self, operation: Operation, began: float, timeout_s: float, keepalive: bool) -> None:
-        """Move frames on all connections without a waiting thread, then sleep until a frame can move.
-
-        Raises ``LinkTimeoutError`` after ``timeout_s`` without progress.
-        """
+        """Move frames on connections without a waiting thread, then sleep until a frame can move."""
         now = time.monotonic()
         listening = keepalive and now - began > timeout_s / SIGNS
         poll, own = select.poll(), operation.channel
@@ -185,10 +161,7 @@ class SocketLink(Link):
             poll.poll(1e3 * min(left_s, timeout_s / SIGNS + _MOMENT_S, _LONGEST_SLEEP_S))
 
     def lend(self) -> list[tuple[Channel, NativeState]] | None:
-        """Return the idle connections to all peers for the native engine, or None if the engine can't run.
-
-        The caller has exclusive use of the connections until ``restore``.
-        """
+        """Lend the idle connections to the native engine until ``restore``, or return None."""
         own = [getattr(type(self), each) for each in ("isend", "isend_marked", "irecv")]
         if own != [SocketLink.isend, SocketLink.isend_marked, SocketLink.irecv]:
             return None  # a subclass that changes frames
@@ -206,10 +179,7 @@ class SocketLink(Link):
             each.reclaim()
 
     def forget(self) -> None:
-        """Close this process's copies of the sockets after a fork.
-
-        Otherwise, the connections would stay open after the parent's end.
-        """
+        """Close this process's copies of the sockets after a fork: connections end with the parent."""
         _close_all([each.socket for each in (*self._channels.values(), *self._marked.values())])
         self._channels, self._marked = {}, {}
 
@@ -225,10 +195,7 @@ def _close_all(connections: list[socket.socket]) -> None:
 
 
 def _forget_in_child() -> None:
-    """Close the links in a forked process, such as a data loader.
-
-    Otherwise, the forked process would keep a dead rank's connections open.
-    """
+    """Close the links in a forked process, such as a data loader, so that connections end with the parent."""
     for link in list(_open_links):
         link.forget()
 

@@ -2,13 +2,13 @@
 
 Every host has a port with two directions, each with a given rate. A frame occupies the sender's outgoing
 direction for ``nbytes / rate`` and, after the latency, the receiver's incoming direction for the same time.
-Several senders to one host therefore share its incoming direction, which makes a server's port the
-bottleneck. The two times overlap, as in a cut-through switch, so an idle receiver adds no second delay. No
-thread delays frames: a frame is sent over the wrapped link immediately, with its departure time, and a wait
-sleeps until its frame is due. The clock is CLOCK_MONOTONIC, which the processes of one machine share.
+So several senders to one host share its incoming direction. The two times overlap, as in a cut-through
+switch, so an idle receiver adds no second delay. No thread delays frames: a frame is sent over the wrapped
+link immediately, with its departure time, and a wait sleeps until its frame is due. The clock is
+CLOCK_MONOTONIC, which the processes of one machine share.
 
 A wait with ``keepalive`` lasts until the frame is due, however slow the port, because bytes of this frame or
-of earlier frames are always moving. While such a wait sleeps, it sends keepalives to the other ranks.
+of earlier frames are always moving, and sends keepalives to the other ranks.
 """
 
 from __future__ import annotations
@@ -25,17 +25,17 @@ from gradwire.links.base import SIGNS, Link, Receiving, Sending, Wrapper
 from gradwire.units import parse_rate
 from gradwire.wire import frame_memory
 
+_HORIZON_NS = 60 * 10**9
+
 
 class Timeline:
     """The busy times of one direction of a port, in nanoseconds, as sorted disjoint intervals.
 
     A frame that is scheduled late still gets the time slot that was free when it arrived, so the order in
-    which a receiver processes frames doesn't matter. Adjacent intervals are merged, so a direction that is
-    always busy is one interval. Intervals older than ``horizon_ns`` are dropped.
+    which a receiver processes frames doesn't matter. Intervals older than a minute are dropped.
     """
 
-    def __init__(self, horizon_ns: int = 60 * 10**9) -> None:
-        self._horizon_ns = horizon_ns
+    def __init__(self) -> None:
         self._busy: list[tuple[int, int]] = []
 
     def occupy(self, start_ns: int, duration_ns: int) -> tuple[int, int]:
@@ -45,7 +45,7 @@ class Timeline:
         pieces = self._free_pieces(start_ns, duration_ns)
         for piece in pieces:
             bisect.insort(self._busy, piece)
-        self._busy = _merged(self._busy, self._busy[-1][1] - self._horizon_ns)
+        self._busy = _merged(self._busy, self._busy[-1][1] - _HORIZON_NS)
         return pieces[0][0], pieces[-1][1]
 
     def _free_pieces(self, start: int, left: int) -> list[tuple[int, int]]:
@@ -118,26 +118,25 @@ class ThrottledLink(Wrapper):
     def isend(self, to: int, frame: torch.Tensor) -> Sending:
         """Start to send ``frame``. A wait for the send lasts until the frame would have left the port."""
         left_ns = self._port.leave(frame.numel())
-        label = bytearray(_LABEL.pack(*left_ns, frame.numel()))
-        labelled = torch.cat((torch.frombuffer(label, dtype=torch.uint8), frame))
         what = f"{self.name_of(self.rank)} sending to {self.name_of(to)}"
-        return _PacedSend(self, self._inner.isend(to, labelled), left_ns[1], what)
+        return _PacedSend(self, self._inner.isend(to, _labelled(frame, left_ns)), left_ns[1], what)
 
     def irecv(self, source: int, buffer: torch.Tensor) -> Receiving:
         """Start to receive a frame. A wait for the frame lasts until it would have passed the port."""
-        labelled = self._take(_LABEL.size + buffer.numel())
+        nbytes = _LABEL.size + buffer.numel()
+        is_known = self._free and self._free[-1].numel() >= nbytes
+        labelled = self._free.pop() if is_known else frame_memory(nbytes)
         what = f"{self.name_of(self.rank)} receiving from {self.name_of(source)}"
         return _PacedReceive(self, self._inner.irecv(source, labelled), labelled, buffer, what)
 
     def leave(self, frame: torch.Tensor) -> None:
         """Send a last frame without simulated delay, and close the wrapped link."""
-        label = bytearray(_LABEL.pack(0, 0, frame.numel()))
-        self._inner.leave(torch.cat((torch.frombuffer(label, dtype=torch.uint8), frame)))
+        self._inner.leave(_labelled(frame, (0, 0)))
 
     def wait_until(self, due_ns: int, what: str, timeout_s: float | None, keepalive: bool) -> None:
         """Sleep until ``due_ns``.
 
-        Without ``keepalive``, raises ``LinkTimeoutError`` immediately if ``due_ns`` is after the timeout.
+        Without ``keepalive``, raise ``LinkTimeoutError`` if this is after the timeout.
         """
         limit_s = self.timeout_s if timeout_s is None else timeout_s
         if not keepalive and due_ns - time.monotonic_ns() > limit_s * 1e9:
@@ -165,10 +164,10 @@ class ThrottledLink(Wrapper):
         """Return a receive buffer to the pool."""
         self._free.append(labelled)
 
-    def _take(self, nbytes: int) -> torch.Tensor:
-        if self._free and self._free[-1].numel() >= nbytes:
-            return self._free.pop()
-        return frame_memory(nbytes)
+
+def _labelled(frame: torch.Tensor, left_ns: tuple[int, int]) -> torch.Tensor:
+    label = bytearray(_LABEL.pack(*left_ns, frame.numel()))
+    return torch.cat((torch.frombuffer(label, dtype=torch.uint8), frame))
 
 
 def throttled(link: Link, rate: str | None) -> Link:

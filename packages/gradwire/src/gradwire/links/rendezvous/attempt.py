@@ -40,16 +40,8 @@ def joined(versions: Mapping[int, str]) -> str:
 def check_same_version(versions: str, names: Sequence[str], this: str, doing: str) -> None:
     """Raise ``LinkError`` unless all ranks run the same version.
 
-    Parameters
-    ----------
-    versions
-        Rank 0's result of ``joined``; empty if rank 0 runs an older version, which publishes no versions.
-    names
-        The names of the ranks in errors.
-    this
-        The version of this process.
-    doing
-        The start of errors: the caller and its purpose.
+    ``versions`` is rank 0's result of ``joined``, or "" if rank 0 runs an older version, which publishes
+    none. ``this`` is the version of this process. Errors start with ``doing``.
     """
     each = versions.split("\n") if versions else []
     if len(each) not in (0, len(names)):
@@ -83,10 +75,7 @@ class AbsentError(LinkTimeoutError):
 
 @dataclass
 class GroupAttempt:
-    """One process's tokens for a group: its own token, and the token that all ranks share, once known.
-
-    ``version`` is this process's version of gradwire.
-    """
+    """One process's tokens for a group: its own, and the token that all ranks share, once known."""
 
     own: str = field(default_factory=lambda: secrets.token_hex(16))
     shared: str | None = None
@@ -111,10 +100,7 @@ def own_part(group: dist.ProcessGroup, store: Store, doing: str, timeout_s: floa
 def shared_token(
     attempt: GroupAttempt, store: Store, rank: int, names: Sequence[str], doing: str, timeout_s: float
 ) -> str:
-    """Return rank 0's token, which all ranks of this attempt share. Raises the errors of ``own_part``.
-
-    ``names`` are the names of the ranks in errors.
-    """
+    """Return the token that all ranks of this attempt share. Raises the errors of ``own_part``."""
     if attempt.shared is None and len(names) > 1:
         found = _Rendezvous(TimedStore(PrefixStore("gradwire", store), doing), attempt, rank, len(names))
         try:
@@ -144,21 +130,17 @@ class _Rendezvous:
     A rank publishes its version before its token, and rank 0 publishes all ranks' versions under the keys
     ``versions`` and ``all``. So ranks compare versions before they read anything else, because a different
     version may write a different format. A rank 0 of an older version publishes an empty value under ``all``,
-    and other ranks of an older version read only ``versions``.
+    other ranks of an older version read only ``versions``, and still older ranks publish no version.
     """
 
     def __init__(self, store: TimedStore, attempt: GroupAttempt, rank: int, world: int) -> None:
         self._store, self._own, self._rank = store, attempt.own, rank
-        self._others = range(1, world)
+        self._others, self._version = range(1, world), attempt.version
         self._versions = {0: attempt.version}
-        self._version = attempt.version
         self.shared: str | None = self._own if rank == 0 else None
 
     def run(self, deadline: float) -> str:
-        """Wait for all ranks, and return their versions as ``joined`` text.
-
-        Raises ``TimeoutError``, and ``LinkError`` if the store fails.
-        """
+        """Wait for all ranks, and return their versions as ``joined`` text. Raises ``TimeoutError``."""
         store = self._store
         if self._rank == 0:
             self._answer_all(deadline)
@@ -171,30 +153,20 @@ class _Rendezvous:
             (self.shared,) = store.get([f"welcome {self._own}"], deadline)
             store.set(f"here {self.shared} {self._rank}", "", deadline)
             (versions,) = store.get([f"all {self.shared}"], deadline)
-            versions = versions or self._find(f"versions {self.shared}", deadline)
+            versions = versions or store.find(f"versions {self.shared}", deadline) or ""
         if versions != joined(dict.fromkeys([0, *self._others], self._version)):
             self._take_leave(deadline)
         return versions
 
-    def _find(self, key: str, deadline: float) -> str:
-        """Return the value of ``key``, or "" if its rank runs an older version and hasn't set the key."""
-        return self._store.find(key, deadline) or ""
-
     def _take_leave(self, deadline: float) -> None:
-        """Wait until all ranks have read the versions.
-
-        The process that hosts the store may exit after the error.
-        """
+        """Wait until all ranks have read the versions: the store's host may exit after the error."""
         self._store.set(f"read {self.shared} {self._rank}", "", deadline)
         with suppress(TimeoutError, LinkError):  # the absent rank raises its own error
             latest = min(deadline, time.monotonic() + _LEAVE_S)
             self._store.wait([f"read {self.shared} {other}" for other in (0, *self._others)], latest)
 
     def absent(self) -> list[int]:
-        """Return the ranks that haven't joined yet, as far as this rank knows.
-
-        A hello may be from a dead process.
-        """
+        """Return the ranks not known to have joined; a hello may be from a dead process."""
         now = time.monotonic()
         if self.shared is None:
             return [0, *(each for each in self._others if not self._store.has([f"hello {each}"], now))]
@@ -210,7 +182,7 @@ class _Rendezvous:
                 if self._store.has([f"here {self._own} {rank}"], deadline):
                     missing.discard(rank)
                 elif (token := self._store.find(f"hello {rank}", deadline)) and answered.get(rank) != token:
-                    self._versions[rank] = self._find(f"version {token}", deadline)
+                    self._versions[rank] = self._store.find(f"version {token}", deadline) or ""
                     self._store.set(f"welcome {token}", self._own, deadline)
                     answered[rank] = token
             if not missing:

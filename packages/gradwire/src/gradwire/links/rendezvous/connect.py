@@ -4,11 +4,7 @@ A rank that connects sends the peer's token, read from the store, and its own ra
 with anything else, or sends nothing, is dropped, so that port scans do no harm. Ranks stop listening once all
 ranks are connected.
 
-With TLS, token and rank are sent in plain text, once, before the handshake. Either all ranks encrypt, or none
-does.
-
-Connections may be marked with a type of service from their first packet on. Marked connections carry only
-float32.
+With TLS, token and rank are sent in plain text, once, before the handshake.
 """
 
 from __future__ import annotations
@@ -21,9 +17,9 @@ import select
 import selectors
 import socket
 import time
-from collections.abc import Generator, Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import replace
+from dataclasses import dataclass, field, replace
 
 from torch.distributed.distributed_c10d import Store
 
@@ -48,14 +44,14 @@ _EXHAUSTED = (errno.EMFILE, errno.ENFILE, errno.ENOBUFS, errno.ENOMEM)
 _EVENTS = {select.POLLIN: selectors.EVENT_READ, select.POLLOUT: selectors.EVENT_WRITE}
 
 
+@dataclass(eq=False)
 class _Pending:
-    """An unverified connection, with the bytes of its hello, its claimed rank, and its TLS handshake."""
+    """An unverified connection, its claimed rank, and its verification, which yields events to poll for."""
 
-    def __init__(self, connection: socket.socket) -> None:
-        self.connection = connection
-        self.received = b""
-        self.rank: int | None = None
-        self.handshake: Generator[int, None, None] | None = None
+    connection: socket.socket
+    fd: int
+    rank: int | None = None
+    verification: Iterator[int] = field(init=False)
 
 
 class Acceptor:
@@ -92,14 +88,14 @@ class Acceptor:
                     raise self._timeout(connections)
                 for key, _ in self._selector.select(left_s):
                     if key.fileobj is self._listening:
-                        self._accept()
+                        self._accept(connections)
                     elif key.fd in self._pending:  # the connection may have been dropped meanwhile
                         self._serve(self._pending[key.fd], connections)
         finally:
             for pending in list(self._pending.values()):
                 self._drop(pending)
 
-    def _accept(self) -> None:
+    def _accept(self, connections: Mapping[int, socket.socket]) -> None:
         try:
             connection = self._listening.accept()[0]
         except OSError as error:
@@ -107,8 +103,10 @@ class Acceptor:
                 self._make_room(error)
             return  # any other error: the other end has disconnected
         connection.setblocking(False)
-        self._pending[connection.fileno()] = _Pending(connection)
-        self._selector.register(connection, selectors.EVENT_READ)
+        pending = _Pending(connection, connection.fileno())
+        pending.verification = self._verify(pending, connections)
+        self._pending[pending.fd] = pending
+        self._selector.register(pending.fd, selectors.EVENT_READ)
         if len(self._pending) > _MOST_PENDING + len(self._peers):
             self._drop(self._oldest())
 
@@ -127,68 +125,47 @@ class Acceptor:
 
     def _serve(self, pending: _Pending, connections: dict[int, socket.socket]) -> None:
         """Process the arrived bytes of a connection, and keep it once its rank is verified."""
-        if pending.handshake is None:
-            if not self._received_hello(pending):
-                return
-            pending.rank = rendezvous_hello.rank_of(pending.received, self._token, self._peers, self._tos)
-            if pending.rank is None or pending.rank in connections:
-                self._drop(pending)
-                return
-            name = self._endpoints.names[pending.rank]
-            check_same_encryption(self._endpoints.find(pending.rank), name, self._encryption)
-            if self._encryption is not None and not self._begins_handshake(
-                pending, pending.rank, self._encryption
-            ):
-                return
-        assert pending.rank is not None
-        if pending.handshake is not None and not self._continues_handshake(pending, pending.handshake):
-            return
-        self._forget(pending)
-        if pending.rank in connections:  # another connection was verified first
-            pending.connection.close()
-        else:
-            connections[pending.rank] = pending.connection
-
-    def _received_hello(self, pending: _Pending) -> bool:
-        """Read more of a connection's hello; return whether it is complete or the connection has ended."""
-        more = b""
         try:
-            more = pending.connection.recv(self._hello_nbytes - len(pending.received))
-        except BlockingIOError:
-            return False
-        except OSError:
-            pass
-        pending.received += more
-        return not more or len(pending.received) == self._hello_nbytes
-
-    def _begins_handshake(self, pending: _Pending, rank: int, encryption: Encryption) -> bool:
-        """Prepare the TLS handshake, and return whether the other end is still connected."""
-        self._forget(pending)
-        try:
-            pending.connection = end = wrapped(pending.connection, encryption.server)
-        except OSError:  # the peer disconnected after its token; keep waiting for other connections
-            return False
-        sends, receives = hello(self._token, self._rank), hello(self._token, rank)
-        pending.handshake = handshake(end, encryption, rank, sends, receives)
-        self._pending[end.fileno()] = pending
-        self._selector.register(end, selectors.EVENT_READ)
-        return True
-
-    def _continues_handshake(self, pending: _Pending, steps: Generator[int, None, None]) -> bool:
-        """Continue the handshake without blocking, and return whether the rank is verified."""
-        try:
-            self._selector.modify(pending.connection, _EVENTS[next(steps)])
+            self._selector.modify(pending.fd, _EVENTS[next(pending.verification)])
         except StopIteration:
-            return True
-        except LinkError as error:
             assert pending.rank is not None
-            self._refusals[pending.rank] = str(error)
+            self._forget(pending)
+            connections[pending.rank] = pending.connection
+        except OSError:
             self._drop(pending)
-        return False
+
+    def _verify(self, pending: _Pending, connections: Mapping[int, socket.socket]) -> Iterator[int]:
+        """Read the hello, and run the TLS handshake, if any. Raises ``OSError`` for a connection to drop."""
+        received, ours = b"", self._encryption
+        while len(received) < self._hello_nbytes:
+            try:
+                more = pending.connection.recv(self._hello_nbytes - len(received))
+            except BlockingIOError:
+                yield select.POLLIN
+                continue
+            if not more:
+                raise ConnectionResetError
+            received += more
+        rank = pending.rank = rendezvous_hello.rank_of(received, self._token, self._peers, self._tos)
+        if rank is None or rank in connections:
+            raise ConnectionRefusedError
+        check_same_encryption(self._endpoints.find(rank), self._endpoints.names[rank], ours)
+        if ours is None:
+            return
+        pending.connection = wrapped(pending.connection, ours.server)  # keeps the descriptor
+        self._pending[pending.fd] = self._pending.pop(pending.fd)  # as the newest
+        sends, receives = hello(self._token, self._rank), hello(self._token, rank)
+        try:
+            yield from handshake(pending.connection, ours, rank, sends, receives)
+        except LinkError as error:
+            self._refusals[rank] = str(error)
+            raise ConnectionRefusedError from error
+        if rank in connections:  # another connection was verified first
+            raise ConnectionRefusedError
 
     def _forget(self, pending: _Pending) -> None:
-        self._selector.unregister(pending.connection)
-        del self._pending[pending.connection.fileno()]
+        self._selector.unregister(pending.fd)
+        del self._pending[pending.fd]
 
     def _drop(self, pending: _Pending) -> None:
         self._forget(pending)
@@ -235,32 +212,14 @@ def connect_ranks(
     tos: int = 0,
     lane: int = 0,
 ) -> Connections:
-    """Return a connection to every other rank.
+    """Return a connection to every other rank, within ``timeout_s`` for all together.
 
-    Parameters
-    ----------
-    store
-        The store that exactly these ranks share, without other keys named ``rank N``.
-    rank
-        The rank of this process.
-    names
-        The names of the ranks in errors.
-    timeout_s
-        The timeout for all connections together.
-    encryption
-        The certificates for TLS on all connections; None for plain text.
-    tos
-        The type of service that marks the connections, for float32 only; 0 for ordinary connections.
-    lane
-        The number of the lane, which selects one of several interfaces in ``GLOO_SOCKET_IFNAME``.
-
-    Raises
-    ------
-    LinkTimeoutError
-        If a rank does not join, or the store does not answer; the message names the rank or the store.
-    LinkError
-        If this rank cannot listen or cannot reach another rank, if only some ranks use TLS, or if
-        ``GRADWIRE_TCP_CONGESTION`` is invalid.
+    Exactly these ranks share ``store``, which has no other keys named ``rank N``. ``names`` are the ranks in
+    errors. Without ``encryption``, connections are in plain text. ``tos`` marks connections for float32 only,
+    or is 0. The ``lane`` selects one of several interfaces in ``GLOO_SOCKET_IFNAME``. Raises
+    ``LinkTimeoutError`` that names a rank that doesn't join, or a store that doesn't answer, and
+    ``LinkError`` if this rank cannot listen or reach a rank, if only some ranks use TLS, or if
+    ``GRADWIRE_TCP_CONGESTION`` is invalid.
     """
     options = SocketOptions(tos, congestion(os.environ))
     if len(names) == 1:
@@ -324,10 +283,7 @@ def _connect_all(
 
 @contextmanager
 def _described(endpoint: Endpoint, name: str, encryption: Encryption | None) -> Iterator[None]:
-    """Convert errors of a connection to the rank ``name`` to ``LinkError``.
-
-    If the ranks differ in encryption, the error states this reason, even if the peer no longer listens.
-    """
+    """Convert errors of a connection to ``name`` to ``LinkError``, which says if encryption differs."""
     address, port = endpoint.address, endpoint.port
     try:
         yield

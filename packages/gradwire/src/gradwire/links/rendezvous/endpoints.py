@@ -38,8 +38,7 @@ class Endpoint(NamedTuple):
 class Endpoints:
     """The endpoints that a link's ranks publish, as one rank reads them until ``deadline``.
 
-    ``names`` are the names of the ranks in errors. Every method raises ``LinkError`` if the store is gone,
-    does not answer, or holds invalid data.
+    Every method raises ``LinkError`` if the store is gone, does not answer, or holds invalid data.
     """
 
     def __init__(self, store: Store, doing: str, deadline: float, names: Sequence[str]) -> None:
@@ -115,10 +114,7 @@ def nbytes(tos: int = 0) -> int:
 
 
 def hello(token: bytes, rank: int, tos: int = 0) -> bytes:
-    """Return the hello of ``rank`` to the owner of ``token``; float32 on a connection marked with ``tos``.
-
-    With TLS, the owner answers with its own hello.
-    """
+    """Return the hello of ``rank`` to the owner of ``token``; float32 on a connection marked with ``tos``."""
     plain = _HELLO.pack(token, rank)
     if not tos:
         return plain

@@ -23,11 +23,10 @@ _KERNEL = Path("/proc/sys/net/ipv4")
 
 @dataclass(frozen=True)
 class SocketOptions:
-    """The options of the sockets of one link or lane.
+    """The options of a lane's sockets from the first packet on: type of service and congestion control.
 
-    ``tos`` is the type of service from the first packet on, or 0. ``congestion`` is the name of a congestion
-    control of the kernel, or "" for the kernel's default. ``leaves_by`` is the local address of connections
-    that this rank opens, or "" for the kernel's choice.
+    ``leaves_by`` is the local address of connections that this rank opens. 0 and "" leave the kernel's
+    choice.
     """
 
     tos: int = 0
@@ -73,10 +72,7 @@ class SocketOptions:
 
 
 def connected(connection: socket.socket, timeout_s: float) -> socket.socket:
-    """Wait until a socket of ``connecting_to`` is connected, set its timeout, and return it.
-
-    Raises ``OSError``.
-    """
+    """Wait until a socket of ``connecting_to`` is connected, set its timeout, and return it."""
     poll = select.poll()
     poll.register(connection, select.POLLOUT)
     if not poll.poll(1e3 * timeout_s):
@@ -89,10 +85,7 @@ def connected(connection: socket.socket, timeout_s: float) -> socket.socket:
 
 
 def congestion(environment: Mapping[str, str]) -> str:
-    """Return the congestion control in ``GRADWIRE_TCP_CONGESTION``; "" if it is not set.
-
-    Raises ``LinkError`` if the kernel doesn't support it, or this user may not choose it.
-    """
+    """Return the congestion control in the environment, or "". Raises ``LinkError`` if it is refused."""
     name = environment.get(CONGESTION, "")
     if name:
         try:
@@ -104,10 +97,7 @@ def congestion(environment: Mapping[str, str]) -> str:
 
 
 def leaves_by(environment: Mapping[str, str], address: str) -> str:
-    """Return the local address of a lane's connections, or "" for the kernel's choice.
-
-    The result is ``address``, at which the lane listens, if the environment names several interfaces.
-    """
+    """Return ``address``, if the environment names several interfaces, or "" for the kernel's choice."""
     return address if len(gloo_interfaces(environment)) > 1 else ""
 
 

@@ -129,10 +129,7 @@ class EncryptedSocket(ssl.SSLSocket):
             super().setsockopt(level, option, value, *rest)
 
     def shutdown(self, how: int) -> None:
-        """Shut down the connection.
-
-        The base class would also drop the encryption and send plain text.
-        """
+        """Shut down the connection; the base class would also drop the encryption and send plain text."""
         socket.socket.shutdown(self, how)
 
 
@@ -154,9 +151,9 @@ Done = TypeVar("Done")
 class Encryption:
     """A rank's TLS contexts and certificate names, and the names expected in its peers' certificates.
 
-    ``own`` contains the names in this rank's certificate, which expires at ``expires_s`` (Unix time). A
-    peer's certificate must contain one of the peer's names in ``expected``. If ``expected`` is None, any
-    certificate of the authority is valid. ``order`` lists the global ranks in the order of the link's ranks.
+    ``own`` has the names in this rank's certificate, which expires at ``expires_s`` (Unix time). ``expected``
+    has the names that each peer's certificate may have; None accepts any certificate of the authority.
+    ``order`` lists the global ranks in the order of the link's ranks.
     """
 
     client: ssl.SSLContext
@@ -168,10 +165,7 @@ class Encryption:
     order: Sequence[int] = ()
 
     def of_link(self, rank: int, order: Sequence[int]) -> Encryption:
-        """Return the encryption of a link's rank. ``order`` lists the global ranks of the link's ranks.
-
-        Raises ``LinkError`` if this rank's certificate contains none of the rank's expected names.
-        """
+        """Return the encryption of a link's rank, given all its global ranks. Raises ``LinkError``."""
         if self.names is None:
             return replace(self, order=order)
         expected = {place: self.names.of(each) for place, each in enumerate(order)}
@@ -222,9 +216,9 @@ def encryption(environment: Mapping[str, str]) -> Encryption | None:
 def encrypted(
     connection: socket.socket, ours: Encryption, peer: int, sends: bytes, receives: bytes, left_s: float
 ) -> ssl.SSLSocket:
-    """Return a TLS socket for this rank's connection to ``peer``. ``connection`` itself becomes unusable.
+    """Return a TLS socket for ``connection``, which becomes unusable, after the handshake.
 
-    Raises ``LinkError``, after closing the connection.
+    Raises ``LinkError``.
     """
     deadline = time.monotonic() + left_s
     end = wrapped(connection, ours.client)
@@ -242,10 +236,7 @@ def encrypted(
 
 
 def wrapped(connection: socket.socket, context: ssl.SSLContext) -> ssl.SSLSocket:
-    """Return a TLS socket before its handshake. ``connection`` becomes unusable.
-
-    Raises ``OSError`` if the peer is gone.
-    """
+    """Return a TLS socket before its handshake; ``connection`` becomes unusable. Raises ``OSError``."""
     connection.setblocking(False)
     try:
         connection.getpeername()  # ssl would leak the socket of a disconnected peer
@@ -349,9 +340,9 @@ def _check_file(variable: str, name: str) -> None:
 
 
 def _own_certificate(found: Encryption, environment: Mapping[str, str]) -> dict[str, Any]:
-    """Return this rank's certificate as parsed by ssl, after a handshake of this rank with itself.
+    """Return this rank's certificate, after a handshake with itself.
 
-    Raises ``LinkError`` for a certificate that other ranks would refuse.
+    Raises ``LinkError`` if it is refused.
     """
     to_client, to_server = ssl.MemoryBIO(), ssl.MemoryBIO()
     ends = (
