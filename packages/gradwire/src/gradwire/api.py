@@ -14,10 +14,11 @@ import torch.distributed as dist
 from torch.nn.parameter import is_lazy
 
 from gradwire.codecs import Codec, codec_of
-from gradwire.devices import FLOATS, Staged, Staging
+from gradwire.devices import Staged, Staging
 from gradwire.errors import ExchangeError, SpecError, TensorError, shown
 from gradwire.exchange import Exchange
 from gradwire.plan import Plan, PlanLike
+from gradwire.sync.bucket.work import FLOATS
 from gradwire.sync.group import check_timeout, connect, member_group
 
 # The checks of whether an exchange can change a tensor in place, directly or through a float32 copy.

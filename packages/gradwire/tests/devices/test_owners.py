@@ -9,13 +9,14 @@ import pytest
 import torch
 
 from gradwire import devices
+from gradwire.devices import base
 from gradwire.devices.base import CPU
 
 
 @pytest.fixture(autouse=True)
 def registered(monkeypatch: pytest.MonkeyPatch) -> list[object]:
     fresh: list[object] = []
-    monkeypatch.setattr(devices, "_owners", fresh)
+    monkeypatch.setattr(base, "_owners", fresh)
     return fresh
 
 

@@ -18,8 +18,7 @@ from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from typing import Any, TypeVar
 
-import torch
-from torch import nn
+from gradwire.deferred import torch
 
 T = TypeVar("T")
 
@@ -70,7 +69,7 @@ class Device(ABC):
 
     is_named_by_itself = False
 
-    def adopt(self, model: nn.Module) -> nn.Module:
+    def adopt(self, model: torch.nn.Module) -> torch.nn.Module:
         """Make the device the owner of a model's parameters and buffers, and return the model."""
         raise NotImplementedError(f"{self} is a device of torch; use model.to({str(self)!r})")
 
@@ -115,40 +114,29 @@ class Device(ABC):
 # The CPU: tensors are already in host memory, and are copied only if they can't be exchanged in place.
 
 
-class Done(Event):
-    """The event of work on the CPU, which is always complete."""
-
-    def wait(self) -> None:
-        """Return immediately, because the work is complete."""
-
-    def order(self) -> None:
-        """Do nothing, because the work is complete."""
-
-
-DONE = Done()
-
-
 class _Load(Event):
     """The event of a copy that the first waiting thread makes, to spare the thread that queued the copy."""
 
-    def __init__(self, host: torch.Tensor, tensor: torch.Tensor) -> None:
-        self._left: tuple[torch.Tensor, torch.Tensor] | None = host, tensor
+    def __init__(self, *left: torch.Tensor) -> None:
+        self._left = left
 
     def wait(self) -> None:
-        """Copy the tensor to the host on the first call; later calls do nothing."""
-        left, self._left = self._left, None
-        if left is not None:
+        left, self._left = self._left, ()
+        if left:
             fetch(*left)
 
     def order(self) -> None:
-        """Copy as ``wait`` does, because on the CPU the host is the device."""
-        self.wait()
+        self.wait()  # on the CPU, the host is the device
+
+
+DONE = _Load()
+"""The event of complete work, such as all work on the CPU except a copy that nobody has waited for."""
 
 
 class CpuStream(Stream):
     """The CPU's stream, which copies tensors unless they are exchanged in their own memory."""
 
-    current: AbstractContextManager[object] = nullcontext()
+    current = nullcontext()
     """A context manager without effect, because the CPU has only one stream."""
 
     def follow(self) -> None:
@@ -169,22 +157,19 @@ class CpuStream(Stream):
         future.set_result(result)
 
 
-class Cpu(Device):
+class _Cpu(Device):
     """The CPU as a ``Device``, whose tensors are already in host memory."""
 
     def __str__(self) -> str:
         return "cpu"
 
     def zeros(self, count: int) -> torch.Tensor:
-        """Return ``count`` float32 zeros in host memory."""
         return torch.zeros(count, dtype=torch.float32, device="cpu")
 
     def pinned(self, count: int) -> torch.Tensor:
-        """Return ordinary memory, because no device copies from it."""
         return torch.empty(count, dtype=torch.float32, device="cpu")
 
     def stream(self) -> Stream:
-        """Return the stream that all owners share, because it has no state."""
         return CPU_STREAM
 
     def launch(
@@ -193,20 +178,40 @@ class Cpu(Device):
         reads: Sequence[torch.Tensor],  # noqa: ARG002
         writes: Sequence[torch.Tensor],  # noqa: ARG002
     ) -> T:
-        """Call ``kernels`` on the CPU, and return its result."""
         return kernels()
 
     def event(self) -> Event:
-        """Return a completed event, because all work on the CPU is complete."""
         return DONE
 
     def future(self) -> torch.futures.Future[Any]:
-        """Return a plain torch future, which needs no events on the CPU."""
         return torch.futures.Future()
 
 
 CPU_STREAM = CpuStream()
-CPU = Cpu()
+CPU = _Cpu()
+
+
+# Simulated devices in tests and experiments, which own memory of the CPU.
+
+_owners: list[Callable[[torch.Tensor], Device | None]] = []
+
+
+def register(owner: Callable[[torch.Tensor], Device | None]) -> None:
+    """Register a function that returns the simulated device that owns a CPU tensor's memory, or None."""
+    if owner not in _owners:
+        _owners.append(owner)
+
+
+def owner_of(tensor: torch.Tensor) -> Device | None:
+    """Return the simulated device that owns a CPU tensor's memory, or usually None: the CPU owns it."""
+    for owner in _owners:
+        found = owner(tensor)
+        if found is not None:
+            return found
+    return None
+
+
+# Copies on one device.
 
 
 def fetch(host: torch.Tensor, tensor: torch.Tensor) -> None:

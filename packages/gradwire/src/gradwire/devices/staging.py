@@ -13,10 +13,20 @@ from contextlib import AbstractContextManager
 from functools import lru_cache
 from typing import TYPE_CHECKING, Any
 
-import torch
-
-from gradwire.devices import owner_of
-from gradwire.devices.base import CPU, CPU_STREAM, DONE, Device, Event, Stream, T, bring_back, fetch, serves
+from gradwire.deferred import torch
+from gradwire.devices.base import (
+    CPU,
+    CPU_STREAM,
+    DONE,
+    Device,
+    Event,
+    Stream,
+    T,
+    bring_back,
+    fetch,
+    owner_of,
+    serves,
+)
 
 if TYPE_CHECKING:
     from typing_extensions import Self
@@ -34,18 +44,16 @@ if TYPE_CHECKING:
 # - The current stream and the current device are per thread; ``stream`` sets both for a block.
 
 
-class CudaEvent(Event):
+class _CudaEvent(Event):
     """An ``Event`` recorded on an accelerator's stream."""
 
     def __init__(self, module: Any, device: torch.device, event: Any) -> None:
         self._module, self._device, self._event = module, device, event
 
     def wait(self) -> None:
-        """Block the host until the event's work is complete."""
         self._event.synchronize()
 
     def order(self) -> None:
-        """Make the current stream wait for the event's work, without blocking the host."""
         self._module.current_stream(self._device).wait_event(self._event)
 
 
@@ -90,7 +98,7 @@ class CudaStream(Stream):
     def _used(self, tensor: torch.Tensor) -> Event:
         """Keep the tensor's memory until this stream has used it; return the event of the queued work."""
         tensor.record_stream(self._stream)
-        return CudaEvent(self._module, self._device, self._stream.record_event())
+        return _CudaEvent(self._module, self._device, self._stream.record_event())
 
 
 class Cuda(Device):
@@ -127,7 +135,7 @@ class Cuda(Device):
     def event(self) -> Event:
         """Return an event recorded on the current stream."""
         module = torch.get_device_module(self._device)
-        return CudaEvent(module, self._device, module.current_stream(self._device).record_event())
+        return _CudaEvent(module, self._device, module.current_stream(self._device).record_event())
 
     def future(self) -> torch.futures.Future[Any]:
         """Return a future that carries the events of its tensors.
@@ -196,25 +204,14 @@ def device_of(tensor: torch.Tensor) -> Device:
     return owner_of(tensor) or CPU
 
 
-FLOATS = (torch.float32, torch.bfloat16, torch.float16)
-"""The dtypes whose values float32 represents exactly, so that tensors are exchanged as float32."""
-
-
 class Staging:
     """One owner's stream and staging memory, large enough for its largest tensor on one device.
 
     A staging serves one tensor at a time. Call ``load`` before you write to the memory: the stream executes
     copies in order, so when ``load``'s copy to the memory has ended, the last copy from the memory has, too.
 
-    Parameters
-    ----------
-    on_device
-        Whether tensors stay on their device, for an exchange that encodes them there.
-
-    Attributes
-    ----------
-    stream
-        The owner's stream. Kernels use memory on a device while this is the current stream.
+    With ``on_device``, tensors stay on their device, for an exchange that encodes them there. ``stream`` is
+    the owner's stream, and the current stream while kernels use memory on a device.
     """
 
     def __init__(self, on_device: bool = False) -> None:
@@ -280,21 +277,10 @@ def on_host(tensor: torch.Tensor) -> torch.Tensor:
 class Staged:
     """One tensor staged in host memory. The constructor starts the copy to the host.
 
-    Parameters
-    ----------
-    tensor
-        A tensor on any device, computed on the current stream.
-    floats, staging
-        Host memory and the ``Staging`` it comes from, if the owner reuses both in every step.
-
-    Attributes
-    ----------
-    nbytes
-        The size of the values in float32.
-    crossing_nbytes
-        The bytes that cross the device's bus: ``nbytes`` in each direction, or 0.
-    stream
-        The owner's stream, which copies the values back. A future that it completes is done after this copy.
+    ``tensor`` is on any device, computed on the current stream. An owner that reuses memory in every step
+    passes ``floats``, from its ``staging``. ``nbytes`` is the size of the values in float32, and
+    ``crossing_nbytes`` the bytes that cross the device's bus. The owner's ``stream`` copies the values back,
+    and completes a future after this copy.
     """
 
     def __init__(

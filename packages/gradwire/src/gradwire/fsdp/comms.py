@@ -16,13 +16,13 @@ import torch.distributed as dist
 from torch.autograd import Variable
 
 from gradwire.codecs import Bf16, Codec, Fp16, Identity
-from gradwire.devices import FLOATS, Staged, device_of
+from gradwire.devices import Staged, device_of
 from gradwire.exchange.feedback import is_finite
 from gradwire.exchange.request import BucketRequest, Half
 from gradwire.fsdp.sync_contexts import Purpose, SyncContexts
 from gradwire.fsdp.units import UnitLayouts
 from gradwire.sync.bucket.error_feedback import FlatResidual
-from gradwire.sync.bucket.work import GradientBucket
+from gradwire.sync.bucket.work import FLOATS, GradientBucket
 from gradwire.sync.gradient_sync import GradientSync
 from gradwire.sync.ledger.ledger import Ledger
 from gradwire.sync.replicas.deltas import Deltas, over

@@ -12,7 +12,7 @@ import torch
 import torch.distributed as dist
 
 from gradwire.costs import ExchangeCost
-from gradwire.devices import FLOATS, Staged, Staging, device_of
+from gradwire.devices import Staged, Staging, device_of
 from gradwire.errors import ExchangeError, copied
 from gradwire.exchange import Exchange
 from gradwire.exchange.backend import NativeAllReduce
@@ -22,6 +22,9 @@ from gradwire.sync.bucket.error_feedback import NO_FEEDBACK, BucketFeedback
 from gradwire.sync.context import SyncContext
 from gradwire.sync.layout import Layout
 from gradwire.sync.thread import Work, longest_s
+
+FLOATS = (torch.float32, torch.bfloat16, torch.float16)
+"""The dtypes whose values float32 represents exactly, so that tensors are exchanged as float32."""
 
 
 class Route(Enum):
