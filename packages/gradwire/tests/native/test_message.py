@@ -8,7 +8,8 @@ import pytest
 import torch
 
 from gradwire import _native
-from gradwire._native import Packed, Pass
+from gradwire._native import Pass
+from gradwire._native.tensors import Packed
 from gradwire.codecs.truncate import BitPack
 
 LARGE = 300_001

@@ -23,41 +23,6 @@ except ImportError as error:  # pragma: no cover - only in a broken installation
         "with `pip install ./packages/gradwire` or `make setup` in the source tree"
     ) from error
 
-__all__ = [
-    "DeltaBody",
-    "DeltaSource",
-    "Packed",
-    "Pass",
-    "Words",
-    "available_targets",
-    "crc32c",
-    "crc32c_of_bytes",
-    "decode",
-    "decode_add",
-    "decode_finished",
-    "delta_apply",
-    "delta_encode",
-    "delta_max_nbytes",
-    "encode",
-    "entropy_decode",
-    "entropy_encode",
-    "entropy_max_nbytes",
-    "finish",
-    "has_ranges",
-    "hash64",
-    "largest_exponent",
-    "lose",
-    "max_nbytes",
-    "pack_message",
-    "replay",
-    "scale",
-    "sum_norms",
-    "target",
-    "threads",
-    "use_target",
-]
-
-
 _INFINITE = 0x7F80_0000
 """The bit pattern of infinity in float32; the patterns of NaNs are larger."""
 
@@ -109,23 +74,31 @@ def _count(text: str) -> int:
 
 def max_nbytes(name: str, n: int, params: tuple[int, ...]) -> int:
     """Return the size in bytes of the largest payload of ``n`` elements in the format ``name``."""
-    return _core.max_nbytes(name, n, *_three(params))
+    return _core.max_nbytes(name, n, *three(params))
 
 
 def encode(name: str, x: torch.Tensor, out: torch.Tensor, params: tuple[int, ...]) -> int:
     """Encode ``x`` into ``out``, which has room for ``max_nbytes``, and return the payload's size."""
     _obey_environment()
-    return _core.encode(name, x.data_ptr(), x.numel(), out.data_ptr(), *_three(params), threads())
+    return _core.encode(name, x.data_ptr(), x.numel(), out.data_ptr(), *three(params), threads())
 
 
-def decode(name: str, payload: torch.Tensor, out: torch.Tensor, params: tuple[int, ...]) -> None:
-    """Decode ``payload`` into ``out``. Raises ``PayloadError`` before anything is written."""
-    _run(name, payload, out, params, add=False)
+def decode(
+    name: str, payload: torch.Tensor, out: torch.Tensor, params: tuple[int, ...], *, add: bool = False
+) -> None:
+    """Decode ``payload`` into ``out``, or with ``add`` add it.
+
+    Raises ``PayloadError`` before anything is written.
+    """
+    _obey_environment()
+    reason = _core.decode(name, *_sizes(payload, out), *three(params), add, threads())
+    if reason is not None:
+        raise _refusal(name, payload, out.numel(), reason)
 
 
 def decode_add(name: str, payload: torch.Tensor, acc: torch.Tensor, params: tuple[int, ...]) -> None:
     """Add the decoded ``payload`` to ``acc``. Raises ``PayloadError`` before anything is written."""
-    _run(name, payload, acc, params, add=True)
+    decode(name, payload, acc, params, add=True)
 
 
 def largest_exponent(x: torch.Tensor) -> int | None:
@@ -212,7 +185,7 @@ def lose(
         x.data_ptr(),
         0 if lost is None else lost.data_ptr(),
         x.numel(),
-        *_three(params),
+        *three(params),
         divisor > 0,
         float(max(divisor, 1)),
         start,
@@ -232,16 +205,8 @@ def decode_finished(
 ) -> bool:
     """Decode into ``out``, divide, and return whether all quotients are finite. Raises ``PayloadError``."""
     _obey_environment()
-    reason, finite = _core.decode_finished(
-        name,
-        payload.data_ptr(),
-        payload.numel(),
-        out.data_ptr(),
-        out.numel(),
-        *_three(params),
-        float(divisor),
-        threads(),
-    )
+    sizes = _sizes(payload, out)
+    reason, finite = _core.decode_finished(name, *sizes, *three(params), float(divisor), threads())
     if reason is not None:
         raise _refusal(name, payload, out.numel(), reason)
     return finite
@@ -278,7 +243,7 @@ def entropy_encode(symbols: torch.Tensor, out: torch.Tensor) -> int:
 def entropy_decode(payload: torch.Tensor, out: torch.Tensor) -> str | None:
     """Decode symbols into ``out``, and return None, or the fault, after which ``out`` is undefined."""
     _obey_environment()
-    return _core.entropy_decode(payload.data_ptr(), payload.numel(), out.data_ptr(), out.numel(), threads())
+    return _core.entropy_decode(*_sizes(payload, out), threads())
 
 
 def delta_max_nbytes(words: _core.Words, n: int) -> int:
@@ -292,13 +257,7 @@ def delta_encode(
     """Encode deltas into the message ``out``, and return their starts (multiples of ``align``) and ends."""
     _obey_environment()
     rows = [
-        (
-            masters.data_ptr(),
-            0 if base is None else base.data_ptr(),
-            masters.numel(),
-            len(front),
-            hashed,
-        )
+        (masters.data_ptr(), 0 if base is None else base.data_ptr(), masters.numel(), len(front), hashed)
         for masters, base, front, hashed in sources
     ]
     fronts = b"".join([each.front for each in sources])
@@ -337,20 +296,8 @@ def crc32c_of_bytes(data: bytes) -> int:
     return _core.crc32c_of_bytes(data)
 
 
-def _run(name: str, payload: torch.Tensor, out: torch.Tensor, params: tuple[int, ...], *, add: bool) -> None:
-    _obey_environment()
-    reason = _core.decode(
-        name,
-        payload.data_ptr(),
-        payload.numel(),
-        out.data_ptr(),
-        out.numel(),
-        *_three(params),
-        add,
-        threads(),
-    )
-    if reason is not None:
-        raise _refusal(name, payload, out.numel(), reason)
+def _sizes(payload: torch.Tensor, out: torch.Tensor) -> tuple[int, int, int, int]:
+    return payload.data_ptr(), payload.numel(), out.data_ptr(), out.numel()
 
 
 def _refusal(name: str, payload: torch.Tensor, n: int, reason: str) -> PayloadError:
@@ -360,7 +307,8 @@ def _refusal(name: str, payload: torch.Tensor, n: int, reason: str) -> PayloadEr
     )
 
 
-def _three(params: tuple[int, ...]) -> tuple[int, int, int]:
+def three(params: tuple[int, ...]) -> tuple[int, int, int]:
+    """Return a format's parameters, padded to three numbers."""
     a, b, c = (*params, 0, 0, 0)[:3]
     return a, b, c
 

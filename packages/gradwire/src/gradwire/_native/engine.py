@@ -6,10 +6,9 @@ import atexit
 import threading
 from array import array
 from collections.abc import Sequence
-from dataclasses import dataclass
 from typing import NamedTuple, Protocol
 
-from gradwire._native import _core, _obey_environment, _three, threads
+from gradwire._native import _core, _obey_environment, threads
 from gradwire.deferred import torch
 
 End = _core.End
@@ -24,92 +23,40 @@ atexit.register(_core.hold_threads)
 Peer = tuple[int, int, bytes, int, int, int]
 """A peer's rank, descriptor, partial length, low-water mark, and next sequence numbers (sent, received)."""
 
-
-_Three = tuple[int, int, int]
-_Part = tuple[
-    int,
-    tuple[str, _Three, _Three, int, int, bool],
-    tuple[int, int, int, int] | None,
-    tuple[int, int, int, int, int] | None,
-]
+CodecRow = tuple[str, tuple[int, int, int], tuple[int, int, int], int, int, bool]
+"""A codec's compiled format, its parameters, those of its codec for sums, id, fingerprint, and ``EXACT``."""
 
 
 class NativeState(NamedTuple):
-    """The state of an idle connection, whose socket native code can use.
-
-    Attributes
-    ----------
-    fd
-        The socket's descriptor.
-    length
-        The part of the next frame's length that has arrived.
-    low_water
-        The socket's ``SO_RCVLOWAT``.
-    """
+    """The state of an idle connection, whose socket native code can use."""
 
     fd: int
     length: bytes
+    """The part of the next frame's length that has arrived."""
     low_water: int
+    """The socket's ``SO_RCVLOWAT``."""
 
 
-@dataclass(frozen=True, slots=True)
-class NativeActions:
-    """One rank's schedule, in the engine's format.
-
-    Attributes
-    ----------
-    rows
-        The rows of ``gradwire.collectives.frame_order.action_rows``, concatenated.
-    segments
-        The number of distinct segments.
-    segment_count
-        The largest number of values in a segment.
-    """
+class NativeActions(NamedTuple):
+    """One rank's schedule, in the engine's format."""
 
     rows: array[int]
+    """The rows of ``gradwire.collectives.frame_order.action_rows``, concatenated."""
     segments: int
+    """The number of distinct segments."""
     segment_count: int
+    """The largest number of values in a segment."""
 
 
-@dataclass(frozen=True, slots=True)
-class NativeFormat:
-    """A codec for the engine: the name of its compiled format, the format's parameters, and header fields."""
-
-    name: str
-    params: tuple[int, ...]
-    of_sums: tuple[int, ...]
-    codec_id: int
-    fingerprint: int
-    exact: bool
-
-
-@dataclass(frozen=True, slots=True)
-class NativeErrors:
-    """The tensors for encoding errors: float64 sums per range and, if requested, the error of each value."""
-
-    borders: torch.Tensor
-    sums: torch.Tensor
-    lost: torch.Tensor | None
-
-
-@dataclass(frozen=True, slots=True)
-class NativeCopies:
-    """The positions (int64) of parameters in the bucket and in the values, between which they are copied."""
-
-    bucket: torch.Tensor
-    starts: torch.Tensor
-    counts: torch.Tensor
-    borders: torch.Tensor
-
-
-@dataclass(frozen=True, slots=True)
-class NativePart:
-    """The values that one codec encodes (1-D float32), with the tensors for encoding errors, and copies."""
+class NativePart(NamedTuple):
+    """The values that one codec encodes."""
 
     values: torch.Tensor
-    codec: NativeFormat
-    errors: NativeErrors | None = None
-    copies: NativeCopies | None = None
+    codec: CodecRow
+    errors: tuple[torch.Tensor, torch.Tensor, torch.Tensor | None] | None
+    """The borders of ranges (int64), a sum for each range (float64), and each value's error, if requested."""
+    copies: tuple[torch.Tensor, torch.Tensor, torch.Tensor, torch.Tensor] | None
+    """The bucket, and the starts, counts, and borders of parameters (int64) to copy between it and values."""
 
 
 class NativeDevice(Protocol):
@@ -120,6 +67,9 @@ class NativeDevice(Protocol):
 
     def take(self, number: int, memory: memoryview) -> None:
         """Add or store a payload of the action ``number``. ``memory`` is only valid during this call."""
+
+
+_Part = tuple[int, CodecRow, tuple[int, int, int, int] | None, tuple[int, int, int, int, int] | None]
 
 
 def run(
@@ -159,22 +109,12 @@ def run(
 
 
 def _part_of(part: NativePart) -> _Part:
-    codec = part.codec
-    numbers = _three(codec.params), _three(codec.of_sums)
-    return (
-        part.values.data_ptr(),
-        (codec.name, *numbers, codec.codec_id, codec.fingerprint, codec.exact),
-        None if part.errors is None else _errors_of(part.errors),
-        None if part.copies is None else _copies_of(part.copies),
-    )
-
-
-def _errors_of(errors: NativeErrors) -> tuple[int, int, int, int]:
-    lost = 0 if errors.lost is None else errors.lost.data_ptr()
-    return lost, errors.borders.data_ptr(), errors.sums.data_ptr(), errors.borders.numel() - 1
-
-
-def _copies_of(copies: NativeCopies) -> tuple[int, int, int, int, int]:
-    tensors = copies.bucket, copies.starts, copies.counts, copies.borders
-    bucket, starts, counts, borders = (each.data_ptr() for each in tensors)
-    return copies.counts.numel(), bucket, starts, counts, borders
+    errors = copies = None
+    if part.errors is not None:
+        borders, sums, lost = part.errors
+        of_lost = 0 if lost is None else lost.data_ptr()
+        errors = of_lost, borders.data_ptr(), sums.data_ptr(), borders.numel() - 1
+    if part.copies is not None:
+        bucket, starts, counts, ends = (each.data_ptr() for each in part.copies)
+        copies = part.copies[2].numel(), bucket, starts, counts, ends
+    return part.values.data_ptr(), part.codec, errors, copies

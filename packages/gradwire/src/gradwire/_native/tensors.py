@@ -45,16 +45,9 @@ def _instead(what: str, dtype: torch.dtype) -> str:
 
 
 class Packed(NamedTuple):
-    """A tensor to pack into a message.
+    """A tensor to pack into a message at ``offset`` bytes, with the top ``bits`` bits of each value.
 
-    Attributes
-    ----------
-    x
-        Contiguous float32.
-    offset, bits
-        The tensor's offset in the message, in bytes, and the number of bits that the format ``pack`` keeps.
-    summed
-        Whether the kernel computes the tensor's sum of squares.
+    ``x`` is contiguous float32. With ``summed``, the kernel computes its sum of squares.
     """
 
     x: torch.Tensor
@@ -64,19 +57,10 @@ class Packed(NamedTuple):
 
 
 class DeltaSource(NamedTuple):
-    """A tensor whose delta is encoded into a message.
+    """A tensor (contiguous float32) whose delta from ``base`` is encoded into a message, after ``front``.
 
-    Attributes
-    ----------
-    masters
-        Contiguous float32.
-    base
-        The words that the receiver has. The kernel updates them to the masters' words. None sends the masters
-        unencoded.
-    front
-        The bytes to write before the body of the delta.
-    hashed
-        Whether the hash of the new base is written to the last eight bytes of the front.
+    The kernel updates ``base``, the receiver's words, to the masters' words. Without ``base``, the masters
+    are sent unencoded. With ``hashed``, the front's last eight bytes become the hash of the new base.
     """
 
     masters: torch.Tensor
@@ -86,18 +70,9 @@ class DeltaSource(NamedTuple):
 
 
 class DeltaBody(NamedTuple):
-    """The body of a delta, and the words that it changes.
+    """The body of a delta, and the words that it changes in place.
 
-    Attributes
-    ----------
-    address, nbytes
-        The memory of the body.
-    words
-        The words, which are updated in place.
-    full
-        Whether the delta applies to zeros instead of the words.
-    plain
-        Whether the body is the new words, unencoded.
+    A ``full`` delta applies to zeros instead of the words. A ``plain`` body is the new words, unencoded.
     """
 
     address: int

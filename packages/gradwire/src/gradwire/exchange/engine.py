@@ -13,6 +13,7 @@ from typing import NoReturn
 import torch
 
 from gradwire._native import engine as core
+from gradwire._native import three
 from gradwire.codecs import Codec
 from gradwire.codecs.native import NativeCodec, is_compiled
 from gradwire.collectives.frame_order import Action, Do, action_rows
@@ -55,17 +56,17 @@ def native_order(actions: list[Action], parts: int, segment_count: int) -> Nativ
 
 
 @lru_cache(maxsize=64)
-def _format_of(codec: NativeCodec) -> core.NativeFormat:
-    name, params = codec.compiled
-    of_sums = codec.of_sums
+def _row_of(codec: NativeCodec) -> core.CodecRow:
+    (name, params), of_sums = codec.compiled, codec.of_sums
     assert isinstance(of_sums, NativeCodec)
-    return core.NativeFormat(name, params, of_sums.compiled[1], codec.wire_id, codec.fingerprint, codec.EXACT)
+    numbers = three(params), three(of_sums.compiled[1])
+    return name, *numbers, codec.wire_id, codec.fingerprint, codec.EXACT
 
 
 def _native_part(part: RunPart) -> core.NativePart:
     codec, copies = part.framer.codec, None if part.copies is None else part.copies.native
     assert isinstance(codec, NativeCodec)
-    return core.NativePart(part.tensor, _format_of(codec), part.feedback.receivers, copies)
+    return core.NativePart(part.tensor, _row_of(codec), part.feedback.receivers, copies)
 
 
 def lend(link: Link, codecs: Iterable[Codec]) -> list[tuple[Channel, core.NativeState]] | None:

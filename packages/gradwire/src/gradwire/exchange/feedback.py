@@ -15,7 +15,6 @@ from typing import ClassVar
 import torch
 
 from gradwire import _native
-from gradwire._native.engine import NativeErrors
 from gradwire.codecs import Codec
 from gradwire.devices import CPU, device_of
 from gradwire.exchange.norms import Norms
@@ -104,7 +103,7 @@ class ErrorFeedback:
         self.finite &= _native.finish(elements, ranks)
 
     @property
-    def receivers(self) -> NativeErrors | None:
+    def receivers(self) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor | None] | None:
         """The tensors for the native engine's encoding error."""
         return None
 
@@ -180,9 +179,9 @@ class HostFeedback(ErrorFeedback):
         super().finished(elements, start, ranks)
 
     @property
-    def receivers(self) -> NativeErrors | None:
+    def receivers(self) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor | None] | None:
         """The tensors for the native engine's encoding error."""
-        return NativeErrors(self._norms.borders, self._norms.sums[1:], self._lost)
+        return self._norms.borders, self._norms.sums[1:], self._lost
 
     def ran(self, finished: Ranges, encoded: Ranges, finite: bool, lost_finite: bool) -> None:
         """Record a run of the native engine, and the ranges that it finished and encoded."""

@@ -20,7 +20,6 @@ from itertools import accumulate, pairwise
 import torch
 
 from gradwire import collectives
-from gradwire._native.engine import NativeCopies
 from gradwire.codecs import Codec
 from gradwire.devices import CPU, device_of
 from gradwire.exchange.feedback import Residual
@@ -139,9 +138,10 @@ class SegmentCopies:
         self._here = set[tuple[int, int]]()
 
     @property
-    def native(self) -> NativeCopies:
+    def native(self) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor, torch.Tensor]:
         """The copies as data for the native engine."""
-        return NativeCopies(self._bucket, *self._part.table)
+        starts, counts, borders = self._part.table
+        return self._bucket, starts, counts, borders
 
     def load(self, start: int, stop: int) -> None:
         """Copy the range ``start..stop`` of the exchanged values from the bucket, unless it was copied."""

@@ -9,7 +9,8 @@ from typing import NamedTuple
 import torch
 
 from gradwire import _native
-from gradwire._native import Packed, Pass
+from gradwire._native import Pass
+from gradwire._native.tensors import Packed
 from gradwire.codecs.truncate import BitPack
 from gradwire.devices import Device, Event, device_of, on_host
 from gradwire.entropy import DeltaDecoder, DeltaEncoder
