@@ -12,24 +12,22 @@ coders" (arXiv 1402.3392, 2014).
 
 from __future__ import annotations
 
-from collections.abc import Callable
-
 from gradwire import _native
 from gradwire._native.tensors import check_tensor
 from gradwire.deferred import torch
 from gradwire.errors import PayloadError, TensorError
 
 
-def filled_part(out: torch.Tensor | None, nbytes: int, write: Callable[[torch.Tensor], int]) -> torch.Tensor:
-    """Call ``write`` on ``out``, or on ``nbytes`` of new memory, and return the filled part of the memory."""
+def room_for(nbytes: int, out: torch.Tensor | None) -> torch.Tensor:
+    """Return ``out``, or ``nbytes`` of new memory. Raises ``TensorError`` if ``out`` is too small."""
     if out is None:
-        out = torch.empty(nbytes, dtype=torch.uint8)
+        return torch.empty(nbytes, dtype=torch.uint8)
     check_tensor(out, "out", torch.uint8)
     if out.numel() < nbytes:
         raise TensorError(
             f"expected at least {nbytes} bytes in out, got {out.numel()}; allocate max_nbytes bytes"
         )
-    return out[: write(out)]
+    return out
 
 
 def max_nbytes(n: int) -> int:
@@ -47,7 +45,8 @@ def encode(symbols: torch.Tensor, out: torch.Tensor | None = None) -> torch.Tens
     [1, 160, 134, 1, 0, 0, 0, 0, 2, 0, 0, 0, 1, 7]
     """
     check_tensor(symbols, "symbols", torch.uint8)
-    return filled_part(out, max_nbytes(symbols.numel()), lambda room: _native.entropy_encode(symbols, room))
+    room = room_for(max_nbytes(symbols.numel()), out)
+    return room[: _native.entropy_encode(symbols, room)]
 
 
 def decode(payload: torch.Tensor, out: torch.Tensor) -> None:

@@ -11,13 +11,13 @@ import struct
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
-from typing import Literal
+from typing import Literal, NamedTuple
 
 from gradwire import _native
-from gradwire._native import DeltaBody, DeltaSource, Words
-from gradwire._native.tensors import check_tensor
+from gradwire._native import Words
+from gradwire._native.tensors import DeltaBody, DeltaSource, check_tensor
 from gradwire.deferred import torch
-from gradwire.entropy.coder import filled_part
+from gradwire.entropy.coder import room_for
 from gradwire.errors import PayloadError, SpecError, VersionError, shown
 
 WordName = Literal["bf16", "fp32"]
@@ -86,8 +86,7 @@ def _malformed(nbytes: int, reason: str) -> PayloadError:
     )
 
 
-@dataclass(frozen=True)
-class _Kind:
+class _Kind(NamedTuple):
     """The type of a receiver's weights, for kernels and for torch."""
 
     words: Words
@@ -208,8 +207,14 @@ class DeltaEncoder:
             Memory of ``max_nbytes`` bytes, of which the result is a view; by default, new memory.
         """
         header = self.header(masters, version, full=full, checked=checked)
-        write = partial(self._write, masters, header, bounded=bounded)
-        return filled_part(out, self.max_nbytes, write)
+        room, used = room_for(self.max_nbytes, out), 0
+        if not header.plain:
+            source = self.source(masters, header)
+            ((_, used),) = _native.delta_encode(self._kind.words, [source], room, code=self._entropy)
+        if header.plain or (bounded and used > header.nbytes + self.base.nbytes):
+            used = self._write_plain(masters, replace(header, base=None, plain=True), room)
+        self.version = version
+        return room[:used]
 
     def header(self, masters: torch.Tensor, version: int, *, full: bool, checked: bool) -> DeltaHeader:
         """Return the header of the next payload. Raises the errors of ``encode``."""
@@ -229,16 +234,6 @@ class DeltaEncoder:
         if header.base is None:
             self.base.zero_()
         return DeltaSource(masters, self.base, header.write(), header.check is not None)
-
-    def _write(self, masters: torch.Tensor, header: DeltaHeader, out: torch.Tensor, *, bounded: bool) -> int:
-        used = 0
-        if not header.plain:
-            source = self.source(masters, header)
-            ((_, used),) = _native.delta_encode(self._kind.words, [source], out, code=self._entropy)
-        if header.plain or (bounded and used > header.nbytes + self.base.nbytes):
-            used = self._write_plain(masters, replace(header, base=None, plain=True), out)
-        self.version = header.version
-        return used
 
     def _write_plain(self, masters: torch.Tensor, header: DeltaHeader, out: torch.Tensor) -> int:
         round_masters(masters, self.base)
