@@ -12,8 +12,8 @@ Quantize(bits=8, block=1024)
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from typing import TYPE_CHECKING, NamedTuple, Protocol
+from collections.abc import Iterable, Iterator
+from typing import TYPE_CHECKING, NamedTuple
 
 from gradwire import plugins
 from gradwire.codecs.base import Codec
@@ -165,17 +165,9 @@ def _checked(name: str, found: object) -> type[Codec]:
     return found
 
 
-class HasEncodings(Protocol):
-    """The part of a plan's interface that lists its codecs."""
-
-    @property
-    def encodings(self) -> tuple[Codec, ...]:
-        """The plan's codecs, possibly inside wrappers."""
-
-
-def origins(plan: HasEncodings) -> dict[str, str]:
-    """Return the packages of third-party codecs in ``plan``, which must be the same on all ranks."""
-    used = {codec.name for each in plan.encodings for codec in _unwrapped(each)}
+def origins(encodings: Iterable[Codec]) -> dict[str, str]:
+    """Return the packages of third-party codecs in a plan's encodings, the same on all ranks."""
+    used = {codec.name for each in encodings for codec in _unwrapped(each)}
     return plugins.origins(plugins.CODECS, "codec", sorted(used - {row.name for row in TABLE}))
 
 

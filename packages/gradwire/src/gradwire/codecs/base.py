@@ -127,7 +127,7 @@ class Codec(ABC):
         if out is None:
             out = torch.empty(capacity, dtype=torch.uint8, device="cpu")
         else:
-            check_bytes(out, "out")
+            check_tensor(out, "out", torch.uint8)
             if out.numel() < capacity:
                 raise TensorError(
                     f"{self}: expected at least {capacity} bytes in out for {x.numel()} elements, got "
@@ -137,13 +137,13 @@ class Codec(ABC):
 
     def decode(self, payload: torch.Tensor, out: torch.Tensor) -> None:
         """Write the decoded chunk to ``out``. Raises ``PayloadError`` or ``TensorError``."""
-        check_bytes(payload, "payload")
+        check_tensor(payload, "payload", torch.uint8)
         check_chunk(out, "out", on_cuda=self.ON_CUDA)
         self._decode(payload.detach(), out.detach())
 
     def decode_add(self, payload: torch.Tensor, acc: torch.Tensor) -> None:
         """Add the decoded chunk to ``acc``. Raises ``PayloadError`` or ``TensorError``."""
-        check_bytes(payload, "payload")
+        check_tensor(payload, "payload", torch.uint8)
         check_chunk(acc, "acc", on_cuda=self.ON_CUDA)
         self._decode_add(payload.detach(), acc.detach())
 
@@ -152,7 +152,7 @@ class Codec(ABC):
 
         A ``divisor`` of 1 changes no bits. Raises ``PayloadError`` or ``TensorError``.
         """
-        check_bytes(payload, "payload")
+        check_tensor(payload, "payload", torch.uint8)
         check_chunk(out, "out")
         return self._decode_finished(payload.detach(), out.detach(), divisor)
 
@@ -186,11 +186,6 @@ to_values.register(Codec, str)
 def check_chunk(x: torch.Tensor, what: str, *, on_cuda: bool = False) -> None:
     """Raise ``TensorError`` unless ``x`` is 1-D contiguous float32, on the CPU if not ``on_cuda``."""
     check_tensor(x, what, torch.float32, on_cuda=on_cuda)
-
-
-def check_bytes(x: torch.Tensor, what: str) -> None:
-    """Raise ``TensorError`` unless ``x`` is a 1-D contiguous uint8 CPU tensor."""
-    check_tensor(x, what, torch.uint8)
 
 
 def malformed(codec: Codec, payload: torch.Tensor, n: int, reason: str) -> PayloadError:

@@ -5,7 +5,6 @@ from __future__ import annotations
 import math
 import re
 from dataclasses import dataclass
-from typing import ClassVar
 
 from gradwire.codecs.base import floor_log2, largest_finite
 from gradwire.codecs.native import NativeCodec
@@ -50,10 +49,10 @@ class Bfp(NativeCodec):
     mantissa_bits: int = 7
     block: int = 16
 
-    name: ClassVar[str] = "bfp"
-    wire_id: ClassVar[int] = 7
-    EXAMPLES: ClassVar[tuple[str, ...]] = ("bfp:7x16", "bfp:1x8", "bfp:3x16", "bfp:10x64", "bfp:15x1024")
-    _format: ClassVar[str] = "bfp"
+    name = "bfp"
+    wire_id = 7
+    EXAMPLES = ("bfp:7x16", "bfp:1x8", "bfp:3x16", "bfp:10x64", "bfp:15x1024")
+    _format = "bfp"
 
     def __post_init__(self) -> None:
         if not is_whole(self.mantissa_bits, 1, 15):
@@ -134,10 +133,10 @@ class Fp8(NativeCodec):
 
     block: int = _BLOCK
 
-    name: ClassVar[str] = "fp8"
-    wire_id: ClassVar[int] = 12
-    EXAMPLES: ClassVar[tuple[str, ...]] = ("fp8", "fp8:block=16", "fp8:block=48", "fp8:block=65536")
-    _format: ClassVar[str] = "fp8"
+    name = "fp8"
+    wire_id = 12
+    EXAMPLES = ("fp8", "fp8:block=16", "fp8:block=48", "fp8:block=65536")
+    _format = "fp8"
 
     def __post_init__(self) -> None:
         if not is_whole(self.block, 16, 65536) or self.block % 16:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import struct
 from dataclasses import dataclass
-from typing import ClassVar
 
 from gradwire.codecs.base import largest_rms
 from gradwire.codecs.native import NativeCodec
@@ -78,9 +77,9 @@ class Ecsq(NativeCodec):
     foot: bool = False
     sum: float | None = None
 
-    name: ClassVar[str] = "ecsq"
-    wire_id: ClassVar[int] = 13
-    EXAMPLES: ClassVar[tuple[str, ...]] = (
+    name = "ecsq"
+    wire_id = 13
+    EXAMPLES = (
         "ecsq:0.5",
         "ecsq:1",
         "ecsq:4,block=64",
@@ -88,8 +87,8 @@ class Ecsq(NativeCodec):
         "ecsq:0.25,foot",
         "ecsq:4,block=64,foot",
     )
-    ON_CUDA: ClassVar[bool] = False
-    _format: ClassVar[str] = "ecsq"
+    ON_CUDA = False
+    _format = "ecsq"
 
     def __post_init__(self) -> None:
         if not is_real(self.step, 2.0**-5, 4.0):

@@ -5,7 +5,6 @@ from __future__ import annotations
 import math
 import struct
 from dataclasses import dataclass
-from typing import ClassVar
 
 from gradwire.codecs.base import floor_log2, largest_rms
 from gradwire.codecs.native import NativeCodec, as_int32
@@ -76,9 +75,9 @@ class ErrBound(NativeCodec):
     relative: float | None = None
     block: int | None = None
 
-    name: ClassVar[str] = "errbound"
-    wire_id: ClassVar[int] = 4
-    EXAMPLES: ClassVar[tuple[str, ...]] = (
+    name = "errbound"
+    wire_id = 4
+    EXAMPLES = (
         "errbound:2^-10",
         "errbound:2^-126",
         "errbound:2^0",
@@ -89,7 +88,7 @@ class ErrBound(NativeCodec):
         "errbound:rel=0.05,block=64",
         "errbound:rel=1,block=65536",
     )
-    _format: ClassVar[str] = "errbound"
+    _format = "errbound"
 
     def __post_init__(self) -> None:
         if (self.absolute is None) == (self.relative is None):

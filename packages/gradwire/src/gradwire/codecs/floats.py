@@ -4,11 +4,18 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass
-from typing import ClassVar
 
 from gradwire.codecs.base import half_ulp, largest_finite
-from gradwire.codecs.native import PlainCodec
+from gradwire.codecs.native import NativeCodec
 from gradwire.deferred import torch
+
+
+class PlainCodec(NativeCodec):
+    """A compiled codec without parameters, whose spec is its name."""
+
+    def __str__(self) -> str:
+        return self.name
+
 
 # No compression: the baseline, which uses the same code path as all other codecs.
 
@@ -28,13 +35,13 @@ class Identity(PlainCodec):
     [0, 0, 128, 63, 0, 0, 0, 192]
     """
 
-    name: ClassVar[str] = "identity"
-    wire_id: ClassVar[int] = 0
-    EXAMPLES: ClassVar[tuple[str, ...]] = ("identity",)
-    EXACT: ClassVar[bool] = True
-    SEGMENT_NBYTES: ClassVar[int] = 1 << 18  # the network is the bottleneck: keep it busy between two hops
-    _format: ClassVar[str] = "pack"
-    _params: ClassVar[tuple[int, ...]] = (32,)
+    name = "identity"
+    wire_id = 0
+    EXAMPLES = ("identity",)
+    EXACT = True
+    SEGMENT_NBYTES = 1 << 18  # the network is the bottleneck: keep it busy between two hops
+    _format = "pack"
+    _params = (32,)
 
     def bound(self, x: torch.Tensor) -> float:  # noqa: ARG002 - the contract's parameter
         """Return 0, because the codec is lossless."""
@@ -63,11 +70,11 @@ class Fp16(PlainCodec):
     True
     """
 
-    name: ClassVar[str] = "fp16"
-    wire_id: ClassVar[int] = 1
-    EXAMPLES: ClassVar[tuple[str, ...]] = ("fp16",)
-    _format: ClassVar[str] = "fp16"
-    _params: ClassVar[tuple[int, ...]] = ()
+    name = "fp16"
+    wire_id = 1
+    EXAMPLES = ("fp16",)
+    _format = "fp16"
+    _params = ()
 
     def bound(self, x: torch.Tensor) -> float:
         """Return half a unit in the last place of the largest element, or ``inf`` if rounding overflows."""
@@ -92,11 +99,11 @@ class Bf16(PlainCodec):
     [128, 63, 0, 192]
     """
 
-    name: ClassVar[str] = "bf16"
-    wire_id: ClassVar[int] = 2
-    EXAMPLES: ClassVar[tuple[str, ...]] = ("bf16",)
-    _format: ClassVar[str] = "bf16"
-    _params: ClassVar[tuple[int, ...]] = ()
+    name = "bf16"
+    wire_id = 2
+    EXAMPLES = ("bf16",)
+    _format = "bf16"
+    _params = ()
 
     def bound(self, x: torch.Tensor) -> float:
         """Return half a unit in the last place of the largest element, or ``inf`` if rounding overflows."""

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass
-from typing import ClassVar
 
 from gradwire.codecs.base import floor_log2
 from gradwire.codecs.native import NativeCodec
@@ -56,9 +55,9 @@ class Inceptionn(NativeCodec):
     threshold: float
     bounded: bool = False
 
-    name: ClassVar[str] = "inceptionn"
-    wire_id: ClassVar[int] = 3
-    EXAMPLES: ClassVar[tuple[str, ...]] = (
+    name = "inceptionn"
+    wire_id = 3
+    EXAMPLES = (
         "inceptionn:2^-10",
         "inceptionn:2^-6",
         "inceptionn:2^-20",
@@ -66,7 +65,7 @@ class Inceptionn(NativeCodec):
         "inceptionn:2^-14,bounded",
         "inceptionn:2^-1,bounded",
     )
-    _format: ClassVar[str] = "inceptionn"
+    _format = "inceptionn"
 
     def __post_init__(self) -> None:
         if not is_power(self.threshold, -20, -1):

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import ClassVar
 
 from gradwire.codecs.base import Codec, malformed
 from gradwire.codecs.spec import Reader, error, is_whole, join
@@ -39,10 +38,10 @@ class Lossless(Codec):
 
     level: int = 1
 
-    name: ClassVar[str] = "lossless"
-    wire_id: ClassVar[int] = 11
-    EXAMPLES: ClassVar[tuple[str, ...]] = ("lossless", "lossless:level=5")
-    EXACT: ClassVar[bool] = True
+    name = "lossless"
+    wire_id = 11
+    EXAMPLES = ("lossless", "lossless:level=5")
+    EXACT = True
 
     def __post_init__(self) -> None:
         if not is_whole(self.level, 1, 22):

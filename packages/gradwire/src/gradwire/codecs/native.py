@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from abc import abstractmethod
+from collections.abc import Callable
 from functools import cache
 from importlib import import_module
 from typing import ClassVar, Protocol, cast
@@ -14,30 +15,16 @@ from gradwire.devices import owner_of
 
 
 class Kernels(Protocol):
-    """Compiled kernels for one type of device. ``gradwire._native`` documents the kernels."""
+    """The kernels for one type of device: the functions of ``gradwire._native`` with these names."""
 
-    def encode(self, name: str, x: torch.Tensor, out: torch.Tensor, params: tuple[int, ...]) -> int:
-        """Encode ``x`` into ``out`` and return the payload's size in bytes."""
-
-    def decode(self, name: str, payload: torch.Tensor, out: torch.Tensor, params: tuple[int, ...]) -> None:
-        """Decode ``payload`` into ``out``."""
-
-    def decode_add(
-        self, name: str, payload: torch.Tensor, acc: torch.Tensor, params: tuple[int, ...]
-    ) -> None:
-        """Decode ``payload`` and add the values to ``acc``."""
+    encode: Callable[[str, torch.Tensor, torch.Tensor, tuple[int, ...]], int]
+    decode: Callable[[str, torch.Tensor, torch.Tensor, tuple[int, ...]], None]
+    decode_add: Callable[[str, torch.Tensor, torch.Tensor, tuple[int, ...]], None]
 
 
 def kernels_beside(x: torch.Tensor) -> Kernels | None:
     """Return the kernels for a chunk's accelerator, or None for a chunk on the CPU."""
-    if x.is_cpu and owner_of(x) is None:
-        return None
-    return _on_accelerators()
-
-
-def _kernels_for(x: torch.Tensor, on_cuda: bool) -> Kernels:
-    """Return the kernels for the device of a chunk."""
-    return (kernels_beside(x) if on_cuda else None) or _native
+    return None if x.is_cpu and owner_of(x) is None else _on_accelerators()
 
 
 @cache
@@ -74,24 +61,20 @@ class NativeCodec(Codec):
         """Return the size of the largest payload of any chunk of ``n`` elements, in bytes."""
         return _native.max_nbytes(self._format, n, self._params)
 
+    def _kernels(self, x: torch.Tensor) -> Kernels:
+        return (kernels_beside(x) if self.ON_CUDA else None) or _native
+
     def _encode(self, x: torch.Tensor, out: torch.Tensor) -> int:
-        return _kernels_for(x, self.ON_CUDA).encode(self._format, x, out, self._params)
+        return self._kernels(x).encode(self._format, x, out, self._params)
 
     def _decode(self, payload: torch.Tensor, out: torch.Tensor) -> None:
-        _kernels_for(out, self.ON_CUDA).decode(self._format, payload, out, self._params)
+        self._kernels(out).decode(self._format, payload, out, self._params)
 
     def _decode_add(self, payload: torch.Tensor, acc: torch.Tensor) -> None:
-        _kernels_for(acc, self.ON_CUDA).decode_add(self._format, payload, acc, self._params)
+        self._kernels(acc).decode_add(self._format, payload, acc, self._params)
 
     def _decode_finished(self, payload: torch.Tensor, out: torch.Tensor, divisor: int) -> bool:
         return _native.decode_finished(self._format, payload, out, self._params, divisor)
-
-
-class PlainCodec(NativeCodec):
-    """A compiled codec without parameters, whose spec is its name."""
-
-    def __str__(self) -> str:
-        return self.name
 
 
 def is_compiled(codec: Codec) -> bool:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import ClassVar
 
 from gradwire.codecs.base import largest_finite
 from gradwire.codecs.native import NativeCodec, as_int32
@@ -52,16 +51,16 @@ class Quantize(NativeCodec):
     bits: int = 8
     block: int = _BLOCK
 
-    name: ClassVar[str] = "quantize"
-    wire_id: ClassVar[int] = 6
-    EXAMPLES: ClassVar[tuple[str, ...]] = (
+    name = "quantize"
+    wire_id = 6
+    EXAMPLES = (
         "quantize:8",
         "quantize:4",
         "quantize:8,block=16",
         "quantize:4,block=48",
         "quantize:8,block=65536",
     )
-    _format: ClassVar[str] = "quantize"
+    _format = "quantize"
 
     def __post_init__(self) -> None:
         if not is_whole(self.bits, 4, 8) or self.bits not in (4, 8):
@@ -131,10 +130,10 @@ class TernGrad(NativeCodec):
 
     seed: int = 0
 
-    name: ClassVar[str] = "terngrad"
-    wire_id: ClassVar[int] = 9
-    EXAMPLES: ClassVar[tuple[str, ...]] = ("terngrad", "terngrad:seed=18446744073709551615")
-    _format: ClassVar[str] = "terngrad"
+    name = "terngrad"
+    wire_id = 9
+    EXAMPLES = ("terngrad", "terngrad:seed=18446744073709551615")
+    _format = "terngrad"
 
     def __post_init__(self) -> None:
         if not is_whole(self.seed, 0, 2**64 - 1):

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from fractions import Fraction
-from typing import ClassVar, TypeAlias
+from typing import TypeAlias
 
 from gradwire.codecs.base import Codec, largest_finite, malformed
 from gradwire.codecs.native import kernels_beside
@@ -50,11 +50,11 @@ class TopK(Codec):
 
     fraction: float
 
-    name: ClassVar[str] = "topk"
-    wire_id: ClassVar[int] = 10
-    EXAMPLES: ClassVar[tuple[str, ...]] = ("topk:0.01", "topk:0.3", "topk:1")
-    WANTS_RESIDUAL: ClassVar[bool] = True
-    ON_CUDA: ClassVar[bool] = True
+    name = "topk"
+    wire_id = 10
+    EXAMPLES = ("topk:0.01", "topk:0.3", "topk:1")
+    WANTS_RESIDUAL = True
+    ON_CUDA = True
 
     def __post_init__(self) -> None:
         if not is_real(self.fraction, 0.0, 1.0) or self.fraction == 0:

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
+from abc import abstractmethod
 from dataclasses import dataclass
-from typing import ClassVar
 
 from gradwire.codecs.base import truncation_bound
 from gradwire.codecs.native import NativeCodec
@@ -13,8 +13,27 @@ from gradwire.deferred import torch
 _BITS_EXPECTED = "1 to 31 low bits to drop"
 
 
+class TopBits(NativeCodec):
+    """A codec that keeps the top bits of every float. The only parameter is their number."""
+
+    _format = "pack"
+
+    @property
+    @abstractmethod
+    def _params(self) -> tuple[int]: ...
+
+    @property
+    def is_offloadable(self) -> bool:
+        """Whether a NIC may apply the codec: values keep their exponent, so a chunk needs no marker."""
+        return self._params[0] > 8
+
+    def bound(self, x: torch.Tensor) -> float:
+        """Return the largest value of the dropped bits in the largest element."""
+        return truncation_bound(x, 32 - self._params[0])
+
+
 @dataclass(frozen=True)
-class Truncate(NativeCodec):
+class Truncate(TopBits):
     """The top 32 - b bits of every float. The b dropped bits decode to 0.
 
     Formula: y = x with its b low bits cleared, which rounds towards zero. Payload: values of k = 32 - b bits
@@ -43,32 +62,17 @@ class Truncate(NativeCodec):
 
     dropped_bits: int
 
-    name: ClassVar[str] = "truncate"
-    wire_id: ClassVar[int] = 5
-    EXAMPLES: ClassVar[tuple[str, ...]] = (
-        "truncate:16",
-        "truncate:1",
-        "truncate:8",
-        "truncate:22",
-        "truncate:23",
-        "truncate:24",
-        "truncate:27",
-        "truncate:31",
-    )
-    _format: ClassVar[str] = "pack"
+    name = "truncate"
+    wire_id = 5
+    EXAMPLES = tuple(f"truncate:{bits}" for bits in (16, 1, 8, 22, 23, 24, 27, 31))
 
     def __post_init__(self) -> None:
         if not is_whole(self.dropped_bits, 1, 31):
             raise error(self.name, _BITS_EXPECTED, self.dropped_bits, self.EXAMPLES[0])
 
     @property
-    def _params(self) -> tuple[int, ...]:
+    def _params(self) -> tuple[int]:
         return (32 - self.dropped_bits,)
-
-    @property
-    def is_offloadable(self) -> bool:
-        """Whether a NIC may apply the codec: values keep their exponent, so a chunk needs no marker."""
-        return self._params[0] > 8
 
     def __str__(self) -> str:
         return f"{self.name}:{self.dropped_bits}"
@@ -77,10 +81,6 @@ class Truncate(NativeCodec):
     def _fields(cls, reader: Reader) -> tuple[int]:
         return (reader.whole(_BITS_EXPECTED, reader.argument(_BITS_EXPECTED)),)
 
-    def bound(self, x: torch.Tensor) -> float:
-        """Return the largest value of the dropped bits in the largest element."""
-        return truncation_bound(x, self.dropped_bits)
-
 
 # Truncation to whole bytes.
 
@@ -88,7 +88,7 @@ _BYTES_EXPECTED = "1 to 4 bytes to keep"
 
 
 @dataclass(frozen=True)
-class BitPack(NativeCodec):
+class BitPack(TopBits):
     """The r most significant bytes of every float. The other bytes decode to 0.
 
     Formula: y = x with its 4 - r low bytes cleared, which rounds towards zero. Payload: r bytes per value,
@@ -114,23 +114,17 @@ class BitPack(NativeCodec):
 
     kept_bytes: int
 
-    name: ClassVar[str] = "bitpack"
-    wire_id: ClassVar[int] = 8
-    EXAMPLES: ClassVar[tuple[str, ...]] = ("bitpack:2", "bitpack:1", "bitpack:3", "bitpack:4")
-    _format: ClassVar[str] = "pack"
+    name = "bitpack"
+    wire_id = 8
+    EXAMPLES = ("bitpack:2", "bitpack:1", "bitpack:3", "bitpack:4")
 
     def __post_init__(self) -> None:
         if not is_whole(self.kept_bytes, 1, 4):
             raise error(self.name, _BYTES_EXPECTED, self.kept_bytes, self.EXAMPLES[0])
 
     @property
-    def _params(self) -> tuple[int, ...]:
+    def _params(self) -> tuple[int]:
         return (8 * self.kept_bytes,)
-
-    @property
-    def is_offloadable(self) -> bool:
-        """Whether a NIC may apply the codec: values keep their exponent, so a chunk needs no marker."""
-        return self._params[0] > 8
 
     def __str__(self) -> str:
         return f"{self.name}:{self.kept_bytes}"
@@ -138,7 +132,3 @@ class BitPack(NativeCodec):
     @classmethod
     def _fields(cls, reader: Reader) -> tuple[int]:
         return (reader.whole(_BYTES_EXPECTED, reader.argument(_BYTES_EXPECTED)),)
-
-    def bound(self, x: torch.Tensor) -> float:
-        """Return the largest value of the dropped bytes in the largest element."""
-        return truncation_bound(x, 32 - 8 * self.kept_bytes)

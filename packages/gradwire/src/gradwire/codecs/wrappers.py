@@ -66,11 +66,9 @@ class Projected(CodecWrapper):
 
     codec: NativeCodec
 
-    name: ClassVar[str] = "projected"
-    wire_id: ClassVar[int] = 129
-    REMEDY: ClassVar[str] = (
-        "offload has no spec; set offload in a plan, as in Plan(offload='inceptionn:2^-10')"
-    )
+    name = "projected"
+    wire_id = 129
+    REMEDY = "offload has no spec; set offload in a plan, as in Plan(offload='inceptionn:2^-10')"
 
     def max_nbytes(self, n: int) -> int:
         """Return the size of ``n`` floats in bytes."""
@@ -138,9 +136,9 @@ class Scaled(CodecWrapper):
     ['3.0e-20', '-2.0e-20']
     """
 
-    name: ClassVar[str] = "scaled"
-    wire_id: ClassVar[int] = 130
-    REMEDY: ClassVar[str] = "scale has no spec; set scale in a plan, as in Plan(codec, scale='auto')"
+    name = "scaled"
+    wire_id = 130
+    REMEDY = "scale has no spec; set scale in a plan, as in Plan(codec, scale='auto')"
 
     def max_nbytes(self, n: int) -> int:
         """Return the size of the exponent plus the wrapped codec's largest payload."""

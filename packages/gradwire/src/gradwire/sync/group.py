@@ -132,7 +132,7 @@ def facts_of(plan: Plan) -> dict[str, str]:
     """Return the facts of a plan, including the packages of third-party codecs and algorithms."""
     parts = {name: str(part) for name, part in to_values(plan).items()}
     parts["lanes"] = str(plan.lanes)  # a plan's values omit a single lane
-    return parts | codecs.origins(plan) | collectives.origins(plan.algorithm)
+    return parts | codecs.origins(plan.encodings) | collectives.origins(plan.algorithm)
 
 
 @contextmanager
