@@ -22,7 +22,7 @@ def check_sizes(block: int) -> None:
     codec = parse(f"errbound:rel=0.25,block={block}" if block else "errbound:2^-10")
     head = torch.zeros(-(-x.numel() // block) if block else 0, dtype=torch.uint8)
     exponent, share = (0, int(np.float32(0.25).view(np.int32))) if block else (117, 0)
-    totals, wides = code_sizes.queue_sizes(x, head, exponent, share, block, SIZE)
+    totals, wides = code_sizes.queue_sizes(x, head, exponent, share, block)
     payload = codec.encode(x).numpy()
     assert head.tolist() == payload[: head.numel()].tolist()
     tags = payload[head.numel() :][: -(-x.numel() // 4)]

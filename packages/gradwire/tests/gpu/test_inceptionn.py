@@ -18,10 +18,12 @@ def test_the_bytes_are_the_host_s(interpreted: Callable[..., Any], spec: str) ->
 
 
 def check_segments() -> None:
+    from triton.language import constexpr
+
     from gradwire.gpu import inceptionn  # imports Triton, which here is the interpreter
 
     before = inceptionn._SEGMENT, inceptionn._GROUP, inceptionn._SPREAD
-    inceptionn._SEGMENT, inceptionn._GROUP, inceptionn._SPREAD = 128, 3, 2
+    inceptionn._SEGMENT, inceptionn._GROUP, inceptionn._SPREAD = map(constexpr, (128, 3, 2))
     try:
         for spec in ("inceptionn:2^-10", "inceptionn:2^-6"):
             for x in (gpu_cases.any_bits(333), gpu_cases.gradients_of_layers(700), torch.zeros(1200)):

@@ -14,8 +14,8 @@ MOST_REGISTERS = (
 MOST_SHARED_NBYTES = 16384
 
 WIDE = {
-    "bf16": {"encode_kernel": {"load", "store"}, "decode_kernel+": {"load", "store"}},
-    "fp16": {"encode_kernel": {"load", "store"}, "decode_kernel+": {"load", "store"}},
+    "bf16": {"bf16_of": {"load", "store"}, "float_of_bf16+": {"load", "store"}},
+    "fp16": {"fp16_of": {"load", "store"}, "float_of_fp16+": {"load", "store"}},
     "fp8": {"encode_kernel": {"load"}, "decode_kernel": {"store"}, "decode_kernel+": {"load", "store"}},
     "quantize:8": {
         "encode_kernel": {"load"},

@@ -77,7 +77,8 @@ def recorded(call: Callable[[], object], monkeypatch: pytest.MonkeyPatch) -> dic
     def record(self: Any, *args: Any, **options: Any) -> None:
         constants = {key: each for key, each in options.items() if key.isupper()}
         assert options["enable_fp_fusion"] is False
-        name = f"{self.fn.__name__}{'+' if constants.get('ADD') else ''}"
+        named = constants.get("CONVERT", self)  # a function that a kernel applies
+        name = f"{named.fn.__name__}{'+' if constants.get('ADD') else ''}"
         found.setdefault(name, Launch(self, args, constants, options["num_warps"]))
 
     monkeypatch.setattr(triton.JITFunction, "run", record)

@@ -130,7 +130,7 @@ class _Load(Event):
 
 
 DONE = _Load()
-"""The event of complete work, such as all work on the CPU except a copy that nobody has waited for."""
+"""The event of complete work, such as all work on the CPU except a queued copy."""
 
 
 class CpuStream(Stream):

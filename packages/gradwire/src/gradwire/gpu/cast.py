@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import torch
 import triton
 import triton.language as tl
+from torch import Tensor
 
 from gradwire.gpu.table import Format, Params
 from gradwire.gpu.words import (
@@ -15,13 +18,12 @@ from gradwire.gpu.words import (
     float_of,
     is_nan,
     launch,
-    put,
     put_words,
     take,
     words_of,
 )
 
-_SIZE = 2048
+_SIZE = tl.constexpr(2048)
 
 
 @triton.jit
@@ -58,58 +60,36 @@ def bf16_of(words):
 
 
 @triton.jit
-def _encode_part(x, out, left, HALF, SIZE, FULL):
-    at = tl.arange(0, SIZE)
-    words = take(x, at, at < left, FULL)
-    put(out, at, fp16_of(words) if HALF else bf16_of(words), at < left, FULL)
+def float_of_bf16(half):
+    """Convert bf16 bits to float32 bits."""
+    return half << 16
 
 
 @triton.jit
-def encode_kernel(x, out, n, HALF: tl.constexpr, SIZE: tl.constexpr):
-    """Convert SIZE float32 values per program to fp16 (HALF) or bf16."""
-    start = tl.program_id(0).to(tl.int64) * SIZE
-    if n - start >= SIZE:
-        _encode_part(x + start, out + start, n - start, HALF, SIZE, True)
-    else:
-        _encode_part(x + start, out + start, n - start, HALF, SIZE, False)
+def convert_kernel(source, target, n, CONVERT: tl.constexpr, ADD: tl.constexpr):
+    """Convert values with the function CONVERT, and store them, or with ADD add them."""
+    start = tl.program_id(0).to(tl.int64) * _SIZE
+    source, target, left = source + start, target + start, n - start
+    at = tl.arange(0, _SIZE)
+    for full in tl.static_range(2):
+        if (left >= _SIZE) == full:
+            values = CONVERT(take(source, at, at < left, full).to(tl.uint32))
+            put_words(target, at, values, at < left, full, ADD)
 
 
-@triton.jit
-def _decode_part(payload, out, left, HALF, ADD, SIZE, FULL):
-    at = tl.arange(0, SIZE)
-    half = take(payload, at, at < left, FULL).to(tl.uint32)
-    put_words(out, at, float_of_fp16(half) if HALF else half << 16, at < left, FULL, ADD)
+class _Cast(Format):
+    """The kernels of a 16-bit type, by the functions that convert to it and back."""
+
+    def __init__(self, to_half: Any, to_float: Any) -> None:
+        self._to_half, self._to_float = to_half, to_float
+
+    def encode(self, x: Tensor, out: Tensor, params: Params, size: Tensor) -> None:
+        n, args = x.numel(), (words_of(x), out.view(torch.uint16))
+        launch(convert_kernel, ceil_div(n, _SIZE.value), *args, n, CONVERT=self._to_half, ADD=False)
+
+    def decode(self, payload: Tensor, out: Tensor, params: Params, status: Tensor, *, add: bool) -> None:
+        n, args = out.numel(), (payload.view(torch.uint16), words_of(out))
+        launch(convert_kernel, ceil_div(n, _SIZE.value), *args, n, CONVERT=self._to_float, ADD=add)
 
 
-@triton.jit
-def decode_kernel(payload, out, n, HALF: tl.constexpr, ADD: tl.constexpr, SIZE: tl.constexpr):
-    """Convert SIZE fp16 (HALF) or bf16 values per program to float32."""
-    start = tl.program_id(0).to(tl.int64) * SIZE
-    if n - start >= SIZE:
-        _decode_part(payload + start, out + start, n - start, HALF, ADD, SIZE, True)
-    else:
-        _decode_part(payload + start, out + start, n - start, HALF, ADD, SIZE, False)
-
-
-class CastKernels(Format):
-    """The kernels of ``fp16`` or ``bf16``."""
-
-    def __init__(self, *, is_half: bool) -> None:
-        self._is_half = is_half
-
-    def encode(self, x: torch.Tensor, out: torch.Tensor, params: Params, size: torch.Tensor) -> None:
-        """Queue the kernel that rounds float32 to 16 bits."""
-        n = x.numel()
-        args = words_of(x), out.view(torch.uint16), n
-        launch(encode_kernel, ceil_div(n, _SIZE), *args, HALF=self._is_half, SIZE=_SIZE)
-
-    def decode(
-        self, payload: torch.Tensor, out: torch.Tensor, params: Params, status: torch.Tensor, *, add: bool
-    ) -> None:
-        """Queue the kernel that converts 16-bit values to float32."""
-        n = out.numel()
-        args = payload.view(torch.uint16), words_of(out), n
-        launch(decode_kernel, ceil_div(n, _SIZE), *args, HALF=self._is_half, ADD=add, SIZE=_SIZE)
-
-
-FP16, BF16 = CastKernels(is_half=True), CastKernels(is_half=False)
+FP16, BF16 = _Cast(fp16_of, float_of_fp16), _Cast(bf16_of, float_of_bf16)

@@ -21,13 +21,17 @@ from functools import cache
 import torch
 import triton
 import triton.language as tl
+from torch import Tensor
 
 from gradwire.gpu.words import MAGNITUDE, ceil_div, launch, signed, words_of
 
 _ROWS = 128
-_SMALLEST, _LARGEST = 128, 1 << 16
-"""The minimum number of columns per program, and the number of all columns that keeps a GPU busy."""
-_MANY = 16
+_COLUMNS = tl.constexpr(128)
+"""The number of columns per program."""
+_LARGEST = 1 << 16
+"""The number of columns that keeps a GPU busy."""
+_MANY = tl.constexpr(16)
+"""The number of rows of each column that are loaded together."""
 _FOLDED = 1 << 19
 """The most words that the tree folds. For more words, another division is faster."""
 _TERMS = tl.constexpr(0x1EDC6F41)
@@ -59,17 +63,17 @@ def _divided(rows, word, TERMS, LENGTH):
 
 
 @triton.jit
-def _rows(words, at, wanted, COLUMNS, MANY):
+def _rows(words, at, wanted, COLUMNS):
     rows = ()
-    for row in tl.static_range(MANY):
+    for row in tl.static_range(_MANY):
         rows += (tl.load(words + at + row * COLUMNS, mask=wanted),)  # type: ignore[assignment]
     return rows
 
 
 @triton.jit
-def _first_rows(words, at, COLUMNS, MANY):
+def _first_rows(words, at, COLUMNS):
     rows = ()
-    for row in tl.static_range(MANY):
+    for row in tl.static_range(_LENGTH):
         where = at + row * COLUMNS
         rows += (tl.load(words + where, mask=where >= 0, other=0),)  # type: ignore[assignment]
     return rows
@@ -86,30 +90,24 @@ def _raised(both, rows, MANY):
 
 
 @triton.jit
-def divide_kernel(
-    words, n, out, peaks, PEAK: tl.constexpr, COLUMNS: tl.constexpr, MANY: tl.constexpr, SIZE: tl.constexpr
-):
-    """Divide SIZE columns per program, and store the columns' remainders.
-
-    MANY rows of each column are loaded together. With PEAK, the bits of the program's largest magnitude are
-    stored, too.
-    """
-    column = tl.program_id(0).to(tl.int64) * SIZE + tl.arange(0, SIZE)
-    turns = tl.cdiv(tl.maximum(n - _LENGTH * COLUMNS, 0), MANY * COLUMNS)
-    at = column + (n - (_LENGTH + turns.to(tl.int64) * MANY) * COLUMNS)
-    left = _first_rows(words, at, COLUMNS, _LENGTH)
-    both = (tl.zeros([SIZE], tl.int32), tl.zeros([SIZE], tl.uint32))
+def divide_kernel(words, n, out, peaks, PEAK: tl.constexpr, COLUMNS: tl.constexpr):
+    """Store the remainders of columns and, with PEAK, the bits of the program's largest magnitude."""
+    column = tl.program_id(0).to(tl.int64) * _COLUMNS + tl.arange(0, _COLUMNS)
+    turns = tl.cdiv(tl.maximum(n - _LENGTH * COLUMNS, 0), _MANY * COLUMNS)
+    at = column + (n - (_LENGTH + turns.to(tl.int64) * _MANY) * COLUMNS)
+    left = _first_rows(words, at, COLUMNS)
+    both = (tl.zeros([_COLUMNS], tl.int32), tl.zeros([_COLUMNS], tl.uint32))
     if PEAK:
         both = _raised(both, left, _LENGTH)
     at += _LENGTH * COLUMNS
-    come = _rows(words, at, turns > 0, COLUMNS, MANY)
+    come = _rows(words, at, turns > 0, COLUMNS)
     for turn in range(turns):
-        at += MANY * COLUMNS
-        after = _rows(words, at, turn + 1 < turns, COLUMNS, MANY)  # prefetched during the division
-        for row in tl.static_range(MANY):
+        at += _MANY * COLUMNS
+        after = _rows(words, at, turn + 1 < turns, COLUMNS)  # prefetched during the division
+        for row in tl.static_range(_MANY):
             left = _divided(left, come[row], _MULTIPLE, _LENGTH)
         if PEAK:
-            both = _raised(both, come, MANY)
+            both = _raised(both, come, _MANY)
         come = after
     last = left[0:32]
     for row in tl.static_range(_LENGTH - 32):
@@ -134,59 +132,29 @@ def _times(value, POWER):
     return product
 
 
-@triton.jit
-def _halved(values, POWER, HALF):
-    left, right = tl.split(tl.reshape(values, (HALF, 2)))
-    return _times(left, POWER) ^ right
-
-
 @triton.jit(do_not_specialize=["added"])
 def fold_kernel(
-    words,
-    n,
-    added,
-    out,
-    peaks,
-    peak,
-    POWER: tl.constexpr,
-    POWER2: tl.constexpr,
-    POWER4: tl.constexpr,
-    POWER8: tl.constexpr,
-    POWER16: tl.constexpr,
-    POWER32: tl.constexpr,
-    POWER64: tl.constexpr,
-    POWER128: tl.constexpr,
-    POWER256: tl.constexpr,
-    POWER512: tl.constexpr,
-    LAST: tl.constexpr,
-    PEAKS: tl.constexpr,
+    words, n, added, out, peaks, peak, POWERS: tl.constexpr, LAST: tl.constexpr, PEAKS: tl.constexpr
 ):
     """Fold 1024 remainders per program into one remainder.
 
-    POWER is x to the power of the number of bits that each remainder represents. In the last launch, LAST is
-    x^32, and not 0: the remainder becomes the checksum, and the largest of PEAKS peaks is stored.
+    POWERS are x to the power of the number of bits that a remainder represents on each level of the tree. In
+    the last launch, LAST is x^32, and not 0: the remainder becomes the checksum, and the largest of PEAKS
+    peaks is stored.
     """
     filled = tl.num_programs(0).to(tl.int64) * 1024 - n
     at = tl.program_id(0).to(tl.int64) * 1024 + tl.arange(0, 1024) - filled
     values = tl.load(words + at, mask=at >= 0, other=0).to(tl.uint32)
-    values = _halved(values, POWER, 512)
-    values = _halved(values, POWER2, 256)
-    values = _halved(values, POWER4, 128)
-    values = _halved(values, POWER8, 64)
-    values = _halved(values, POWER16, 32)
-    values = _halved(values, POWER32, 16)
-    values = _halved(values, POWER64, 8)
-    values = _halved(values, POWER128, 4)
-    values = _halved(values, POWER256, 2)
-    left, right = tl.split(tl.reshape(values, (1, 2)))
-    folded = _times(left, POWER512) ^ right
+    for level in tl.static_range(10):
+        left, right = tl.split(tl.reshape(values, (512 >> level, 2)))
+        values = _times(left, POWERS[level]) ^ right
     if LAST:
-        folded = _times(folded, LAST) ^ added.to(tl.uint32, bitcast=True)
+        values = _times(values, LAST) ^ added.to(tl.uint32, bitcast=True)
         tl.store(peak, tl.max(tl.load(peaks + tl.arange(0, PEAKS)), axis=0))
-    tl.store(out + tl.program_id(0) + tl.arange(0, 1), folded)
+    tl.store(out + tl.program_id(0) + tl.arange(0, 1), values)
 
 
-def queue_crc32c(x: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+def queue_crc32c(x: Tensor) -> tuple[Tensor, Tensor]:
     """Queue the kernels that compute a non-empty chunk's checksum and largest magnitude.
 
     Return two tensors of one word each. The magnitude is the bits of a float.
@@ -197,18 +165,17 @@ def queue_crc32c(x: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
     return _fold(words, x.numel(), peaks)
 
 
-def _divide(words: torch.Tensor, *, is_first: bool) -> tuple[torch.Tensor, torch.Tensor]:
+def _divide(words: Tensor, *, is_first: bool) -> tuple[Tensor, Tensor]:
     """Return the remainders of a grid's columns and, with ``is_first``, each program's peak."""
     n = words.numel()
-    columns = min(max(triton.next_power_of_2(ceil_div(n, _ROWS)), _SMALLEST), _LARGEST)
-    programs = columns // _SMALLEST
+    columns = min(max(triton.next_power_of_2(ceil_div(n, _ROWS)), _COLUMNS.value), _LARGEST)
+    programs = columns // _COLUMNS.value
     out, peaks = words.new_empty(32 * columns), words.new_empty(programs, dtype=torch.int32)
-    constants = {"PEAK": is_first, "COLUMNS": columns, "MANY": _MANY, "SIZE": _SMALLEST}
-    launch(divide_kernel, programs, *(words, n, out, peaks), **constants)
+    launch(divide_kernel, programs, words, n, out, peaks, PEAK=is_first, COLUMNS=columns)
     return out, peaks
 
 
-def _fold(words: torch.Tensor, n: int, peaks: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+def _fold(words: Tensor, n: int, peaks: Tensor) -> tuple[Tensor, Tensor]:
     """Return the checksum of a chunk of ``n`` words, from its columns' remainders, and the largest peak."""
     added = signed(_product(0xFFFFFFFF, x_to(32 * n)) ^ 0xFFFFFFFF)
     peak = torch.empty_like(peaks[:1])
@@ -216,12 +183,10 @@ def _fold(words: torch.Tensor, n: int, peaks: torch.Tensor) -> tuple[torch.Tenso
     while words.numel() > 1:
         programs = ceil_div(words.numel(), _FANOUT)
         out = words.new_empty(programs)
-        powers = {
-            f"POWER{1 << level}" if level else "POWER": x_to(stands_for << level) for level in range(10)
-        }
-        is_last = programs == 1
-        last = {"LAST": x_to(32) if is_last else 0, "PEAKS": peaks.numel() if is_last else 1}
-        launch(fold_kernel, programs, *(words, words.numel(), added, out, peaks, peak), **powers, **last)
+        powers = tuple(x_to(stands_for << level) for level in range(10))
+        last, count = (x_to(32), peaks.numel()) if programs == 1 else (0, 1)
+        args = words, words.numel(), added, out, peaks, peak
+        launch(fold_kernel, programs, *args, POWERS=powers, LAST=last, PEAKS=count)
         words, stands_for = out, stands_for * _FANOUT
     return words, words_of(peak)
 

@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from typing import ClassVar, Protocol
 
 import torch
+from torch import Tensor
 
 from gradwire.errors import PayloadError, TensorError
 from gradwire.gpu.table import PLACES, Format, Params, format_of
@@ -16,10 +17,7 @@ _ALIGNMENT = 16
 
 
 class Named(Protocol):
-    """The part of a codec's interface that GPU kernels need.
-
-    A codec with a compiled format also has the property ``compiled``: the format's name and parameters.
-    """
+    """A codec. If it has a compiled format, its ``compiled`` is the format's name and parameters."""
 
     name: ClassVar[str]
 
@@ -28,13 +26,13 @@ class Named(Protocol):
 class Encoded:
     """A payload whose encoding is queued on the current stream."""
 
-    buffer: torch.Tensor
+    buffer: Tensor
     """Memory for the largest payload of the chunk; the payload is at its start."""
 
-    size: int | torch.Tensor
+    size: int | Tensor
     """The payload's size in bytes: a number if the format's size is fixed, else an int64 on the device."""
 
-    def payload(self) -> torch.Tensor:
+    def payload(self) -> Tensor:
         """Return the payload. If ``size`` is a tensor, wait for it first."""
         return self.buffer[: int(self.size)]
 
@@ -43,7 +41,7 @@ class Encoded:
 class Decoding:
     """The queued validation and decoding of a payload, whose status says whether the payload was valid."""
 
-    status: torch.Tensor
+    status: Tensor
     """An int32 on the device or in pinned memory: 0 if the payload is well-formed."""
 
     faults: tuple[str, ...]
@@ -56,12 +54,10 @@ class Decoding:
         """Wait for the status, and raise ``PayloadError`` if the payload was malformed and not decoded."""
         status = int(self.status)
         if status:
-            raise malformed(self.described, self.faults[status - 1])
+            raise _malformed(self.described, self.faults[status - 1])
 
 
-def encode(
-    codec: Named, x: torch.Tensor, out: torch.Tensor | None = None, size: torch.Tensor | None = None
-) -> Encoded:
+def encode(codec: Named, x: Tensor, out: Tensor | None = None, size: Tensor | None = None) -> Encoded:
     """Queue the encoding of a chunk on a GPU. Raises ``TensorError`` and ``MissingPackageError``.
 
     ``out`` (uint8, with room for the largest payload) and ``size`` (one int64, written if the format has no
@@ -86,7 +82,7 @@ def encode(
     return Encoded(out[:capacity], capacity if found.is_fixed else size)
 
 
-def decode(codec: Named, payload: torch.Tensor, out: torch.Tensor) -> Decoding:
+def decode(codec: Named, payload: Tensor, out: Tensor) -> Decoding:
     """Queue the decoding of a payload to ``out``.
 
     Raises the errors of ``encode``, and ``PayloadError`` for a wrong length.
@@ -94,37 +90,39 @@ def decode(codec: Named, payload: torch.Tensor, out: torch.Tensor) -> Decoding:
     return _decode(codec, payload, out, add=False)
 
 
-def decode_add(codec: Named, payload: torch.Tensor, acc: torch.Tensor) -> Decoding:
+def decode_add(codec: Named, payload: Tensor, acc: Tensor) -> Decoding:
     """Queue the addition of the decoded chunk to ``acc``. Raises the errors of ``decode``."""
     return _decode(codec, payload, acc, add=True)
 
 
-def _decode(codec: Named, payload: torch.Tensor, out: torch.Tensor, *, add: bool) -> Decoding:
+def _decode(codec: Named, payload: Tensor, out: Tensor, *, add: bool) -> Decoding:
     found, name, params = _kernels(codec)
     _check(payload, "payload", torch.uint8)
     _check(out, "acc" if add else "out", torch.float32)
-    n = out.numel()
-    nbytes = payload.numel()
-    described = f"expected {n} elements encoded with {codec}, got an invalid payload of {nbytes} bytes"
-    if found.is_fixed and payload.numel() != found.max_nbytes(name, n, params):
-        raise malformed(described, "its length does not match")
+    described = describe(found, name, payload, out.numel(), params, str(codec))
     with _on(out):
         status = queue_decode(found, payload, out.detach(), params, add=add)
     return Decoding(status, found.faults, described)
 
 
-def queue_decode(
-    found: Format, payload: torch.Tensor, out: torch.Tensor, params: Params, *, add: bool
-) -> torch.Tensor:
+def describe(found: Format, name: str, payload: Tensor, n: int, params: Params, codec: str) -> str:
+    """Return the beginning of an error message. Raises ``PayloadError`` for a payload of a wrong length."""
+    nbytes = payload.numel()
+    described = f"expected {n} elements encoded with {codec}, got an invalid payload of {nbytes} bytes"
+    if found.is_fixed and nbytes != found.max_nbytes(name, n, params):
+        raise _malformed(described, "its length does not match")
+    return described
+
+
+def queue_decode(found: Format, payload: Tensor, out: Tensor, params: Params, *, add: bool) -> Tensor:
     """Queue the validation and decoding of a payload of valid length, and return the tensor of its status."""
     status = torch.zeros(1, dtype=torch.int32, device=out.device)
-    found.check(payload, out.numel(), params, status)
     found.decode(payload, out, params, status, add=add)
     return status
 
 
 def _kernels(codec: Named) -> tuple[Format, str, Params]:
-    """Return a codec's kernels, format, and parameters. Raises ``TensorError`` if there are no kernels."""
+    """Return a codec's kernels, format, and parameters. Raises ``TensorError`` without kernels."""
     name, params = getattr(codec, "compiled", (codec.name, ()))
     if name not in PLACES:
         raise TensorError(
@@ -134,7 +132,7 @@ def _kernels(codec: Named) -> tuple[Format, str, Params]:
     return format_of(name), name, params
 
 
-def _check(x: torch.Tensor, what: str, dtype: torch.dtype) -> None:
+def _check(x: Tensor, what: str, dtype: torch.dtype) -> None:
     """Raise ``TensorError`` if GPU kernels can't use the tensor ``x``; ``what`` names it in the error."""
     if x.dtype is not dtype or x.dim() != 1 or not x.is_contiguous() or x.is_neg():
         raise TensorError(
@@ -153,16 +151,13 @@ def _check(x: torch.Tensor, what: str, dtype: torch.dtype) -> None:
         )
 
 
-def malformed(described: str, reason: str) -> PayloadError:
-    """Return the error for a malformed payload."""
+def _malformed(described: str, reason: str) -> PayloadError:
     return PayloadError(f"{described}: {reason}; use the same codec on all ranks")
 
 
 def _is_interpreted() -> bool:
-    """Return whether Triton interprets kernels on the CPU, because ``TRITON_INTERPRET`` is set."""
     return os.environ.get("TRITON_INTERPRET") == "1"
 
 
-def _on(x: torch.Tensor) -> AbstractContextManager[object]:
-    """Return a context manager that makes the device of ``x`` the current device."""
+def _on(x: Tensor) -> AbstractContextManager[object]:
     return torch.cuda.device(x.device) if x.is_cuda else nullcontext()

@@ -5,6 +5,7 @@ from __future__ import annotations
 import torch
 import triton
 import triton.language as tl
+from torch import Tensor
 
 from gradwire.gpu.words import (
     INFINITY,
@@ -23,10 +24,13 @@ from gradwire.gpu.words import (
 #
 # Floating-point sums depend on their order. The host adds element i of a block to lane i mod 16. Therefore,
 # these kernels also add a block's values to 16 lanes in order; only different blocks are processed in
-# parallel.
+# parallel. SHAPE is (BLOCK, ROWS, AHEAD): ROWS blocks of BLOCK values per program, of which AHEAD times 16
+# values each are loaded at a time.
 
 _LONGEST = 65536
 """The largest number of values in one sum (``kSquaresBlock`` of the native kernels)."""
+SIZE = tl.constexpr(1024)
+"""The number of values whose code bytes are counted, and encoded, together."""
 
 
 @triton.jit
@@ -36,23 +40,22 @@ def _fold(lanes, ROWS, HALF):
 
 
 @triton.jit
-def longest_row(n, BLOCK, ROWS):
+def longest_row(n, SHAPE):
     """Return the length of this program's longest block, which is less than BLOCK in a short chunk."""
-    return tl.minimum(n - tl.program_id(0).to(tl.int64) * ROWS * BLOCK, BLOCK).to(tl.int32)
+    return tl.minimum(n - tl.program_id(0).to(tl.int64) * SHAPE[1] * SHAPE[0], SHAPE[0]).to(tl.int32)
 
 
 @triton.jit
-def sum_rows(x, n, row, BLOCK, ROWS, AHEAD, FULL):
-    """Return the sum of squares, and the number of finite values, for each of ROWS blocks.
-
-    AHEAD times 16 values of each block are loaded at a time.
-    """
+def sum_rows(x, n, row, SHAPE, FULL):
+    """Return the sum of squares, and the number of finite values, for each of ROWS blocks."""
     lane = tl.arange(0, 16)[None, :]
-    lanes = tl.zeros([ROWS, 16], tl.float64)
-    count = tl.zeros([ROWS, 16], tl.int32)
-    for at in range(0, BLOCK if FULL else longest_row(n, BLOCK, ROWS), 16 * AHEAD):
-        for each in tl.static_range(AHEAD):
-            value = row[:, None] * BLOCK + at + 16 * each + lane
+    rows: tl.constexpr = SHAPE[1]
+    ahead: tl.constexpr = SHAPE[2]
+    lanes = tl.zeros([rows, 16], tl.float64)
+    count = tl.zeros([rows, 16], tl.int32)
+    for at in range(0, SHAPE[0] if FULL else longest_row(n, SHAPE), 16 * ahead):
+        for each in tl.static_range(ahead):
+            value = row[:, None] * SHAPE[0] + at + 16 * each + lane
             if FULL:
                 words = tl.load(x + value)
             else:
@@ -61,17 +64,16 @@ def sum_rows(x, n, row, BLOCK, ROWS, AHEAD, FULL):
             number = float_of(tl.where(finite, words, 0).to(tl.uint32)).to(tl.float64)
             lanes += number * number
             count += finite.to(tl.int32)
-    eight = _fold(lanes, ROWS, 8)
-    two = _fold(_fold(eight, ROWS, 4), ROWS, 2)
+    two = _fold(_fold(_fold(lanes, rows, 8), rows, 4), rows, 2)
     total = tl.sum(two, axis=1)  # sums of two values don't depend on their order
     return total, tl.sum(count, axis=1).to(tl.int64)
 
 
 @triton.jit
-def sum_kernel(x, n, sums, counts, blocks, BLOCK: tl.constexpr, ROWS: tl.constexpr, AHEAD: tl.constexpr):
+def sum_kernel(x, n, sums, counts, blocks, SHAPE: tl.constexpr):
     """Store the sums of squares and the counts of finite values of ROWS blocks per program."""
-    row = tl.program_id(0).to(tl.int64) * ROWS + tl.arange(0, ROWS)
-    total, count = sum_rows(x, n, row, BLOCK, ROWS, AHEAD, False)
+    row = tl.program_id(0).to(tl.int64) * SHAPE[1] + tl.arange(0, SHAPE[1])
+    total, count = sum_rows(x, n, row, SHAPE, False)
     tl.store(sums + row, total, mask=row < blocks)
     tl.store(counts + row, count, mask=row < blocks)
 
@@ -102,44 +104,37 @@ def exponent_of_share(total, count, share):
 
 
 @triton.jit(do_not_specialize=["share"])
-def exponents_kernel(sums, counts, share, head, blocks, SIZE: tl.constexpr):
-    """Write the exponents of the error bounds of SIZE blocks per program."""
-    block = tl.program_id(0).to(tl.int64) * SIZE + tl.arange(0, SIZE)
+def exponents_kernel(sums, counts, share, head, blocks):
+    """Write the exponents of the error bounds of 256 blocks per program."""
+    block = tl.program_id(0).to(tl.int64) * 256 + tl.arange(0, 256)
     total = tl.load(sums + block, mask=block < blocks, other=0.0)
     count = tl.load(counts + block, mask=block < blocks, other=1)
     exponent = exponent_of_share(total, count, share)
     tl.store(head + block, exponent.to(tl.uint8), mask=block < blocks)
 
 
-def rows_of(length: int) -> int:
-    """Return the number of blocks that a program of one warp processes, by the length of a block."""
-    return max(min(2048 // length, 32), 1)
+def _shape(block: int) -> tuple[int, int, int]:
+    """Return the constant SHAPE for programs of one warp, which limits the loads per thread to 16."""
+    rows = max(min(2048 // block, 32), 1)
+    return block, rows, max(min(block, 256) // 16 // max(rows // 2, 1), 1)
 
 
-def ahead_of(length: int, rows: int) -> int:
-    """Return the constant AHEAD for blocks of a length, which limits the loads per thread to 16."""
-    return max(min(length, 256) // 16 // max(rows // 2, 1), 1)
-
-
-def relative_exponents(x: torch.Tensor, head: torch.Tensor, share: int, block: int) -> None:
+def relative_exponents(x: Tensor, head: Tensor, share: int, block: int) -> None:
     """Queue the kernels that write the exponent of each block's bound, or of the chunk's, to ``head``.
 
     ``share`` is a float's bits.
     """
-    n = x.numel()
-    length = min(block, _LONGEST) if head.numel() > 1 or n <= _LONGEST else _LONGEST
-    length = triton.next_power_of_2(length)
-    blocks = ceil_div(n, length)
+    n, written = x.numel(), head.numel()
+    length = min(block, _LONGEST) if written > 1 or n <= _LONGEST else _LONGEST
+    shape = _shape(triton.next_power_of_2(length))
+    blocks = ceil_div(n, shape[0])
     sums = torch.empty(blocks, dtype=torch.float64, device=x.device)
     counts = torch.empty(blocks, dtype=torch.int64, device=x.device)
-    rows = rows_of(length)
-    constants = {"BLOCK": length, "ROWS": rows, "AHEAD": ahead_of(length, rows)}
-    launch(sum_kernel, ceil_div(blocks, rows), *(words_of(x), n, sums, counts, blocks), warps=1, **constants)
-    if head.numel() < blocks:
-        launch(add_up_kernel, 1, *(sums, counts, blocks), warps=1)
-    written = head.numel()
-    named = sums, counts, signed(share), head, written
-    launch(exponents_kernel, ceil_div(written, 256), *named, SIZE=256)
+    summed = words_of(x), n, sums, counts, blocks
+    launch(sum_kernel, ceil_div(blocks, shape[1]), *summed, warps=1, SHAPE=shape)
+    if written < blocks:
+        launch(add_up_kernel, 1, sums, counts, blocks, warps=1)
+    launch(exponents_kernel, ceil_div(written, 256), sums, counts, signed(share), head, written)
 
 
 _COUNTED_AT_ONCE = (64, 128, 256, 512, 1024)
@@ -147,13 +142,13 @@ _COUNTED_AT_ONCE = (64, 128, 256, 512, 1024)
 
 
 @triton.jit
-def exponents_at(head, start, at, inside, EXPONENT, BLOCK, SIZE):
-    """Return the biased exponents of SIZE values' error bounds, or one exponent that all values share."""
+def exponents_at(head, start, at, inside, EXPONENT, BLOCK, COUNT):
+    """Return the biased exponents of COUNT values' error bounds, or one exponent that all values share."""
     if EXPONENT != 0:
         return tl.full([1], EXPONENT, tl.int32)
     elif BLOCK == 0:
         return tl.load(head + tl.zeros([1], tl.int32)).to(tl.int32)
-    elif BLOCK % SIZE == 0:
+    elif BLOCK >= COUNT:  # both are powers of two
         return tl.load(head + start // BLOCK + tl.zeros([1], tl.int32)).to(tl.int32)
     else:
         return tl.load(head + (start + at) // BLOCK, mask=inside, other=127).to(tl.int32)
@@ -201,7 +196,7 @@ def _put_counts(totals, wides, program, count, inside):
 
 
 @triton.jit
-def count_kernel(x, head, n, totals, wides, EXPONENT: tl.constexpr, BLOCK: tl.constexpr, SIZE: tl.constexpr):
+def count_kernel(x, head, n, totals, wides, EXPONENT: tl.constexpr, BLOCK: tl.constexpr):
     """Count the code bytes of SIZE values per program."""
     start = tl.program_id(0).to(tl.int64) * SIZE
     at = tl.arange(0, SIZE)
@@ -212,67 +207,51 @@ def count_kernel(x, head, n, totals, wides, EXPONENT: tl.constexpr, BLOCK: tl.co
 
 
 @triton.jit
-def _bound_and_count(x, n, share, head, blocks, BLOCK, ROWS, AHEAD, FULL):
-    row = tl.program_id(0).to(tl.int64) * ROWS + tl.arange(0, ROWS)
-    total, count = sum_rows(x, n, row, BLOCK, ROWS, AHEAD, FULL)
+def _bound_and_count(x, n, share, head, blocks, SHAPE, FULL):
+    row = tl.program_id(0).to(tl.int64) * SHAPE[1] + tl.arange(0, SHAPE[1])
+    total, count = sum_rows(x, n, row, SHAPE, FULL)
     exponent = exponent_of_share(total, count, share)
     tl.store(head + row, exponent.to(tl.uint8), mask=row < blocks)
-    many = tl.zeros([ROWS, 16], tl.int32)
-    for at in range(0, BLOCK if FULL else longest_row(n, BLOCK, ROWS), 16 * AHEAD):
-        for each in tl.static_range(AHEAD):
-            value = row[:, None] * BLOCK + at + 16 * each + tl.arange(0, 16)[None, :]
+    rows: tl.constexpr = SHAPE[1]
+    ahead: tl.constexpr = SHAPE[2]
+    many = tl.zeros([rows, 16], tl.int32)
+    for at in range(0, SHAPE[0] if FULL else longest_row(n, SHAPE), 16 * ahead):
+        for each in tl.static_range(ahead):
+            value = row[:, None] * SHAPE[0] + at + 16 * each + tl.arange(0, 16)[None, :]
             _, some, wide, whole = coded(take(x, value, value < n, FULL), exponent[:, None])
             many += _counted(some, wide, whole)
     return tl.sum(many, axis=1)
 
 
 @triton.jit(do_not_specialize=["share"])
-def bound_and_count_kernel(
-    x,
-    n,
-    share,
-    head,
-    blocks,
-    totals,
-    wides,
-    programs,
-    BLOCK: tl.constexpr,
-    ROWS: tl.constexpr,
-    AHEAD: tl.constexpr,
-    SIZE: tl.constexpr,
-):
+def bound_and_count_kernel(x, n, share, head, blocks, totals, wides, programs, SHAPE: tl.constexpr):
     """Compute the bounds of ROWS blocks per program, and count their code bytes from the cached values."""
-    if n - tl.program_id(0).to(tl.int64) * (ROWS * BLOCK) >= ROWS * BLOCK:
-        counts = _bound_and_count(x, n, share, head, blocks, BLOCK, ROWS, AHEAD, True)
+    length: tl.constexpr = SHAPE[0] * SHAPE[1]
+    if n - tl.program_id(0).to(tl.int64) * length >= length:
+        counts = _bound_and_count(x, n, share, head, blocks, SHAPE, True)
     else:
-        counts = _bound_and_count(x, n, share, head, blocks, BLOCK, ROWS, AHEAD, False)
-    parts: tl.constexpr = ROWS * BLOCK // SIZE
+        counts = _bound_and_count(x, n, share, head, blocks, SHAPE, False)
+    parts: tl.constexpr = length // SIZE
     program = tl.program_id(0) * parts + tl.arange(0, parts)
-    counts = tl.sum(tl.reshape(counts, (parts, SIZE // BLOCK)), axis=1)
+    counts = tl.sum(tl.reshape(counts, (parts, SIZE // SHAPE[0])), axis=1)
     _put_counts(totals, wides, program, counts, program < programs)
 
 
-def queue_sizes(
-    x: torch.Tensor, head: torch.Tensor, exponent: int, share: int, block: int, size: int
-) -> tuple[torch.Tensor, torch.Tensor]:
+def queue_sizes(x: Tensor, head: Tensor, exponent: int, share: int, block: int) -> tuple[Tensor, Tensor]:
     """Queue the kernels that compute relative bounds and count code bytes.
 
-    Return, for each group of ``size`` values, the number of code bytes, and whether any code takes 2 or more
+    Return, for each group of ``SIZE`` values, the number of code bytes, and whether any code takes 2 or more
     bytes.
     """
     n, count = x.numel(), head.numel()
-    programs = ceil_div(n, size)
+    programs = ceil_div(n, SIZE.value)
     totals = torch.empty(programs, dtype=torch.int64, device=x.device)
     wides = torch.empty(programs, dtype=torch.uint8, device=x.device)
-    constants = {"BLOCK": block, "SIZE": size}
     if block in _COUNTED_AT_ONCE:
-        bound = words_of(x), n, signed(share), head, count, totals, wides, programs
-        rows = rows_of(block)
-        constants |= {"ROWS": rows, "AHEAD": ahead_of(block, rows)}
-        launch(bound_and_count_kernel, ceil_div(count, rows), *bound, warps=1, **constants)
-    else:
-        if count:
-            relative_exponents(x, head, share, block or n)
-        counted = words_of(x), head, n, totals, wides
-        launch(count_kernel, programs, *counted, EXPONENT=exponent, **constants)
+        args, shape = (words_of(x), n, signed(share), head, count, totals, wides, programs), _shape(block)
+        launch(bound_and_count_kernel, ceil_div(count, shape[1]), *args, warps=1, SHAPE=shape)
+        return totals, wides
+    if count:
+        relative_exponents(x, head, share, block or n)
+    launch(count_kernel, programs, words_of(x), head, n, totals, wides, EXPONENT=exponent, BLOCK=block)
     return totals, wides

@@ -10,6 +10,7 @@ from __future__ import annotations
 import torch
 import triton
 import triton.language as tl
+from torch import Tensor
 
 from gradwire.gpu.words import ceil_div, launch
 
@@ -19,7 +20,7 @@ FAULTS = (
     "the sizes of its sections and blocks do not add up",
 )
 _SECTION = 1 << 20
-_TILE = 1024
+_TILE = tl.constexpr(1024)
 _SLOTS = 1 << 14
 
 
@@ -79,9 +80,8 @@ def _read_table(table, nbytes, entries, slots):
         tl.store(entries + symbol, total | (frequency << 16), mask=frequency > 0)
         slot = tl.max(total, axis=0) + lane
         for _ in range(0, tl.max(frequency, axis=0), 256):
-            tl.store(
-                slots + slot, (symbol + tl.zeros([256], tl.int32)).to(tl.uint8), mask=slot < total + frequency
-            )
+            symbols = (symbol + tl.zeros([256], tl.int32)).to(tl.uint8)
+            tl.store(slots + slot, symbols, mask=slot < total + frequency)
             slot += 256
         total += frequency
         at += 1 + two
@@ -152,19 +152,19 @@ def blocks_kernel(body, starts, sizes, counts, symbols, firsts, entries, slots, 
 
 
 @triton.jit
-def _classes_at(classes, start, n, TILE):
-    place = start + tl.arange(0, TILE)
+def _classes_at(classes, start, n):
+    place = start + tl.arange(0, _TILE)
     quartet = tl.load(classes + place // 4, mask=place < n, other=0).to(tl.int32)
     return (quartet >> ((place % 4) * 2).to(tl.int32)) & 3
 
 
 @triton.jit
-def count_kernel(classes, n, totals, status, TILE: tl.constexpr):
-    """Count the escapes of TILE weights per program, and check that bits after the last weight are 0."""
-    start = tl.program_id(0).to(tl.int64) * TILE
+def count_kernel(classes, n, totals, status):
+    """Count the escapes, and check that bits after the last weight are 0."""
+    start = tl.program_id(0).to(tl.int64) * _TILE
     if tl.load(status) == 0:
-        kind = _classes_at(classes, start, (n + 3) // 4 * 4, TILE)
-        unused = (kind != 0) & (start + tl.arange(0, TILE) >= n)
+        kind = _classes_at(classes, start, (n + 3) // 4 * 4)
+        unused = (kind != 0) & (start + tl.arange(0, _TILE) >= n)
         tl.atomic_max(status, tl.max(unused.to(tl.int32), axis=0) * 2)
         escapes = tl.sum((kind == 3).to(tl.int32), axis=0).to(tl.int64)
     else:
@@ -179,24 +179,13 @@ def _order(word, BITS):
 
 
 @triton.jit
-def move_kernel(
-    classes,
-    planes,
-    words,
-    n,
-    ends,
-    totals,
-    status,
-    BITS: tl.constexpr,
-    IS_FULL: tl.constexpr,
-    TILE: tl.constexpr,
-):
-    """Apply a delta to TILE weights per program. With IS_FULL, the old weights count as 0."""
-    start = tl.program_id(0).to(tl.int64) * TILE
+def move_kernel(classes, planes, words, n, ends, totals, status, BITS: tl.constexpr, IS_FULL: tl.constexpr):
+    """Apply a delta to weights. With IS_FULL, the old weights count as 0."""
+    start = tl.program_id(0).to(tl.int64) * _TILE
     if tl.load(status) == 0:
-        place = start + tl.arange(0, TILE)
+        place = start + tl.arange(0, _TILE)
         there = place < n
-        kind = _classes_at(classes, start, n, TILE)
+        kind = _classes_at(classes, start, n)
         escapes = kind == 3
         before = tl.load(ends + tl.program_id(0)) - tl.load(totals + tl.program_id(0))
         number = before + tl.cumsum(escapes.to(tl.int32), axis=0) - 1
@@ -212,7 +201,7 @@ def move_kernel(
         tl.store(words + place, _order(moved & mask, BITS).to(words.dtype.element_ty), mask=there)
 
 
-def queue_delta(body: torch.Tensor, words: torch.Tensor, *, full: bool) -> torch.Tensor:
+def queue_delta(body: Tensor, words: Tensor, *, full: bool) -> Tensor:
     """Queue the update of the weights ``words``, bfloat16 or float32, with a delta, and return the status.
 
     The status is an int32: 0, or the number of a fault in ``FAULTS``. A fault leaves the weights unchanged.
@@ -227,38 +216,34 @@ def queue_delta(body: torch.Tensor, words: torch.Tensor, *, full: bool) -> torch
     first = torch.arange(sections, dtype=torch.int64, device=device) * (_SECTION // 4)
     count = (classes.numel() - first).clamp(max=_SECTION // 4)
     _decode_blocks(body, starts[:sections], sizes[:sections], count, classes, first, status)
-    tiles = ceil_div(n, _TILE)
+    tiles = ceil_div(n, _TILE.value)
     totals = torch.empty(tiles, dtype=torch.int64, device=device)
-    launch(count_kernel, tiles, *(classes, n, totals, status), TILE=_TILE)
+    launch(count_kernel, tiles, classes, n, totals, status)
     ends = totals.cumsum(0)
     planes = torch.empty(word_nbytes * n, dtype=torch.uint8, device=device)
-    last = (torch.arange(1, sections + 1, device=device) * (_SECTION // _TILE)).clamp(max=tiles) - 1
+    last = (torch.arange(1, sections + 1, device=device) * (_SECTION // _TILE.value)).clamp(max=tiles) - 1
     after = ends[last]
     before = after.roll(1)
     before[0] = 0
     offset = torch.arange(word_nbytes, dtype=torch.int64, device=device)[:, None] * n
     counts, firsts = (after - before).repeat(word_nbytes), (offset + before).flatten()
     _decode_blocks(body, starts[sections:], sizes[sections:], counts, planes, firsts, status)
-    moved = classes, planes, _bits_of(words), n, ends, totals, status
-    launch(move_kernel, tiles, *moved, BITS=8 * word_nbytes, IS_FULL=full, TILE=_TILE)
+    moved = classes, planes, words.view(torch.uint16 if word_nbytes == 2 else torch.uint32), n, ends, totals
+    launch(move_kernel, tiles, *moved, status, BITS=8 * word_nbytes, IS_FULL=full)
     return status
 
 
 def _decode_blocks(
-    body: torch.Tensor,
-    starts: torch.Tensor,
-    sizes: torch.Tensor,
-    counts: torch.Tensor,
-    symbols: torch.Tensor,
-    firsts: torch.Tensor,
-    status: torch.Tensor,
+    body: Tensor,
+    starts: Tensor,
+    sizes: Tensor,
+    counts: Tensor,
+    symbols: Tensor,
+    firsts: Tensor,
+    status: Tensor,
 ) -> None:
     blocks, device = starts.numel(), body.device
     entries = torch.empty(256 * blocks, dtype=torch.int32, device=device)
     slots = torch.empty(_SLOTS * blocks, dtype=torch.uint8, device=device)
     decoded = body, starts, sizes, counts, symbols, firsts, entries, slots, status
     launch(blocks_kernel, blocks, *decoded, warps=1)
-
-
-def _bits_of(words: torch.Tensor) -> torch.Tensor:
-    return words.view(torch.uint16 if words.element_size() == 2 else torch.uint32)

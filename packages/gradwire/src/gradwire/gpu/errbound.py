@@ -9,66 +9,42 @@ from __future__ import annotations
 import torch
 import triton
 import triton.language as tl
+from torch import Tensor
 
-from gradwire.gpu.code_sizes import coded, exponents_at, nbytes_of, queue_sizes
+from gradwire.gpu.code_sizes import SIZE, coded, exponents_at, nbytes_of, queue_sizes
 from gradwire.gpu.table import Format, Params
 from gradwire.gpu.words import bits_of, ceil_div, launch, power_of_two, put, put_words, take, words_of
 
-_SIZE = 1024
-_ROWS = 8
+_ROWS = tl.constexpr(8)
+_HALF = tl.constexpr(SIZE.value // 2)
 
 
 @triton.jit
-def _encode_half(x, head, n, start, EXPONENT, BLOCK, HALF, FULL):
+def _encode_half(x, head, n, start, EXPONENT, BLOCK, FULL):
     # Consecutive values belong to consecutive threads, because codes are stored byte by byte. If each thread
     # loaded four values, the codes would have to be exchanged between threads.
-    at = tl.max_contiguous(tl.arange(0, HALF), 1)
+    at = tl.max_contiguous(tl.arange(0, _HALF), 1)
     there = at < n - start
     words = take(x + start, at, there, FULL)
-    code, some, wide, whole = coded(words, exponents_at(head, start, at, there, EXPONENT, BLOCK, HALF))
+    code, some, wide, whole = coded(words, exponents_at(head, start, at, there, EXPONENT, BLOCK, _HALF))
     return tl.where(whole, words, code).to(tl.uint32), nbytes_of(some, wide, whole)
 
 
 @triton.jit
-def _put_half(tags, place, code, size, wide, left, HALF, FULL):
+def _put_half(tags, place, code, size, wide, left, FULL):
     tl.store(place, code.to(tl.uint8), mask=size > 0)
     if wide:
         for byte in tl.static_range(1, 4):
             tl.store(place + byte, (code >> (8 * byte)).to(tl.uint8), mask=size > byte)
     kind = size - (size >> 2)
-    quartets = tl.reshape(kind, (HALF // 4, 4)) << (2 * tl.arange(0, 4))[None, :]
-    quartet = tl.arange(0, HALF // 4)
+    quartets = tl.reshape(kind, (_HALF // 4, 4)) << (2 * tl.arange(0, 4))[None, :]
+    quartet = tl.arange(0, _HALF // 4)
     put(tags, quartet, tl.sum(quartets, axis=1).to(tl.uint8), quartet * 4 < left, FULL)
 
 
 @triton.jit
-def _encode_part(x, head, tags, data, n, wide, EXPONENT, BLOCK, SIZE, FULL):
-    half: tl.constexpr = SIZE // 2
-    start = tl.program_id(0).to(tl.int64) * SIZE
-    middle = start + half
-    code, size = _encode_half(x, head, n, start, EXPONENT, BLOCK, half, FULL)
-    code2, size2 = _encode_half(x, head, n, middle, EXPONENT, BLOCK, half, FULL)
-    ends = tl.cumsum(size | (size2 << 16), axis=0)  # the ends in the two halves, packed in one word
-    _put_half(tags + start // 4, data + ((ends & 0xFFFF) - size), code, size, wide, n - start, half, FULL)
-    data += tl.sum(size, axis=0)
-    _put_half(tags + middle // 4, data + ((ends >> 16) - size2), code2, size2, wide, n - middle, half, FULL)
-
-
-@triton.jit
-def encode_kernel(
-    x,
-    head,
-    tags,
-    data,
-    n,
-    ends,
-    totals,
-    wides,
-    EXPONENT: tl.constexpr,
-    BLOCK: tl.constexpr,
-    SIZE: tl.constexpr,
-):
-    """Encode SIZE ``errbound`` values per program. ``ends`` are the ends of the programs' codes.
+def encode_kernel(x, head, tags, data, n, ends, totals, wides, EXPONENT: tl.constexpr, BLOCK: tl.constexpr):
+    """Encode ``errbound`` values. ``ends`` are the ends of the programs' codes.
 
     ``wides`` says which programs have codes of 2 or more bytes; these are few. All other programs store at
     most one byte per value.
@@ -76,14 +52,22 @@ def encode_kernel(
     program = tl.program_id(0)
     before = tl.load(ends + program) - tl.load(totals + program)
     wide = tl.load(wides + program) != 0
-    if n - program.to(tl.int64) * SIZE >= SIZE:
-        _encode_part(x, head, tags, data + before, n, wide, EXPONENT, BLOCK, SIZE, True)
-    else:
-        _encode_part(x, head, tags, data + before, n, wide, EXPONENT, BLOCK, SIZE, False)
+    start = program.to(tl.int64) * SIZE
+    middle = start + _HALF
+    left = n - start
+    data += before
+    for full in tl.static_range(2):
+        if (left >= SIZE) == full:
+            code, size = _encode_half(x, head, n, start, EXPONENT, BLOCK, full)
+            code2, size2 = _encode_half(x, head, n, middle, EXPONENT, BLOCK, full)
+            both = tl.cumsum(size | (size2 << 16), axis=0)  # the ends in the two halves, packed in one word
+            _put_half(tags + start // 4, data + ((both & 0xFFFF) - size), code, size, wide, left, full)
+            place = data + tl.sum(size, axis=0) + ((both >> 16) - size2)
+            _put_half(tags + middle // 4, place, code2, size2, wide, left - _HALF, full)
 
 
 @triton.jit
-def check_head_kernel(head, count, status, SIZE: tl.constexpr):
+def check_head_kernel(head, count, status):
     """Set ``status`` if an exponent byte at the start of the payload is invalid."""
     at = tl.program_id(0).to(tl.int64) * SIZE + tl.arange(0, SIZE)
     exponent = tl.load(head + at, mask=at < count, other=1)
@@ -107,15 +91,15 @@ def _nbytes_of_tags(tag):
 
 
 @triton.jit
-def count_tags_kernel(tags, n, totals, programs, status, SIZE: tl.constexpr, ROWS: tl.constexpr):
-    """Count the code bytes that the tags of ROWS times SIZE values declare, and check the unused tags."""
-    row = tl.program_id(0).to(tl.int64) * ROWS
-    rows = tl.arange(0, ROWS)
+def count_tags_kernel(tags, n, totals, programs, status):
+    """Count the code bytes that tags declare, for SIZE values at a time, and check the unused tags."""
+    row = tl.program_id(0).to(tl.int64) * _ROWS
+    rows = tl.arange(0, _ROWS)
     at = rows[:, None] * (SIZE // 4) + tl.arange(0, SIZE // 4)[None, :]
     tags += row * (SIZE // 4)
     totals += row
     left = n - row * SIZE
-    if left >= ROWS * SIZE:
+    if left >= _ROWS * SIZE:
         tag = tl.load(tags + at).to(tl.int32)
         tl.store(totals + rows, tl.sum(_nbytes_of_tags(tag), axis=1).to(tl.int64))
     else:
@@ -135,23 +119,14 @@ def compare_kernel(ends, programs, nbytes, status):
 
 
 @triton.jit
-def _decode_part(head, tags, data, out, n, before, EXPONENT, BLOCK, ADD, SIZE, FULL):
-    start = tl.program_id(0).to(tl.int64) * SIZE
-    at = tl.arange(0, SIZE)
-    kind = kinds_at(tags, start + at, n)
-    size = kind + (kind == 3).to(tl.int32)
-    place = data + before + (tl.cumsum(size, axis=0) - size)
-    code = tl.zeros([SIZE], tl.uint32)
-    for byte in tl.static_range(4):
-        code |= tl.load(place + byte, mask=size > byte, other=0).to(tl.uint32) << (8 * byte)
+def _words_of(code, kind, exponent):
+    """Return the bits of the floats for codes of a size class, by the exponents of their bounds."""
     signed = code.to(tl.int32, bitcast=True)
     narrow = (signed ^ 0x80) - 0x80
     wide = (signed ^ 0x8000) - 0x8000
     q = tl.where(kind == 1, narrow, tl.where(kind == 2, wide, 0))
-    there = at < n - start
-    exponent = exponents_at(head, start, at, there, EXPONENT, BLOCK, SIZE)
     words = bits_of(q.to(tl.float32) * power_of_two(exponent - 126))
-    put_words(out + start, at, tl.where(kind == 3, code, words).to(tl.uint32), there, FULL, ADD)
+    return tl.where(kind == 3, code, words).to(tl.uint32)
 
 
 @triton.jit
@@ -167,19 +142,27 @@ def decode_kernel(
     EXPONENT: tl.constexpr,
     BLOCK: tl.constexpr,
     ADD: tl.constexpr,
-    SIZE: tl.constexpr,
 ):
-    """Decode SIZE ``errbound`` values per program."""
+    """Decode ``errbound`` values."""
     program = tl.program_id(0)
     before = tl.load(ends + program) - tl.load(totals + program)
+    start = program.to(tl.int64) * SIZE
+    at = tl.arange(0, SIZE)
+    there = at < n - start
     if tl.load(status) == 0:
-        if n - program.to(tl.int64) * SIZE >= SIZE:
-            _decode_part(head, tags, data, out, n, before, EXPONENT, BLOCK, ADD, SIZE, True)
-        else:
-            _decode_part(head, tags, data, out, n, before, EXPONENT, BLOCK, ADD, SIZE, False)
+        for full in tl.static_range(2):
+            if (n - start >= SIZE) == full:
+                kind = kinds_at(tags, start + at, n)
+                size = kind + (kind == 3).to(tl.int32)
+                place = data + before + (tl.cumsum(size, axis=0) - size)
+                code = tl.zeros([SIZE], tl.uint32)
+                for byte in tl.static_range(4):
+                    code |= tl.load(place + byte, mask=size > byte, other=0).to(tl.uint32) << (8 * byte)
+                exponent = exponents_at(head, start, at, there, EXPONENT, BLOCK, SIZE)
+                put_words(out + start, at, _words_of(code, kind, exponent), there, full, ADD)
 
 
-class ErrBoundKernels(Format):
+class _ErrBound(Format):
     """The kernels of ``errbound``.
 
     The parameters are the exponent of an absolute bound or 0, the bits of a relative bound, and the block
@@ -196,10 +179,8 @@ class ErrBoundKernels(Format):
         "it is empty, but an exponent byte was expected",
     )
 
-    def encode(self, x: torch.Tensor, out: torch.Tensor, params: Params, size: torch.Tensor) -> None:
-        """Queue the kernels that compute error bounds, count the codes' bytes, and write the codes."""
-        n = x.numel()
-        exponent, share, block = (*params, 0, 0)[:3]
+    def encode(self, x: Tensor, out: Tensor, params: Params, size: Tensor) -> None:
+        n, (exponent, share, block) = x.numel(), _three(params)
         count = _head_nbytes(n, params)
         head, tags = out[:count], out[count:]
         fixed_nbytes = count + ceil_div(n, 4)
@@ -207,45 +188,43 @@ class ErrBoundKernels(Format):
             head.fill_(1)
             size.fill_(fixed_nbytes)
             return
-        totals, wides = queue_sizes(x, head, exponent, share, block, _SIZE)
+        totals, wides = queue_sizes(x, head, exponent, share, block)
         ends = totals.cumsum(0)
-        data = out[fixed_nbytes:]
-        written = words_of(x), out, tags, data, n, ends, totals, wides
-        constants = {"EXPONENT": exponent, "BLOCK": block, "SIZE": _SIZE}
-        launch(encode_kernel, ceil_div(n, _SIZE), *written, **constants)
+        written = words_of(x), out, tags, out[fixed_nbytes:], n, ends, totals, wides
+        launch(encode_kernel, ceil_div(n, SIZE.value), *written, EXPONENT=exponent, BLOCK=block)
         size.copy_(ends[-1:] + fixed_nbytes, non_blocking=True)
 
-    def decode(
-        self, payload: torch.Tensor, out: torch.Tensor, params: Params, status: torch.Tensor, *, add: bool
-    ) -> None:
-        """Queue the kernels that check exponents, count the bytes that the tags declare, and decode."""
+    def decode(self, payload: Tensor, out: Tensor, params: Params, status: Tensor, *, add: bool) -> None:
         n, nbytes = out.numel(), payload.numel()
-        exponent, _, block = (*params, 0, 0)[:3]
+        exponent, _, block = _three(params)
         count, tagged = _head_nbytes(n, params), ceil_div(n, 4)
         if nbytes < count:
             status.fill_(5 if nbytes else 6)
             return
-        launch(check_head_kernel, ceil_div(count, _SIZE), *(payload, count, status), SIZE=_SIZE)
+        launch(check_head_kernel, ceil_div(count, SIZE.value), payload, count, status)
         if nbytes < count + tagged or not n:
             status.clamp_(min=0 if nbytes == count + tagged else 3 if n else 1)
             return
         tags, data = payload[count:], payload[count + tagged :]
-        programs = ceil_div(n, _SIZE)
+        programs = ceil_div(n, SIZE.value)
         totals = torch.empty(programs, dtype=torch.int64, device=out.device)
-        counted = tags, n, totals, programs, status
-        launch(count_tags_kernel, ceil_div(programs, _ROWS), *counted, SIZE=_SIZE, ROWS=_ROWS)
+        launch(count_tags_kernel, ceil_div(programs, _ROWS.value), tags, n, totals, programs, status)
         ends = totals.cumsum(0)
-        launch(compare_kernel, 1, *(ends, programs, data.numel(), status), warps=1)
+        launch(compare_kernel, 1, ends, programs, data.numel(), status, warps=1)
         read = payload, tags, data, words_of(out), n, ends, totals, status
-        launch(decode_kernel, programs, *read, EXPONENT=exponent, BLOCK=block, ADD=add, SIZE=_SIZE)
+        launch(decode_kernel, programs, *read, EXPONENT=exponent, BLOCK=block, ADD=add)
+
+
+def _three(params: Params) -> Params:
+    return (*params, 0, 0)[:3]
 
 
 def _head_nbytes(n: int, params: Params) -> int:
     """Return the number of exponent bytes at the start of a payload."""
-    exponent, _, block = (*params, 0, 0)[:3]
+    exponent, _, block = _three(params)
     if exponent:
         return 0
     return ceil_div(n, block) if block else 1
 
 
-ERRBOUND = ErrBoundKernels()
+ERRBOUND = _ErrBound()

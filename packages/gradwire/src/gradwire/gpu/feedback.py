@@ -9,6 +9,7 @@ from __future__ import annotations
 import torch
 import triton
 import triton.language as tl
+from torch import Tensor
 
 from gradwire.gpu.words import (
     INFINITY,
@@ -28,8 +29,8 @@ from gradwire.gpu.words import (
 LOOK, ADD, SUBTRACT, ADOPT = range(4)
 """The passes over x and y. LOOK: no change; ADD: x += y; SUBTRACT: y = x - y; ADOPT: x, y = y, x - y."""
 _LOOK, _ADD, _ADOPT = tl.constexpr(LOOK), tl.constexpr(ADD), tl.constexpr(ADOPT)
-_SIZE = 1024
-_PARTS = 256
+_SIZE = tl.constexpr(1024)
+_PARTS = tl.constexpr(256)
 
 
 @triton.jit
@@ -46,11 +47,11 @@ def _range_of(borders, ranges, element):
 
 
 @triton.jit
-def _sum_ranges(words, begin, count, borders, ranges, parts, SIZE):
+def _sum_ranges(words, begin, count, borders, ranges, parts):
     """Write a program's sums of squares, one for its part of each range. ``parts`` is for the first range."""
     number = float_of(words).to(tl.float64)
     square = number * number
-    element = begin + tl.arange(0, SIZE)
+    element = begin + tl.arange(0, _SIZE)
     first = _range_of(borders, ranges, begin)
     for each in range(first, _range_of(borders, ranges, begin + count - 1) + 1):
         inside = (element >= tl.load(borders + each)) & (element < tl.load(borders + each + 1))
@@ -59,100 +60,75 @@ def _sum_ranges(words, begin, count, borders, ranges, parts, SIZE):
 
 
 @triton.jit
-def _pass_part(x, y, begin, count, nonfinite, borders, ranges, parts, row, HOW, ROWS, SIZE, FULL):
-    at = tl.arange(0, SIZE)
-    words = take(x, at, at < count, FULL)
-    summed = words
-    if HOW == _ADD:
-        put(x, at, add(words, take(y, at, at < count, FULL)), at < count, FULL)
-    elif HOW != _LOOK:
-        decoded = take(y, at, at < count, FULL)
-        summed = bits_of(float_of(words) - float_of(decoded))
-        put(y, at, summed, at < count, FULL)
-        if HOW == _ADOPT:
-            put(x, at, decoded, at < count, FULL)
-        if tl.max(((summed & MAGNITUDE) >= INFINITY).to(tl.int32), axis=0) > 0:
-            tl.store(nonfinite, 1)
-        if ROWS == 3:
-            _sum_ranges(words, begin, count, borders, ranges, parts + row, SIZE)
-            _sum_ranges(decoded, begin, count, borders, ranges, parts + 2 * row, SIZE)
-    if ROWS > 0:
-        _sum_ranges(summed, begin, count, borders, ranges, parts, SIZE)
-
-
-@triton.jit
 def pass_kernel(
-    x,
-    y,
-    start,
-    n,
-    nonfinite,
-    borders,
-    ranges,
-    parts,
-    row,
-    HOW: tl.constexpr,
-    ROWS: tl.constexpr,
-    SIZE: tl.constexpr,
+    x, y, start, n, nonfinite, borders, ranges, parts, row, HOW: tl.constexpr, ROWS: tl.constexpr
 ):
-    """Run the pass HOW over SIZE values per program. ``x`` starts at element ``start`` of the bucket."""
+    """Run the pass HOW over values. ``x`` starts at element ``start`` of the bucket."""
     program = tl.program_id(0).to(tl.int64)
-    at = program * SIZE
-    x, y, parts = x + at, y + at, parts + program
-    count = tl.minimum(n - at, SIZE)
-    if count == SIZE:
-        _pass_part(x, y, start + at, count, nonfinite, borders, ranges, parts, row, HOW, ROWS, SIZE, True)
-    else:
-        _pass_part(x, y, start + at, count, nonfinite, borders, ranges, parts, row, HOW, ROWS, SIZE, False)
+    at, first = tl.arange(0, _SIZE), program * _SIZE
+    x, y, parts, begin = x + first, y + first, parts + program, start + first
+    count = tl.minimum(n - first, _SIZE)
+    for full in tl.static_range(2):
+        if (count == _SIZE) == full:
+            words = take(x, at, at < count, full)
+            summed = words
+            if HOW == _ADD:
+                put(x, at, add(words, take(y, at, at < count, full)), at < count, full)
+            elif HOW != _LOOK:
+                decoded = take(y, at, at < count, full)
+                summed = bits_of(float_of(words) - float_of(decoded))
+                put(y, at, summed, at < count, full)
+                if HOW == _ADOPT:
+                    put(x, at, decoded, at < count, full)
+                if tl.max(((summed & MAGNITUDE) >= INFINITY).to(tl.int32), axis=0) > 0:
+                    tl.store(nonfinite, 1)
+                if ROWS == 3:
+                    _sum_ranges(words, begin, count, borders, ranges, parts + row)
+                    _sum_ranges(decoded, begin, count, borders, ranges, parts + 2 * row)
+            if ROWS > 0:
+                _sum_ranges(summed, begin, count, borders, ranges, parts)
 
 
 @triton.jit
-def add_up_kernel(
-    parts, row, start, n, borders, sums, ranges, ROWS: tl.constexpr, SIZE: tl.constexpr, PARTS: tl.constexpr
-):
+def add_up_kernel(parts, row, start, n, borders, sums, ranges, ROWS: tl.constexpr):
     """Add the programs' partial sums of squares to the sums of a range. Each program adds one range."""
     each = tl.program_id(0).to(tl.int64)
     begin = tl.maximum(tl.load(borders + each), start)
     end = tl.minimum(tl.load(borders + each + 1), start + n)
     if begin < end:
-        last = (end - 1 - start) // SIZE
+        last = (end - 1 - start) // _SIZE
         for kind in tl.static_range(ROWS):
-            total = tl.zeros([PARTS], tl.float64)
-            for at in range((begin - start) // SIZE, last + 1, PARTS):
-                part = at + tl.arange(0, PARTS)
+            total = tl.zeros([_PARTS], tl.float64)
+            for at in range((begin - start) // _SIZE, last + 1, _PARTS):
+                part = at + tl.arange(0, _PARTS)
                 total += tl.load(parts + kind * row + part + each, mask=part <= last, other=0.0)
             place = sums + kind * ranges + each
             tl.store(place, tl.load(place) + tl.sum(total, axis=0))
 
 
 @triton.jit
-def _keep_part(residual, lost, left, is_bad, SIZE, FULL):
-    at = tl.arange(0, SIZE)
-    before = take(residual, at, at < left, FULL)
-    before = tl.where((before & MAGNITUDE) >= INFINITY, 0, before)
-    after = take(lost, at, at < left, FULL)
-    put(residual, at, tl.where(is_bad, before, after).to(tl.uint32), at < left, FULL)
-
-
-@triton.jit
-def keep_kernel(residual, lost, n, nonfinite, SIZE: tl.constexpr):
-    """Replace SIZE residuals per program with encoding errors. If ``nonfinite``, clear non-finite ones."""
-    start = tl.program_id(0).to(tl.int64) * SIZE
+def keep_kernel(residual, lost, n, nonfinite):
+    """Replace residuals with encoding errors. If ``nonfinite``, clear non-finite ones."""
+    start = tl.program_id(0).to(tl.int64) * _SIZE
+    residual, lost, left = residual + start, lost + start, n - start
+    at = tl.arange(0, _SIZE)
     is_bad = tl.load(nonfinite) != 0
-    if n - start >= SIZE:
-        _keep_part(residual + start, lost + start, n - start, is_bad, SIZE, True)
-    else:
-        _keep_part(residual + start, lost + start, n - start, is_bad, SIZE, False)
+    for full in tl.static_range(2):
+        if (left >= _SIZE) == full:
+            before = take(residual, at, at < left, full)
+            before = tl.where((before & MAGNITUDE) >= INFINITY, 0, before)
+            after = take(lost, at, at < left, full)
+            put(residual, at, tl.where(is_bad, before, after).to(tl.uint32), at < left, full)
 
 
 def queue_pass(
     how: int,
-    x: torch.Tensor,
-    y: torch.Tensor,
-    nonfinite: torch.Tensor,
+    x: Tensor,
+    y: Tensor,
+    nonfinite: Tensor,
     start: int = 0,
-    borders: torch.Tensor | None = None,
-    sums: torch.Tensor | None = None,
+    borders: Tensor | None = None,
+    sums: Tensor | None = None,
 ) -> None:
     """Queue the pass ``how`` over ``x`` and ``y``, both float32.
 
@@ -161,78 +137,73 @@ def queue_pass(
     ``sums`` (float64). The squares are those of the old x, or after ``SUBTRACT`` and ``ADOPT`` those of the
     new y. With three rows, the squares of the old x and y are also added.
     """
-    n, tiles = x.numel(), ceil_div(x.numel(), _SIZE)
+    n, tiles = x.numel(), ceil_div(x.numel(), _SIZE.value)
     if borders is None or sums is None:
         passed = words_of(x), words_of(y), start, n, nonfinite, nonfinite, 0, nonfinite, 0
-        launch(pass_kernel, tiles, *passed, HOW=how, ROWS=0, SIZE=_SIZE)
+        launch(pass_kernel, tiles, *passed, HOW=how, ROWS=0)
         return
     rows, ranges = sums.shape
     parts = torch.empty(rows, tiles + ranges, dtype=torch.float64, device=x.device)
     passed = words_of(x), words_of(y), start, n, nonfinite, borders, ranges, parts, tiles + ranges
-    launch(pass_kernel, tiles, *passed, HOW=how, ROWS=rows, SIZE=_SIZE)
+    launch(pass_kernel, tiles, *passed, HOW=how, ROWS=rows)
     added = parts, tiles + ranges, start, n, borders, sums, ranges
-    launch(add_up_kernel, ranges if n else 0, *added, ROWS=rows, SIZE=_SIZE, PARTS=_PARTS)
+    launch(add_up_kernel, ranges if n else 0, *added, ROWS=rows)
 
 
-def queue_keep(residual: torch.Tensor, lost: torch.Tensor, nonfinite: torch.Tensor) -> None:
+def queue_keep(residual: Tensor, lost: Tensor, nonfinite: Tensor) -> None:
     """Queue the update of a residual to ``lost``. If ``nonfinite`` isn't 0, only clear non-finite values."""
     n = residual.numel()
-    launch(keep_kernel, ceil_div(n, _SIZE), *(words_of(residual), words_of(lost), n, nonfinite), SIZE=_SIZE)
+    launch(keep_kernel, ceil_div(n, _SIZE.value), words_of(residual), words_of(lost), n, nonfinite)
 
 
 # The final pass over a bucket's sum: it divides by the number of ranks, and checks for non-finite values.
 
 
 @triton.jit
-def _finish_part(x, left, nonfinite, RANKS, SIZE, FULL):
-    at = tl.arange(0, SIZE)
-    words = take(x, at, at < left, FULL)
-    if RANKS > 1:
-        sums = float_of(tl.where(is_nan(words), 0, words).to(tl.uint32))
-        quotients = bits_of(tl.div_rn(sums, tl.full([SIZE], RANKS, tl.float32)))
-        words = tl.where(is_nan(words), words | QUIET, quotients).to(tl.uint32)
-        put(x, at, words, at < left, FULL)
-    if tl.max(((words & MAGNITUDE) >= INFINITY).to(tl.int32), axis=0) > 0:
-        tl.store(nonfinite, 1)
+def finish_kernel(x, n, nonfinite, RANKS: tl.constexpr):
+    """Divide values by RANKS, and set ``nonfinite`` if a value is non-finite."""
+    start = tl.program_id(0).to(tl.int64) * _SIZE
+    x, left = x + start, n - start
+    at = tl.arange(0, _SIZE)
+    for full in tl.static_range(2):
+        if (left >= _SIZE) == full:
+            words = take(x, at, at < left, full)
+            if RANKS > 1:
+                sums = float_of(tl.where(is_nan(words), 0, words).to(tl.uint32))
+                quotients = bits_of(tl.div_rn(sums, tl.full([_SIZE], RANKS, tl.float32)))
+                words = tl.where(is_nan(words), words | QUIET, quotients).to(tl.uint32)
+                put(x, at, words, at < left, full)
+            if tl.max(((words & MAGNITUDE) >= INFINITY).to(tl.int32), axis=0) > 0:
+                tl.store(nonfinite, 1)
 
 
-@triton.jit
-def finish_kernel(x, n, nonfinite, RANKS: tl.constexpr, SIZE: tl.constexpr):
-    """Divide SIZE values per program by RANKS, and set ``nonfinite`` if a value is non-finite."""
-    start = tl.program_id(0).to(tl.int64) * SIZE
-    if n - start >= SIZE:
-        _finish_part(x + start, n - start, nonfinite, RANKS, SIZE, True)
-    else:
-        _finish_part(x + start, n - start, nonfinite, RANKS, SIZE, False)
-
-
-def queue_finish(x: torch.Tensor, ranks: int, nonfinite: torch.Tensor) -> None:
+def queue_finish(x: Tensor, ranks: int, nonfinite: Tensor) -> None:
     """Queue the division of ``x`` by ``ranks``. ``nonfinite`` (int32) becomes 1 if a value is non-finite.
 
     The quotients have the same bits as on the host. torch on a GPU would multiply by the inverse, which
     rounds twice.
     """
     n = x.numel()
-    launch(finish_kernel, ceil_div(n, _SIZE), *(words_of(x), n, nonfinite), RANKS=ranks, SIZE=_SIZE)
+    launch(finish_kernel, ceil_div(n, _SIZE.value), words_of(x), n, nonfinite, RANKS=ranks)
 
 
 # Copies of payloads whose sizes only the device knows: a kernel copies 128 bits at a time to pinned memory.
 
-_CARRY_SIZE = 8192
+_CARRIED = tl.constexpr(8192)
 
 
 @triton.jit
-def carry_kernel(source, target, nbytes, SIZE: tl.constexpr):
-    """Copy SIZE bytes per program, and ``nbytes`` in total, from ``source`` to ``target``."""
-    start = tl.program_id(0).to(tl.int64) * SIZE
-    left = tl.load(nbytes) - start
-    at = tl.arange(0, SIZE)
-    if left >= SIZE:
-        put(target + start, at, take(source + start, at, at < left, True), at < left, True)
-    elif left > 0:
-        put(target + start, at, take(source + start, at, at < left, False), at < left, False)
+def carry_kernel(source, target, nbytes):
+    """Copy ``nbytes`` bytes from ``source`` to ``target``."""
+    start = tl.program_id(0).to(tl.int64) * _CARRIED
+    source, target, left = source + start, target + start, tl.load(nbytes) - start
+    at = tl.arange(0, _CARRIED)
+    if left > 0:
+        for full in tl.static_range(2):
+            if (left >= _CARRIED) == full:
+                put(target, at, take(source, at, at < left, full), at < left, full)
 
 
-def queue_carry(source: torch.Tensor, target: torch.Tensor, nbytes: torch.Tensor) -> None:
+def queue_carry(source: Tensor, target: Tensor, nbytes: Tensor) -> None:
     """Queue the copy of the first ``nbytes`` (an int64 on the device) bytes of ``source`` to ``target``."""
-    launch(carry_kernel, ceil_div(source.numel(), _CARRY_SIZE), *(source, target, nbytes), SIZE=_CARRY_SIZE)
+    launch(carry_kernel, ceil_div(source.numel(), _CARRIED.value), source, target, nbytes)

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-import torch
 import triton
 import triton.language as tl
+from torch import Tensor
 
 from gradwire.gpu.table import Format, Params
 from gradwire.gpu.words import (
@@ -31,7 +31,7 @@ from gradwire.gpu.words import (
     words_of,
 )
 
-_CHECKED = 1024
+_CHECKED = tl.constexpr(1024)
 
 
 @triton.jit
@@ -62,38 +62,32 @@ def word_of(code, exponent):
 
 
 @triton.jit
-def _encode_part(x, exponents, codes, left, BLOCK, ROWS, WIDTH, FULL):
-    whole: tl.constexpr = FULL and BLOCK % WIDTH == 0
-    rows = tl.arange(0, ROWS)
-    if BLOCK <= WIDTH:
-        tile = take_tile(x, 0, left, BLOCK, ROWS, WIDTH, FULL)
-        exponent = exponent_of(peak_of(tile))
-        where, there = places(0, BLOCK, ROWS, WIDTH), inside(0, left, BLOCK, ROWS, WIDTH, FULL)
-        put(codes, where, code_of(tile, exponent[:, None]), there, whole)
-    else:
-        exponent = exponent_of(peak_of_block(x, left, BLOCK, ROWS, WIDTH, FULL))
-        for at in range(0, BLOCK if FULL else tl.minimum(left, BLOCK).to(tl.int32), WIDTH):
-            tile = take_tile(x, at, left, BLOCK, ROWS, WIDTH, FULL)
-            where, there = places(at, BLOCK, ROWS, WIDTH), inside(at, left, BLOCK, ROWS, WIDTH, FULL)
-            put(codes, where, code_of(tile, exponent[:, None]), there, whole)
-    put(exponents, rows, exponent.to(tl.uint8), rows * BLOCK < left, FULL)
-
-
-@triton.jit
-def encode_kernel(x, exponents, codes, n, BLOCK: tl.constexpr, ROWS: tl.constexpr, WIDTH: tl.constexpr):
+def encode_kernel(x, exponents, codes, n, SHAPE: tl.constexpr):
     """Encode ROWS ``fp8`` blocks per program."""
-    row = tl.program_id(0).to(tl.int64) * ROWS
-    start = row * BLOCK
-    if n - start >= ROWS * BLOCK:
-        _encode_part(x + start, exponents + row, codes + start, n - start, BLOCK, ROWS, WIDTH, True)
-    else:
-        _encode_part(x + start, exponents + row, codes + start, n - start, BLOCK, ROWS, WIDTH, False)
+    rows = tl.arange(0, SHAPE[1])
+    row = tl.program_id(0).to(tl.int64) * SHAPE[1]
+    start = row * SHAPE[0]
+    x, codes, left = x + start, codes + start, n - start
+    for full in tl.static_range(2):
+        if (left >= SHAPE[1] * SHAPE[0]) == full:
+            whole: tl.constexpr = full and SHAPE[0] % SHAPE[2] == 0
+            if SHAPE[0] <= SHAPE[2]:
+                tile = take_tile(x, 0, left, SHAPE, full)
+                exponent = exponent_of(peak_of(tile))
+                code, there = code_of(tile, exponent[:, None]), inside(0, left, SHAPE, full)
+                put(codes, places(0, SHAPE), code, there, whole)
+            else:
+                exponent = exponent_of(peak_of_block(x, left, SHAPE, full))
+                for at in range(0, SHAPE[0] if full else tl.minimum(left, SHAPE[0]).to(tl.int32), SHAPE[2]):
+                    code = code_of(take_tile(x, at, left, SHAPE, full), exponent[:, None])
+                    put(codes, places(at, SHAPE), code, inside(at, left, SHAPE, full), whole)
+            put(exponents + row, rows, exponent.to(tl.uint8), rows * SHAPE[0] < left, full)
 
 
 @triton.jit
-def check_kernel(exponents, blocks, status, SIZE: tl.constexpr):
+def check_kernel(exponents, blocks, status):
     """Set ``status`` if the exponent byte of a block is invalid."""
-    at = tl.program_id(0).to(tl.int64) * SIZE + tl.arange(0, SIZE)
+    at = tl.program_id(0).to(tl.int64) * _CHECKED + tl.arange(0, _CHECKED)
     exponent = tl.load(exponents + at, mask=at < blocks, other=0).to(tl.int32)
     wrong = (exponent > 0) & (exponent < SMALLEST_EXPONENT)
     if tl.max(wrong.to(tl.int32), axis=0) > 0:
@@ -101,67 +95,41 @@ def check_kernel(exponents, blocks, status, SIZE: tl.constexpr):
 
 
 @triton.jit
-def _decode_part(exponents, codes, out, left, ADD, BLOCK, ROWS, WIDTH, FULL):
-    whole: tl.constexpr = FULL and BLOCK % WIDTH == 0
-    rows = tl.arange(0, ROWS)
-    exponent = take(exponents, rows, rows * BLOCK < left, FULL).to(tl.int32)
-    for at in range(0, BLOCK if FULL else tl.minimum(left, BLOCK).to(tl.int32), WIDTH):
-        where, there = places(at, BLOCK, ROWS, WIDTH), inside(at, left, BLOCK, ROWS, WIDTH, FULL)
-        code = take(codes, where, there, whole).to(tl.uint32)
-        put_words(out, where, word_of(code, exponent[:, None]), there, whole, ADD)
-
-
-@triton.jit
-def decode_kernel(
-    exponents,
-    codes,
-    out,
-    n,
-    status,
-    ADD: tl.constexpr,
-    BLOCK: tl.constexpr,
-    ROWS: tl.constexpr,
-    WIDTH: tl.constexpr,
-):
+def decode_kernel(exponents, codes, out, n, status, ADD: tl.constexpr, SHAPE: tl.constexpr):
     """Decode ROWS ``fp8`` blocks per program."""
-    row = tl.program_id(0).to(tl.int64) * ROWS
-    start = row * BLOCK
+    rows = tl.arange(0, SHAPE[1])
+    row = tl.program_id(0).to(tl.int64) * SHAPE[1]
+    start = row * SHAPE[0]
+    codes, out, left = codes + start, out + start, n - start
     if tl.load(status) == 0:
-        if n - start >= ROWS * BLOCK:
-            _decode_part(
-                exponents + row, codes + start, out + start, n - start, ADD, BLOCK, ROWS, WIDTH, True
-            )
-        else:
-            _decode_part(
-                exponents + row, codes + start, out + start, n - start, ADD, BLOCK, ROWS, WIDTH, False
-            )
+        for full in tl.static_range(2):
+            if (left >= SHAPE[1] * SHAPE[0]) == full:
+                whole: tl.constexpr = full and SHAPE[0] % SHAPE[2] == 0
+                exponent = take(exponents + row, rows, rows * SHAPE[0] < left, full).to(tl.int32)
+                for at in range(0, SHAPE[0] if full else tl.minimum(left, SHAPE[0]).to(tl.int32), SHAPE[2]):
+                    where, there = places(at, SHAPE), inside(at, left, SHAPE, full)
+                    code = take(codes, where, there, whole).to(tl.uint32)
+                    put_words(out, where, word_of(code, exponent[:, None]), there, whole, ADD)
 
 
-class Fp8Kernels(Format):
+class _Fp8(Format):
     """The kernels of ``fp8``. The parameter is the block size."""
 
     faults = ("an exponent byte is in the invalid range 1..31",)
 
-    def encode(self, x: torch.Tensor, out: torch.Tensor, params: Params, size: torch.Tensor) -> None:
-        """Queue the kernel that computes and writes scales and codes."""
+    def encode(self, x: Tensor, out: Tensor, params: Params, size: Tensor) -> None:
         n, (block,) = x.numel(), params
         tiles = Tiles(n, block)
         args = words_of(x), *split(out, ceil_div(n, block)), n
         launch(encode_kernel, tiles.programs, *args, **tiles.constants)
 
-    def check(self, payload: torch.Tensor, n: int, params: Params, status: torch.Tensor) -> None:
-        """Queue the kernel that checks the blocks' exponents. Codes need no check: all are valid."""
-        blocks = ceil_div(n, params[0])
-        launch(check_kernel, ceil_div(blocks, _CHECKED), payload, blocks, status, SIZE=_CHECKED)
-
-    def decode(
-        self, payload: torch.Tensor, out: torch.Tensor, params: Params, status: torch.Tensor, *, add: bool
-    ) -> None:
-        """Queue the kernel that decodes blocks, or adds them to ``out``."""
+    def decode(self, payload: Tensor, out: Tensor, params: Params, status: Tensor, *, add: bool) -> None:
         n, (block,) = out.numel(), params
-        tiles = Tiles(n, block)
-        args = *split(payload, ceil_div(n, block)), words_of(out), n, status
+        tiles, blocks = Tiles(n, block), ceil_div(n, block)
+        exponents, codes = split(payload, blocks)
+        launch(check_kernel, ceil_div(blocks, _CHECKED.value), exponents, blocks, status)
+        args = exponents, codes, words_of(out), n, status
         launch(decode_kernel, tiles.programs, *args, ADD=add, **tiles.constants)
 
 
-FP8 = Fp8Kernels()
+FP8 = _Fp8()

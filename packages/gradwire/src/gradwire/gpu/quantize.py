@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-import torch
 import triton
 import triton.language as tl
+from torch import Tensor
 
 from gradwire.gpu.table import Format, Params
 from gradwire.gpu.words import (
@@ -30,7 +30,7 @@ from gradwire.gpu.words import (
 )
 
 _SMALLEST_PEAK = tl.constexpr((127 - 100) << 23)  # 2^-100, below which 1 / scale could overflow
-_CHECKED = 4096
+_CHECKED = tl.constexpr(4096)
 
 
 @triton.jit
@@ -52,52 +52,44 @@ def codes_of(tile, scale):
 
 
 @triton.jit
-def _encode_tile(tile, scale, codes, at, left, BITS, BLOCK, ROWS, WIDTH, FULL):
-    whole: tl.constexpr = FULL and BLOCK % WIDTH == 0
+def _encode_tile(tile, scale, codes, at, left, BITS, SHAPE, FULL):
+    whole: tl.constexpr = FULL and SHAPE[0] % SHAPE[2] == 0
     code = codes_of(tile, scale)
     if BITS == 8:
-        there = inside(at, left, BLOCK, ROWS, WIDTH, FULL)
-        put(codes, places(at, BLOCK, ROWS, WIDTH), code.to(tl.uint8), there, whole)
+        put(codes, places(at, SHAPE), code.to(tl.uint8), inside(at, left, SHAPE, FULL), whole)
     else:
-        low, high = tl.split(tl.reshape(code, (ROWS, WIDTH // 2, 2)))
+        pairs: tl.constexpr = (SHAPE[0] // 2, SHAPE[1], SHAPE[2] // 2)
+        low, high = tl.split(tl.reshape(code, (SHAPE[1], SHAPE[2] // 2, 2)))
         pair = (low & 0xF) | ((high & 0xF) << 4)
-        there = inside(at // 2, (left + 1) // 2, BLOCK // 2, ROWS, WIDTH // 2, FULL)
-        put(codes, places(at // 2, BLOCK // 2, ROWS, WIDTH // 2), pair.to(tl.uint8), there, whole)
+        there = inside(at // 2, (left + 1) // 2, pairs, FULL)
+        put(codes, places(at // 2, pairs), pair.to(tl.uint8), there, whole)
 
 
 @triton.jit
-def _encode_part(x, scales, codes, left, BITS, BLOCK, ROWS, WIDTH, FULL):
-    rows = tl.arange(0, ROWS)
-    if BLOCK <= WIDTH:
-        tile = take_tile(x, 0, left, BLOCK, ROWS, WIDTH, FULL)
-        scale = scale_of(peak_of(tile), BITS)
-        _encode_tile(tile, scale, codes, 0, left, BITS, BLOCK, ROWS, WIDTH, FULL)
-    else:
-        scale = scale_of(peak_of_block(x, left, BLOCK, ROWS, WIDTH, FULL), BITS)
-        for at in range(0, BLOCK if FULL else tl.minimum(left, BLOCK).to(tl.int32), WIDTH):
-            tile = take_tile(x, at, left, BLOCK, ROWS, WIDTH, FULL)
-            _encode_tile(tile, scale, codes, at, left, BITS, BLOCK, ROWS, WIDTH, FULL)
-    put(scales, rows, scale, rows * BLOCK < left, FULL)
-
-
-@triton.jit
-def encode_kernel(
-    x, scales, codes, n, BITS: tl.constexpr, BLOCK: tl.constexpr, ROWS: tl.constexpr, WIDTH: tl.constexpr
-):
+def encode_kernel(x, scales, codes, n, BITS: tl.constexpr, SHAPE: tl.constexpr):
     """Encode ROWS ``quantize`` blocks per program."""
-    row = tl.program_id(0).to(tl.int64) * ROWS
-    start = row * BLOCK
-    to = codes + start * BITS // 8
-    if n - start >= ROWS * BLOCK:
-        _encode_part(x + start, scales + row, to, n - start, BITS, BLOCK, ROWS, WIDTH, True)
-    else:
-        _encode_part(x + start, scales + row, to, n - start, BITS, BLOCK, ROWS, WIDTH, False)
+    rows = tl.arange(0, SHAPE[1])
+    row = tl.program_id(0).to(tl.int64) * SHAPE[1]
+    start = row * SHAPE[0]
+    x, codes, left = x + start, codes + start * BITS // 8, n - start
+    for full in tl.static_range(2):
+        if (left >= SHAPE[1] * SHAPE[0]) == full:
+            if SHAPE[0] <= SHAPE[2]:
+                tile = take_tile(x, 0, left, SHAPE, full)
+                scale = scale_of(peak_of(tile), BITS)
+                _encode_tile(tile, scale, codes, 0, left, BITS, SHAPE, full)
+            else:
+                scale = scale_of(peak_of_block(x, left, SHAPE, full), BITS)
+                for at in range(0, SHAPE[0] if full else tl.minimum(left, SHAPE[0]).to(tl.int32), SHAPE[2]):
+                    tile = take_tile(x, at, left, SHAPE, full)
+                    _encode_tile(tile, scale, codes, at, left, BITS, SHAPE, full)
+            put(scales + row, rows, scale, rows * SHAPE[0] < left, full)
 
 
 @triton.jit
-def check_scales_kernel(scales, blocks, status, SIZE: tl.constexpr):
+def check_scales_kernel(scales, blocks, status):
     """Set ``status`` if the scale of a block is invalid."""
-    at = tl.program_id(0).to(tl.int64) * SIZE + tl.arange(0, SIZE)
+    at = tl.program_id(0).to(tl.int64) * _CHECKED + tl.arange(0, _CHECKED)
     scale = tl.load(scales + at, mask=at < blocks, other=0)
     wrong = (scale >= INFINITY) & (scale != QUIET_NAN)
     if tl.max(wrong.to(tl.int32), axis=0) > 0:
@@ -105,9 +97,9 @@ def check_scales_kernel(scales, blocks, status, SIZE: tl.constexpr):
 
 
 @triton.jit
-def check_codes_kernel(codes, nbytes, status, IS_ODD: tl.constexpr, BITS: tl.constexpr, SIZE: tl.constexpr):
+def check_codes_kernel(codes, nbytes, status, IS_ODD: tl.constexpr, BITS: tl.constexpr):
     """Set ``status`` if a code is the invalid -128 or -8, or if an unused half byte isn't 0."""
-    at = tl.program_id(0).to(tl.int64) * SIZE + tl.arange(0, SIZE)
+    at = tl.program_id(0).to(tl.int64) * _CHECKED + tl.arange(0, _CHECKED)
     code = tl.load(codes + at, mask=at < nbytes, other=0).to(tl.int32)
     if BITS == 8:
         wrong = (code == 0x80).to(tl.int32)
@@ -121,58 +113,40 @@ def check_codes_kernel(codes, nbytes, status, IS_ODD: tl.constexpr, BITS: tl.con
 
 
 @triton.jit
-def _decode_tile(codes, at, left, BITS, BLOCK, ROWS, WIDTH, FULL):
-    whole: tl.constexpr = FULL and BLOCK % WIDTH == 0
+def _decode_tile(codes, at, left, BITS, SHAPE, FULL):
+    whole: tl.constexpr = FULL and SHAPE[0] % SHAPE[2] == 0
     if BITS == 8:
-        there = inside(at, left, BLOCK, ROWS, WIDTH, FULL)
-        code = take(codes, places(at, BLOCK, ROWS, WIDTH), there, whole).to(tl.int32)
+        code = take(codes, places(at, SHAPE), inside(at, left, SHAPE, FULL), whole).to(tl.int32)
         return (code ^ 0x80) - 0x80
     else:
-        there = inside(at // 2, (left + 1) // 2, BLOCK // 2, ROWS, WIDTH // 2, FULL)
-        pair = take(codes, places(at // 2, BLOCK // 2, ROWS, WIDTH // 2), there, whole).to(tl.int32)
-        both = tl.reshape(tl.join(pair & 0xF, pair >> 4), (ROWS, WIDTH))
+        pairs: tl.constexpr = (SHAPE[0] // 2, SHAPE[1], SHAPE[2] // 2)
+        there = inside(at // 2, (left + 1) // 2, pairs, FULL)
+        pair = take(codes, places(at // 2, pairs), there, whole).to(tl.int32)
+        both = tl.reshape(tl.join(pair & 0xF, pair >> 4), (SHAPE[1], SHAPE[2]))
         return (both ^ 8) - 8
 
 
 @triton.jit
-def _decode_part(scales, codes, out, left, BITS, ADD, BLOCK, ROWS, WIDTH, FULL):
-    whole: tl.constexpr = FULL and BLOCK % WIDTH == 0
-    rows = tl.arange(0, ROWS)
-    scale = take(scales, rows, rows * BLOCK < left, FULL)
-    finite = float_of(tl.where(is_nan(scale), 0, scale).to(tl.uint32))
-    for at in range(0, BLOCK if FULL else tl.minimum(left, BLOCK).to(tl.int32), WIDTH):
-        code = _decode_tile(codes, at, left, BITS, BLOCK, ROWS, WIDTH, FULL)
-        word = bits_of(code.to(tl.float32) * finite[:, None])
-        word = tl.where(is_nan(scale)[:, None], QUIET_NAN, word).to(tl.uint32)
-        there = inside(at, left, BLOCK, ROWS, WIDTH, FULL)
-        put_words(out, places(at, BLOCK, ROWS, WIDTH), word, there, whole, ADD)
-
-
-@triton.jit
-def decode_kernel(
-    scales,
-    codes,
-    out,
-    n,
-    status,
-    BITS: tl.constexpr,
-    ADD: tl.constexpr,
-    BLOCK: tl.constexpr,
-    ROWS: tl.constexpr,
-    WIDTH: tl.constexpr,
-):
+def decode_kernel(scales, codes, out, n, status, BITS: tl.constexpr, ADD: tl.constexpr, SHAPE: tl.constexpr):
     """Decode ROWS ``quantize`` blocks per program."""
-    row = tl.program_id(0).to(tl.int64) * ROWS
-    start = row * BLOCK
-    from_ = codes + start * BITS // 8
+    rows = tl.arange(0, SHAPE[1])
+    row = tl.program_id(0).to(tl.int64) * SHAPE[1]
+    start = row * SHAPE[0]
+    codes, out, left = codes + start * BITS // 8, out + start, n - start
     if tl.load(status) == 0:
-        if n - start >= ROWS * BLOCK:
-            _decode_part(scales + row, from_, out + start, n - start, BITS, ADD, BLOCK, ROWS, WIDTH, True)
-        else:
-            _decode_part(scales + row, from_, out + start, n - start, BITS, ADD, BLOCK, ROWS, WIDTH, False)
+        for full in tl.static_range(2):
+            if (left >= SHAPE[1] * SHAPE[0]) == full:
+                whole: tl.constexpr = full and SHAPE[0] % SHAPE[2] == 0
+                scale = take(scales + row, rows, rows * SHAPE[0] < left, full)
+                finite = float_of(tl.where(is_nan(scale), 0, scale).to(tl.uint32))
+                for at in range(0, SHAPE[0] if full else tl.minimum(left, SHAPE[0]).to(tl.int32), SHAPE[2]):
+                    code = _decode_tile(codes, at, left, BITS, SHAPE, full)
+                    word = bits_of(code.to(tl.float32) * finite[:, None])
+                    word = tl.where(is_nan(scale)[:, None], QUIET_NAN, word).to(tl.uint32)
+                    put_words(out, places(at, SHAPE), word, inside(at, left, SHAPE, full), whole, ADD)
 
 
-class QuantizeKernels(Format):
+class _Quantize(Format):
     """The kernels of ``quantize``. The parameters are the bits of a code, and the block size."""
 
     faults = (
@@ -181,33 +155,23 @@ class QuantizeKernels(Format):
         "a scale is negative or infinite",
     )
 
-    def encode(self, x: torch.Tensor, out: torch.Tensor, params: Params, size: torch.Tensor) -> None:
-        """Queue the kernel that computes and writes scales and codes."""
+    def encode(self, x: Tensor, out: Tensor, params: Params, size: Tensor) -> None:
         n, (bits, block) = x.numel(), params
         tiles = Tiles(n, block)
         scales, codes = split(out, 4 * ceil_div(n, block))
         args = words_of(x), words_of(scales), codes, n
         launch(encode_kernel, tiles.programs, *args, BITS=bits, **tiles.constants)
 
-    def check(self, payload: torch.Tensor, n: int, params: Params, status: torch.Tensor) -> None:
-        """Queue the kernels that check scales and codes."""
-        bits, block = params
-        blocks = ceil_div(n, block)
-        scales, codes = split(payload, 4 * blocks)
-        programs, nbytes = ceil_div(blocks, _CHECKED), codes.numel()
-        launch(check_scales_kernel, programs, *(words_of(scales), blocks, status), SIZE=_CHECKED)
-        constants = {"IS_ODD": n % 2 == 1, "BITS": bits, "SIZE": _CHECKED}
-        launch(check_codes_kernel, ceil_div(nbytes, _CHECKED), *(codes, nbytes, status), **constants)
-
-    def decode(
-        self, payload: torch.Tensor, out: torch.Tensor, params: Params, status: torch.Tensor, *, add: bool
-    ) -> None:
-        """Queue the kernel that decodes blocks, or adds them to ``out``."""
+    def decode(self, payload: Tensor, out: Tensor, params: Params, status: Tensor, *, add: bool) -> None:
         n, (bits, block) = out.numel(), params
-        tiles = Tiles(n, block)
-        scales, codes = split(payload, 4 * ceil_div(n, block))
+        tiles, blocks = Tiles(n, block), ceil_div(n, block)
+        scales, codes = split(payload, 4 * blocks)
+        nbytes, is_odd = codes.numel(), n % 2 == 1
+        launch(check_scales_kernel, ceil_div(blocks, _CHECKED.value), words_of(scales), blocks, status)
+        checked = codes, nbytes, status
+        launch(check_codes_kernel, ceil_div(nbytes, _CHECKED.value), *checked, IS_ODD=is_odd, BITS=bits)
         args = words_of(scales), codes, words_of(out), n, status
         launch(decode_kernel, tiles.programs, *args, BITS=bits, ADD=add, **tiles.constants)
 
 
-QUANTIZE = QuantizeKernels()
+QUANTIZE = _Quantize()

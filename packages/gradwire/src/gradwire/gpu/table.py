@@ -8,7 +8,7 @@ from functools import cache
 from importlib import import_module
 from typing import Any, ClassVar, TypeAlias
 
-import torch
+from torch import Tensor
 
 from gradwire import _native
 from gradwire.errors import MissingPackageError
@@ -47,17 +47,16 @@ class Format(ABC):
         return _native.max_nbytes(name, n, params)
 
     @abstractmethod
-    def encode(self, x: torch.Tensor, out: torch.Tensor, params: Params, size: torch.Tensor) -> None:
+    def encode(self, x: Tensor, out: Tensor, params: Params, size: Tensor) -> None:
         """Queue the encoding of ``x`` to ``out``, which is large enough; set ``size`` unless ``is_fixed``."""
 
-    def check(self, payload: torch.Tensor, n: int, params: Params, status: torch.Tensor) -> None:  # noqa: B027
-        """Queue the validation of a payload of valid size. The kernels set ``status`` if it is malformed."""
-
     @abstractmethod
-    def decode(
-        self, payload: torch.Tensor, out: torch.Tensor, params: Params, status: torch.Tensor, *, add: bool
-    ) -> None:
-        """Queue kernels that decode to ``out``, or with ``add`` add to it, if ``status`` is 0."""
+    def decode(self, payload: Tensor, out: Tensor, params: Params, status: Tensor, *, add: bool) -> None:
+        """Queue the validation and decoding of a payload, of valid size if ``is_fixed``.
+
+        The kernels set ``status``, which is 0, if the payload is malformed. Otherwise, they decode it to
+        ``out``, or with ``add`` add it to ``out``.
+        """
 
 
 PLACES = {
@@ -87,7 +86,7 @@ def format_of(name: str, otherwise: str = "encode on the host with codec.encode(
     return found
 
 
-def delta_kernels() -> tuple[Callable[..., torch.Tensor], tuple[str, ...]]:
+def delta_kernels() -> tuple[Callable[..., Tensor], tuple[str, ...]]:
     """Return ``deltas.queue_delta`` and ``deltas.FAULTS``. Raises ``MissingPackageError`` without Triton."""
     otherwise = "send weights without deltas, as in HostOffload's static:16"
     return _of("deltas", "queue_delta", otherwise), _of("deltas", "FAULTS", otherwise)

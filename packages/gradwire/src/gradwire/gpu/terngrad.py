@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-import torch
 import triton
 import triton.language as tl
+from torch import Tensor
 
 from gradwire.gpu.checksum import queue_crc32c
 from gradwire.gpu.table import Format, Params
@@ -24,9 +24,9 @@ from gradwire.gpu.words import (
     words_of,
 )
 
-_SIZE = 1024
-_CODED = 512
-_TILES = 4
+_SIZE = tl.constexpr(1024)
+_CODED = tl.constexpr(512)
+_TILES = tl.constexpr(4)
 """The number of tiles per program. The program's one warp encodes a tile of ``_CODED`` values at a time."""
 _GOLDEN = tl.constexpr(0x9E3779B97F4A7C15)
 _GOLDEN_4 = tl.constexpr(4 * 0x9E3779B97F4A7C15 & 0xFFFFFFFFFFFFFFFF)
@@ -66,9 +66,9 @@ def _is_chosen(magnitude, unit, least, drawn):
 
 
 @triton.jit
-def _encode_part(x, codes, left, unit, least, lift, state, is_drawn, SIZE, FULL):
-    """Encode SIZE values, four per byte. All values of a thread have the same position within a byte."""
-    byte = tl.arange(0, SIZE // 4)
+def _encode_part(x, codes, left, unit, least, lift, state, is_drawn, FULL):
+    """Encode a tile, four values per byte. All values of a thread have the same position within a byte."""
+    byte = tl.arange(0, _CODED // 4)
     place = tl.arange(0, 4)
     at = byte[:, None] * 4 + place[None, :]
     words = take(x, at, at < left, FULL)
@@ -85,12 +85,12 @@ def _unsigned(number):
 
 
 @triton.jit(do_not_specialize=["low", "high"])
-def encode_kernel(x, scale, codes, n, peak, crc, low, high, TILES: tl.constexpr, SIZE: tl.constexpr):
-    """Encode TILES times SIZE ``terngrad`` values per program.
+def encode_kernel(x, scale, codes, n, peak, crc, low, high):
+    """Encode ``terngrad`` values, tile by tile.
 
     The chunk's last values are encoded first, because the checksum has left them in the cache.
     """
-    start = (tl.num_programs(0) - 1 - tl.program_id(0)).to(tl.int64) * (TILES * SIZE)
+    start = (tl.num_programs(0) - 1 - tl.program_id(0)).to(tl.int64) * (_TILES * _CODED)
     found = tl.load(peak).to(tl.int32, bitcast=True)
     is_drawn = (found > 0) & (found < INFINITY)
     largest = float_of(tl.where(is_drawn, found, 0x3F800000).to(tl.uint32))
@@ -101,19 +101,18 @@ def encode_kernel(x, scale, codes, n, peak, crc, low, high, TILES: tl.constexpr,
     if start == 0:
         tl.store(scale, tl.where(found >= INFINITY, QUIET_NAN, found).to(tl.uint32))
     x, codes, left = x + start, codes + start // 4, n - start
-    for _ in range(TILES):
-        if left >= SIZE:
-            _encode_part(x, codes, left, unit, least, lift, state, is_drawn, SIZE, True)
-        else:
-            _encode_part(x, codes, left, unit, least, lift, state, is_drawn, SIZE, False)
-        x, codes, left = x + SIZE, codes + SIZE // 4, left - SIZE
-        state += tl.full([], SIZE, tl.uint64) * _GOLDEN
+    for _ in range(_TILES):
+        for full in tl.static_range(2):
+            if (left >= _CODED) == full:
+                _encode_part(x, codes, left, unit, least, lift, state, is_drawn, full)
+        x, codes, left = x + _CODED, codes + _CODED // 4, left - _CODED
+        state += tl.full([], _CODED, tl.uint64) * _GOLDEN
 
 
 @triton.jit
-def check_kernel(scale, codes, nbytes, status, USED: tl.constexpr, SIZE: tl.constexpr):
+def check_kernel(scale, codes, nbytes, status, USED: tl.constexpr):
     """Set ``status`` for the invalid code 3, for unused bits that aren't 0, or for an invalid scale."""
-    at = tl.program_id(0).to(tl.int64) * SIZE + tl.arange(0, SIZE)
+    at = tl.program_id(0).to(tl.int64) * _SIZE + tl.arange(0, _SIZE)
     code = tl.load(codes + at, mask=at < nbytes, other=0).to(tl.int32)
     fault = tl.max((((code & (code >> 1)) & 0x55) != 0).to(tl.int32), axis=0)
     if USED:
@@ -127,28 +126,23 @@ def check_kernel(scale, codes, nbytes, status, USED: tl.constexpr, SIZE: tl.cons
 
 
 @triton.jit
-def _decode_part(scale, codes, out, left, ADD, SIZE, FULL):
-    at = tl.arange(0, SIZE)
-    loaded = take(codes, at // 4, at < left, FULL).to(tl.int32)
-    code = (loaded >> ((at % 4) * 2)) & 3
-    sign = tl.where((code == 2) & (scale != QUIET_NAN), 0x80000000, 0).to(tl.uint32)
-    words = tl.where((code != 0) | is_nan(scale), scale ^ sign, 0).to(tl.uint32)
-    put_words(out, at, words, at < left, FULL, ADD)
-
-
-@triton.jit
-def decode_kernel(scale, codes, out, n, status, ADD: tl.constexpr, SIZE: tl.constexpr):
-    """Decode SIZE ``terngrad`` values per program."""
-    start = tl.program_id(0).to(tl.int64) * SIZE
+def decode_kernel(scale, codes, out, n, status, ADD: tl.constexpr):
+    """Decode ``terngrad`` values."""
+    at = tl.arange(0, _SIZE)
+    start = tl.program_id(0).to(tl.int64) * _SIZE
+    codes, out, left = codes + start // 4, out + start, n - start
     if tl.load(status) == 0:
         found = tl.load(scale)
-        if n - start >= SIZE:
-            _decode_part(found, codes + start // 4, out + start, n - start, ADD, SIZE, True)
-        else:
-            _decode_part(found, codes + start // 4, out + start, n - start, ADD, SIZE, False)
+        for full in tl.static_range(2):
+            if (left >= _SIZE) == full:
+                loaded = take(codes, at // 4, at < left, full).to(tl.int32)
+                code = (loaded >> ((at % 4) * 2)) & 3
+                sign = tl.where((code == 2) & (found != QUIET_NAN), 0x80000000, 0).to(tl.uint32)
+                words = tl.where((code != 0) | is_nan(found), found ^ sign, 0).to(tl.uint32)
+                put_words(out, at, words, at < left, full, ADD)
 
 
-class TernGradKernels(Format):
+class _TernGrad(Format):
     """The kernels of ``terngrad``. The parameters are the halves of the seed, the low half first."""
 
     faults = (
@@ -157,8 +151,7 @@ class TernGradKernels(Format):
         "its scale is negative or infinite",
     )
 
-    def encode(self, x: torch.Tensor, out: torch.Tensor, params: Params, size: torch.Tensor) -> None:
-        """Queue the kernels that compute the checksum and the peak, and the kernel that encodes."""
+    def encode(self, x: Tensor, out: Tensor, params: Params, size: Tensor) -> None:
         n = x.numel()
         if not n:
             out.zero_()
@@ -166,22 +159,14 @@ class TernGradKernels(Format):
         scale, codes = split(out, 4)
         crc, peak = queue_crc32c(x)
         args = words_of(x), words_of(scale), codes, n, peak, crc, *map(signed, params)
-        launch(encode_kernel, ceil_div(n, _TILES * _CODED), *args, warps=1, TILES=_TILES, SIZE=_CODED)
+        launch(encode_kernel, ceil_div(n, _TILES.value * _CODED.value), *args, warps=1)
 
-    def check(self, payload: torch.Tensor, n: int, params: Params, status: torch.Tensor) -> None:
-        """Queue the kernel that checks the scale and the codes."""
-        scale, codes = split(payload, 4)
-        nbytes = codes.numel()
-        programs, args = max(ceil_div(nbytes, _SIZE), 1), (words_of(scale), codes, nbytes, status)
-        launch(check_kernel, programs, *args, USED=2 * (n % 4), SIZE=_SIZE)
-
-    def decode(
-        self, payload: torch.Tensor, out: torch.Tensor, params: Params, status: torch.Tensor, *, add: bool
-    ) -> None:
-        """Queue the kernel that decodes values, or adds them to ``out``."""
+    def decode(self, payload: Tensor, out: Tensor, params: Params, status: Tensor, *, add: bool) -> None:
         n, (scale, codes) = out.numel(), split(payload, 4)
-        args = words_of(scale), codes, words_of(out), n, status
-        launch(decode_kernel, ceil_div(n, _SIZE), *args, ADD=add, SIZE=_SIZE)
+        nbytes, scale = codes.numel(), words_of(scale)
+        checking = max(ceil_div(nbytes, _SIZE.value), 1)
+        launch(check_kernel, checking, scale, codes, nbytes, status, USED=2 * (n % 4))
+        launch(decode_kernel, ceil_div(n, _SIZE.value), scale, codes, words_of(out), n, status, ADD=add)
 
 
-TERNGRAD = TernGradKernels()
+TERNGRAD = _TernGrad()

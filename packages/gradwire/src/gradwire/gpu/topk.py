@@ -15,14 +15,15 @@ from math import isqrt
 import torch
 import triton
 import triton.language as tl
+from torch import Tensor
 
 from gradwire.gpu.pack import PACK
 from gradwire.gpu.table import Format, Params
 from gradwire.gpu.words import QUIET_NAN, bits_of, ceil_div, float_of, launch, take, words_of
 
-_SIZE = 2048
-_SAMPLE = 16384
-_RUN = 8192
+_SIZE = tl.constexpr(2048)
+_SAMPLE = tl.constexpr(16384)
+_RUN = tl.constexpr(8192)
 """The number of values in the run of one program: 32 per thread, and fewer than 2^15."""
 _LOOKED_AT = 512
 """The number of gathered values that a program compares in parallel, from one run or several."""
@@ -48,17 +49,17 @@ def _magnitudes(words):
 
 
 @triton.jit
-def sample_kernel(x, n, rank, state, SAMPLE: tl.constexpr):
-    """Store the threshold that ``rank`` of SAMPLE sampled values reach, and clear the counts.
+def sample_kernel(x, n, rank, state):
+    """Store the threshold that ``rank`` sampled values reach, and clear the counts.
 
-    The threshold is 0 if ``rank`` is above SAMPLE. The threshold's low 16 bits are cleared, which makes it
+    The threshold is 0 if ``rank`` is above the sample's size. Its low 16 bits are cleared, which makes it
     only slightly smaller. The distances of sampled positions vary, so that the positions are not all in one
     column of a matrix.
     """
-    each = tl.arange(0, SAMPLE)
+    each = tl.arange(0, _SAMPLE)
     drift = ((each * 40503) & 0xFFFF).to(tl.int64)  # multiples of the golden ratio, in units of 2^-16
-    spread = (each.to(tl.int64) * n + ((drift * n) >> 16)) // SAMPLE
-    at = tl.where(tl.full([1], 0, tl.int64) + n > SAMPLE, spread, each)
+    spread = (each.to(tl.int64) * n + ((drift * n) >> 16)) // _SAMPLE
+    at = tl.where(tl.full([1], 0, tl.int64) + n > _SAMPLE, spread, each)
     magnitude = _magnitudes(tl.load(x + at, mask=each < n, other=0))
     least, top = tl.full((), 0, tl.uint32), tl.full((), 1 << 31, tl.uint32)
     for bit in range(16):
@@ -72,10 +73,10 @@ def sample_kernel(x, n, rank, state, SAMPLE: tl.constexpr):
 
 
 @triton.jit
-def _reaching(x, left, state, RUN, FULL):
-    """Return a bit for each of RUN values, 1 if the value reaches the threshold, and the threshold."""
+def _reaching(x, left, state, FULL):
+    """Return a bit for each value of a run, 1 if the value reaches the threshold, and the threshold."""
     lane = tl.arange(0, 32)[None, :]
-    at = tl.arange(0, RUN // 32)[:, None] * 32 + lane
+    at = tl.arange(0, _RUN // 32)[:, None] * 32 + lane
     words = take(x, at, at < left, FULL)
     least = float_of((tl.load(state) >> 1).to(tl.uint32))  # loaded last, so that it delays no other load
     reaches = ~(tl.abs(float_of(words)) < least)  # true for NaN
@@ -91,18 +92,18 @@ def _count_bits(words):
 
 
 @triton.jit
-def gather_kernel(x, n, state, entries, capacity, runs, RUN: tl.constexpr):
+def gather_kernel(x, n, state, entries, capacity, runs):
     """Append the values of a run that reach the threshold, with their indices, to ``entries``.
 
     ``runs`` gets the start and the number of the run's entries.
     """
-    start = tl.program_id(0).to(tl.int64) * RUN
-    if n - start >= RUN:
-        bits, least = _reaching(x + start, n - start, state, RUN, True)
+    start = tl.program_id(0).to(tl.int64) * _RUN
+    if n - start >= _RUN:
+        bits, least = _reaching(x + start, n - start, state, True)
     else:
-        bits, least = _reaching(x + start, (n - start).to(tl.int32), state, RUN, False)
+        bits, least = _reaching(x + start, (n - start).to(tl.int32), state, False)
     # After the sum, eight threads have each word. From here on, each thread has its own word.
-    row = tl.arange(0, RUN // 32)
+    row = tl.arange(0, _RUN // 32)
     bits = tl.gather(bits, row, axis=0)
     many = _count_bits(bits)
     size = tl.sum(many, axis=0).to(tl.int64)
@@ -153,7 +154,7 @@ def _narrow(state, k, DIGIT):
 
 
 @triton.jit
-def count_kernel(x, n, entries, capacity, state, k, DIGIT: tl.constexpr, SIZE: tl.constexpr):
+def count_kernel(x, n, entries, capacity, state, k, DIGIT: tl.constexpr):
     """Count how often the digit DIGIT has each value, among magnitudes that match the digits found so far."""
     shift: tl.constexpr = (_DIGITS - 1 - DIGIT) * _BITS
     is_gathered = _is_gathered(state, k, capacity)
@@ -163,8 +164,8 @@ def count_kernel(x, n, entries, capacity, state, k, DIGIT: tl.constexpr, SIZE: t
     if DIGIT > 0:
         above = _narrow(state, k, DIGIT - 1)
     many = tl.zeros([_BASE], tl.int32)
-    for start in range(tl.program_id(0).to(tl.int64) * SIZE, end, tl.num_programs(0) * SIZE):
-        at = start + tl.arange(0, SIZE)
+    for start in range(tl.program_id(0).to(tl.int64) * _SIZE, end, tl.num_programs(0) * _SIZE):
+        at = start + tl.arange(0, _SIZE)
         magnitude = _magnitudes(tl.load(source + at * step, mask=at < end, other=0))
         wanted = at < end
         if DIGIT > 0:
@@ -175,13 +176,13 @@ def count_kernel(x, n, entries, capacity, state, k, DIGIT: tl.constexpr, SIZE: t
 
 
 @triton.jit
-def _places(x, n, entries, runs, is_gathered, RUN, RUNS):
+def _places(x, n, entries, runs, is_gathered, RUNS):
     """Return where RUNS runs of words start, the distance between words, and the runs' sizes."""
     run = tl.program_id(0).to(tl.int64) * RUNS + tl.arange(0, RUNS)
-    begin = run * RUN
+    begin = run * _RUN
     there = is_gathered & (begin < n)
     gathered = entries + 2 * tl.load(runs + 3 * run, mask=there, other=0)
-    size = tl.minimum(tl.maximum(n - begin, 0), RUN)
+    size = tl.minimum(tl.maximum(n - begin, 0), _RUN)
     size = tl.where(there, tl.load(runs + 3 * run + 1, mask=there, other=0), size).to(tl.int32)
     return tl.where(is_gathered, gathered, x + begin), tl.where(is_gathered, 2, 1), size
 
@@ -199,12 +200,10 @@ def _compared(source, there, least):
 
 
 @triton.jit
-def tally_kernel(
-    x, n, entries, capacity, state, k, runs, sums, RUN: tl.constexpr, RUNS: tl.constexpr, WIDTH: tl.constexpr
-):
+def tally_kernel(x, n, entries, capacity, state, k, runs, sums, RUNS: tl.constexpr, WIDTH: tl.constexpr):
     """Count magnitudes above, and equal to, the smallest kept one, per run and for all RUNS runs."""
     least = _narrow(state, k, _DIGITS - 1)
-    source, step, size = _places(x, n, entries, runs, _is_gathered(state, k, capacity), RUN, RUNS)
+    source, step, size = _places(x, n, entries, runs, _is_gathered(state, k, capacity), RUNS)
     both = tl.zeros([RUNS, WIDTH], tl.int32)
     for column in range(0, tl.max(size, axis=0), WIDTH):
         at = column + tl.arange(0, WIDTH)[None, :]
@@ -219,45 +218,32 @@ def tally_kernel(
 
 
 @triton.jit
-def _before(sums, SIZE):
+def _before(sums):
     """Return the numbers of larger and of equal magnitudes in all programs before this program."""
     program = tl.program_id(0)
-    above, equal = tl.zeros([SIZE], tl.int64), tl.zeros([SIZE], tl.int64)
-    for start in range(0, program, SIZE):
-        at = start + tl.arange(0, SIZE)
+    above, equal = tl.zeros([1024], tl.int64), tl.zeros([1024], tl.int64)
+    for start in range(0, program, 1024):
+        at = start + tl.arange(0, 1024)
         above += tl.load(sums + 2 * at, mask=at < program, other=0)
         equal += tl.load(sums + 2 * at + 1, mask=at < program, other=0)
     return tl.sum(above, axis=0), tl.sum(equal, axis=0)
 
 
 @triton.jit
-def write_kernel(
-    x,
-    n,
-    entries,
-    capacity,
-    state,
-    k,
-    runs,
-    sums,
-    out,
-    RUN: tl.constexpr,
-    RUNS: tl.constexpr,
-    WIDTH: tl.constexpr,
-):
+def write_kernel(x, n, entries, capacity, state, k, runs, sums, out, RUNS: tl.constexpr, WIDTH: tl.constexpr):
     """Write the kept values of RUNS runs, or the NaN marker if a chunk has too many non-finite values."""
     found = state + 2 + 3 * (_DIGITS - 1)
     least, wanted = tl.load(found).to(tl.uint32), tl.load(found + 1)
     is_bad = (least == _LARGEST) & (tl.load(found + 2) > wanted)
     is_gathered = _is_gathered(state, k, capacity)
-    source, step, size = _places(x, n, entries, runs, is_gathered, RUN, RUNS)
+    source, step, size = _places(x, n, entries, runs, is_gathered, RUNS)
     run = tl.program_id(0) * RUNS + tl.arange(0, RUNS)
     tally = tl.load(runs + 3 * run + 2)
-    above, equal = _before(sums, 1024)
+    above, equal = _before(sums)
     above += tl.cumsum(tally & 0xFFFF, axis=0) - (tally & 0xFFFF)
     equal += tl.cumsum(tally >> 16, axis=0) - (tally >> 16)
     target = out + above + tl.minimum(equal, wanted)
-    room = tl.minimum(tl.maximum(wanted - equal, 0), RUN).to(tl.int32)[:, None]
+    room = tl.minimum(tl.maximum(wanted - equal, 0), _RUN).to(tl.int32)[:, None]
     earlier = tl.zeros([RUNS], tl.int32)
     for column in range(0, tl.max(size, axis=0), WIDTH):
         at = column + tl.arange(0, WIDTH)[None, :]
@@ -266,7 +252,7 @@ def write_kernel(
         if is_gathered:
             value = tl.load(source[:, None] + at * step + 1, mask=there, other=0)
         else:
-            value = ((run * RUN)[:, None] + at).to(tl.uint32)
+            value = ((run * _RUN)[:, None] + at).to(tl.uint32)
         before = earlier[:, None] + tl.cumsum(one, axis=1) - one
         earlier += tl.sum(one, axis=1)
         kept = ((one & 1) != 0) | ((one != 0) & ((before >> 16) < room))
@@ -276,9 +262,9 @@ def write_kernel(
 
 
 @triton.jit
-def check_kernel(payload, k, n, status, SIZE: tl.constexpr):
+def check_kernel(payload, k, n, status):
     """Set ``status`` for invalid indices or, if the first index is the NaN marker, for invalid values."""
-    at = tl.program_id(0).to(tl.int64) * SIZE + tl.arange(0, SIZE)
+    at = tl.program_id(0).to(tl.int64) * _SIZE + tl.arange(0, _SIZE)
     index = tl.load(payload + at, mask=at < k, other=0).to(tl.int64)
     after = tl.load(payload + at + 1, mask=at + 1 < k, other=_NAN_INDEX).to(tl.int64)
     value = tl.load(payload + k + at, mask=at < k, other=0)
@@ -289,25 +275,25 @@ def check_kernel(payload, k, n, status, SIZE: tl.constexpr):
 
 
 @triton.jit
-def fill_kernel(payload, out, n, status, SIZE: tl.constexpr):
-    """Write SIZE zeros per program, or NaN if the payload contains the NaN marker."""
-    at = tl.program_id(0).to(tl.int64) * SIZE + tl.arange(0, SIZE)
+def fill_kernel(payload, out, n, status):
+    """Write zeros, or NaN if the payload contains the NaN marker."""
+    at = tl.program_id(0).to(tl.int64) * _SIZE + tl.arange(0, _SIZE)
     if tl.load(status) == 0:
         word = tl.where(tl.load(payload) == _NAN_INDEX, QUIET_NAN, 0).to(tl.uint32)
-        tl.store(out + at, tl.zeros([SIZE], tl.uint32) + word, mask=at < n)
+        tl.store(out + at, tl.zeros([_SIZE], tl.uint32) + word, mask=at < n)
 
 
 @triton.jit
-def scatter_kernel(payload, out, k, status, SIZE: tl.constexpr):
-    """Write SIZE kept values per program to their positions in the chunk."""
-    at = tl.program_id(0).to(tl.int64) * SIZE + tl.arange(0, SIZE)
+def scatter_kernel(payload, out, k, status):
+    """Write the kept values to their positions in the chunk."""
+    at = tl.program_id(0).to(tl.int64) * _SIZE + tl.arange(0, _SIZE)
     if tl.load(status) == 0:
         index = tl.load(payload + at, mask=at < k, other=_NAN_INDEX)
         value = tl.load(payload + k + at, mask=at < k, other=0)
         tl.store(out + index.to(tl.int64), value, mask=index != _NAN_INDEX)
 
 
-class TopKKernels(Format):
+class _TopK(Format):
     """The kernels of ``topk``. The parameters are the numerator and the denominator of the kept fraction."""
 
     faults = (
@@ -316,66 +302,58 @@ class TopKKernels(Format):
     )
 
     def max_nbytes(self, name: str, n: int, params: Params) -> int:
-        """Return the payload size: 8 bytes per kept value."""
         return 8 * _kept(n, params)
 
-    def encode(self, x: torch.Tensor, out: torch.Tensor, params: Params, size: torch.Tensor) -> None:
-        """Queue the kernels that gather values, find the smallest kept magnitude, and write kept values."""
+    def encode(self, x: Tensor, out: Tensor, params: Params, size: Tensor) -> None:
         n, k = x.numel(), _kept(x.numel(), params)
         if not k:
             return
         rank = _rank(n, k)
-        capacity = 2 * rank * ceil_div(n, _SAMPLE)
+        capacity = 2 * rank * ceil_div(n, _SAMPLE.value)
         if 4 * capacity >= n:  # reading the chunk is as fast as reading entries of 8 bytes
             capacity = 0
         entries = torch.empty(capacity, dtype=torch.int64, device=x.device)
         state = torch.empty(_STATE.value + _DIGITS.value * _BASE.value, dtype=torch.int64, device=x.device)
-        source, parts = words_of(x), ceil_div(n, _RUN)
+        source, parts = words_of(x), ceil_div(n, _RUN.value)
         # With this shape, each run is read once.
-        width = min(max(triton.next_power_of_2(rank * _RUN // min(n, _SAMPLE)), 128), _LOOKED_AT)
-        shape = {"RUN": _RUN, "RUNS": _LOOKED_AT // width, "WIDTH": width}
+        width = triton.next_power_of_2(rank * _RUN.value // min(n, _SAMPLE.value))
+        width = min(max(width, 128), _LOOKED_AT)
+        shape = {"RUNS": _LOOKED_AT // width, "WIDTH": width}
         programs = ceil_div(parts, shape["RUNS"])
         runs = torch.empty(3 * programs * shape["RUNS"], dtype=torch.int64, device=x.device)
         sums = torch.empty(2 * programs, dtype=torch.int64, device=x.device)
-        launch(sample_kernel, 1, *(source, n, rank, state), warps=16, SAMPLE=_SAMPLE)
+        launch(sample_kernel, 1, source, n, rank, state, warps=16)
         if capacity:
-            launch(gather_kernel, parts, *(source, n, state, entries, capacity, runs), warps=8, RUN=_RUN)
+            launch(gather_kernel, parts, source, n, state, entries, capacity, runs, warps=8)
         gathered = source, n, words_of(entries), capacity, state, k
-        counting = min(ceil_div(n, _SIZE), _MOST_COUNTING)
+        counting = min(ceil_div(n, _SIZE.value), _MOST_COUNTING)
         for digit in range(_DIGITS.value):
-            launch(count_kernel, counting, *gathered, DIGIT=digit, SIZE=_SIZE)
-        launch(tally_kernel, programs, *(*gathered, runs, sums), **shape)
-        launch(write_kernel, programs, *(*gathered, runs, sums, words_of(out)), **shape)
+            launch(count_kernel, counting, *gathered, DIGIT=digit)
+        launch(tally_kernel, programs, *gathered, runs, sums, **shape)
+        launch(write_kernel, programs, *gathered, runs, sums, words_of(out), **shape)
 
-    def check(self, payload: torch.Tensor, n: int, params: Params, status: torch.Tensor) -> None:
-        """Queue the kernel that checks indices and the NaN marker."""
-        k = _kept(n, params)
-        launch(check_kernel, ceil_div(k, _SIZE), *(words_of(payload), k, n, status), SIZE=_SIZE)
-
-    def decode(
-        self, payload: torch.Tensor, out: torch.Tensor, params: Params, status: torch.Tensor, *, add: bool
-    ) -> None:
-        """Queue the kernels that write zeros and kept values. With ``add``, even zeros are added."""
+    def decode(self, payload: Tensor, out: Tensor, params: Params, status: Tensor, *, add: bool) -> None:
         n, k = out.numel(), _kept(out.numel(), params)
         target = torch.empty(n, dtype=out.dtype, device=out.device) if add else out
-        launch(fill_kernel, ceil_div(n, _SIZE), *(words_of(payload), words_of(target), n, status), SIZE=_SIZE)
-        scattered = words_of(payload), words_of(target), k, status
-        launch(scatter_kernel, ceil_div(k, _SIZE), *scattered, SIZE=_SIZE)
-        if add:
+        source, words = words_of(payload), words_of(target)
+        launch(check_kernel, ceil_div(k, _SIZE.value), source, k, n, status)
+        launch(fill_kernel, ceil_div(n, _SIZE.value), source, words, n, status)
+        launch(scatter_kernel, ceil_div(k, _SIZE.value), source, words, k, status)
+        if add:  # even zeros are added
             PACK.decode(target.view(torch.uint8), out, (32,), status, add=True)
 
 
 def _kept(n: int, params: Params) -> int:
     share, whole = params
-    return -(-share * n // whole)
+    return ceil_div(share * n, whole)
 
 
 def _rank(n: int, k: int) -> int:
     """Return the sample's rank for a threshold that at least k values of the chunk almost surely reach."""
-    if n <= _SAMPLE:
+    if n <= _SAMPLE.value:
         return k
-    expected = ceil_div(k * _SAMPLE, n)
+    expected = ceil_div(k * _SAMPLE.value, n)
     return expected + 4 * isqrt(expected) + 8
 
 
-TOPK = TopKKernels()
+TOPK = _TopK()

@@ -3,7 +3,8 @@
 Names in capitals are compile-time constants, which kernels declare and pass to these functions.
 
 Kernels process floats as 32-bit words. A program with all its values within the chunk (FULL) loads and stores
-without masks, so that accesses are 128 bits wide for every length of a chunk.
+without masks, so that accesses are 128 bits wide for every length of a chunk. Kernels contain both variants:
+the body of ``for full in tl.static_range(2)`` is compiled twice, and a condition selects one at run time.
 """
 
 from __future__ import annotations
@@ -16,6 +17,7 @@ from typing import Any
 import torch
 import triton
 import triton.language as tl
+from torch import Tensor
 
 MAGNITUDE = tl.constexpr(0x7FFFFFFF)
 INFINITY = tl.constexpr(0x7F800000)
@@ -110,7 +112,7 @@ def launch(kernel: Any, programs: int, *args: Any, warps: int = 4, **constants: 
             kernel[(programs,)](*args, num_warps=warps, enable_fp_fusion=False, **constants)
 
 
-def words_of(x: torch.Tensor) -> torch.Tensor:
+def words_of(x: Tensor) -> Tensor:
     """Return a view of float32, or of bytes aligned to 4 bytes, as 32-bit words for kernels."""
     return x.view(torch.uint32)
 
@@ -125,7 +127,8 @@ def signed(word: int) -> int:
     return (word & 0xFFFFFFFF) - ((word & 0x80000000) << 1)
 
 
-# Tiles of blocks that share a scale: ROWS blocks of BLOCK values per program, WIDTH values of each at a time.
+# Tiles of blocks that share a scale. SHAPE is (BLOCK, ROWS, WIDTH): each program processes ROWS blocks of
+# BLOCK values, WIDTH values of each at a time.
 
 SMALLEST_EXPONENT = tl.constexpr(32)  # blocks of smaller exponents (below 2^-95) are flushed to zero
 NAN_EXPONENT = tl.constexpr(255)
@@ -137,41 +140,38 @@ class Tiles:
     """The number of programs for n values in blocks, and the shape of their tiles."""
 
     def __init__(self, n: int, block: int, *, size: int = 2048) -> None:
-        self.width = min(triton.next_power_of_2(block), _WIDEST)
+        width = min(triton.next_power_of_2(block), _WIDEST)
         # LLVM's AMD backend (Triton 3.7.1) aborts on reductions of several masked rows.
-        rows = max(size // self.width, 1) if self.width == block else 1
-        self.programs = ceil_div(n, block * rows)
-        warps = min(max(rows * self.width // 512, 1), 8)
-        self.constants = {"BLOCK": block, "ROWS": rows, "WIDTH": self.width, "warps": warps}
+        self.rows = max(size // width, 1) if width == block else 1
+        self.programs = ceil_div(n, block * self.rows)
+        warps = min(max(self.rows * width // 512, 1), 8)
+        self.constants: dict[str, Any] = {"SHAPE": (block, self.rows, width), "warps": warps}
 
 
-def split(payload: torch.Tensor, at: int) -> tuple[torch.Tensor, torch.Tensor]:
+def split(payload: Tensor, at: int) -> tuple[Tensor, Tensor]:
     """Split a payload at ``at``, and return the blocks' scales and the codes."""
     return payload[:at], payload[at:]
 
 
 @triton.jit
-def places(at, BLOCK, ROWS, WIDTH):
+def places(at, SHAPE):
     """Return the offsets of a tile's values from the program's first value. Its first column is ``at``."""
-    return tl.arange(0, ROWS)[:, None] * BLOCK + (tl.arange(0, WIDTH) + at)[None, :]
+    return tl.arange(0, SHAPE[1])[:, None] * SHAPE[0] + (tl.arange(0, SHAPE[2]) + at)[None, :]
 
 
 @triton.jit
-def inside(at, left, BLOCK, ROWS, WIDTH, FULL):
+def inside(at, left, SHAPE, FULL):
     """Return whether each position of a tile is within its block and the chunk."""
-    columns = (tl.zeros([ROWS, 1], tl.int32) + (tl.arange(0, WIDTH) + at)[None, :]) < BLOCK
-    if FULL:
-        return columns
-    else:
-        return columns & (places(at, BLOCK, ROWS, WIDTH) < left)
+    rows: tl.constexpr = SHAPE[1]
+    columns = (tl.zeros([rows, 1], tl.int32) + (tl.arange(0, SHAPE[2]) + at)[None, :]) < SHAPE[0]
+    return columns if FULL else columns & (places(at, SHAPE) < left)
 
 
 @triton.jit
-def take_tile(x, at, left, BLOCK, ROWS, WIDTH, FULL):
+def take_tile(x, at, left, SHAPE, FULL):
     """Load the words of a tile; words beyond a block's or the chunk's end are 0."""
-    whole: tl.constexpr = FULL and BLOCK % WIDTH == 0
-    where = places(at, BLOCK, ROWS, WIDTH)
-    return take(x, where, inside(at, left, BLOCK, ROWS, WIDTH, FULL), whole)
+    whole: tl.constexpr = FULL and SHAPE[0] % SHAPE[2] == 0
+    return take(x, places(at, SHAPE), inside(at, left, SHAPE, FULL), whole)
 
 
 @triton.jit
@@ -181,16 +181,17 @@ def peak_of(tile):
 
 
 @triton.jit
+def peak_of_block(x, left, SHAPE, FULL):
+    """Return the bits of the largest magnitude in each of ROWS blocks, tile by tile."""
+    rows: tl.constexpr = SHAPE[1]
+    peak = tl.zeros([rows], tl.int32)
+    for at in range(0, SHAPE[0] if FULL else tl.minimum(left, SHAPE[0]).to(tl.int32), SHAPE[2]):
+        peak = tl.maximum(peak, peak_of(take_tile(x, at, left, SHAPE, FULL)))
+    return peak
+
+
+@triton.jit
 def exponent_of(peak):
     """Return the exponent byte of a block from the bits of its peak."""
     exponent = peak >> 23
     return tl.where(exponent < SMALLEST_EXPONENT, 0, exponent)
-
-
-@triton.jit
-def peak_of_block(x, left, BLOCK, ROWS, WIDTH, FULL):
-    """Return the bits of the largest magnitude in each of ROWS blocks, tile by tile."""
-    peak = tl.zeros([ROWS], tl.int32)
-    for at in range(0, BLOCK if FULL else tl.minimum(left, BLOCK).to(tl.int32), WIDTH):
-        peak = tl.maximum(peak, peak_of(take_tile(x, at, left, BLOCK, ROWS, WIDTH, FULL)))
-    return peak
