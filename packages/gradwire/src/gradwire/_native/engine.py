@@ -109,7 +109,8 @@ def run(
 
 
 def _part_of(part: NativePart) -> _Part:
-    errors = copies = None
+    errors: tuple[int, int, int, int] | None = None
+    copies: tuple[int, int, int, int, int] | None = None
     if part.errors is not None:
         borders, sums, lost = part.errors
         of_lost = 0 if lost is None else lost.data_ptr()

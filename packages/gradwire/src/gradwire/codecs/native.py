@@ -3,23 +3,30 @@
 from __future__ import annotations
 
 from abc import abstractmethod
-from collections.abc import Callable
 from functools import cache
 from importlib import import_module
-from typing import ClassVar, Protocol, cast
+from typing import ClassVar, Protocol, TypeAlias, cast
 
 from gradwire import _native
 from gradwire.codecs.base import Codec
 from gradwire.deferred import torch
 from gradwire.devices import owner_of
 
+Params: TypeAlias = tuple[int, ...]
+"""A format's parameters: up to three signed 32-bit numbers, defined in the format's C++ file."""
+
 
 class Kernels(Protocol):
-    """The kernels for one type of device: the functions of ``gradwire._native`` with these names."""
+    """Compiled kernels for one type of device. ``gradwire._native`` documents the kernels."""
 
-    encode: Callable[[str, torch.Tensor, torch.Tensor, tuple[int, ...]], int]
-    decode: Callable[[str, torch.Tensor, torch.Tensor, tuple[int, ...]], None]
-    decode_add: Callable[[str, torch.Tensor, torch.Tensor, tuple[int, ...]], None]
+    def encode(self, name: str, x: torch.Tensor, out: torch.Tensor, params: Params) -> int:
+        """Encode ``x`` into ``out`` and return the payload's size in bytes."""
+
+    def decode(self, name: str, payload: torch.Tensor, out: torch.Tensor, params: Params) -> None:
+        """Decode ``payload`` into ``out``."""
+
+    def decode_add(self, name: str, payload: torch.Tensor, acc: torch.Tensor, params: Params) -> None:
+        """Decode ``payload`` and add the values to ``acc``."""
 
 
 def kernels_beside(x: torch.Tensor) -> Kernels | None:
@@ -41,11 +48,11 @@ class NativeCodec(Codec):
 
     @property
     @abstractmethod
-    def _params(self) -> tuple[int, ...]:
-        """The format's parameters: up to three signed 32-bit numbers, defined in the format's C++ file."""
+    def _params(self) -> Params:
+        """The format's parameters."""
 
     @property
-    def compiled(self) -> tuple[str, tuple[int, ...]]:
+    def compiled(self) -> tuple[str, Params]:
         """The format's name and parameters, for the GPU kernels (``gradwire.gpu``)."""
         return self._format, self._params
 
