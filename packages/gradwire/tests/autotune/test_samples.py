@@ -6,7 +6,7 @@ import torch
 
 from gradwire import Auto
 from gradwire.autotune.costs import at_once
-from gradwire.autotune.samples import Samples
+from gradwire.autotune.samples import Samples, part_of
 from gradwire.autotune.settings import DEFAULT
 from gradwire.codecs import parse
 
@@ -162,8 +162,8 @@ def test_the_part_of_some_parameters_is_that_of_their_values() -> None:
     samples = Samples()
     samples.add([(3, 4), (4,)], ["weight", "bias"], torch.ones(16))
     samples.add([(16,)], ["scale"], torch.ones(16))
-    assert samples.part(["bias", "scale"]) == 20 / 32
-    assert samples.part([]) == Samples().part([]) == 0
+    assert part_of(["bias", "scale"], samples.size_of) == 20 / 32
+    assert part_of([], samples.size_of) == part_of([], Samples().size_of) == 0
 
 
 def test_what_is_lost_depends_on_whether_parameters_begin_blocks_of_their_own() -> None:

@@ -6,12 +6,12 @@ import pytest
 
 from gradwire import Plan
 from gradwire.autotune.costs import at_once
-from gradwire.autotune.decide import Found, predict, search
+from gradwire.autotune.decide import predict, search
 from gradwire.autotune.settings import DEFAULT
 from gradwire.codecs import parse
 from gradwire.planner.candidates import Space, Workload
 from gradwire.planner.exchange_times import QUICK, Family
-from gradwire.planner.predict import Predictor, choose, is_exact
+from gradwire.planner.predict import Prediction, Predictor, choose, is_exact
 from gradwire.timing.environment import CodecCost, CodecPoint, Environment
 from gradwire.timing.line import Line
 
@@ -35,7 +35,7 @@ def space() -> Space:
     return Space(CODECS, ALGORITHMS, buckets_nbytes=(4,), whole=False)
 
 
-def searched(rate: float, present: str = "fp8", world: int = 4) -> Found:
+def searched(rate: float, present: str = "fp8", world: int = 4) -> list[Prediction]:
     work = search(
         predictor(rate, world), space(), Plan.of(present), 0.1, DEFAULT, lambda each: each.to_loss_s
     )
@@ -47,24 +47,25 @@ def searched(rate: float, present: str = "fp8", world: int = 4) -> Found:
 def test_few_predictions_find_a_plan_as_fast_as_all_of_them(rate: float, world: int) -> None:
     found, exact = searched(rate, world=world), predictor(rate, world, usual=True)
     best = choose(exact, space())
-    assert exact.predict(found.ranking[0].plan).to_loss_s <= 1.05 * best.ranking[0].to_loss_s
-    assert exact.predict(found.uncompressed.plan).step_s <= 1.05 * best.uncompressed.step_s
+    assert exact.predict(found[0].plan).to_loss_s <= 1.05 * best.ranking[0].to_loss_s
+    uncompressed = next(each.plan for each in found if is_exact(each.plan))
+    assert exact.predict(uncompressed).step_s <= 1.05 * best.uncompressed.step_s
 
 
 def test_of_each_codec_the_most_promising_algorithms_are_predicted() -> None:
     found = searched(1e8)
-    exact = {each.plan.algorithm for each in found.ranking if is_exact(each.plan)}
+    exact = {each.plan.algorithm for each in found if is_exact(each.plan)}
     assert exact == {*ALGORITHMS}
-    ways = {(str(each.plan.codec), each.plan.algorithm) for each in found.ranking}
+    ways = {(str(each.plan.codec), each.plan.algorithm) for each in found}
     counts = Counter(codec for codec, _ in ways)
     assert max(counts[codec] for codec in ("fp8", "quantize:4")) <= DEFAULT.most_algorithms + 1
-    assert found.ranking == tuple(sorted(found.ranking, key=lambda each: each.to_loss_s))
+    assert found == sorted(found, key=lambda each: each.to_loss_s)
 
 
 def test_codecs_that_are_surely_slower_are_not_predicted_but_the_present_plan_is() -> None:
     rate = 1e7
-    assert "bf16" not in {str(each.plan.codec) for each in searched(rate).ranking}
-    again = {(str(each.plan.codec), each.plan.algorithm) for each in searched(rate, present="bf16").ranking}
+    assert "bf16" not in {str(each.plan.codec) for each in searched(rate)}
+    again = {(str(each.plan.codec), each.plan.algorithm) for each in searched(rate, present="bf16")}
     assert ("bf16", "ring") in again
 
 

@@ -75,7 +75,7 @@ def test_fixed_formats_have_fixed_sizes(spec: str, nbytes: float) -> None:
 
 def test_within_one_measurement_repeats_may_disagree(monkeypatch: pytest.MonkeyPatch) -> None:
     def every_other_takes_twice_as_long(*_: object) -> dict[str, list[float]]:
-        return {name: [1e-3, 2e-3] * 5 for name in ("encode", "decode", "decode_add")}
+        return {name: [1e-3, 2e-3] * 5 for name in ("encode_s", "decode_s", "decode_add_s")}
 
     monkeypatch.setattr("gradwire.timing.calibrate._seconds", every_other_takes_twice_as_long)
     assert codec_cost(parse("bf16"), SAMPLES, world=4).disagreement == pytest.approx(1 / 3)

@@ -23,18 +23,10 @@ __all__ = ["Auto", "AutoConfig", "InitialPlan"]
 
 @dataclass(frozen=True)
 class InitialPlan:
-    """The plan that a run begins with, and the settings if the run chooses later plans.
+    """The plan that a run begins with, and the settings if the run chooses later plans."""
 
-    Attributes
-    ----------
-    plan
-        The plan of the first steps: the user's plan, or a safe default if the run chooses its plan.
-    auto
-        The settings of a run that chooses its plan; None if the user's plan is kept.
-    """
-
-    plan: Plan
-    auto: Auto | None = None
+    plan: Plan  # the user's plan, or a safe default if the run chooses its plan
+    auto: Auto | None = None  # None if the user's plan is kept
 
     @classmethod
     def of(cls, plan: PlanLike | Auto, name: str = "plan", pipeline: int = 1) -> Self:

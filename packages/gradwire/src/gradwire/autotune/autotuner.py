@@ -39,15 +39,9 @@ class Autotuner(PlanChooser):
     """The controller of one run's plans: rank 0 chooses plans for all ranks, from all ranks' measurements.
 
     Before each step, all ranks observe at most one ``TunerEvent``, and run its transition in ``TRANSITIONS``.
-    The last methods of the class are the actions of transitions.
-
-    ``parameters`` are the model's named parameters. No plans are tried up to the step ``settles_at``, because
-    the times of these steps differ from the times of later steps.
-
-    Attributes
-    ----------
-    decisions
-        The decisions, each with the first step of its plan.
+    The last methods of the class are the actions of transitions. No plans are tried up to the step
+    ``settles_at``, because the times of these steps differ from the times of later steps. ``decisions`` has
+    each decision with the first step of its plan.
     """
 
     def __init__(
@@ -128,11 +122,13 @@ class Autotuner(PlanChooser):
             return self._chosen
         event = self._observe(sync)
         self._chosen = self._samples = None
-        while event is not None or self._choice_is_next():
-            self._make(event or TunerEvent.CHOICE_IS_NEXT)
-            event = None
+        if event is not None:
+            self._make(event)
+        if self._state is TunerState.PROBE and self._step + 1 == self._decide_at and self._samples is None:
+            self._make(TunerEvent.CHOICE_IS_NEXT)
         self._steps = self._step
-        self._connect_lanes(sync)
+        if self._chosen is not None and (why := sync.connect_lanes(self._chosen.lanes)):
+            self._keep(sync.context.plan, why)
         self._sample_for_look()
         self._times.leave_out_since(began)
         self._times.sharing = self._survey.sharing
@@ -191,7 +187,6 @@ class Autotuner(PlanChooser):
         return decisions[-1][1].plan if decisions else None
 
     def _make(self, event: TunerEvent) -> None:
-        """Run the transition of ``event``, and log it on rank 0."""
         row, left = _ROWS[event], self._state
         getattr(self, row.action)()
         self._state = row.target or left
@@ -219,7 +214,6 @@ class Autotuner(PlanChooser):
         return None
 
     def _get_earlier(self, sync: BetweenSteps) -> TunerEvent:
-        """Broadcast the earlier run's state or decision from rank 0, and return the event."""
         own = self._loaded or self._read() if self._rank == 0 else None
         earlier = self._earlier = self._survey.broadcast_earlier(sync, own)
         if isinstance(earlier, State):
@@ -263,15 +257,6 @@ class Autotuner(PlanChooser):
 
     def _paced(self, work: Work[T], now: StepTime) -> PacedWork[T]:
         return PacedWork(work, self._step, now.step_s, self._timeout_s, self._clock, self._config)
-
-    def _connect_lanes(self, sync: BetweenSteps) -> None:
-        """Connect the lanes of the chosen plan, or keep the present plan."""
-        if self._chosen is not None and (why := sync.connect_lanes(self._chosen.lanes)):
-            self._keep(sync.context.plan, why)
-
-    def _choice_is_next(self) -> bool:
-        is_next = self._state is TunerState.PROBE and self._step + 1 == self._decide_at
-        return is_next and self._samples is None
 
     def _sample_for_look(self) -> None:
         """Sample this step if the plan is checked against the contract before the next step."""
@@ -351,13 +336,9 @@ class Autotuner(PlanChooser):
         self._delay = min(2 * self._delay, self._config.resample_steps)
 
     def adopt(self) -> None:
-        """Use the chosen plan, or the first plan of the trial."""
+        """Use the plan whose turn it is in the trial, or the best plan without any further turn."""
         self._decide_at = self._step
         self._adopt(self._trial.present or self._trial.best())
-
-    def take_turn(self) -> None:
-        """Use the plan of the next turn, or the best plan if there is no further turn."""
-        self.adopt()
 
     def measure_again(self) -> None:
         """Schedule a choice in the next step, with new measurements of the links."""

@@ -9,8 +9,6 @@ from dataclasses import dataclass, field, replace
 from itertools import chain
 from random import Random
 
-import torch
-
 from gradwire.autotune.costs import Work, typical
 from gradwire.autotune.samples import Samples, part_of
 from gradwire.autotune.settings import DEFAULT, AutoConfig
@@ -23,11 +21,10 @@ from gradwire.units import counted
 _UNKNOWN = -1.0
 """The entry of a row for a parameter whose relative error this rank has not measured."""
 _FIGURES = ("plain", "gentler", "shadow", "planned")
-"""The parts of a row: every parameter's relative error, under four conditions.
+"""The parts of a row, each with every parameter's relative error.
 
 ``plain`` and ``shadow`` are with the plan's codec, ``gentler`` and ``planned`` with the parameter's codec.
-``plain`` and ``gentler`` are estimates from one encoding; ``shadow`` and ``planned`` are measured in an
-exchange.
+``plain`` and ``gentler`` are estimates from one encoding; ``shadow`` and ``planned`` are measured.
 """
 
 
@@ -65,43 +62,15 @@ def encodings(codecs: Iterable[Codec]) -> tuple[Codec, ...]:
     return tuple(dict.fromkeys(each for codec in codecs for each in (codec, codec.of_sums)))
 
 
-def exchanged_shares(
-    codec: Codec, algorithm: str, world: int, once: Mapping[Codec, Mapping[str, float]]
-) -> dict[str, float]:
-    """Return each parameter's relative error in an exchange, from its errors in one encoding (``once``)."""
-    partial, finished = once[codec], once[codec.of_sums]
-    return {name: exchanged(algorithm, world, partial[name], finished[name]) for name in partial}
-
-
-def mean_nbytes(codec: Codec, values: torch.Tensor) -> float:
-    """Return the bytes per value, averaged over partial and finished sums."""
-    return sum(each.encode(values).numel() for each in (codec, codec.of_sums)) / 2 / values.numel()
-
-
 @dataclass(frozen=True)
 class RelativeErrors:
-    """The largest relative error of any rank in an exchange, by codec and parameter.
+    """The largest relative error of any rank in an exchange, by codec and parameter."""
 
-    Attributes
-    ----------
-    counts
-        The number of values of each parameter, by name.
-    shares
-        For each codec, the relative error of every parameter.
-    nbytes
-        The bytes per value with each codec.
-    most
-        The largest allowed relative error of a parameter.
-    most_excepted
-        The largest share of the values for which a codec may break the contract and still be admitted.
-    config
-        The thresholds of the run.
-    """
-
-    counts: Mapping[str, int]
-    shares: Mapping[Codec, Mapping[str, float]]
-    nbytes: Mapping[Codec, float]
-    most: float
+    counts: Mapping[str, int]  # the values of each parameter
+    shares: Mapping[Codec, Mapping[str, float]]  # the relative error of every parameter with each codec
+    nbytes: Mapping[Codec, float]  # the bytes per value with each codec
+    most: float  # the largest allowed relative error
+    # the share of the values for which an admitted codec may break the contract
     most_excepted: float = DEFAULT.most_excepted_share
     config: AutoConfig = DEFAULT
 
@@ -212,30 +181,16 @@ def in_words(codec: Codec, others: Mapping[str, Codec], most: float) -> str:
 
 @dataclass
 class Contract:
-    """The check of a plan against the error limit in sampled steps, with the same result on all ranks.
+    """The check of a plan against the error limit in sampled steps, with the same result on all ranks."""
 
-    Attributes
-    ----------
-    most
-        The largest allowed relative error of a parameter.
-    world
-        The number of ranks.
-    seen
-        The last measured relative errors of whole exchanges with the present plan's codec, by parameter.
-    refused
-        The more precise codecs that broke the contract under the present plan.
-    config
-        The thresholds of the run.
-    most_excepted
-        See ``RelativeErrors``.
-    """
-
-    most: float
+    most: float  # the largest allowed relative error of a parameter
     world: int
+    # the last measured errors of exchanges with the present plan's codec
     seen: dict[str, float] = field(default_factory=dict)
+    # the more precise codecs that broke the contract under this plan
     refused: set[Codec] = field(default_factory=set)
     config: AutoConfig = DEFAULT
-    most_excepted: float = DEFAULT.most_excepted_share
+    most_excepted: float = DEFAULT.most_excepted_share  # as in ``RelativeErrors``
 
     def begin(self) -> None:
         """Discard the results of the previous plan."""
@@ -251,7 +206,13 @@ class Contract:
             return []
         if not samples.finite:
             return [0.0] * (1 + len(_FIGURES) * len(samples.names))
-        own = {each: self._exchanged(samples, each, present.algorithm) for each in present.encodings}
+        own = {
+            each: [
+                exchanged(present.algorithm, self.world, partial, finished)
+                for partial, finished in zip(samples.shares(each), samples.shares(each.of_sums), strict=True)
+            ]
+            for each in present.encodings
+        }
         codecs = map(present.encoding_of, samples.names)
         shares = [own[present.encoding], [own[codec][i] for i, codec in enumerate(codecs)]]
         found = samples.shadow
@@ -269,11 +230,9 @@ class Contract:
         """
         if not all(row[0] for row in rows):
             return None
-        names, count = samples.names, len(samples.names)
-        worst = [max(values) for values in zip(*(row[1:] for row in rows), strict=True)]
-        plain, gentler, shadow, planned = (
-            dict(zip(names, worst[i * count : (i + 1) * count], strict=True)) for i in range(len(_FIGURES))
-        )
+        names = samples.names
+        parts = _worst([row[1:] for row in rows], len(_FIGURES), len(names))
+        plain, gentler, shadow, planned = (dict(zip(names, each, strict=True)) for each in parts)
         self.seen |= {name: share for name, share in shadow.items() if share != _UNKNOWN}
         shares = {name: max(share, self.seen.get(name, 0.0)) for name, share in plain.items()}
         kept = excepted(present, names)
@@ -299,32 +258,31 @@ class Contract:
         A larger error that was measured in an exchange with the ``present`` plan's codec replaces the
         computed error. Each codec is one piece of work.
         """
-        count, world = len(samples.names), self.world
-        worst = [max(values) for values in zip(*rows, strict=True)]
-        once = {
-            each: dict(zip(samples.names, worst[i * count : (i + 1) * count], strict=True))
-            for i, each in enumerate(encodings(codecs))
-        }
+        names, world, every = samples.names, self.world, encodings(codecs)
+        once = dict(zip(every, _worst(rows, len(every), len(names)), strict=True))
         part, nbytes = typical(samples.flat, self.config), dict[Codec, float]()
-        for codec in codecs:
-            nbytes[codec] = mean_nbytes(codec, part)
+        for codec in codecs:  # half of the sums are partial, and half are finished
+            payloads = (each.encode(part).numel() for each in (codec, codec.of_sums))
+            nbytes[codec] = sum(payloads) / 2 / part.numel()
             yield None
         found = {}
         for algorithm in algorithms:
-            shares = {
-                codec: exchanged_shares(codec, algorithm, world, once)
-                for codec in codecs
-                if suits(codec, algorithm, world)
-            }
+            shares = dict[Codec, dict[str, float]]()
+            for codec in codecs:
+                if suits(codec, algorithm, world):
+                    of_sums = zip(names, once[codec], once[codec.of_sums], strict=True)
+                    shares[codec] = {name: exchanged(algorithm, world, *each) for name, *each in of_sums}
             used = shares.get(present.codec, {})
             used |= {name: max(share, used[name]) for name, share in self.seen.items() if name in used}
             limits = self.most, self.most_excepted, self.config
             found[algorithm] = RelativeErrors(samples.size_of, shares, nbytes, *limits)
         return found
 
-    def _exchanged(self, samples: Samples, codec: Codec, algorithm: str) -> list[float]:
-        pairs = zip(samples.shares(codec), samples.shares(codec.of_sums), strict=True)
-        return [exchanged(algorithm, self.world, *pair) for pair in pairs]
+
+def _worst(rows: Sequence[Sequence[float]], parts: int, count: int) -> list[list[float]]:
+    """Return the largest values of all ranks, in ``parts`` of ``count`` values."""
+    worst = [max(values) for values in zip(*rows, strict=True)]
+    return [worst[i * count : (i + 1) * count] for i in range(parts)]
 
 
 def is_leaner(lost: RelativeErrors, present: Plan, others: Collection[Codec]) -> bool:

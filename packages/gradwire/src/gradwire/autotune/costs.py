@@ -39,10 +39,7 @@ T = TypeVar("T")
 
 @dataclass(frozen=True)
 class Together:
-    """A piece of work in which all ranks make the same ``call`` in the same step.
-
-    Errors call the piece ``what``.
-    """
+    """A piece of work, called ``what`` in errors, in which all ranks make the same call in the same step."""
 
     what: str
     call: Callable[[Exchange], Any]
@@ -70,16 +67,11 @@ def at_once(work: Work[T], exchange: Exchange | None = None) -> T:
 class PacedWork(Generic[T]):
     """Work that begins before step ``first``, and is done at most ``most_paced_steps`` later.
 
-    A rank runs its local pieces by its own clock: at least one piece in each step, and more pieces until they
-    have taken ``paced_share`` of ``step_s``. This share doubles every ``paced_doubling_steps``. In some
-    steps, the ranks compare whether all ranks have reached the next ``Together``. If so, all ranks run this
-    ``Together`` in the same step, whatever their clocks say. The ranks compare in every step if a comparison
-    takes at most ``paced_share`` of a step, else less often, but at least in every ``meeting_steps``-th step.
-
-    Attributes
-    ----------
-    result
-        The result; valid once ``advance`` has returned True.
+    A rank runs its local pieces by its own clock: at least one in each step, and more until they have taken
+    ``paced_share`` of ``step_s``, which doubles every ``paced_doubling_steps``. The ranks compare whether all
+    have reached the next ``Together``, and if so, run it in the same step, whatever their clocks say. They
+    compare in every step if that takes at most ``paced_share`` of a step, else less often, but at least in
+    every ``meeting_steps``-th step. ``result`` is valid once ``advance`` has returned True.
     """
 
     result: T
@@ -124,7 +116,6 @@ class PacedWork(Generic[T]):
 
     @property
     def _waits(self) -> bool:
-        """Whether this rank has reached the next ``Together``."""
         return self._next is not None
 
     def _run_local(self, until: float) -> None:
@@ -162,8 +153,6 @@ class PacedWork(Generic[T]):
         return most if self._meeting_s >= most * share_s else max(1, ceil(self._meeting_s / share_s))
 
 
-# The costs of codecs and frames, on each kind of host, once per run.
-
 _TIMES = ("encode_s", "decode_s", "decode_add_s")
 _FRAMES = ("send_s", "receive_s", "send_s_per_nbyte", "receive_s_per_nbyte", "beside_s_per_nbyte")
 
@@ -182,11 +171,7 @@ class Costs:
         self._outdated: set[str] = set()
 
     def prepare(self, line: Line | None, codecs: Iterable[Codec], count: int) -> None:
-        """Time frames, and codecs on synthetic gradients of a model with ``count`` values.
-
-        Later calls of ``environment`` only measure payload sizes. Raises ``GradwireError`` if a measurement
-        fails.
-        """
+        """Time frames, and codecs on synthetic gradients of a model with ``count`` values."""
         values = synthetic_gradients(min(count, self._config.timed_count))[0]
         at_once(self.time(line, codecs, values))
         self.forget_sizes()
@@ -201,9 +186,9 @@ class Costs:
         """Return the environment of plans with these codecs: link, host, and the codecs' costs.
 
         ``summed`` has a gradient, as the sum of one term, and possibly the sum of all ranks' gradients, which
-        may need larger payloads. Each codec is one piece of work, and the frames are another piece. Codecs
-        that were already timed on about as many values aren't timed again; only their outdated payload sizes
-        are measured. Raises ``GradwireError`` if a measurement fails.
+        may need larger payloads. Each codec is one piece of work, and the frames are another. Of codecs that
+        were already timed on about as many values, only outdated payload sizes are measured. Raises
+        ``GradwireError``.
         """
         every = [*codecs]
         yield from self.time(line, every, summed[1])
@@ -220,32 +205,26 @@ class Costs:
     def time(self, line: Line | None, codecs: Iterable[Codec], values: torch.Tensor) -> Work[None]:
         """Time frames, and the codecs that weren't timed yet on about as many values as there are ``values``.
 
-        Each codec is one piece of work, and the frames are another piece. Between two calls, a codec rests as
-        long as between two segments on ``line``, but at most for ``longest_rest_s``, and for this time if
-        ``line`` is None.
+        Each codec is one piece of work, and the frames are another. Between two calls, a codec rests as long
+        as between two segments on ``line``, at most ``longest_rest_s``.
         """
         nbytes, rest_s = FLOAT_NBYTES * self._config.timed_count, self._config.longest_rest_s
         if line is not None:
             rest_s = min(rest_between_segments(line, nbytes), rest_s)
         for codec in codecs:
-            name = str(codec)
-            if not self._was_timed(name, values.numel()):
+            name, count = str(codec), values.numel()
+            timed = self._counts.get(name, 0)
+            if not (count <= 2 * timed and timed <= 2 * count):
                 repeats = self._config.cost_repeats
                 self._codecs[name] = codec_cost(codec, [values], 1, nbytes, rest_s, repeats)
-                self._counts[name] = values.numel()
+                self._counts[name] = count
                 self._outdated.discard(name)
                 yield None
         if self._host is None:
             self._frames()
             yield None
 
-    def _was_timed(self, name: str, count: int) -> bool:
-        """Return whether a codec was timed on between half and twice ``count`` values."""
-        timed = self._counts.get(name, 0)
-        return count <= 2 * timed and timed <= 2 * count
-
     def _frames(self) -> HostCost:
-        """Return the cost of frames, measured in the first call."""
         if self._host is None:
             try:
                 self._host = measure_host(cores(), self._sharing, self._config.cost_repeats)
@@ -260,7 +239,11 @@ class Costs:
         names = [*map(str, codecs)]
         if self._host is None or not all(name in self._codecs for name in names):
             return [0.0] * (len(names) * (1 + 2 * len(_TIMES)) + len(_FRAMES) + 2)
-        found = [value for name in names for value in _seconds_of(self._codecs[name])]
+        found = list[float]()
+        for cost in (self._codecs[name] for name in names):
+            points = cost.at(1), cost.finished
+            found.append(cost.call_s)
+            found += [0.0 if each is None else getattr(each, time) for each in points for time in _TIMES]
         found += [getattr(self._host, name) for name in _FRAMES]
         return [*found, self._host.cores, self._host.ranks_per_machine]
 
@@ -285,16 +268,9 @@ class Costs:
         )
 
 
-def _seconds_of(cost: CodecCost) -> list[float]:
-    points = [cost.at(1), cost.finished]
-    times = [0.0 if each is None else getattr(each, name) for each in points for name in _TIMES]
-    return [cost.call_s, *times]
-
-
 def _with_seconds(cost: CodecCost, seconds: Sequence[float]) -> CodecCost:
     def timed(point: CodecPoint, times_s: Sequence[float]) -> CodecPoint:
-        encode_s, decode_s, decode_add_s = times_s
-        return replace(point, encode_s=encode_s, decode_s=decode_s, decode_add_s=decode_add_s)
+        return replace(point, **dict(zip(_TIMES, times_s, strict=True)))
 
     partial, finished = seconds[1 : 1 + len(_TIMES)], seconds[1 + len(_TIMES) :]
     points = tuple(timed(each, partial) for each in cost.points)
@@ -311,9 +287,6 @@ def typical(values: torch.Tensor, config: AutoConfig = DEFAULT) -> torch.Tensor:
     return excerpt(values, config.timed_count)
 
 
-# The links of a run.
-
-LineRow = tuple[float, ...]
 LINE_FIELDS = len(fields(Line))
 _LINKS = "a measurement of the network"
 """The name of the pieces of ``measure_line`` in errors."""
@@ -333,12 +306,11 @@ def measure_line(
     budget_s: float,
     config: AutoConfig = DEFAULT,
     late_s: float | None = None,
-) -> Work[LineRow]:
+) -> Work[tuple[float, ...]]:
     """Measure the link from this rank to the next rank in a ring, and return its ``Line`` as a row.
 
-    The row is all 0 if this link wasn't measured. All ranks take part in all pieces. A piece takes about
-    ``budget_s``, or a round trip if a round trip is longer. ``late_s`` limits the wait for other ranks to
-    begin a piece; the default limit is the link's timeout.
+    The row is all 0 if this link wasn't measured. All ranks take part in all pieces, each of about
+    ``budget_s`` or a round trip. ``late_s`` limits the wait for other ranks to begin a piece.
     """
     alone, both = directions(hosts.hosts)
     own, answered_nbytes = Direction((rank + 1) % len(hosts.hosts), late_s=late_s), 0

@@ -19,8 +19,6 @@ from gradwire.planner.predict import UNCERTAINTY, Prediction, Predictor, is_exac
 from gradwire.timing.environment import Environment
 from gradwire.units import format_duration, format_rate
 
-# The cost of a plan with several codecs, from the costs of plans with one codec.
-
 
 @dataclass(frozen=True)
 class Mixture:
@@ -80,14 +78,6 @@ class Mixture:
 # takes seconds. Here, trials decide between similar plans, so fewer predictions are enough.
 
 
-@dataclass(frozen=True)
-class Found:
-    """The predicted plans, the fastest first, and the fastest plan without compression."""
-
-    uncompressed: Prediction
-    ranking: tuple[Prediction, ...]
-
-
 def search(
     predictor: Predictor,
     space: Space,
@@ -95,14 +85,14 @@ def search(
     slack: float,
     config: AutoConfig,
     wanted: Callable[[Prediction], float],
-) -> Work[Found]:
-    """Predict the plans that are most likely the fastest, in pieces of a few milliseconds.
+) -> Work[list[Prediction]]:
+    """Predict the plans that are most likely the fastest, and return them, the fastest first.
 
-    Plans without compression are predicted with all algorithms. Each codec is predicted with the
-    ``most_algorithms`` that have the smallest lower bounds, unless a bound exceeds the fastest time by more
-    than ``slack``. The present codec is also predicted with the ``present`` algorithm. These plans have the
-    medium segment size. The ``most_resized`` plans with the smallest values of ``wanted``, and the fastest
-    plan without compression, are also predicted with other segment sizes and with more lanes.
+    Plans without compression are predicted with all algorithms; each codec with the ``most_algorithms`` of
+    the smallest lower bounds, unless a bound exceeds the fastest time by more than ``slack``, and the present
+    codec also with the ``present`` algorithm. The ``most_resized`` plans with the smallest values of
+    ``wanted``, and the fastest plan without compression, are also predicted with other segment sizes and with
+    more lanes.
     """
     groups = dict[tuple[str, str], list[Plan]]()
     for count, plan in enumerate(candidates(space, predictor.workload, predictor.world)):
@@ -131,17 +121,12 @@ def search(
     fastest = min(exact, key=lambda each: each.to_loss_s)
     best = [each for each in sorted(every, key=wanted) if each is not fastest]
     for each in (fastest, *best[: config.most_resized]):
-        group = groups[str(each.plan.encoding), each.plan.algorithm]
-        for plan in (
-            *(other for other in group if other != each.plan),
-            *in_lanes(each.plan, space, predictor.workload),
-        ):
+        resized = [*groups[str(each.plan.encoding), each.plan.algorithm]]
+        resized.remove(each.plan)
+        for plan in (*resized, *in_lanes(each.plan, space, predictor.workload)):
             found = yield from predict(predictor, plan)
             every.append(found)
-    exact = [each for each in every if is_exact(each.plan)]
-    return Found(
-        min(exact, key=lambda each: each.to_loss_s), tuple(sorted(every, key=lambda each: each.to_loss_s))
-    )
+    return sorted(every, key=lambda each: each.to_loss_s)
 
 
 def predict(predictor: Predictor, plan: Plan) -> Work[Prediction]:
@@ -149,9 +134,6 @@ def predict(predictor: Predictor, plan: Plan) -> Work[Prediction]:
     for _ in predictor.replays(plan):
         yield None
     return predictor.predict(plan)
-
-
-# The decision, from the predictions.
 
 
 def decide(
@@ -175,16 +157,9 @@ def decide(
     Parameters for which a codec breaks the contract get other codecs (``Mixture``). The ``present`` plan
     stays unless another plan is clearly better; its pipeline stays in any case.
 
-    Parameters
-    ----------
-    workload
-        The buckets as parameters, in reverse order of their exchange, and the seconds of computation.
-    lost
-        The candidates' relative errors by algorithm, in order of preference, all with the same limits.
-    half
-        See ``CandidateRules``.
-    lanes
-        The candidate numbers of lanes.
+    The parameters of ``workload`` are buckets, in reverse order of their exchange. ``lost`` has the
+    candidates' relative errors by algorithm, in order of preference, all with the same limits. ``half`` is as
+    in ``CandidateRules``, and ``lanes`` are the candidate numbers of lanes.
     """
     limits = next(iter(lost.values()))
     most, config = limits.most, limits.config
@@ -213,15 +188,17 @@ def decide(
         return each.step_s * (1 + mixtures[each.plan.codec, each.plan.algorithm].noise)
 
     slack = min(config.most_slack, slack)
-    found = yield from search(predictor, space, present, slack, config, noisy_s)
-
-    def decision(each: Prediction) -> Decision:
+    ranking = yield from search(predictor, space, present, slack, config, noisy_s)
+    uncompressed_s = next(each.step_s for each in ranking if is_exact(each.plan))
+    options = list[Decision]()
+    for each in ranking:
         mixture = mixtures[each.plan.codec, each.plan.algorithm]
-        rules = rules_for(mixture.gentler)
+        for other in mixture.parts:
+            yield from predict(predictor, replace(each.plan, codec=other))
         decided = Decision(
-            plan=replace(each.plan, bucket_nbytes=None, residual=False, codecs=rules),
+            plan=replace(each.plan, bucket_nbytes=None, residual=False, codecs=rules_for(mixture.gentler)),
             step_s=mixture.step_s(each.plan, predictor, len(workload.counts)),
-            uncompressed_s=found.uncompressed.step_s,
+            uncompressed_s=uncompressed_s,
             compute_s=each.compute_s,
             reason="",
             extra=mixture.noise,
@@ -229,15 +206,9 @@ def decide(
             left_out=tuple(str(it) for it in every if it not in {*fitting, each.plan.codec}),
         )
         said = in_words(each.plan.codec, mixture.gentler, most)
-        return replace(decided, reason=_reason(decided, environment, said, refused, most))
-
-    options = list[Decision]()
-    for each in found.ranking:
-        for other in mixtures[each.plan.codec, each.plan.algorithm].parts:
-            yield from predict(predictor, replace(each.plan, codec=other))
-        options.append(decision(each))
+        options.append(replace(decided, reason=_reason(decided, environment, said, refused, most)))
         yield None
-    worth_s = (1 - UNCERTAINTY) * found.uncompressed.step_s
+    worth_s = (1 - UNCERTAINTY) * uncompressed_s
     worth = [each for each in options if each.plan.codec.EXACT or each.to_loss_s <= worth_s]
     best = best_of(worth, config.equal_share, config)
     staying = [each for each in worth if same_way(each.plan, present)]
@@ -253,15 +224,11 @@ def _rivals(
     world: int,
     config: AutoConfig = DEFAULT,
 ) -> list[Decision]:
-    """Return the fastest decisions of other kinds that may be as good as the best decision.
+    """Return the fastest decisions of other kinds that may be as good as the best decision, in this order.
 
-    The order of preference is:
-
-    1. no compression, if the best decision compresses;
-    2. a plan with far fewer bytes, in case the times don't differ;
-    3. a different kind of codec, and the best plan with a different segment size, because the costs of codecs
-       and frames are hard to predict if ranks share cores;
-    4. other algorithms.
+    1. no compression, if the best decision compresses; 2. a plan with far fewer bytes, in case the times
+    don't differ; 3. a different kind of codec, and another segment size, whose costs are hard to predict on
+    shared cores; 4. other algorithms.
 
     If several plans exchange the same frames, only the first plan is returned.
     """
@@ -273,34 +240,26 @@ def _rivals(
     far_less = [each for each in close if each in worth and each.nbytes < config.far_less_share * best.nbytes]
     closer = [each for each in close if each.to_loss_s <= config.closer_ratio * best.to_loss_s]
     resized = [each for each in closer if each != best and each.in_short == best.in_short]
-    others = [
-        each for each in closer if not each.plan.codec.EXACT and each.plan.codec.name != best.plan.codec.name
-    ]
-    ways: dict[tuple[object, ...], Decision] = {}
+    lossy = (each for each in closer if not each.plan.codec.EXACT)
+    others = [each for each in lossy if each.plan.codec.name != best.plan.codec.name]
+    ways: dict[tuple[object, ...], Decision] = {}  # by the least predictable facts of a plan
     for each in (best, *close):
-        ways.setdefault(_way(each), each)
-    found = [best]
+        plan = each.plan
+        ways.setdefault((plan.algorithm, plan.codec.EXACT, bool(plan.codecs), plan.lanes > 1), each)
+    found = {_frames(best, world): best}
     for each in (*exact[:1], *far_less[:1], *others[:1], *resized[:1], *ways.values()):
-        if len(found) < config.most_trials and all(
-            _frames(each, world) != _frames(other, world) for other in found
-        ):
-            found.append(each)
-    return sorted(found[1:], key=close.index)
+        if len(found) < config.most_trials:
+            found.setdefault(_frames(each, world), each)
+    return sorted([*found.values()][1:], key=close.index)
 
 
 def _frames(each: Decision, world: int) -> tuple[object, ...]:
     """Return a key that is equal for plans that exchange the same frames.
 
-    Between two ranks, ring, pairwise, and butterfly exchange the same frames, and their predicted times are
-    equal. Between more ranks, frames differ even if predicted times are equal.
+    Between two ranks, ring, pairwise, and butterfly exchange the same frames.
     """
     way = "" if world == 2 else each.plan.algorithm
     return way, each.plan.codec, each.plan.segment_nbytes, each.step_s, each.nbytes
-
-
-def _way(each: Decision) -> tuple[object, ...]:
-    """Return the least predictable facts of a plan: algorithm, compression, other codecs, and lanes."""
-    return each.plan.algorithm, each.plan.codec.EXACT, bool(each.plan.codecs), each.plan.lanes > 1
 
 
 def _reason(

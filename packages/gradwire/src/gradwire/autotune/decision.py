@@ -36,31 +36,18 @@ _SOURCE = Source("a decision", _AGAIN)
 class Decision:
     """A plan that a run uses from one step on, and its expected times.
 
-    Attributes
-    ----------
-    plan
-        The plan that all ranks use.
-    step_s, uncompressed_s, compute_s
-        The expected seconds of a step with this plan, of a step with the fastest plan without compression,
-        and of computation alone. After a trial, the step times of tried plans are measured.
-    reason
-        The explanation for users, in one sentence.
-    extra
-        The share of extra steps that the plan's encoding noise may cost.
-    nbytes
-        The bytes per step of the rank that sends the most.
-    left_out
-        The other codecs that break the contract for more than ``wide_share`` of the values.
+    The seconds are of a step with this plan, of a step with the fastest plan without compression, and of
+    computation alone. After a trial, the step times of tried plans are measured.
     """
 
     plan: Plan
     step_s: float
     uncompressed_s: float
     compute_s: float
-    reason: str
-    extra: float = 0.0
-    nbytes: float = 0.0
-    left_out: tuple[str, ...] = ()
+    reason: str  # for users, in one sentence
+    extra: float = 0.0  # the share of extra steps that the plan's encoding noise may cost
+    nbytes: float = 0.0  # the bytes per step of the rank that sends the most
+    left_out: tuple[str, ...] = ()  # the codecs that break the contract for over ``wide_share`` of the values
 
     @property
     def to_loss_s(self) -> float:
@@ -107,8 +94,8 @@ def same_way(plan: Plan, present: Plan) -> bool:
 
     The codecs of single parameters are not compared.
     """
-    ways = [(each.codec, each.algorithm, each.segment_nbytes, each.lanes) for each in (plan, present)]
-    return ways[0] == ways[1]
+    names = "codec", "algorithm", "segment_nbytes", "lanes"
+    return all(getattr(plan, name) == getattr(present, name) for name in names)
 
 
 def stays(present: Decision, best: Decision, same: float, config: AutoConfig = DEFAULT) -> bool:
@@ -132,23 +119,16 @@ def best_of(
     every = list(decisions)
     least_s = min(each.to_loss_s for each in every)
     as_fast = [each for each in every if each.to_loss_s <= (1 + same) * least_s]
-    best = _leanest(as_fast)
+    best = min(as_fast, key=lambda it: it.to_loss_s * it.nbytes)
     most = min(config.less_noise_share * best.extra, best.extra - config.least_saved_share)
     as_lean = (each for each in as_fast if each.nbytes <= (1 + config.stay_share) * best.nbytes)
-    less_noise = [each for each in as_lean if each.extra <= most]
-    best = _leanest(less_noise) if less_noise else best
+    less_noise = (each for each in as_lean if each.extra <= most)
+    best = min(less_noise, key=lambda it: it.to_loss_s * it.nbytes, default=best)
     lanes = best.plan.lanes
-    fewer = (
-        each for each in as_fast if each.plan.lanes < lanes and replace(each.plan, lanes=lanes) == best.plan
-    )
+    alike = (each for each in as_fast if replace(each.plan, lanes=lanes) == best.plan)
+    fewer = (each for each in alike if each.plan.lanes < lanes)
     return min(fewer, key=lambda it: it.plan.lanes, default=best)
 
-
-def _leanest(decisions: Sequence[Decision]) -> Decision:
-    return min(decisions, key=lambda it: it.to_loss_s * it.nbytes)
-
-
-# The check of a saved decision against the user's present settings, which take precedence.
 
 _CHOSEN = ("codec", "codecs", "algorithm", "segment_nbytes", "lanes")
 """The fields of a plan that a run chooses; all other fields are equal in all plans of the run."""
@@ -183,8 +163,6 @@ def refusal(decision: Decision, settings: Auto, rules: CandidateRules, names: It
     return ""
 
 
-# The state of an automatic choice in a checkpoint, with which a resumed run continues its plan.
-
 _STATE = Source(
     "the state of an automatic choice", "remove 'auto' from the state, so the run measures again", StateError
 )
@@ -192,33 +170,18 @@ _STATE = Source(
 
 @dataclass(frozen=True)
 class State:
-    """The state of an automatic choice between two steps.
-
-    Attributes
-    ----------
-    world, steps
-        The number of ranks, and the number of steps begun.
-    decide_at
-        The step before which the ranks last chose a plan, or will choose next.
-    patience, since
-        The attributes of the ``Watch``.
-    decisions
-        The decisions, each with the first step of its plan.
-    seen, refused
-        The attributes of the ``Contract``, with codecs as specs.
-    settings
-        The settings of these decisions, as text from ``terms_of``; empty in older checkpoints.
-    """
+    """The state of an automatic choice between two steps."""
 
     world: int
-    steps: int
-    decide_at: int
-    patience: int
-    since: int
+    steps: int  # begun
+    decide_at: int  # the step before which the ranks last chose a plan, or will choose next
+    patience: int  # as in ``Watch``
+    since: int  # as in ``Watch``
+    # each with the first step of its plan
     decisions: list[tuple[int, Decision]] = field(default_factory=list)
-    seen: Mapping[str, float] = field(default_factory=dict)
-    refused: list[str] = field(default_factory=list)
-    settings: str = ""
+    seen: Mapping[str, float] = field(default_factory=dict)  # as in ``Contract``
+    refused: list[str] = field(default_factory=list)  # as in ``Contract``, as specs
+    settings: str = ""  # from ``terms_of``; empty in older checkpoints
 
     def to_json(self) -> str:
         """Return the state as the text of a JSON object."""
@@ -236,8 +199,6 @@ class State:
         kind = of(cls, decisions=lambda each: [*decided(each)], refused=lambda each: [*specs(each)])
         return _STATE.read(values, kind)
 
-
-# Decisions in files, with which the next run begins.
 
 SCHEMA = "gradwire.auto/1"
 _SEALED = ("key", "settings", "decision", SUM)
@@ -265,14 +226,15 @@ class Saved:
 
     def load(self) -> Decision | None:
         """Return the decision in the settings' file, or None if the run can't or may not use it."""
-        place = self.settings.place
-        found = None if place is None else load(place, self.key, terms_of(self.settings), self._most_nbytes)
+        place, most_nbytes = self.settings.place, self.settings.config.most_file_nbytes
+        found = None if place is None else load(place, self.key, terms_of(self.settings), most_nbytes)
         return found if found and self._allows(found, f"the decision in {place}") else None
 
     def save(self, decision: Decision) -> None:
         """Write a decision to the settings' file, if the settings name a file."""
-        if self.tells and self.settings.place is not None:
-            save(self.settings.place, self.key, terms_of(self.settings), decision, self._most_nbytes)
+        place, most_nbytes = self.settings.place, self.settings.config.most_file_nbytes
+        if self.tells and place is not None:
+            save(place, self.key, terms_of(self.settings), decision, most_nbytes)
 
     def allows(self, state: State) -> bool:
         """Return whether the run may continue with the state of a checkpoint."""
@@ -280,10 +242,6 @@ class Saved:
             why = f"expected the settings {terms_of(self.settings)}, got {state.settings}"
             return self._leave_out("the choice in the checkpoint", why)
         return not state.decisions or self._allows(state.decisions[-1][1], "the choice in the checkpoint")
-
-    @property
-    def _most_nbytes(self) -> int:
-        return self.settings.config.most_file_nbytes
 
     def _allows(self, decision: Decision, called: str) -> bool:
         why = refusal(decision, self.settings, self.rules, self.names)

@@ -11,8 +11,8 @@ from gradwire.autotune.contract import exchanged
 from gradwire.autotune.settings import DEFAULT, Auto
 from gradwire.autotune.steps import Observed
 from gradwire.codecs import Codec, Identity
+from gradwire.codecs.spec import refuse
 from gradwire.collectives import backend
-from gradwire.errors import SpecError
 from gradwire.fields import Source, of, to_values
 from gradwire.page import in_notebook
 from gradwire.plan import FLOAT_NBYTES, MAX_LANES, MOST_HOSTS, Plan
@@ -29,15 +29,10 @@ from gradwire.timing.environment import CodecCost, Environment
 from gradwire.timing.line import HostCost, Line
 from gradwire.units import format_duration
 
-# The limiting part of a step: computation, the link, or the CPU, which encodes and sends.
-
 
 @dataclass(frozen=True)
 class Limit:
-    """The largest part of a step, and its share of the step.
-
-    ``name`` is ``"computation"``, ``"line"`` (the link), or ``"CPU"`` (codecs and frames).
-    """
+    """The largest part of a step (computation, line: the link, or CPU: codecs and frames), and its share."""
 
     name: str
     share: float
@@ -49,9 +44,8 @@ class Limit:
 def limit_of(chosen: Prediction, line: Line, gather_s: float, ranks_per_machine: int) -> Limit:
     """Return the largest part of a step. The all-gathers of FSDP's weights add ``gather_s`` seconds.
 
-    The exposed part of an exchange is divided between link and CPU like the whole exchange. If ranks share a
-    machine, the exchange also waits for cores, so the link's part is at most the time of the bytes at the
-    link's rate.
+    The exposed part of an exchange is divided like the whole exchange. If ranks share a machine, the exchange
+    also waits for cores, so the link's part is at most the time of the bytes at the link's rate.
     """
     cost = chosen.cost
     line_s = cost.wait_s
@@ -86,47 +80,27 @@ class Deployment:
 
     def __post_init__(self) -> None:
         if type(self.hosts) is not int or not 2 <= self.hosts <= MOST_HOSTS:
-            raise SpecError(
-                f"expected 2 to {MOST_HOSTS} hosts for an estimate, got {self.hosts!r}; pass a number in "
-                "this range"
-            )
+            refuse(f"2 to {MOST_HOSTS} hosts for an estimate", self.hosts, "pass a number in this range")
 
 
 @dataclass(frozen=True)
 class Estimate:
-    """The step time predicted for gradwire in one deployment.
+    """The step time predicted for gradwire in one deployment, in seconds.
 
-    Attributes
-    ----------
-    network, hosts
-        The name of the network, and the number of hosts.
-    kind
-        ``"DDP"`` or ``"FSDP2"``.
-    plain_s
-        Seconds of a step without gradwire, predicted by the same cost model as ``step_s``, so that the cost
-        model's error isn't reported as a gain.
-    plan
-        The plan with the shortest expected time to a loss.
-    step_s, compute_s
-        Seconds of a step with this plan, and of its computation.
-    to_loss_s
-        Seconds with this plan until training progresses as far as in one step without compression.
-    limit
-        The largest part of ``step_s``.
-    spread
-        The relative uncertainty of gains: the observed steps' scatter, plus the cost model's relative error
-        for the observed step.
+    ``plain_s`` is predicted by the same cost model as ``step_s``, so that the cost model's error isn't
+    reported as a gain.
     """
 
-    network: str
+    network: str  # the name
     hosts: int
-    kind: str
-    plain_s: float
-    plan: Plan
+    kind: str  # "DDP" or "FSDP2"
+    plain_s: float  # of a step without gradwire
+    plan: Plan  # the plan with the shortest expected time to a loss
     step_s: float
-    compute_s: float
-    to_loss_s: float
-    limit: Limit
+    compute_s: float  # of computation in a step
+    to_loss_s: float  # until training progresses as far as in one step without compression
+    limit: Limit  # the largest part of ``step_s``
+    # of gains: the observed steps' scatter, plus the cost model's relative error for the observed step
     spread: float = 0.0
 
     @property
@@ -163,11 +137,8 @@ class Estimate:
 
     def __str__(self) -> str:
         took, plain = format_duration(self.step_s), format_duration(self.plain_s)
-        gains = (
-            "too noisy to report a gain"
-            if self.is_noisy
-            else f"speedup {self.speedup:.2f} per step, {self.speedup_to_loss:.2f} to the same loss"
-        )
+        gains = f"speedup {self.speedup:.2f} per step, {self.speedup_to_loss:.2f} to the same loss"
+        gains = "too noisy to report a gain" if self.is_noisy else gains
         return (
             f"{self.hosts} hosts, network {self.network}: {name_plan(self.plan)}, step time {took}, "
             f"{plain} with {self.kind} alone; {gains}; largest part of the step: {self.limit}"
@@ -175,11 +146,10 @@ class Estimate:
 
 
 class Estimator:
-    """The predictor of a training run's step times in any deployment, from the costs of frames and codecs.
+    """The predictor of a training run's step times in any deployment.
 
-    ``host`` contains the costs of frames, and ``costs`` the costs of codecs by spec. ``noise`` is the noise
-    scale of the gradients (``planner.loss``). ``settings`` contains the candidate codecs and their error
-    limit.
+    ``host`` has the costs of frames, ``costs`` those of codecs by spec, and ``noise`` is the noise scale of
+    the gradients.
     """
 
     def __init__(
@@ -212,8 +182,7 @@ class Estimator:
             refused=self._refused(place.hosts),
             lanes=lanes_in(self._family(place).environment, most_lanes),
         )
-        best = choose(predictor, space).prediction
-        best = self._slowed(best, place)
+        best = self._slowed(choose(predictor, space).prediction, place)
         gather_s = self._gather_s(place, best.plan.segment_nbytes)
         step_s = best.step_s + gather_s
         return Estimate(
@@ -232,8 +201,7 @@ class Estimator:
     def scaling(self, places: Sequence[Deployment], known: Estimate) -> list[ScalePoint]:
         """Return the step times on one host and in ``places``, with the codec of the ``known`` estimate.
 
-        The step time of ``known`` is used for its own number of hosts. Without computation, the result is
-        empty.
+        ``known`` is used for its own number of hosts. Without computation, the result is empty.
         """
         compute_s, codecs = self._workload.compute_s, (known.plan.encoding,)
         if compute_s == 0:
@@ -256,9 +224,8 @@ class Estimator:
     def _slowed(self, predicted: Prediction, place: Deployment) -> Prediction:
         """Return the prediction, slowed by overlapped exchange work if ranks share cores.
 
-        If the backward pass keeps all cores busy, the work of an overlapped exchange lengthens the backward
-        pass by the same time. A step that is limited by the total work of the cores already includes this
-        time.
+        If the backward pass keeps all cores busy, overlapped work lengthens it by the same time, unless the
+        step is limited by the total work of the cores.
         """
         cost, total_s = predicted.cost, predicted.exchange_s
         busy = min(1.0, place.ranks_per_machine / self._host.cores)
@@ -284,7 +251,6 @@ class Estimator:
 
     @cached_property
     def _spread(self) -> float:
-        """The relative uncertainty of gains."""
         seen = self._observed
         if seen.line is None or seen.attached is not None or seen.step_s == 0:
             return seen.scatter
@@ -293,14 +259,13 @@ class Estimator:
 
     def _refused(self, hosts: int) -> set[tuple[Codec, str]]:
         """Return the pairs of a codec and an algorithm whose exchange exceeds the relative-error limit."""
-
-        def lost(codec: Codec, algorithm: str) -> float:
+        found = set[tuple[Codec, str]]()
+        for codec, algorithm in product(self._settings.candidates, self._observed.rules.algorithms):
             cost = self.costs[str(codec)]
             partial, finished = cost.at(1).lost or 0.0, (cost.finished or cost.at(1)).lost or 0.0
-            return exchanged(algorithm, hosts, partial, finished)
-
-        every = product(self._settings.candidates, self._observed.rules.algorithms)
-        return {each for each in every if lost(*each) > self._settings.max_lost_norm}
+            if exchanged(algorithm, hosts, partial, finished) > self._settings.max_lost_norm:
+                found.add((codec, algorithm))
+        return found
 
     def _predictor(self, place: Deployment, halved: bool = False) -> Predictor:
         family, half = self._family(place, halved), self._observed.rules.half
@@ -320,8 +285,6 @@ class Estimator:
         times = self._family(place).among(place.hosts)
         return sum(times.terms(way, count).total_s for count in self._observed.gathers)
 
-
-# Estimates as a table.
 
 _LEGEND = (
     "One cost model predicts all times. gain: the speedup of a step; to loss: the speedup of training to "
@@ -349,13 +312,8 @@ def table(estimates: Sequence[Estimate]) -> Table:
     slowest_s = max(max(each.plain_s, each.step_s) for each in estimates)
     unit, scale = ("s", 1.0) if slowest_s >= 100 else ("ms", 1e3)
     columns = (
-        Column.of_text("network"),
-        Column("hosts"),
-        Column(estimates[0].kind, unit),
-        Column.of_text("plan"),
-        Column("step", unit),
-        Column("gain"),
-        Column("to loss"),
+        *(Column.of_text("network"), Column("hosts"), Column(estimates[0].kind, unit)),
+        *(Column.of_text("plan"), Column("step", unit), Column("gain"), Column("to loss")),
         Column.of_text("limit"),
     )
     rows = [

@@ -21,7 +21,8 @@ from gradwire.autotune.steps import (
     shares,
     stretch,
 )
-from gradwire.errors import DataError, GradwireError, SpecError, shown
+from gradwire.codecs.spec import refuse
+from gradwire.errors import DataError, GradwireError
 from gradwire.exchange import Exchange
 from gradwire.fields import of, optional, pair, text
 from gradwire.machine import cores, is_inside
@@ -38,8 +39,6 @@ from gradwire.units import parse_rate
 if TYPE_CHECKING:
     from gradwire.sync.bucket.work import BucketWork
 
-# The measurements for an estimate besides step times: frame and codec costs, encoding errors, gradient noise.
-
 
 def estimator(
     observed: Observed,
@@ -51,11 +50,9 @@ def estimator(
 ) -> Estimator:
     """Measure costs for several seconds, and return an estimator for at most ``most_hosts`` hosts.
 
-    Each codec is measured ``repeats`` times on parts of ``part_nbytes`` of an excerpt. These parts span about
-    as few parameters as the segments of a whole gradient.
-
-    Raises ``DataError`` if no gradients were observed, ``TensorError`` if gradients are not finite, and
-    ``LinkError`` if frames cannot be measured.
+    Codecs are measured ``repeats`` times on parts of an excerpt that span about as few parameters as the
+    segments of a whole gradient. Raises ``DataError`` if no gradients were observed, ``TensorError`` if
+    gradients are not finite, and ``LinkError`` if frames cannot be measured.
     """
     if not observed.gradients:
         raise DataError("expected gradients from at least one step, got none; run more steps")
@@ -78,18 +75,9 @@ _ESTIMATE = Record(5, "an estimate", pair(optional(of(Estimate, plan=Plan.from_v
 class Recorder(StepObserver):
     """The observer that records one rank's steps. All ranks record the same steps.
 
-    Parameters
-    ----------
-    kind
-        ``"DDP"`` or ``"FSDP2"``.
-    warm_up
-        The number of untimed steps at the beginning. Excerpts of gradients are from the last untimed steps,
-        or, if ``warm_up`` is 0, from the first steps.
-
-    Attributes
-    ----------
-    counts
-        The number of floats in each bucket of the latest step.
+    ``kind`` is ``"DDP"`` or ``"FSDP2"``. The first ``warm_up`` steps aren't timed; excerpts of gradients are
+    from the last of these steps, or, if ``warm_up`` is 0, from the first steps. ``counts`` has the floats of
+    each bucket of the latest step.
     """
 
     def __init__(
@@ -167,10 +155,9 @@ class Recorder(StepObserver):
     ) -> Estimate | None:
         """Return an estimate for a deployment, measured by rank 0, or None until enough steps are recorded.
 
-        All ranks call this together between two steps. ``rate`` is a link rate such as ``"10gbit"``, or bytes
-        per second; if it is None, the link is measured. ``hosts`` defaults to the number of ranks. Raises
-        ``SpecError`` for invalid arguments, ``DataError`` on all ranks if rank 0 cannot measure, and
-        ``ExchangeError``.
+        All ranks call this together between two steps. The link is measured unless ``rate`` is given, and
+        ``hosts`` defaults to the number of ranks. Raises ``SpecError`` for invalid arguments, ``DataError``
+        on all ranks if rank 0 cannot measure, and ``ExchangeError``.
         """
         line = _line_of(rate, hosts)
         sync.context.check()
@@ -208,15 +195,9 @@ class ExcerptKeeper(BucketObserver):
 
 
 def _line_of(rate: object, hosts: object) -> Line | None:
-    """Return a link of this rate, or None if the link must be measured.
-
-    Raises ``SpecError`` if the rate or the number of hosts is invalid.
-    """
+    """Return a link of this rate, or None to measure the link. Raises ``SpecError`` for invalid arguments."""
     if not (rate is None or isinstance(rate, str | int | float)) or isinstance(rate, bool):
-        raise SpecError(
-            f"expected a rate such as '10gbit', or bytes per second, got {shown(rate)}; omit rate to "
-            "measure the link"
-        )
+        refuse("a rate such as '10gbit', or bytes per second", rate, "omit rate to measure the link")
     found = parse_rate(rate) if isinstance(rate, str) else rate
     line = Line(ASSUMED_LATENCY_S, float("inf") if found is None else found)
     if hosts is not None:
@@ -229,8 +210,8 @@ def _answer(
 ) -> tuple[Estimate | None, str]:
     """Return an estimate and "", or None and the error message.
 
-    If ``rate`` or ``hosts`` differ from the observed run, each host is assumed to be a separate machine; in a
-    testbed, all hosts share one machine.
+    Unless the deployment is the observed one, each host is assumed to be a separate machine, outside a
+    testbed.
     """
     assert seen.line is not None, "the link was measured, or has the given rate"
     is_here = rate is None and hosts == seen.world

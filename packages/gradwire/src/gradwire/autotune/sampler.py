@@ -30,19 +30,9 @@ if TYPE_CHECKING:
 class BucketSampler(BucketObserver):
     """The observer of one bucket in a sampled step, whose result is compared with an exact result if drawn.
 
-    Parameters
-    ----------
-    samples
-        The samples of the step.
-    work
-        The bucket's exchange.
-    shapes
-        The shapes of the model's parameters, by name.
-    drawn
-        Whether the bucket's average, or this rank's chunk of its sum, is compared with an exact result; the
-        same on all ranks. For a large average, the step number draws the compared part.
-    part_nbytes
-        The size of parts to sample as if each were a bucket; None to sample the bucket as a whole.
+    ``shapes`` are those of the model's parameters. A large bucket is sampled in parts of ``part_nbytes``, if
+    given, as if each part were a bucket. If ``drawn``, which is the same on all ranks, the bucket's average
+    or this rank's chunk of its sum is compared; for a large average, the step number draws the compared part.
     """
 
     wants_alone = True
@@ -117,11 +107,7 @@ class BucketSampler(BucketObserver):
         return slice(first, after), slice(begin, starts[after])
 
     def _compare(self, found: torch.Tensor, exchange: Exchange) -> ExchangeCost:
-        """Store the relative errors of the average: as planned, and with the plan's main codec alone.
-
-        For this, the compared part is also averaged exactly and, if the plan has several codecs, with the
-        main codec.
-        """
+        """Store the relative errors of the average: as planned, and with the plan's main codec alone."""
         own, request = self._own, self._work.request
         exact, plain = own.clone(), found
         alone = BucketRequest(average=request.average, timeout_s=request.timeout_s)

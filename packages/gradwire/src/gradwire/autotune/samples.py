@@ -6,7 +6,6 @@ import math
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from itertools import accumulate, chain
-from typing import TYPE_CHECKING
 
 import torch
 
@@ -15,39 +14,18 @@ from gradwire.autotune.settings import DEFAULT, AutoConfig
 from gradwire.codecs import Codec
 from gradwire.exchange.views import ParameterViews
 
-if TYPE_CHECKING:
-    pass
-
 
 @dataclass
 class Samples:
-    """One rank's gradients of one step, before averaging; of large buckets, only each parameter's first rows.
+    """One rank's gradients of one step, before averaging; of large buckets, each parameter's first rows."""
 
-    Attributes
-    ----------
-    counts
-        The number of floats in each whole bucket.
-    names, sizes
-        The names of the parameters in bucket order, and their numbers of floats.
-    drawn
-        The index of the bucket whose exchange is compared with the exact average; None for no comparison.
-    step
-        The step number, which seeds the draw of the compared part of a large bucket.
-    shadow
-        The result of the comparison.
-    placed_for
-        The number of ranks if each parameter begins a new block; None if parameters are contiguous.
-    config
-        The thresholds of the run.
-    """
-
-    counts: list[int] = field(default_factory=list)
-    names: list[str] = field(default_factory=list)
-    sizes: list[int] = field(default_factory=list)
-    drawn: int | None = None
-    step: int = 0
-    shadow: Shadow | None = None
-    placed_for: int | None = None
+    counts: list[int] = field(default_factory=list)  # the floats of each whole bucket
+    names: list[str] = field(default_factory=list)  # of the parameters, in bucket order
+    sizes: list[int] = field(default_factory=list)  # the floats of each parameter
+    drawn: int | None = None  # the bucket whose exchange is compared with the exact average
+    step: int = 0  # seeds the draw of the compared part of a large bucket
+    shadow: Shadow | None = None  # the result of the comparison
+    placed_for: int | None = None  # the ranks, if each parameter begins a new block
     config: AutoConfig = DEFAULT
     _shapes: list[Sequence[tuple[int, ...]]] = field(default_factory=list)
     _values: list[torch.Tensor] = field(default_factory=list)
@@ -56,10 +34,7 @@ class Samples:
     _known: dict[Codec, list[float]] = field(default_factory=dict)
 
     def add(self, shapes: Sequence[tuple[int, ...]], names: Sequence[str], values: torch.Tensor) -> int:
-        """Copy the float32 values of the next bucket to the host, and return the bucket's index.
-
-        ``names`` are the bucket's parameters.
-        """
+        """Copy the float32 values of the next bucket to the host, and return the bucket's index."""
         self._known.clear()
         self.names += names
         sizes = [*map(math.prod, shapes)]
@@ -98,10 +73,6 @@ class Samples:
         """The number of floats of each parameter, by name."""
         return dict(zip(self.names, self.sizes, strict=True))
 
-    def part(self, names: Collection[str]) -> float:
-        """Return the share of all values that these parameters hold."""
-        return part_of(names, self.size_of)
-
     @property
     def flat(self) -> torch.Tensor:
         """The sampled values of all buckets, concatenated."""
@@ -114,7 +85,8 @@ class Samples:
         """
         found = list[torch.Tensor]()
         for values, shapes in zip(self._values, self._shapes, strict=True):
-            found += _slice_norms(values, shapes)
+            for part, shape in zip(_parts(values.double().square(), shapes), shapes, strict=True):
+                found += [each.sqrt().float() for each in _slice_sums(part, shape)]
             yield None
         nothing = torch.zeros(0, dtype=torch.float32, device="cpu")  # independent of torch's defaults
         return torch.cat([nothing, *found]).nan_to_num(0.0, 0.0, 0.0)
@@ -152,24 +124,16 @@ class Samples:
 
 @dataclass(frozen=True)
 class Shadow:
-    """The relative errors of a whole exchange, by parameter, in one bucket or in a part of this bucket.
+    """The relative errors of a whole exchange, by parameter, in one bucket or in a part of this bucket."""
 
-    Attributes
-    ----------
-    planned
-        The errors with each parameter's codec in the plan.
-    plain
-        The errors with the plan's main codec for all parameters.
-    """
-
-    planned: Mapping[str, float]
-    plain: Mapping[str, float]
+    planned: Mapping[str, float]  # with each parameter's codec in the plan
+    plain: Mapping[str, float]  # with the plan's main codec for all parameters
 
 
 def _copied(
     values: torch.Tensor, shapes: Sequence[tuple[int, ...]], sampled: Sequence[tuple[int, ...]]
 ) -> torch.Tensor:
-    """Copy the sampled parts of a bucket to the host, and return them as 1-D values."""
+    """Copy the sampled parts of a bucket to the host as 1-D values."""
     flat = values.detach()
     if sampled != [*shapes]:
         sizes = [*map(math.prod, shapes)]
@@ -201,7 +165,6 @@ def part_of(names: Collection[str], size_of: Mapping[str, int]) -> float:
 def _decoded(
     codec: Codec, values: torch.Tensor, shapes: Sequence[tuple[int, ...]], placed_for: int | None
 ) -> torch.Tensor:
-    """Return a bucket's values, encoded and decoded once."""
     if codec.EXACT or values.numel() == 0:
         return values
     kept = tuple(_kept(shapes, len(values)))
@@ -222,11 +185,9 @@ def lost_shares(
 ) -> list[float]:
     """Return the relative error of each parameter in ``found``, over its sampled values.
 
-    The norm of a whole matrix hides columns with much smaller norms. For a parameter with rows and columns,
-    the error is therefore at least the ``slice_quantile`` of the errors of rows and columns, divided by
-    ``slice_room``.
-    ``norms`` of columns and rows replace smaller norms of ``values``. The relative error of a zero gradient
-    is 0 if the gradient is decoded exactly, and otherwise 1.
+    The norm of a whole matrix hides columns with much smaller norms. The error is therefore at least the
+    ``slice_quantile`` of the errors of rows and columns, divided by ``slice_room``. ``norms`` of columns and
+    rows replace smaller norms of ``values``.
     """
     shares, squares = list[float](), (values.double().square(), (found - values).double().square())
     judged = iter(() if norms is None else torch.split(norms.double().square(), _counts(shapes, len(values))))
@@ -241,15 +202,7 @@ def lost_shares(
     return shares
 
 
-def _slice_norms(values: torch.Tensor, shapes: Sequence[tuple[int, ...]]) -> list[torch.Tensor]:
-    """Return the float32 norms of each parameter's columns and rows."""
-    parts = _parts(values.double().square(), shapes)
-    sums = (_slice_sums(own, shape) for own, shape in zip(parts, shapes, strict=True))
-    return [each.sqrt().float() for each in chain(*sums)]
-
-
 def _parts(values: torch.Tensor, shapes: Sequence[tuple[int, ...]]) -> Sequence[torch.Tensor]:
-    """Return the sampled values of each parameter."""
     kept = _kept(shapes, len(values))
     return torch.split(values[: sum(kept)], kept)
 
@@ -275,7 +228,6 @@ def _slices(shape: tuple[int, ...], count: int) -> tuple[int, ...]:
 
 
 def _slice_sums(values: torch.Tensor, shape: tuple[int, ...]) -> list[torch.Tensor]:
-    """Return the sums of the columns and the sums of the rows."""
     counts = _slices(shape, values.numel())
     if not counts:
         return []

@@ -64,30 +64,14 @@ class TunerEvent(Enum):
 
 @dataclass(frozen=True)
 class Transition:
-    """One row of the transition table.
+    """A row of the transition table."""
 
-    Attributes
-    ----------
-    number
-        The row's number in log lines.
-    source
-        The state before the transition; None for any state.
-    event
-        The event that triggers the transition.
-    action
-        The name of the ``Autotuner`` method that the transition calls.
-    target
-        The state after the transition; None for the same state.
-    says
-        The reason in the log line, as a format string.
-    """
-
-    number: int
-    source: TunerState | None
+    number: int  # in log lines
+    source: TunerState | None  # None: any state
     event: TunerEvent
-    action: str
-    target: TunerState | None
-    says: str
+    action: str  # the method of ``Autotuner`` that the transition calls
+    target: TunerState | None  # None: the same state
+    says: str  # the reason in the log line, as a format string
 
 
 START, PROBE, TRIAL, HOLD = TunerState.START, TunerState.PROBE, TunerState.TRIAL, TunerState.HOLD
@@ -109,9 +93,9 @@ TRANSITIONS = (
     Transition(7, PROBE, TunerEvent.FOUND_NO_PLAN, "adopt", HOLD, "no plan could be chosen"),
     Transition(8, PROBE, TunerEvent.FOUND_ONE_PLAN, "adopt", HOLD, "one plan is expected to be the best"),
     Transition(9, PROBE, TunerEvent.FOUND_RIVALS, "adopt", TRIAL, "{plans} plans may be the best"),
-    Transition(10, TRIAL, TunerEvent.HAS_NEXT_TURN, "take_turn", TRIAL, "turns completed: {turns}"),
-    Transition(11, TRIAL, TunerEvent.TURNS_BACK, "take_turn", TRIAL, "every plan has had its first turn"),
-    Transition(12, TRIAL, TunerEvent.HAS_NO_TURN, "take_turn", HOLD, "all turns completed: {turns}"),
+    Transition(10, TRIAL, TunerEvent.HAS_NEXT_TURN, "adopt", TRIAL, "turns completed: {turns}"),
+    Transition(11, TRIAL, TunerEvent.TURNS_BACK, "adopt", TRIAL, "every plan has had its first turn"),
+    Transition(12, TRIAL, TunerEvent.HAS_NO_TURN, "adopt", HOLD, "all turns completed: {turns}"),
     Transition(
         13, HOLD, TunerEvent.STEP_TIME_CHANGED, "measure_again", PROBE, "step time changed by {change:.0%}"
     ),
@@ -168,10 +152,7 @@ class Trial:
 
     @property
     def present(self) -> Decision | None:
-        """The decision whose turn it is; None after the last turn, or without any comparison.
-
-        The reason of this decision is short, because the reason of the final decision gives the details.
-        """
+        """The decision whose turn it is; None after the last turn, or without any comparison."""
         if not self._left:
             return None
         index = self._left[0]
@@ -204,7 +185,7 @@ class Trial:
         return self._config.turn_steps if self._left and not any(self._turns_s) else 0
 
     def note(self, step_s: float, disagreement: float) -> None:
-        """Record the step time of the present turn (infinite if no step was timed) and its scatter."""
+        """Record the present turn's step time (infinite if no step was timed) and its scatter."""
         self._turns_s[self._left.pop(0)].append(step_s)
         if not isinf(step_s):
             self._disagreements.append(disagreement)
@@ -218,15 +199,11 @@ class Trial:
 
     @property
     def _most_s(self) -> float:
-        """The most seconds that this trial may cost."""
         config = self._config
         return config.trial_share * config.trial_window_steps * self.decisions[0].step_s
 
     def _affordable(self, indices: Iterable[int], turns: int) -> list[int]:
-        """Return the indices of the decisions that may have ``turns`` more turns within the trial's budget.
-
-        Return no index if only one decision may continue. Measured step times replace expected step times.
-        """
+        """Return the indices of the decisions that may have ``turns`` more turns, two or more of them."""
         known = self._tried() if any(self._turns_s) else self.decisions
         timed_s = [each.step_s for each in known if not isinf(each.step_s)]
         found, spent_s = list[int](), self._spent_s
@@ -245,7 +222,6 @@ class Trial:
         return [index for index, each in enumerate(took) if not limit_s < each < inf]
 
     def _tried(self) -> list[Decision]:
-        """Return the decisions with their measured step times."""
         pairs = zip(self.decisions, self._turns_s, strict=True)
         return [replace(each, step_s=_mean(turns_s)) for each, turns_s in pairs]
 
@@ -259,7 +235,6 @@ class Trial:
     def best(self) -> Decision:
         """Return the decision that stays: the best by measured times (``best_of``).
 
-        Plans are equally fast if they differ by less than ``equal_share``, or by less than scatter explains.
         A plan that compresses must be faster than exact plans by more than the uncertainty of predictions. A
         plan without a second turn can't stay: if the machine has become slower since, this plan would seem
         the fastest.
@@ -278,13 +253,14 @@ class Trial:
         turn = self._config.turn_steps
         times = ", ".join(f"{self._named(each)} {format_duration(each.step_s)}" for each in timed)
         shorter = f", slow plans for {turn}" if len(ahead) < len(tried) else ""
-        said = f"tried for {turn * max(turns)} steps each{shorter}: {times}"
+        reason = f"{best.reason}; tried for {turn * max(turns)} steps each{shorter}: {times}"
+        if self._same > self._config.equal_share:
+            reason += f"; plans within {self._same:.0%} are equally fast"
+        if self._named(best) != best.in_short:
+            reason += f"; {self._named(best)} stays"
         exact_s = _exact_s(tried)
-        return replace(
-            best,
-            uncompressed_s=best.uncompressed_s if isinf(exact_s) else exact_s,
-            reason=f"{best.reason}; {said}{self._scatter}{self._staying(best)}",
-        )
+        uncompressed_s = best.uncompressed_s if isinf(exact_s) else exact_s
+        return replace(best, uncompressed_s=uncompressed_s, reason=reason)
 
     def _named(self, decision: Decision) -> str:
         """Return a name of a decision that is unique in this trial."""
@@ -292,44 +268,18 @@ class Trial:
         size = exact_size(decision.plan.segment_nbytes)
         return f"{decision.in_short} in segments of {size}" if same > 1 else decision.in_short
 
-    def _staying(self, best: Decision) -> str:
-        """Return a clause that names the best plan if its reason doesn't identify it, or an empty string."""
-        named = self._named(best)
-        return "" if named == best.in_short else f"; {named} stays"
-
-    @property
-    def _scatter(self) -> str:
-        if self._same <= self._config.equal_share:
-            return ""
-        return f"; plans within {self._same:.0%} are equally fast"
-
 
 def _exact_s(tried: Sequence[Decision]) -> float:
-    """Return the shortest step time without compression, or infinity if no such plan was tried."""
     return min((each.step_s for each in tried if each.plan.codec.EXACT), default=inf)
 
 
 def _mean(turns_s: Sequence[float]) -> float:
-    """Return the mean of the timed turns, or infinity without timed turns."""
     timed = [each for each in turns_s if not isinf(each)]
     return fmean(timed) if timed else inf
 
 
-# The state HOLD: whether step times have changed since a decision, so that a new decision is due.
-
-
 class Watch:
-    """A comparison of each window of steps with the first window after a decision, equal on all ranks.
-
-    Attributes
-    ----------
-    patience
-        The minimum number of steps between two decisions.
-    since
-        The step of the latest decision; 0 before the first decision.
-    change
-        The difference between the latest and the first window's step times, as a share of the shorter time.
-    """
+    """A comparison of each window of steps with the first window after a decision, equal on all ranks."""
 
     def __init__(self, config: AutoConfig = DEFAULT) -> None:
         self._config, self.patience = config, config.patience_steps
@@ -359,8 +309,7 @@ class Watch:
     def changed(self, step: int, now: StepTime) -> bool:
         """Return whether the step time of the window that ended before ``step`` requires a new decision.
 
-        Only the total step time is compared: if threads share cores, time shifts between computing and
-        waiting.
+        Only the whole step is compared: if threads share cores, time shifts between computing and waiting.
         """
         if self._reference is None:
             self._reference = now

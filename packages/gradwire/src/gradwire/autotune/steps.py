@@ -42,7 +42,7 @@ class StepTime:
 
 
 class _Reading(NamedTuple):
-    """A reading of the clock, and of the training thread's busy and delayed seconds."""
+    """The clock, and the training thread's busy and delayed seconds so far."""
 
     now_s: float
     busy_s: float = 0.0
@@ -52,16 +52,11 @@ class _Reading(NamedTuple):
 class StepTimes:
     """The times of the latest steps. Each step begins when the previous step ends.
 
-    Where threads share cores, an exchange also delays computation that runs at the same time. If ``sharing``
-    is known, this delay counts as exposed, and ``compute_s`` is the time that computation takes without an
-    exchange. This time consists of the training thread's CPU time, its waits for anything but a core, and its
-    waits for a core while all ranks compute. ``spent`` returns the training thread's seconds; it is None if a
-    device computes.
-
-    Attributes
-    ----------
-    sharing
-        The number of computing threads per core of this machine; None if unknown.
+    Where threads share cores, an exchange also delays computation that runs at the same time. If ``sharing``,
+    the number of computing threads per core, is known, this delay counts as exposed, and ``compute_s`` is the
+    time that computation takes without an exchange: the training thread's CPU time, its waits for anything
+    but a core, and its waits for a core while all ranks compute. ``spent`` returns the training thread's
+    seconds; it is None if a device computes.
     """
 
     def __init__(
@@ -91,10 +86,9 @@ class StepTimes:
         self._buckets.append((self.read(), count))
 
     def end(self, wait_s: float | None = None) -> None:
-        """Record the end of a step. The first step is not timed, because its beginning is unknown.
+        """Record the end of a step; the first step is not timed, because its beginning is unknown.
 
-        ``wait_s`` is the time for which the step waited for averages; by default, the time after the last
-        bucket.
+        ``wait_s`` is the wait for averages; by default, the time after the last bucket.
         """
         now, began = self.read(), self._ended
         self._ended = now
@@ -166,8 +160,6 @@ def slowest(rows: Sequence[Sequence[float]]) -> StepTime:
     return StepTime(compute_s, min(backward_s, compute_s), min(row[2] for row in rows))
 
 
-# Observed steps: the times and gradients that an estimate needs.
-
 RULES = {"DDP": BUCKETS, "FSDP2": SHARDS}
 """The candidate rules, by the kind of run."""
 _DIGITS = 4
@@ -176,51 +168,24 @@ _DIGITS = 4
 
 @dataclass(frozen=True)
 class Observed:
-    """Steps of a training run, with the times of the slowest rank.
+    """Steps of a training run, with the times of the slowest rank in seconds."""
 
-    Attributes
-    ----------
-    kind
-        ``"DDP"`` or ``"FSDP2"``.
-    device
-        The type of the device that computes.
-    world, ranks_per_machine
-        The number of ranks, and the number of ranks on rank 0's machine.
-    threads
-        The number of PyTorch threads in each rank.
-    steps
-        The number of steps in each median.
-    compute_s, backward_s, exposed_s
-        Seconds of a step, as in ``StepTime``; ``backward_s`` is 0 if backward waits for each exchange.
-    counts
-        The number of floats in each gradient bucket, in the order of exchange.
-    gathers
-        The number of floats in each all-gather of weights in a step.
-    line
-        The slowest link between neighbours; None if it was not measured.
-    gradients
-        Excerpts of rank 0's gradients before averaging: 1-D float32 on the CPU, one for each of a few steps.
-    attached
-        The spec of the codec that exchanged the gradients; None without gradwire.
-    scatter
-        The largest relative scatter of any rank's step times (``StepTimes.disagreement``).
-    """
-
-    kind: str
-    device: str
+    kind: str  # "DDP" or "FSDP2"
+    device: str  # the type of the device that computes
     world: int
-    ranks_per_machine: int
-    threads: int
-    steps: int
+    ranks_per_machine: int  # on rank 0's machine
+    threads: int  # PyTorch threads in each rank
+    steps: int  # in each median
     compute_s: float
-    backward_s: float
+    backward_s: float  # 0 if backward waits for each exchange
     exposed_s: float
-    counts: tuple[int, ...]
-    gathers: tuple[int, ...] = ()
-    line: Line | None = None
+    counts: tuple[int, ...]  # the floats of each gradient bucket, in the order of exchange
+    gathers: tuple[int, ...] = ()  # the floats of each all-gather of weights in a step
+    line: Line | None = None  # the slowest link between neighbours
+    # excerpts of rank 0's gradients of a few steps, 1-D float32 on the CPU
     gradients: tuple[torch.Tensor, ...] = ()
-    attached: str | None = None
-    scatter: float = 0.0
+    attached: str | None = None  # the spec of the codec that exchanged the gradients; None without gradwire
+    scatter: float = 0.0  # the largest scatter of a rank's step times (``StepTimes.disagreement``)
 
     @property
     def step_s(self) -> float:
@@ -298,8 +263,7 @@ def observe(
 ) -> Observed:
     """Return the observation of all ranks' steps, with the times of the slowest rank. All ranks call this.
 
-    If ``line`` is None, the links between the ranks are measured. The counts and gradients are this rank's.
-    Raises ``ExchangeError``.
+    The links are measured unless ``line`` is given. The counts and gradients are this rank's.
     """
     median, scatter = steps.times.median, steps.times.disagreement
     row = [*astuple(median), scatter, *_machine()]
@@ -307,10 +271,10 @@ def observe(
         link = exchange.link
         own_line = measure_line(hosts_of(link), link.rank, DEFAULT.attaching_piece_s)
         row += at_once(own_line, exchange)
-    rows, last = gather(exchange, row, timeout_s), None
+    rows = gather(exchange, row, timeout_s)
+    machines = [tuple(each[4 : 4 + len(_machine())]) for each in rows]
     if line is None:
-        line, last = line_of([each[-LINE_FIELDS:] for each in rows]), -LINE_FIELDS
-    machines = [tuple(each[4:last]) for each in rows]
+        line = line_of([each[-LINE_FIELDS:] for each in rows])
     return Observed(
         kind=steps.kind,
         device=steps.device.type,

@@ -4,10 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
-from dataclasses import dataclass, replace
+from dataclasses import astuple, dataclass, replace
 from math import inf
 from statistics import fmean
 from time import perf_counter
+from typing import TypeVar
 
 import torch
 
@@ -24,7 +25,7 @@ from gradwire.autotune.contract import (
 from gradwire.autotune.costs import Costs, Together, Work, at_once, hosts_of, typical
 from gradwire.autotune.decide import decide
 from gradwire.autotune.decision import STAYS, Decision, State
-from gradwire.autotune.samples import Samples
+from gradwire.autotune.samples import Samples, part_of
 from gradwire.autotune.settings import Auto, CandidateRules
 from gradwire.autotune.states import Trial, TunerEvent
 from gradwire.autotune.steps import StepTime, StepTimes, slowest
@@ -41,10 +42,9 @@ from gradwire.sync.messages import Record, broadcast, gather, mean
 from gradwire.timing.line import Line
 from gradwire.timing.pairs import HostMap
 
+T = TypeVar("T")
 _CHOICE, _LOOK = "the choice of a plan", "step times and relative errors"
 """The names of exchanges in errors."""
-
-# Rank 0's conclusions, as records.
 
 
 def _at_least_one(values: object) -> tuple[Decision, ...]:
@@ -64,21 +64,11 @@ LEANER = Record(4, "the check for a leaner codec", flag)
 
 @dataclass(frozen=True)
 class Findings:
-    """The result of a check while a run holds its plan; the same on all ranks.
+    """The result of a check while a run holds its plan; the same on all ranks."""
 
-    Attributes
-    ----------
-    times
-        The times of a step on the slowest rank.
-    event
-        The event caused by a change of the gradients; None without a change.
-    gentler
-        The present plan with new codecs for parameters that break the contract, or meet it again.
-    """
-
-    times: StepTime
-    event: TunerEvent | None = None
-    gentler: Decision | None = None
+    times: StepTime  # of a step on the slowest rank
+    event: TunerEvent | None = None  # caused by a change of the gradients
+    gentler: Decision | None = None  # the present plan with new codecs of some parameters
 
 
 class Survey:
@@ -171,13 +161,8 @@ class Survey:
 
         Return None if a rank lacks a finite sample.
         """
-        timeout_s = self._timeout_s
-
-        def gather_usable(exchange: Exchange) -> list[list[float]]:
-            usable = samples is not None and samples.finite  # a pipeline's last samples are late
-            return gather(exchange, [float(usable)], timeout_s)
-
-        rows = yield Together(_CHOICE, gather_usable)
+        usable = samples is not None and samples.finite  # a pipeline's last samples are late
+        rows = yield from self._gather(_CHOICE, [float(usable)])
         if not all(row[0] for row in rows) or samples is None:
             return None
         if self._hosts is None:  # unknown if the run began with an earlier plan
@@ -198,24 +183,26 @@ class Survey:
             with suppress(GradwireError):  # rank 0 measures again, and reports the reason
                 values = typical(samples.flat, self._config)
                 yield from self._costs.time(self._line, self._settings.candidates, values)
-        rows = yield Together(_CHOICE, lambda exchange: self._gather_all(exchange, now))
+        costs = self._costs.row(self._settings.candidates)
+        rows = yield from self._gather(_CHOICE, [*astuple(now), *self._own_shares, *costs, *self._own_line])
         yield None
         own: tuple[Decision, ...] = ()
         if self._rank == 0:
             own = yield from self._decide(samples, rows, present)
-        found = yield Together(_CHOICE, lambda exchange: broadcast(exchange, CHOICES, own, timeout_s))
+        found = yield from self._broadcast(_CHOICE, CHOICES, own)
         return Trial(found, present, self._config)
 
-    def _gather_all(self, exchange: Exchange, now: StepTime) -> list[list[float]]:
-        """Return the rows of all ranks: times of a step, relative errors, costs, and links."""
-        costs = self._costs.row(self._settings.candidates)
-        times = now.compute_s, now.backward_s, now.exposed_s
-        return gather(exchange, [*times, *self._own_shares, *costs, *self._own_line], self._timeout_s)
+    def _gather(self, what: str, row: Sequence[float]) -> Work[list[list[float]]]:
+        rows: list[list[float]] = yield Together(what, lambda each: gather(each, row, self._timeout_s))
+        return rows
+
+    def _broadcast(self, what: str, record: Record[T], value: object) -> Work[T]:
+        found: T = yield Together(what, lambda each: broadcast(each, record, value, self._timeout_s))
+        return found
 
     def _decide(
         self, samples: Samples, rows: Sequence[Sequence[float]], present: Plan
     ) -> Work[tuple[Decision, ...]]:
-        """Choose a plan and its rivals on rank 0, from the rows of all ranks."""
         line = network.line_of([each[-network.LINE_FIELDS :] for each in rows])
         ends = 3 + len(self._own_shares), -network.LINE_FIELDS
         shares = [each[3 : ends[0]] for each in rows]
@@ -245,7 +232,6 @@ class Survey:
     def _search(
         self, samples: Samples, line: Line, now: StepTime, lost: Mapping[str, RelativeErrors], present: Plan
     ) -> Work[tuple[Decision, ...]]:
-        """Return the best decision and its rivals, from the relative errors with each algorithm."""
         workload = Workload(
             (sum(samples.counts),) if self._rules.whole else tuple(reversed(samples.counts)),
             forward_s=now.compute_s - now.backward_s,
@@ -256,9 +242,8 @@ class Survey:
         if samples.has_sums:
             summed[self._world] = typical(samples.flat_sums, self._config)
         environment = yield from self._costs.environment(line, involved, summed)
-        lanes = lanes_in(environment, self.most_lanes)
-        how = environment, workload, self._world, lost, present, self._rules.half, lanes
-        return (yield from decide(*how))
+        lanes, half = lanes_in(environment, self.most_lanes), self._rules.half
+        return (yield from decide(environment, workload, self._world, lost, present, half, lanes))
 
     def time_turn(self, sync: BetweenSteps, times: StepTimes) -> tuple[float, float]:
         """Return the step time of the slowest rank in the latest turn, and the scatter of its steps."""
@@ -280,26 +265,22 @@ class Survey:
 
         ``may_choose`` says whether enough steps have passed for a new choice because of gradients.
         """
-        timeout_s, row = self._timeout_s, [now.compute_s, now.backward_s, now.exposed_s]
-        rows = yield Together(_LOOK, lambda exchange: gather(exchange, row, timeout_s))
-        times = self._slowest(rows)
+        times = self._slowest((yield from self._gather(_LOOK, astuple(now))))
         if samples is None:
             return Findings(times)
         yield from self._average_norms(samples)
         if samples.finite:
             yield from samples.measure(encodings(present.encodings))
-        own = self._contract.row(samples, present)
-        rows = yield Together(_LOOK, lambda exchange: gather(exchange, own, timeout_s))
+        rows = yield from self._gather(_LOOK, self._contract.row(samples, present))
         names = self._contract.judge(rows, samples, present)
         if names is not None:
             gentler = yield from self._excepted(samples, present, names, decisions)
             if gentler is None:
                 return Findings(times, TunerEvent.PLAN_IS_UNSUITED)
-            is_wide = samples.part(names - excepted(present, names)) > self._config.wide_share
-            many = is_wide and may_choose
-            return Findings(
-                times, TunerEvent.MANY_NEED_OTHERS if many else TunerEvent.SOME_NEED_OTHERS, gentler
-            )
+            newly = part_of(names - excepted(present, names), samples.size_of)
+            many = newly > self._config.wide_share and may_choose
+            event = TunerEvent.MANY_NEED_OTHERS if many else TunerEvent.SOME_NEED_OTHERS
+            return Findings(times, event, gentler)
         is_finite = all(each[0] for each in rows)  # on all ranks
         if may_choose and is_finite and (yield from self._leaner(samples, present, decisions)):
             return Findings(times, TunerEvent.LEANER_SUITS)
@@ -329,10 +310,7 @@ class Survey:
                 plan = replace(present, codecs=rules_for(gentler))
                 reason = in_words(plan.codec, gentler, lost.most) or f"{plan.codec} for all parameters again"
                 own_gentler = replace(decisions[-1][1], plan=plan, reason=reason)
-        found: Decision | None = yield Together(
-            _LOOK, lambda exchange: broadcast(exchange, GENTLER, own_gentler, self._timeout_s)
-        )
-        return found
+        return (yield from self._broadcast(_LOOK, GENTLER, own_gentler))
 
     def _leaner(
         self, samples: Samples, present: Plan, decisions: Sequence[tuple[int, Decision]]
@@ -350,22 +328,14 @@ class Survey:
         rows = yield from self._gather_errors(samples, codecs)
         is_leaner_suited = False
         if self._rank == 0:
-            errors = self._contract.errors(rows, samples, codecs, self._rules.algorithms, present)
-            found = yield from errors
+            found = yield from self._contract.errors(rows, samples, codecs, self._rules.algorithms, present)
             is_leaner_suited = any(is_leaner(each, present, others) for each in found.values())
-        suits: bool = yield Together(
-            _LOOK, lambda exchange: broadcast(exchange, LEANER, is_leaner_suited, self._timeout_s)
-        )
-        return suits
+        return (yield from self._broadcast(_LOOK, LEANER, is_leaner_suited))
 
     def _gather_errors(self, samples: Samples, codecs: Sequence[Codec]) -> Work[list[list[float]]]:
-        """Return all ranks' relative errors of one encoding, a row for each rank."""
         yield None  # at least once, because other ranks may have other codecs left to measure
         yield from samples.measure(encodings(codecs))
-        own = self._contract.own_errors(samples, codecs)
-        rows: list[list[float]] = yield Together(
-            _LOOK, lambda exchange: gather(exchange, own, self._timeout_s)
-        )
+        rows = yield from self._gather(_LOOK, self._contract.own_errors(samples, codecs))
         yield None
         return rows
 

@@ -23,17 +23,11 @@ _Seconds = Callable[[ScalePoint], float | None]
 
 def read_points(rows: Sequence[Mapping[str, Any]]) -> list[ScalePoint]:
     """Return the points in a record's ``scaling``, without predictions; older records lack baselines."""
-    return [
-        ScalePoint(
-            row["hosts"],
-            row["step_s"],
-            row["efficiency"] * row["step_s"],
-            None,
-            row.get("ddp_s"),
-            row.get("bf16_hook_s"),
-        )
-        for row in rows
-    ]
+    points = []
+    for row in rows:
+        compute_s, baselines = row["efficiency"] * row["step_s"], (row.get("ddp_s"), row.get("bf16_hook_s"))
+        points.append(ScalePoint(row["hosts"], row["step_s"], compute_s, None, *baselines))
+    return points
 
 
 def pays(points: Sequence[ScalePoint]) -> str:
@@ -67,7 +61,11 @@ def gains_by_hosts(rows: Sequence[Mapping[str, Any]], here: int, kind: str = "DD
             axes.axvspan(low, high, color=COLOURS["band"], alpha=0.35, linewidth=0, label=label)
         axes.plot(numbers, numbers, color=COLOURS["rule"], linewidth=1, label="ideal")
         for name, colour, style, seconds in curves:
-            known = [(each.hosts, _throughput(each, seconds(each))) for each in points if seconds(each)]
+            known = [
+                (each.hosts, each.hosts * each.compute_s / step_s)
+                for each in points
+                if (step_s := seconds(each))
+            ]
             if known:
                 axes.plot(*zip(*known, strict=True), style, color=colour, markersize=4, label=name)
         log_axis(axes, "x", "hosts", base=2)
@@ -84,10 +82,6 @@ def gains_by_hosts(rows: Sequence[Mapping[str, Any]], here: int, kind: str = "DD
         f"batch size. {pays(points)}. Dashed line: {counted(here, 'host')}."
     )
     return Picture("hosts", caption, paint, 3.4, 3.8)
-
-
-def _throughput(point: ScalePoint, step_s: float | None) -> float:
-    return point.hosts * point.compute_s / step_s if step_s else 0.0
 
 
 def by_hosts(rows: Sequence[Mapping[str, Any]], kind: str = "DDP") -> list[Part]:

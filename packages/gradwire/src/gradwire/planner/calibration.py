@@ -44,10 +44,9 @@ from gradwire.timing.line import (
 
 
 def threads_of(hosts: int, *, shared: bool) -> int:
-    """Return the number of threads of one rank.
+    """Return the number of threads of one rank: PyTorch's, if a launcher has started this process as a rank.
 
-    If a launcher has started this process as a rank, this is PyTorch's number of threads. Otherwise, a rank
-    uses all cores of this machine, or its share of them if ``shared``.
+    Otherwise, a rank uses all cores of this machine, or its share of them if ``shared``.
     """
     if is_launched():  # torchrun sets OMP_NUM_THREADS=1 for several ranks on a host
         return torch.get_num_threads()
@@ -88,9 +87,9 @@ def measure_codecs(
 ) -> dict[str, CodecCost]:
     """Return the cost of every codec, by its spec, on sums of up to ``world`` gradients.
 
-    The gradients belong to different steps or ranks; they have any shape and floating dtype, and equal size.
-    ``threads`` is the number of threads of one rank. Between segments, codecs pause for the time in which
-    ``line`` sends one segment. Raises ``TensorError`` if gradients are empty or differ in size.
+    The gradients belong to different steps or ranks, and have equal size. Between segments, codecs pause for
+    the time in which ``line`` sends one segment. Raises ``TensorError`` if gradients are empty or differ in
+    size.
     """
     samples = [excerpt(gradient) for gradient in gradients]
     rest_s, total = rest_between_segments(line, SEGMENT_NBYTES), ROUNDS * len(codecs)
@@ -171,48 +170,30 @@ def measure_host(cores: int, ranks_per_machine: int, rounds: int = _ROUNDS) -> H
 
     Raises ``LinkError`` if the machine has no loopback interface.
     """
+    barrier = Barrier(2, timeout=_TIMEOUT_S)
     try:
-        small, large, disagrees = _measure(rounds)
+        with ThreadPoolExecutor(2) as pool, local_pair() as ends:
+            received, sent = pool.map(lambda link: _clocks_of(link, barrier, rounds), ends)
     except OSError as error:
         raise LinkError(
             f"cannot measure the cost of frames over the loopback interface ({error.strerror or error}); "
             "bring the interface 'lo' up, or pass a link measured with 'gradwire line-rate'"
         ) from error
+    beside_s = [
+        median(max(0.0, ins.process_s - out.thread_s - ins.thread_s) for ins, out in zip(*ends, strict=True))
+        for ends in zip(received, sent, strict=True)
+    ]
+
+    def end_cost(end: list[list[_CpuTimes]], codec_s: float) -> EndCost:
+        thread_s = [median(each.thread_s for each in clocks) for clocks in end]
+        pairs = zip(thread_s, beside_s, strict=True)
+        small, large = (FrameCost(own_s / FRAMES, other_s / 2 / FRAMES) for own_s, other_s in pairs)
+        return EndCost.fit(small, large, codec_s / FLOAT_NBYTES)
+
     identity = identity_cost(rounds)
-    sender = EndCost.fit(small.sender, large.sender, identity.encode_s / FLOAT_NBYTES)
-    receiver = EndCost.fit(small.receiver, large.receiver, identity.decode_add_s / FLOAT_NBYTES)
-    return replace(both_ends(sender, receiver, cores, ranks_per_machine), disagreement=disagrees)
-
-
-class _Spent(NamedTuple):
-    """The cost of one frame to its sender and to its receiver."""
-
-    sender: FrameCost
-    receiver: FrameCost
-
-
-def _measure(rounds: int) -> tuple[_Spent, _Spent, float]:
-    """Return the median costs of small and of large frames over ``rounds`` measurements, and the scatter."""
-    barrier = Barrier(2, timeout=_TIMEOUT_S)
-    with ThreadPoolExecutor(2) as pool, local_pair() as ends:
-        receiver, sender = pool.map(lambda rank: _run(ends[rank], barrier, rounds), (0, 1))
-    found = []
-    for received, sent in zip(receiver, sender, strict=True):
-        beside_s = median(
-            max(0.0, into.process_s - out.thread_s - into.thread_s)
-            for into, out in zip(received, sent, strict=True)
-        )
-        found.append(
-            _Spent(
-                *(
-                    FrameCost(median(each.thread_s for each in end) / FRAMES, beside_s / 2 / FRAMES)
-                    for end in (sent, received)
-                )
-            )
-        )
-    small, large = found
-    every = [clocks for end in (receiver, sender) for clocks in end]
-    return small, large, fmean(disagreement([each.thread_s for each in clocks]) for clocks in every)
+    sender, receiver = end_cost(sent, identity.encode_s), end_cost(received, identity.decode_add_s)
+    scatter = fmean(disagreement([each.thread_s for each in clocks]) for clocks in (*received, *sent))
+    return replace(both_ends(sender, receiver, cores, ranks_per_machine), disagreement=scatter)
 
 
 class _CpuTimes(NamedTuple):
@@ -237,24 +218,19 @@ def local_pair() -> Iterator[tuple[SocketLink, SocketLink]]:
             end.close()
 
 
-def _run(link: Link, barrier: Barrier, rounds: int) -> list[list[_CpuTimes]]:
-    """Run one end of a link, and return its CPU times for small and for large frames.
-
-    Rank 1 sends, and rank 0 receives.
-    """
-    return [_clocks_of(link, barrier, nbytes, rounds) for nbytes in (SMALL_NBYTES, LARGE_NBYTES)]
-
-
-def _clocks_of(link: Link, barrier: Barrier, nbytes: int, rounds: int) -> list[_CpuTimes]:
-    exchange = Exchange(link, Plan(algorithm="star", segment_nbytes=nbytes))
-    bucket = torch.zeros(FRAMES * nbytes // FLOAT_NBYTES)
-    exchange.reduce(bucket)  # the first exchange allocates the buffers
-    clocks = []
-    for _ in range(rounds):
-        barrier.wait()
-        thread_s, process_s = time.thread_time(), time.process_time()
-        exchange.reduce(bucket)
-        thread_s = time.thread_time() - thread_s
-        barrier.wait()
-        clocks.append(_CpuTimes(thread_s, time.process_time() - process_s))
-    return clocks
+def _clocks_of(link: Link, barrier: Barrier, rounds: int) -> list[list[_CpuTimes]]:
+    """Run one end, rank 1 as the sender; return its CPU times for small frames, then for large frames."""
+    found = []
+    for nbytes in (SMALL_NBYTES, LARGE_NBYTES):
+        exchange = Exchange(link, Plan(algorithm="star", segment_nbytes=nbytes))
+        bucket, clocks = torch.zeros(FRAMES * nbytes // FLOAT_NBYTES), list[_CpuTimes]()
+        exchange.reduce(bucket)  # the first exchange allocates the buffers
+        for _ in range(rounds):
+            barrier.wait()
+            thread_s, process_s = time.thread_time(), time.process_time()
+            exchange.reduce(bucket)
+            thread_s = time.thread_time() - thread_s
+            barrier.wait()
+            clocks.append(_CpuTimes(thread_s, time.process_time() - process_s))
+        found.append(clocks)
+    return found

@@ -10,9 +10,10 @@ from typing import Any
 
 from gradwire import collectives
 from gradwire.codecs import Codec, Identity, codec_of
+from gradwire.codecs.spec import refuse
 from gradwire.codecs.wrappers import Projected, Scaled, offloadable
 from gradwire.collectives import backend
-from gradwire.errors import SpecError, shown
+from gradwire.errors import SpecError
 from gradwire.fields import Source, real
 from gradwire.plan import (
     EXCHANGES,
@@ -26,8 +27,6 @@ from gradwire.plan import (
 )
 from gradwire.timing.environment import Environment
 from gradwire.wire import MAX_FRAME_NBYTES
-
-# The workload that determines a step's time: the sizes of gradients, and the seconds of computation.
 
 PIECE_COUNT, MOST_PIECES = 1 << 18, 1024
 """The assumed parameters of a model of known size only: parameters of 1 MiB, or up to 1024 larger ones."""
@@ -72,10 +71,8 @@ class Workload:
         counts = tuple(self.counts)
         object.__setattr__(self, "counts", counts)
         if not counts or not all(type(count) is int and count >= 0 for count in counts) or not sum(counts):
-            raise SpecError(
-                f"expected parameter sizes that are whole numbers with a sum above 0, got {counts[:4]!r}; "
-                "pass the numel() of each parameter"
-            )
+            expected = "parameter sizes that are whole numbers with a sum above 0"
+            refuse(expected, counts[:4], "pass the numel() of each parameter")
         _STEP.check(self, **dict.fromkeys(("forward_s", "backward_s", "update_s"), real(0.0)))
 
     @classmethod
@@ -84,10 +81,8 @@ class Workload:
     ) -> Workload:
         """Return the workload of a model with ``count`` parameters and unknown layers."""
         if type(count) is not int or count < 1:
-            raise SpecError(
-                f"expected a whole number of at least 1 parameter, got {count!r}; pass the model's number of "
-                "parameters"
-            )
+            remedy = "pass the model's number of parameters"
+            refuse("a whole number of at least 1 parameter", count, remedy)
         if count > MOST_COUNT:
             shortened = f"{min(count, 10**300):.3g}"
             raise SpecError(
@@ -175,36 +170,21 @@ def lanes_in(environment: Environment, most: int = MAX_LANES) -> tuple[int, ...]
 class Space:
     """The search space: the values to try for each field of a plan, in order of preference.
 
-    Raises ``SpecError`` if a name is unknown or a list is empty.
-
-    Parameters
-    ----------
-    codecs
-        The values of ``Plan.encoding``. ``identity`` is always included.
-    buckets_nbytes
-        Bucket sizes to try in addition to a single bucket, only for a pipeline of 1, and only if backward
-        takes time that exchanges can overlap.
-    exchanges
-        The values of ``Plan.exchange``. ``"sharded"`` is only tried with a ring, a single bucket, and a
-        pipeline of 1.
-    whole
-        Whether to try a single bucket. If False, all sizes in ``buckets_nbytes`` are tried, regardless of
-        backward's time and the number of buckets.
-    refused
-        Pairs of a codec and an algorithm that must not be tried together.
-    lanes
-        Numbers of lanes, for plans with several buckets (``in_lanes``).
+    Buckets of several sizes are tried only for a pipeline of 1 whose backward takes time that exchanges can
+    overlap; ``"sharded"`` exchanges only with a ring, a single bucket, and a pipeline of 1. Raises
+    ``SpecError`` if a name is unknown or a list is empty.
     """
 
-    codecs: tuple[Codec, ...]
+    codecs: tuple[Codec, ...]  # of ``Plan.encoding``; identity is always included
     algorithms: tuple[str, ...] = ALGORITHMS
     pipelines: tuple[int, ...] = (1,)
     segments_nbytes: tuple[int, ...] = SEGMENTS_NBYTES
     buckets_nbytes: tuple[int, ...] = BUCKETS_NBYTES
     exchanges: tuple[str, ...] = EXCHANGES[:1]
+    # False: no single bucket; all of ``buckets_nbytes`` are tried, regardless of backward's time
     whole: bool = True
-    refused: Collection[tuple[Codec, str]] = frozenset()
-    lanes: tuple[int, ...] = (1,)
+    refused: Collection[tuple[Codec, str]] = frozenset()  # not tried together
+    lanes: tuple[int, ...] = (1,)  # of plans with several buckets (``in_lanes``)
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "codecs", tuple(dict.fromkeys((Identity(), *self.codecs))))
@@ -220,14 +200,10 @@ class Space:
             Plan(**coded(codec), segment_nbytes=SEGMENT_UNIT_NBYTES)
         for algorithm in self.algorithms:
             collectives.get(algorithm)
-        for pipeline in self.pipelines:
-            Plan(pipeline=pipeline)
-        for segment_nbytes in self.segments_nbytes:
-            Plan(segment_nbytes=segment_nbytes)
-        for exchange in self.exchanges:
-            Plan(exchange=exchange)
-        for lanes in self.lanes:
-            Plan(lanes=lanes)
+        tried: dict[str, tuple[Any, ...]] = {"pipeline": self.pipelines, "exchange": self.exchanges}
+        tried |= {"segment_nbytes": self.segments_nbytes, "lanes": self.lanes}
+        for name, value in ((name, each) for name, values in tried.items() for each in values):
+            Plan(**{name: value})
 
 
 def offered(
@@ -239,7 +215,7 @@ def offered(
     """
     named = [found for each in codecs if (found := codec_of(each, "codecs")) is not None]
     if scale not in SCALES:
-        raise SpecError(f"expected None or 'auto' for scale, got {shown(scale)}; omit scale, or pass 'auto'")
+        refuse("None or 'auto' for scale", scale, "omit scale, or pass 'auto'")
     behind = codec_of(nic, "nic")
     if behind is not None:
         named.append(Projected(offloadable(behind)))
@@ -264,11 +240,7 @@ def coded(encoding: Codec) -> dict[str, Any]:
 
 
 def candidates(space: Space, workload: Workload, world: int) -> Iterator[Plan]:
-    """Yield the candidate plans with one lane for ``world`` ranks, preferred plans first.
-
-    The transport divides a native all-reduce itself, so only one segment size is tried with a native
-    all-reduce.
-    """
+    """Yield the candidate plans with one lane for ``world`` ranks, preferred plans first."""
     for pipeline, codec, algorithm, exchange in product(
         space.pipelines, space.codecs, space.algorithms, space.exchanges
     ):
@@ -311,18 +283,13 @@ def _buckets(space: Space, workload: Workload, pipeline: int) -> Iterator[int | 
 
 
 def _segments(space: Space, count: int, chunks: int) -> Iterator[int]:
-    """Yield segment sizes up to the first size that holds a whole chunk.
-
-    Larger sizes give the same frames.
-    """
+    """Yield segment sizes up to the first that holds a whole chunk; larger sizes give the same frames."""
     chunk_nbytes = FLOAT_NBYTES * math.ceil(count / chunks)
     for segment_nbytes in sorted(space.segments_nbytes):
         yield segment_nbytes
         if segment_nbytes >= chunk_nbytes:
             return
 
-
-# Plans with several lanes, which are predicted only for the fastest plans with one lane.
 
 _PAIRS_IN_LANES = 2
 """The number of codec-algorithm pairs to try with several lanes; more would take seconds to predict."""
@@ -342,8 +309,8 @@ def fastest_in_lanes(
 ) -> list[Plan]:
     """Return candidates with several lanes, for the fastest pairs of codec and algorithm with one lane.
 
-    ``plans`` are all candidates with one lane; ``by_time`` lists some of these candidates, the fastest first.
-    The result contains every bucket size of these pairs, with the best segment size of the pair.
+    ``plans`` are all candidates with one lane; ``by_time`` lists some of them, the fastest first. The result
+    has every bucket size of these pairs, with the best segment size of the pair.
     """
     best = dict[tuple[Codec, str], Plan]()
     for plan in by_time:

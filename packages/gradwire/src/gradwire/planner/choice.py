@@ -15,7 +15,6 @@ from gradwire.page import in_notebook
 from gradwire.plan import Plan
 from gradwire.planner.baselines import Baselines
 from gradwire.planner.calibration import Show
-from gradwire.planner.encodings import CodecCandidate
 from gradwire.planner.environment import Input, inputs_of, measure, quiet, resolve
 from gradwire.planner.exchange_times import Family
 from gradwire.planner.explain import explain, name_plan
@@ -138,13 +137,8 @@ class Choice:
         return explain(self.ranked)
 
     def _repr_html_(self) -> str:
-        columns = (
-            Column.of_text("plan"),
-            Column("step"),
-            Column("exposed"),
-            Column("wire", "MB"),
-            Column("ratio"),
-        )
+        figures = Column("step"), Column("exposed"), Column("wire", "MB"), Column("ratio")
+        columns = Column.of_text("plan"), *figures
         rows = [
             (
                 f"{name_plan(each.plan)}{', chosen' if each is self.prediction else ''}",
@@ -174,22 +168,17 @@ class Choice:
             "objective": "step" if self.environment.noise is None else "loss",
             "uncertainty": self.ranked.uncertainty,
             "inputs": to_values(self.inputs),
-            "codecs": [_candidate(each) for each in self.ranked.codecs],
+            "codecs": [
+                {"codec": str(each.codec), "largest_error": each.error}
+                | {"guaranteed": each.guaranteed, "admitted": each.admitted}
+                for each in self.ranked.codecs
+            ],
             "considered": self.ranked.considered,
             "ranking": [each.values() for each in self.ranked.ordered],
             "scaling": [each.values() for each in self.scaling],
             "hosts_that_pay": hosts_that_pay(self.scaling) if self.scaling else None,
         }
         return make_record(SCHEMA, fields, target=target())
-
-
-def _candidate(candidate: CodecCandidate) -> dict[str, object]:
-    return {
-        "codec": str(candidate.codec),
-        "largest_error": candidate.error,
-        "guaranteed": candidate.guaranteed,
-        "admitted": candidate.admitted,
-    }
 
 
 # How a training step scales with the number of hosts, and up to what number additional hosts pay off.
@@ -207,9 +196,8 @@ _NONE_KNOWN: Mapping[int, Prediction] = MappingProxyType({})
 class ScalePoint:
     """The step time of the best plan on ``hosts`` hosts.
 
-    For a single host, which exchanges nothing, ``prediction`` is None.
-
-    ``plain_s`` and ``hook_s`` are the step times of plain DDP and of its bf16 hook, or None if unknown.
+    A single host exchanges nothing, and has no ``prediction``. ``plain_s`` and ``hook_s`` are the step times
+    of plain DDP and of its bf16 hook, or None if unknown.
     """
 
     hosts: int
@@ -283,18 +271,14 @@ def worlds_around(hosts: int, farthest: int) -> list[int]:
 def hosts_that_pay(points: Sequence[ScalePoint], least_gain: float = LEAST_GAIN) -> int:
     """Return the number of hosts up to which every additional host pays off, or 1 if a second host doesn't.
 
-    A host pays off if it adds at least ``least_gain`` times the throughput of a single host. Still more hosts
-    may pay off again; ``paying_ranges`` returns all ranges in which hosts pay off.
+    Still more hosts may pay off again; ``paying_ranges`` returns all ranges in which hosts pay off.
     """
     first, *_ = (*paying_ranges(points, least_gain), (1, 1))
     return first[1] if first[0] == points[0].hosts else 1
 
 
 def gains(points: Sequence[ScalePoint]) -> list[float]:
-    """Return the throughput that each additional host adds between neighbouring points.
-
-    The unit is the throughput of one host.
-    """
+    """Return the throughput, in units of one host's, that each host adds between neighbouring points."""
     return [
         (after.speedup - before.speedup) / (after.hosts - before.hosts) for before, after in pairwise(points)
     ]

@@ -13,9 +13,9 @@ import torch
 
 from gradwire import _native
 from gradwire.codecs import Codec
+from gradwire.codecs.spec import refuse
 from gradwire.codecs.wrappers import Projected, Scaled
 from gradwire.entropy import DeltaDecoder, DeltaEncoder
-from gradwire.errors import SpecError
 from gradwire.plan import FLOAT_NBYTES
 from gradwire.planner.calibration import SEGMENT_NBYTES, excerpt, use_threads
 from gradwire.timing.calibrate import disagreement
@@ -96,10 +96,7 @@ def packet_ratio(
     segment_nbytes = mtu_nbytes - IP_AND_TCP_NBYTES
     if segment_nbytes <= SHIM_NBYTES:
         least_nbytes = mtu_nbytes - segment_nbytes + SHIM_NBYTES
-        raise SpecError(
-            f"expected an MTU above {least_nbytes} bytes for a NIC, got {mtu_nbytes}; pass the MTU of the "
-            "NIC's link"
-        )
+        refuse(f"an MTU above {least_nbytes} bytes for a NIC", mtu_nbytes, "pass the MTU of the NIC's link")
     headers_nbytes = IP_AND_TCP_NBYTES + ETHERNET_NBYTES
     frame_nbytes = segment_nbytes + headers_nbytes
     single_nbytes = headers_nbytes + min(segment_nbytes, segment_nbytes / ratio + SHIM_NBYTES)
@@ -112,16 +109,12 @@ def packet_ratio(
     return max(frame_nbytes / single_nbytes, segments * frame_nbytes / merged_nbytes)
 
 
-# The codecs that an accuracy budget admits.
-
-
 @dataclass(frozen=True)
 class CodecCandidate:
     """A candidate codec, and the largest error that it may cause in the sum of all ranks' gradients.
 
     ``error`` is the error of one encoding times the number of ranks, because an exchange encodes a value once
-    per rank. ``guaranteed`` says whether ``error`` is a bound for all gradients; otherwise, ``error`` is the
-    largest error in the calibration. ``admitted`` says whether ``error`` is within the accuracy budget.
+    per rank. It is a bound if ``guaranteed``, otherwise the largest error in the calibration.
     """
 
     codec: Codec
@@ -138,19 +131,15 @@ def admit(
     ``largest_error`` is the largest allowed absolute error of an element of the sum (for the average, divide
     by ``world``); None means no limit.
     """
-    limit = math.inf if largest_error is None else largest_error
-    return [_candidate(codec, costs[str(codec)], world, limit) for codec in codecs]
+    limit, found = math.inf if largest_error is None else largest_error, []
+    for codec in codecs:
+        # a bound that doesn't depend on the values; a scale's bound is in proportion to the values
+        promised = 0.0 if isinstance(codec, Scaled) else codec.bound(torch.empty(0))
+        error = world * (promised or max(point.largest_error for point in costs[str(codec)].points))
+        guaranteed = promised > 0 or codec.EXACT
+        found.append(CodecCandidate(codec, error, guaranteed=guaranteed, admitted=error <= limit))
+    return found
 
-
-def _candidate(codec: Codec, cost: CodecCost, world: int, limit: float) -> CodecCandidate:
-    # a bound that doesn't depend on the values; a scale's bound is in proportion to the values
-    promised = 0.0 if isinstance(codec, Scaled) else codec.bound(torch.empty(0))
-    measured = max(point.largest_error for point in cost.points)
-    error = world * (promised or measured)
-    return CodecCandidate(codec, error, guaranteed=promised > 0 or codec.EXACT, admitted=error <= limit)
-
-
-# Measure the cost of weight deltas, which a sharded exchange sends losslessly.
 
 WEIGHTS = "delta:bf16"
 """The encoding of weights that ``Sharded`` uses by default."""
@@ -163,8 +152,7 @@ _SPREAD = 0.02
 def measure_weights(gradients: Sequence[torch.Tensor], learning_rate: float, threads: int) -> CodecCost:
     """Return the cost of lossless bfloat16 weight deltas between Adam steps with this learning rate.
 
-    The steps cycle through the gradients and start from normally distributed weights. A delta covers one
-    segment of weights.
+    The steps cycle through the gradients. A delta covers one segment of weights.
     """
     samples = [excerpt(each, SEGMENT_NBYTES // 4) for each in gradients]
     count = samples[0].numel()

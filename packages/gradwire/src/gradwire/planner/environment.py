@@ -51,6 +51,10 @@ def is_shared(shared_machine: bool | None) -> bool:
     return is_inside() if shared_machine is None else shared_machine
 
 
+def _threads(request: PlanRequest) -> int:
+    return threads_of(request.hosts, shared=is_shared(request.shared_machine))
+
+
 def resolve(request: PlanRequest) -> PlanRequest:
     """Replace a request's factory with the model's sizes and times, and its gradient file with gradients.
 
@@ -65,16 +69,16 @@ def resolve(request: PlanRequest) -> PlanRequest:
 def _called(request: PlanRequest, factory: str) -> PlanRequest:
     """Return the request with the sizes of the factory's model; with example inputs, also with its times.
 
-    The measured gradients belong to the initial weights, and don't show the noise during training. By
-    default, plans are therefore compared by their step times.
+    The measured gradients belong to the initial weights, and don't show the noise during training, so by
+    default plans are compared by their step times.
     """
     model, example = load_factory(factory)
     sizes = sizes_of(model)
     if example is None:
         return replace(request, model=sizes)
-    shared = is_shared(request.shared_machine)
-    threads = threads_of(request.hosts, shared=shared)
+    threads = _threads(request)
     measured = measure_model(model, example, threads)
+    shared = is_shared(request.shared_machine)
     slower = max(1.0, request.hosts * threads / cores()) if shared else 1.0
     if request.gradients is None and measured.gradients:
         objective = request.objective or Objective.STEP
@@ -103,7 +107,7 @@ def measure(request: PlanRequest, show: Show = quiet) -> Environment:
         groups=_groups(request),
         core_nbytes_per_s=request.core_nbytes_per_s,
         noise=noise,
-        threads=threads_of(request.hosts, shared=is_shared(request.shared_machine)),
+        threads=_threads(request),
     )
     for spec in (*map(str, request.encodings), *(() if request.sharded_lr is None else (WEIGHTS,))):
         environment.cost(spec)
@@ -113,8 +117,7 @@ def measure(request: PlanRequest, show: Show = quiet) -> Environment:
 def _noise(request: PlanRequest) -> float | None:
     """Return the noise scale, or None to compare plans by their step times, and not by their time to a loss.
 
-    If the costs are given, plans are by default compared by their step times, because given costs may lack
-    the encoding error.
+    Given costs may lack the encoding error, so by default they lead to a comparison of step times.
     """
     objective = request.objective
     if objective is None:
@@ -134,7 +137,6 @@ def _tensors(request: PlanRequest) -> Gradients | None:
 
 
 def _host(request: PlanRequest) -> HostCost:
-    """Return the cost of frames: given, measured with the link, or measured now."""
     found = request.host
     if found is None and request.line_rate is not None:
         found = request.line_rate.host
@@ -152,8 +154,7 @@ def _groups(request: PlanRequest) -> tuple[int, ...]:
 
 
 def _measured_costs(request: PlanRequest, show: Show) -> Mapping[str, CodecCost]:
-    threads = threads_of(request.hosts, shared=is_shared(request.shared_machine))
-    given = _tensors(request)
+    threads, given = _threads(request), _tensors(request)
     samples = synthetic_gradients(request.workload.count) if given is None else given
     most = max(request.hosts, request.most_hosts)
     encodings: tuple[Codec, ...] = request.encodings
@@ -165,9 +166,6 @@ def _measured_costs(request: PlanRequest, show: Show) -> Mapping[str, CodecCost]
     return costs
 
 
-# The inputs of a choice as text, with their sources.
-
-
 def inputs_of(asked: PlanRequest, request: PlanRequest, environment: Environment) -> tuple[Input, ...]:
     """Return the inputs of a choice as text; ``request`` is the resolved form of the request ``asked``."""
     measured = [
@@ -175,27 +173,19 @@ def inputs_of(asked: PlanRequest, request: PlanRequest, environment: Environment
         for name in ("forward", "backward")
         if getattr(asked, f"{name}_s") is None and getattr(request, f"{name}_s") is not None
     ]
-    computation = _computation(request, measured)
+    work, computation = request.workload, _computation(request, measured)
+    factory = asked.model if isinstance(asked.model, str) else "given"
+    codecs, timed = map(name_coding, request.encodings), request.costs is None
     return (
-        _model(asked, request),
+        Input("model", f"{work.count:,} parameters, {format_size(work.nbytes)}", factory),
         *([computation] if measured else []),
         *_line(request, environment),
         *_frames(request, environment),
-        Input(
-            "codecs",
-            ", ".join(map(name_coding, request.encodings)),
-            "measured here" if request.costs is None else "given",
-        ),
+        Input("codecs", ", ".join(codecs), "measured here" if timed else "given"),
         *_gradients(request, environment),
         *_weights(request, environment),
         *([] if measured else [computation]),
     )
-
-
-def _model(asked: PlanRequest, request: PlanRequest) -> Input:
-    work = request.workload
-    source = asked.model if isinstance(asked.model, str) else "given"
-    return Input("model", f"{work.count:,} parameters, {format_size(work.nbytes)}", source)
 
 
 def _computation(request: PlanRequest, measured: Sequence[str]) -> Input:

@@ -24,7 +24,7 @@ from gradwire.costs import ExchangeCost
 from gradwire.errors import SpecError
 from gradwire.plan import FLOAT_NBYTES, Plan
 from gradwire.timing.environment import CodecCost, CodecPoint, Environment, as_seen_by
-from gradwire.timing.replay import Replay, replaying
+from gradwire.timing.replay import replaying
 from gradwire.timing.simulate import Wires, simulate
 
 
@@ -32,9 +32,9 @@ from gradwire.timing.simulate import Wires, simulate
 class BucketPlan:
     """The fields of a plan that determine one bucket's exchange, without the pipeline and the bucket size.
 
-    ``codec`` is the spec of the plan's encoding. ``half`` is the parameter of ``timing.replay.replay``; only
-    a ring has separate halves. ``lanes`` is the number of equal buckets that are exchanged at the same time;
-    a cost then contains the seconds of all these buckets, divided by their number.
+    ``half`` is as in ``timing.replay.replay``; only a ring has separate halves. ``lanes`` equal buckets are
+    exchanged at the same time; a cost then contains the seconds of all these buckets, divided by their
+    number.
     """
 
     algorithm: str
@@ -46,7 +46,7 @@ class BucketPlan:
 
     @classmethod
     def of(cls, plan: Plan) -> BucketPlan:
-        """Return the fields of ``plan`` that determine one bucket's exchange.
+        """Return the fields of ``plan``.
 
         Raises ``SpecError`` if the plan has several codecs or encodes on a device, which isn't measured.
         """
@@ -61,16 +61,13 @@ class BucketPlan:
         return cls(plan.algorithm, plan.segment_nbytes, spec, residual, half, plan.lanes)
 
 
-# An environment, converted to a different number of ranks.
-
 _RESIDUAL_PASSES = 7
 
 
 def among(environment: Environment, world: int) -> Environment:
     """Return the environment resized to ``world`` ranks, with links and groups repeated as needed.
 
-    All groups have the size of the first group, except that the last group may be smaller; links repeat from
-    the first link on. If ranks share a machine, all ``world`` ranks share it.
+    If ranks share a machine, all ``world`` ranks share it.
     """
     host = environment.host
     if host.ranks_per_machine > 1:
@@ -86,10 +83,8 @@ def among(environment: Environment, world: int) -> Environment:
 def with_residuals(environment: Environment, codec: str) -> Environment:
     """Return the environment with the cost of keeping residuals for ``codec``.
 
-    To compute a residual, a rank decodes every encoded value and subtracts the result. Before the exchange,
-    the rank gathers and adds the residuals of a bucket. Afterwards, the rank checks and stores the new
-    residuals. The cost per value is one decoding and ``_RESIDUAL_PASSES`` passes over memory, each as long as
-    identity's decoding.
+    The cost per value is one decoding of every encoded value and ``_RESIDUAL_PASSES`` passes over memory,
+    each as long as identity's decoding: to gather, add, subtract, check, and store residuals.
     """
     cost, identity = environment.cost(codec), environment.codecs.get(str(Identity()))
 
@@ -124,15 +119,11 @@ def _groups(groups: tuple[int, ...], world: int) -> tuple[int, ...]:
 def least(plan: BucketPlan, world: int, count: int, environment: Environment) -> ExchangeCost:
     """Return a cost whose ``total_s`` is a lower bound on this exchange's replayed time.
 
-    - The busiest rank sends the algorithm's bytes, at best at the rate of the fastest link after a burst. The
-      last frame also takes the latency. In each half of a ring, the rank sends half of these bytes.
-    - In the reduce half, all ranks together encode ``p - 1`` partial sums of every value and add them. In the
-      broadcast half, all ranks together encode the result once and decode it ``p`` times, or ``p - 1`` times
-      if the codec is exact. In each half, ``p - 1`` frames carry every segment. The busiest rank does at
-      least the average work.
-    - All of this work runs on the cores of the machines.
-
-    Lanes share links and cores. Each lane's thread does the work of its own bucket.
+    - The busiest rank sends the algorithm's bytes, at best at the rate of the fastest link after a burst. -
+    In the reduce half, all ranks together encode ``p - 1`` partial sums of every value and add them. In the
+    broadcast half, they encode the result once and decode it ``p`` times, or ``p - 1`` times if the codec is
+    exact. In each half, ``p - 1`` frames carry every segment. The busiest rank does at least the average. -
+    All of this work runs on the cores of the machines.
     """
     environment = as_seen_by(plan.algorithm, environment)
     chunks, cost = collectives.get(plan.algorithm).chunks(world), environment.cost(plan.codec)
@@ -141,7 +132,9 @@ def least(plan: BucketPlan, world: int, count: int, environment: Environment) ->
     work = sum(
         (_average_work(each, world, count, pieces, cost, environment) for each in halves), ExchangeCost()
     )
-    raw_nbytes = _busiest_nbytes(plan.algorithm, world, count) * len(halves) / 2
+    share, steps = _card(plan.algorithm, world)
+    busiest_nbytes = FLOAT_NBYTES * max(0.0, share * count - steps)  # unequal chunks save one float a step
+    raw_nbytes = busiest_nbytes * len(halves) / 2
     wire_nbytes = raw_nbytes / FLOAT_NBYTES * _cheapest(cost, "nbytes")
     carried_nbytes = raw_nbytes / FLOAT_NBYTES * _cheapest(cost, "carried_nbytes")
     wire_s = min(
@@ -162,7 +155,6 @@ def least(plan: BucketPlan, world: int, count: int, environment: Environment) ->
 def _average_work(
     half: str, world: int, count: int, pieces: int, cost: CodecCost, environment: Environment
 ) -> ExchangeCost:
-    """Return the average work of a rank's thread in one half of the exchange of ``pieces`` segments."""
     host, others = environment.host, world - 1
     frames = others * pieces / world
     nbytes = others / world * count * _cheapest(cost, "nbytes") + frames * environment.header_nbytes
@@ -180,14 +172,7 @@ def _average_work(
 
 
 def _cheapest(cost: CodecCost, name: str) -> float:
-    """Return the smallest cost over all numbers of terms in a sum."""
     return min(float(getattr(point, name)) for point in cost.all_points)
-
-
-def _busiest_nbytes(algorithm: str, world: int, count: int) -> float:
-    """Return a lower bound on the busiest rank's bytes: unequal chunks may save one float in each step."""
-    share, steps = _card(algorithm, world)
-    return FLOAT_NBYTES * max(0.0, share * count - steps)
 
 
 @lru_cache(maxsize=1024)
@@ -208,15 +193,12 @@ _FASTEST_NBYTES_PER_S = 1e15
 
 @dataclass(frozen=True, slots=True)
 class ReplayEffort:
-    """The limits of replays, a trade-off between accuracy and run time.
+    """The limits of replays, a trade-off between accuracy and run time."""
 
-    ``frames`` is the number of frames above which a bucket is extrapolated from two shorter buckets: one with
-    at least ``segments`` segments in each chunk, and one with twice as many. ``per_octave`` is the number of
-    bucket sizes from one power of two to the next; times are interpolated between these sizes.
-    """
-
+    # more are extrapolated from two shorter buckets: the segments of the shorter one, and twice as many
     frames: int = MOST_FRAMES
-    segments: int = FEWEST_SEGMENTS
+    segments: int = FEWEST_SEGMENTS  # in each chunk of the shorter bucket
+    # bucket sizes from one power of two to the next, between which times are interpolated
     per_octave: int = 4
 
 
@@ -261,14 +243,12 @@ class ExchangeTimes:
         """Return the cost of an exchange of ``count`` floats, divided into its terms."""
         key = plan, count
         if key not in self._known:
-            self._known[key] = _at_least(self._find(plan, count), self.least(plan, count))
+            find = self._replayed_or_extended if self.world <= REPLAYED_WORLD else self._walked
+            self._known[key] = _at_least(find(plan, count), self.least(plan, count))
         return self._known[key]
 
     def between(self, plan: BucketPlan, count: int) -> ExchangeCost:
-        """Return the cost of ``count`` floats by linear interpolation between sizes of ``grid_counts``.
-
-        Use this method for models with many buckets of different sizes.
-        """
+        """Return the cost of ``count`` floats by linear interpolation between sizes of ``grid_counts``."""
         below, *above = self.grid_counts(count)
         found = self.terms(plan, below)
         if above:
@@ -281,22 +261,17 @@ class ExchangeTimes:
         below = count // apart * apart
         return (below,) if below == count else (below, below + apart)
 
-    def _find(self, plan: BucketPlan, count: int) -> ExchangeCost:
-        if self.world <= REPLAYED_WORLD:
-            return self._replayed_or_extended(plan, count)
-        return self._walked(plan, count)
-
     def _replayed_or_extended(self, plan: BucketPlan, count: int) -> ExchangeCost:
         for _ in self.replays(plan, count):
             pass
         most = self._most_lanes(plan)
         if plan.lanes > most:
             return self._with_more_lanes(plan, count, most)
-        short, *longer = (self._replays[plan, each] for each in self._replayed_counts(plan, count))
-        if not longer:
+        fewer, *more = self._replayed_counts(plan, count)
+        short = self._replays[plan, fewer]
+        if not more:
             return short
-        fewer, more = self._replayed_counts(plan, count)
-        return short.towards(longer[0], (count - fewer) / (more - fewer))
+        return short.towards(self._replays[plan, more[0]], (count - fewer) / (more[0] - fewer))
 
     def _most_lanes(self, plan: BucketPlan) -> int:
         """Return the largest number of lanes that is replayed, a power of two, and at least 2."""
@@ -340,19 +315,17 @@ class ExchangeTimes:
         how = plan.algorithm, self.world, count, plan.segment_nbytes, plan.codec, environment, plan.half
         done = yield from replaying(*how, plan.lanes)
         busiest = max(done.ranks, key=lambda rank: rank.wire_nbytes)
+        host = environment.host
+        work_s = sum(rank.work_s for rank in done.ranks)
+        work_s += sum(rank.wire_nbytes for rank in done.ranks) * 2 * host.beside_s_per_nbyte
+        cores_s = work_s / cores(self.world, environment) / plan.lanes
         return replace(
             done.last.slowed(1 / plan.lanes),
             raw_nbytes=busiest.raw_nbytes,
             wire_nbytes=busiest.wire_nbytes,
             frames=busiest.frames,
-            cores_s=self._cores_s(done) / plan.lanes if environment.host.ranks_per_machine > 1 else 0.0,
+            cores_s=cores_s if host.ranks_per_machine > 1 else 0.0,
         )
-
-    def _cores_s(self, done: Replay) -> float:
-        host = self.environment.host
-        work_s = sum(rank.work_s for rank in done.ranks)
-        work_s += sum(rank.wire_nbytes for rank in done.ranks) * 2 * host.beside_s_per_nbyte
-        return work_s / cores(self.world, self.environment)
 
     def _walked(self, plan: BucketPlan, count: int) -> ExchangeCost:
         fewer = self._family.among(REPLAYED_WORLD)
@@ -362,11 +335,7 @@ class ExchangeTimes:
         return replace(terms, wait_s=max(0.0, seconds - terms.work_s))
 
     def walk_s(self, plan: BucketPlan, count: int) -> float:
-        """Return the seconds of a schedule whose steps run one after the other, without pipelining.
-
-        With several lanes, which share links and cores, return the seconds of all lanes, divided by their
-        number.
-        """
+        """Return the seconds of a schedule without pipelining; with several lanes, their share per lane."""
         environment = as_seen_by(plan.algorithm, self.environment)
         host = environment.host
         cost = environment.cost(plan.codec)

@@ -134,10 +134,6 @@ def _where_the_time_goes(chosen: Prediction) -> str:
     }
     largest = max(terms, key=terms.__getitem__)
     exchange, exposed = format_duration(chosen.exchange_s), format_duration(chosen.exposed_s)
-    shown = (
-        f"All of the exchange's {exchange} are"
-        if exchange == exposed
-        else f"{exposed} of the exchange's {exchange} are"
-    )
+    shown = f"{'All' if exchange == exposed else exposed} of the exchange's {exchange} are"
     part = "most" if 2 * terms[largest] > chosen.exchange_s else "the largest part"
     return f"{shown} exposed; {part} of the exchange is {largest} ({format_duration(terms[largest])})."

@@ -25,10 +25,9 @@ from gradwire.timing.environment import CodecCost
 
 
 def noise_scale(gradients: Sequence[torch.Tensor]) -> float:
-    """Return the noise scale of gradients.
+    """Return the noise scale of gradients of equal size, of different ranks or steps with similar weights.
 
-    The scale is infinite if the gradients share no direction, or with fewer than two gradients. The gradients
-    have equal size, and belong to different ranks or steps with similar weights.
+    The scale is infinite if the gradients share no direction, or with fewer than two gradients.
     """
     count = len(gradients)
     if count < 2:
@@ -79,9 +78,6 @@ def _square(values: torch.Tensor) -> float:
     return float(torch.linalg.vector_norm(values, dtype=torch.float64)) ** 2
 
 
-# The cost of lossy and stale gradients, in extra steps.
-
-
 @dataclass(frozen=True)
 class Effect:
     """The share of extra steps per unit of a cause, and the standard deviation of this share between runs."""
@@ -94,19 +90,15 @@ class Effect:
 class Calibration:
     """The effects of encoding noise and of staleness on the number of steps to a loss.
 
-    ``noise`` is the effect without error feedback, and ``residual`` the effect with error feedback.
-    ``dropped`` is the effect of codecs that drop values without error feedback, and may therefore drop the
-    same values in every step. ``stale`` is the effect per step of staleness. All other effects are
-    proportional to the added noise, raised to ``power``. In theory, the power is 1 if the learning rate is
-    adapted to the noise. With a fixed learning rate, runs need more steps than in theory for little noise,
-    and fewer for much noise.
+    All effects but the last are proportional to the added noise, raised to ``power``: with a fixed learning
+    rate, runs need more steps than in theory (power 1) for little noise, and fewer for much noise.
     """
 
     power: float
-    noise: Effect
-    dropped: Effect
-    residual: Effect
-    stale: Effect
+    noise: Effect  # without error feedback
+    dropped: Effect  # of codecs that drop values without error feedback, maybe the same in every step
+    residual: Effect  # with error feedback
+    stale: Effect  # per step of staleness
 
 
 CALIBRATION = Calibration(
@@ -129,34 +121,17 @@ class Extra:
 
 @dataclass(frozen=True)
 class StepsToLoss:
-    """A model of the extra steps that plans need to reach a loss.
+    """A model of the extra steps that plans need to reach a loss, with the factors in ``CALIBRATION``.
 
     The share grows with the noise that encodings add to the average gradient (``added_noise``); error
-    feedback and dropped values change the factor. The share also grows in proportion to the gradients'
-    staleness in steps. The factors are in ``CALIBRATION``.
-
-    Parameters
-    ----------
-    costs
-        The costs of encodings, by their specs, including their relative errors.
-    noise
-        The gradients' noise scale, in a rank's batches (``noise_scale``).
+    feedback and dropped values change the factor. It also grows in proportion to the gradients' staleness.
     """
 
-    costs: Mapping[str, CodecCost]
-    noise: float
+    costs: Mapping[str, CodecCost]  # of encodings with their relative errors, by spec
+    noise: float  # the gradients' noise scale, in a rank's batches (``noise_scale``)
 
     def extra(self, plan: Plan, world: int) -> Extra:
-        """Return the share of extra steps for ``world`` ranks.
-
-        Raises ``SpecError`` if the codec's relative error is unknown.
-        """
-        dropped = CALIBRATION.dropped if isinstance(plan.encoding, TopK) else CALIBRATION.noise
-        lossy = CALIBRATION.residual if plan.keeps_residual else dropped
-        noise = self._added(plan, world) ** CALIBRATION.power
-        return _sum([(lossy, noise), (CALIBRATION.stale, plan.pipeline - 1)])
-
-    def _added(self, plan: Plan, world: int) -> float:
+        """Return the share of extra steps. Raises ``SpecError`` if the codec's relative error is unknown."""
         spec = str(plan.encoding)
 
         def lost(terms: int) -> float:
@@ -168,9 +143,9 @@ class StepsToLoss:
                 )
             return share
 
-        return added_noise(plan.algorithm, world, self.noise, lost, exact=plan.encoding.EXACT)
-
-
-def _sum(parts: list[tuple[Effect, float]]) -> Extra:
-    deviations = [effect.deviation * amount for effect, amount in parts]
-    return Extra(sum(effect.factor * amount for effect, amount in parts), math.hypot(*deviations))
+        added = added_noise(plan.algorithm, world, self.noise, lost, exact=plan.encoding.EXACT)
+        noise, late, stale = added**CALIBRATION.power, plan.pipeline - 1, CALIBRATION.stale
+        dropped = CALIBRATION.dropped if isinstance(plan.encoding, TopK) else CALIBRATION.noise
+        lossy = CALIBRATION.residual if plan.keeps_residual else dropped
+        share = lossy.factor * noise + stale.factor * late
+        return Extra(share, math.hypot(lossy.deviation * noise, stale.deviation * late))

@@ -26,8 +26,6 @@ from gradwire.files import open_ordinary, write_files
 from gradwire.planner.calibration import use_threads
 from gradwire.planner.candidates import no_model
 
-# Record gradients in a training loop, so that the planner can measure codecs on them.
-
 
 class RecordedGradients:
     """The gradients of a few backward passes: 1-D float32 on the CPU, with zeros for missing gradients."""
@@ -209,8 +207,7 @@ def load_factory(text: str) -> tuple[nn.Module, tuple[Any, ...] | None]:
 def measure_model(model: nn.Module, inputs: tuple[Any, ...], threads: int) -> Measured:
     """Measure a model's forward and backward passes, with the mean of the output as the loss.
 
-    Raises ``SpecError`` if a pass fails, or if the output isn't a floating point tensor (or a tuple, list, or
-    dict that begins with such a tensor).
+    Raises ``SpecError`` if a pass fails or returns no floating point tensor, at least first in a container.
     """
     forward_s, backward_s = [], []
     try:
@@ -260,8 +257,8 @@ def _find(text: str) -> Callable[[], object]:
 def _code_of(text: str, failed: str, remedy: str = "") -> Iterator[None]:
     """Run a factory's code in a ``with`` block, where it can import modules from the current folder.
 
-    Any exception becomes a ``SpecError`` that begins with ``failed``. ``SystemExit`` is also an error, so
-    that its exit code isn't mistaken for the command's; an exit after a signal still ends the program.
+    Any exception becomes a ``SpecError`` that begins with ``failed``, and so does ``SystemExit``, whose code
+    isn't the command's; an exit after a signal still ends the program.
     """
     here = str(Path.cwd())
     sys.path.insert(0, here)

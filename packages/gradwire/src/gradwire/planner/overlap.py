@@ -10,7 +10,7 @@ from __future__ import annotations
 from bisect import bisect_left
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
-from functools import lru_cache
+from functools import lru_cache, partial
 
 Durations = Callable[[int], float]
 """The seconds of a bucket's exchange, by the number of concurrent exchanges."""
@@ -31,10 +31,7 @@ def numbers_at_once(lanes: int) -> tuple[int, ...]:
 
 
 def end_in_turn_s(ready_s: Iterable[float], exchange_s: Iterable[float]) -> float:
-    """Return the end of exchanges that run one after the other, none of them before its bucket is ready.
-
-    The exchanges don't slow down backward. All times are measured from the start of backward.
-    """
+    """Return the end of exchanges that run one after the other, none of them before its bucket is ready."""
     end_s = 0.0
     for ready, takes in zip(ready_s, exchange_s, strict=True):
         end_s = max(end_s, ready) + takes
@@ -42,10 +39,7 @@ def end_in_turn_s(ready_s: Iterable[float], exchange_s: Iterable[float]) -> floa
 
 
 def end_in_lanes_s(ready_s: Sequence[float], exchange_s: Sequence[Durations], lanes: int) -> float:
-    """Return the end of exchanges in lanes, each as soon as its bucket is ready and its lane is idle.
-
-    The exchanges don't slow down backward. All times are measured from the start of backward.
-    """
+    """Return the end of exchanges in lanes, each as soon as its bucket is ready and its lane is idle."""
     now, following = 0.0, list(range(min(lanes, len(ready_s))))
     running: dict[int, float] = {}  # each lane's bucket, and the share of its exchange that is left
     while running or any(each < len(ready_s) for each in following):
@@ -71,10 +65,10 @@ def end_in_lanes_s(ready_s: Sequence[float], exchange_s: Sequence[Durations], la
 
 @dataclass(frozen=True)
 class StepExchanges:
-    """A step's exchanges in lanes: the bucket sizes in floats, the number of lanes, and the times.
+    """A step's exchanges in lanes, of buckets with ``counts`` floats.
 
-    ``seconds(count, number)`` is the time of ``number`` concurrent exchanges of ``count`` floats. The
-    function is called for ``numbers_at_once``, and its times are interpolated for other numbers.
+    ``seconds(count, number)``, the time of ``number`` concurrent exchanges of ``count`` floats, is called for
+    ``numbers_at_once`` and interpolated for other numbers.
     """
 
     counts: Sequence[int]
@@ -83,8 +77,8 @@ class StepExchanges:
 
     def end_s(self, ready_s: Sequence[float]) -> float:
         """Return the end of the last exchange. All times are measured from the start of backward."""
-        durations = {count: self._durations(count) for count in dict.fromkeys(self.counts)}
-        return end_in_lanes_s(ready_s, [durations[count] for count in self.counts], self.lanes)
+        duration_s = lru_cache(None)(self._duration_s)
+        return end_in_lanes_s(ready_s, [partial(duration_s, count) for count in self.counts], self.lanes)
 
     def least_end_s(self, ready_s: Sequence[float]) -> float:
         """Return a lower bound for ``end_s``, without a simulation of the lanes."""
@@ -94,17 +88,12 @@ class StepExchanges:
         together_s = sum(self.seconds(count, self.lanes) for count in self.counts) / self.lanes
         return max(last_s, min(ready_s) + together_s)
 
-    def _durations(self, count: int) -> Durations:
+    def _duration_s(self, count: int, number: int) -> float:
         numbers = numbers_at_once(self.lanes)
-
-        @lru_cache(None)
-        def duration(number: int) -> float:
-            place = bisect_left(numbers, number)
-            above = numbers[place]
-            if above == number:
-                return self.seconds(count, above)
-            below = numbers[place - 1]
-            share = (number - below) / (above - below)
-            return (1 - share) * self.seconds(count, below) + share * self.seconds(count, above)
-
-        return duration
+        place = bisect_left(numbers, number)
+        above = numbers[place]
+        if above == number:
+            return self.seconds(count, above)
+        below = numbers[place - 1]
+        share = (number - below) / (above - below)
+        return (1 - share) * self.seconds(count, below) + share * self.seconds(count, above)

@@ -22,6 +22,7 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from functools import lru_cache, partial
 from itertools import product
+from operator import attrgetter
 
 from gradwire.codecs import Codec, Identity
 from gradwire.costs import ExchangeCost
@@ -111,8 +112,8 @@ class Prediction:
 class Predictor:
     """A predictor of the step times of ``workload`` on ``world`` hosts, with cached times of exchanges.
 
-    With ``to_loss``, the predictor also predicts the plans' shares of extra steps. With ``half``, the
-    exchange of a bucket is only this half of a ring (``BucketPlan``).
+    With ``to_loss``, it also predicts the plans' shares of extra steps. With ``half``, a bucket's exchange is
+    only this half of a ring.
     """
 
     def __init__(
@@ -162,10 +163,7 @@ class Predictor:
         return found if self._half is None else replace(found, half=self._half)
 
     def _costs(self, plan: Plan, parts: list[Part], find: _Find) -> list[ExchangeCost]:
-        """Return the cost of each bucket's exchange.
-
-        If the plan is sharded, the last cost includes the weight deltas.
-        """
+        """Return the cost of each bucket's exchange; a sharded plan's last cost includes weight deltas."""
         bucket_plan = self._bucket_plan(plan, min(plan.lanes, len(parts)))
         costs = [find(bucket_plan, part.count) for part in parts]
         if plan.is_sharded:
@@ -188,39 +186,29 @@ class Predictor:
             exchanges = self._exchanges(plan, parts, find)
             end_s, together_s = exchanges.end_s(ready_s), exchanges.end_s([0.0] * len(parts))
             total = total.slowed(together_s / total.total_s if total.total_s else 1.0)
+        compute_s = self.workload.compute_with_s(plan.pipeline, self.world if plan.is_sharded else 1)
+        if plan.pipeline > 1:
+            exposed_s = max(0.0, total.total_s - compute_s)
+        else:
+            exposed_s = max(0.0, end_s - self.workload.backward_s)
+        ranks = self._host.ranks_per_machine
+        if ranks > 1:  # the CPU time that can't overlap computation, because ranks share the cores
+            busy_s = compute_s * min(1.0, ranks / self._host.cores)
+            exposed_s = max(exposed_s, busy_s + total.cores_s - compute_s)
         return Prediction(
             plan=plan,
-            compute_s=self._compute_s(plan),
-            exposed_s=min(self._exposed_s(plan, end_s, total), total.total_s),
+            compute_s=compute_s,
+            exposed_s=min(exposed_s, total.total_s),
             cost=total,
             buckets=len(parts),
             extra=_NOTHING if self._to_loss is None else self._to_loss.extra(plan, self.world),
         )
-
-    def _compute_s(self, plan: Plan) -> float:
-        return self.workload.compute_with_s(plan.pipeline, self.world if plan.is_sharded else 1)
 
     def _exchanges(self, plan: Plan, parts: list[Part], find: _Find) -> StepExchanges:
         def seconds(count: int, number: int) -> float:
             return number * find(self._bucket_plan(plan, number), count).total_s
 
         return StepExchanges([part.count for part in parts], min(plan.lanes, len(parts)), seconds)
-
-    def _exposed_s(self, plan: Plan, end_s: float, total: ExchangeCost) -> float:
-        compute_s = self._compute_s(plan)
-        if plan.pipeline > 1:
-            exposed_s = max(0.0, total.total_s - compute_s)
-        else:
-            exposed_s = max(0.0, end_s - self.workload.backward_s)
-        return max(exposed_s, self._taken_s(compute_s, total))
-
-    def _taken_s(self, compute_s: float, total: ExchangeCost) -> float:
-        """Return the exchange's CPU time that can't overlap computation, because ranks share the cores."""
-        ranks = self._host.ranks_per_machine
-        if ranks <= 1:
-            return 0.0
-        busy_s = compute_s * min(1.0, ranks / self._host.cores)
-        return max(0.0, busy_s + total.cores_s - compute_s)
 
 
 def _has_few_sizes(parts: Sequence[Part]) -> bool:
@@ -232,6 +220,7 @@ def _has_few_sizes(parts: Sequence[Part]) -> bool:
 # Candidates are sorted by a lower bound on their time and predicted in that order, until no remaining bound
 # can win or tie. Most candidates are never replayed, and the choice equals that of an exhaustive search.
 
+to_loss_s = attrgetter("to_loss_s")
 UNCERTAINTY = 0.03
 """The smallest assumed relative error of predictions. Plans tie if their step times differ by less."""
 
@@ -240,10 +229,9 @@ UNCERTAINTY = 0.03
 class Ranking:
     """The predictions of the considered plans, and the prediction of the chosen plan.
 
-    ``uncompressed`` is the fastest prediction without compression, the baseline of a codec's gain.
-    ``ranking`` contains all predictions, the fastest first. ``considered`` is the number of plans. Plans
-    without a prediction are slower by more than ``uncertainty``, the predictions' relative error, according
-    to their lower bounds. ``codecs`` lists the candidate codecs, and whether the accuracy budget admits them.
+    ``uncompressed`` is the fastest without compression, and ``ranking`` all predictions, the fastest first.
+    Plans without a prediction are slower by more than ``uncertainty``, the predictions' relative error,
+    according to their lower bounds. ``considered`` is the number of plans.
     """
 
     prediction: Prediction
@@ -281,61 +269,54 @@ def choose(predictor: Predictor, space: Space, uncertainty: float = UNCERTAINTY)
     for lossless in (True, False):
         offered = [plan for plan in plans if is_exact(plan) == lossless]
         found = _search(predictor, offered, uncertainty, one_lane)  # even if several lanes are faster
-        in_lanes = own(each.plan for each in sorted(found, key=_time_s))
+        in_lanes = own(each.plan for each in sorted(found, key=to_loss_s))
         one_lane += found
         every += found
         every += _search(predictor, in_lanes, uncertainty, every)
         exact, more = exact or every[:], more + len(in_lanes)
-    worth_s = _fastest_s(exact) * (1 - uncertainty)
+    uncompressed = min(exact, key=to_loss_s)
+    worth_s = uncompressed.to_loss_s * (1 - uncertainty)
     worthwhile = [
         each for each in every if is_exact(each.plan) or each.to_loss_s + each.to_loss_deviation_s < worth_s
     ]
-    by_time, considered = tuple(sorted(every, key=_time_s)), len(plans) + more
-    return Ranking(_simplest(worthwhile, space), min(exact, key=_time_s), by_time, considered, uncertainty)
+    by_time, considered = tuple(sorted(every, key=to_loss_s)), len(plans) + more
+    return Ranking(_simplest(worthwhile, space), uncompressed, by_time, considered, uncertainty)
 
 
 def _search(
     predictor: Predictor, plans: Iterable[Plan], uncertainty: float, known: list[Prediction]
 ) -> list[Prediction]:
-    """Predict those of ``plans`` that may be as fast as the fastest plan among ``plans`` and ``known``."""
+    """Predict the ``plans`` that may be as fast as the fastest plan among ``plans`` and ``known``."""
     bounds = {plan: predictor.least_s(plan) for plan in plans}
     found: list[Prediction] = []
-    fastest_s = min(map(_time_s, known), default=math.inf)
+    fastest_s = min(map(to_loss_s, known), default=math.inf)
     for plan in sorted(bounds, key=bounds.__getitem__):
         if bounds[plan] * (1 - uncertainty) > fastest_s:
             break
         found.append(predictor.predict(plan))
-        fastest_s = min(fastest_s, _time_s(found[-1]))
+        fastest_s = min(fastest_s, found[-1].to_loss_s)
     return found
 
 
 def _simplest(predictions: list[Prediction], space: Space) -> Prediction:
-    fastest_s = _fastest_s(predictions)
-    ties = [each for each in predictions if each.to_loss_s * (1 - UNCERTAINTY) <= fastest_s]
-    return min(ties, key=lambda each: _preference(each, space))
+    fastest_s = min(map(to_loss_s, predictions))
 
+    def preference(prediction: Prediction) -> tuple[float, ...]:
+        plan = prediction.plan
+        return (
+            not is_exact(plan),
+            plan.pipeline,
+            plan.lanes,
+            space.algorithms.index(plan.algorithm),
+            space.codecs.index(plan.encoding),
+            space.exchanges.index(plan.exchange),
+            prediction.buckets,
+            -plan.segment_nbytes,
+            prediction.to_loss_s,
+        )
 
-def _preference(prediction: Prediction, space: Space) -> tuple[float, ...]:
-    plan = prediction.plan
-    return (
-        not is_exact(plan),
-        plan.pipeline,
-        plan.lanes,
-        space.algorithms.index(plan.algorithm),
-        space.codecs.index(plan.encoding),
-        space.exchanges.index(plan.exchange),
-        prediction.buckets,
-        -plan.segment_nbytes,
-        prediction.to_loss_s,
-    )
-
-
-def _fastest_s(predictions: list[Prediction]) -> float:
-    return min(map(_time_s, predictions))
-
-
-def _time_s(prediction: Prediction) -> float:
-    return prediction.to_loss_s
+    ties = (each for each in predictions if each.to_loss_s * (1 - UNCERTAINTY) <= fastest_s)
+    return min(ties, key=preference)
 
 
 def is_exact(plan: Plan) -> bool:
@@ -351,19 +332,10 @@ def rank(
     encodings: Sequence[Codec] | None = None,
     family: Family | None = None,
 ) -> Ranking:
-    """Rank a request's candidate plans for ``hosts`` hosts, and choose the best plan.
+    """Rank a request's candidate plans for ``hosts`` hosts, which may differ from the request's number.
 
-    Parameters
-    ----------
-    request
-        The request, with the sizes of its model (``planner.environment.resolve``).
-    environment
-        The environment, with the costs of all encodings (``planner.environment.measure``).
-    hosts
-        The number of hosts, from 2 up; it may differ from the request's number.
-    encodings, family
-        The candidate encodings in addition to identity (None: the request's), and a cache of exchange times
-        (None: a new cache).
+    The request is resolved, and ``environment`` has the costs of all encodings (``planner.environment``).
+    ``encodings`` replaces the request's candidates, and ``family`` is a cache of exchange times.
     """
     offered = request.encodings if encodings is None else encodings
     codecs = tuple(admit(offered, environment.codecs, hosts, request.largest_error))
@@ -382,7 +354,6 @@ def rank(
     return replace(found, codecs=codecs)
 
 
-# The uncertainty of predictions: ``UNCERTAINTY``, or more if repeated calibrations disagree.
 MOST = 0.9
 """The largest uncertainty; even noisy measurements allow some comparison."""
 

@@ -56,7 +56,6 @@ def report(choice: Choice, top: int) -> Report:
 
 
 def _verdict(explanation: str) -> tuple[str, str]:
-    """Return the first sentence of an explanation as the verdict, and the remaining sentences."""
     first, _, others = explanation.partition(". ")
     return f"Chosen: {first.removesuffix('.')}.", others
 
@@ -152,14 +151,12 @@ def _row(prediction: Prediction, is_chosen: bool, scale: float, by_loss: bool) -
 
 
 def _refused(choice: Choice) -> list[str]:
-    over = [
+    over = ", ".join(
         f"{name_coding(each.codec)} ({each.error:.2g}{'' if each.guaranteed else ', measured'})"
         for each in choice.ranked.codecs
         if not each.admitted
-    ]
-    if not over:
-        return []
-    return [f"above the largest error of {choice.request.largest_error:g}: {', '.join(over)}"]
+    )
+    return [f"above the largest error of {choice.request.largest_error:g}: {over}"] if over else []
 
 
 def _size(nbytes: int) -> str:
@@ -168,8 +165,6 @@ def _size(nbytes: int) -> str:
             return f"{nbytes >> power}{unit}"
     return str(nbytes)
 
-
-# The page of a choice: the plan and its reasons, all predicted plans, and the scaling.
 
 RANKING = (
     *map(Column.of_text, ("plan", "segment", "bucket")),
@@ -194,13 +189,11 @@ def page_of(record: Mapping[str, Any]) -> str:
     verdict, why = _verdict(record["explanation"])
     inputs = [(each["name"], each["value"], each["source"]) for each in record["inputs"]]
     ranking, scaling, bars = record["ranking"], record["scaling"], _bars(record["ranking"])
-    plans = (
-        "Predictions: the chosen plan, then all other plans by step time",
-        _ranking(ranking, record["plan"]),
-    )
+    plans = Table(RANKING, [_page_row(each, each["plan"] == record["plan"]) for each in ranking])
+    titled = "Predictions: the chosen plan, then all other plans by step time", plans
     sections = [
         Section("Why", [why] if why else []),
-        Section("Plans", [*([bars] if scaling else []), plans, LEGEND]),
+        Section("Plans", [*([bars] if scaling else []), titled, LEGEND]),
         Section("More or fewer hosts", by_hosts(scaling)),
         Section("Inputs", [("Inputs and their sources", Table(_texts("input", "value", "source"), inputs))]),
         Section("Codecs", [("Codecs that were considered", _codecs(record["codecs"]))]),
@@ -215,12 +208,8 @@ def _texts(*names: str) -> list[Column]:
     return [*map(Column.of_text, names)]
 
 
-def _ranking(ranking: Sequence[Mapping[str, Any]], chosen: object) -> Table:
-    return Table(RANKING, [_page_row(each, each["plan"] == chosen) for each in ranking])
-
-
 def _page_row(each: Mapping[str, Any], is_chosen: bool) -> tuple[str, ...]:
-    plan = _plan(each)
+    plan = Plan.from_values(each["plan"])
     name = name_plan(plan)
     codec_s = each["encode_s"] + each["decode_s"]
     names = ("step_s", "compute_s", "exposed_s", "exchange_s")
@@ -237,15 +226,10 @@ def _page_row(each: Mapping[str, Any], is_chosen: bool) -> tuple[str, ...]:
     )
 
 
-def _plan(values: Mapping[str, Any]) -> Plan:
-    return Plan.from_values(values["plan"])
-
-
 def _bars(ranking: Sequence[Mapping[str, Any]]) -> Picture:
-    """Return the chart of predicted steps: the chosen plan, then the fastest plan of each other name."""
     fastest: dict[str, Mapping[str, Any]] = {}
     for each in ranking:
-        fastest.setdefault(name_plan(_plan(each)), each)
+        fastest.setdefault(name_plan(Plan.from_values(each["plan"])), each)
     names, shown = [*fastest][:SHOWN], [*fastest.values()][:SHOWN]
 
     def paint(drawn: Figure) -> None:

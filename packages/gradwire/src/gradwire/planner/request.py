@@ -356,8 +356,6 @@ def _nbytes_per_s(rate: str | float | None) -> float:
     return math.inf if found is None else found
 
 
-# The kinds that validate the fields of a recorded request.
-
 _SOURCE = kinds.Source("a plan's request", "request the plan again")
 
 

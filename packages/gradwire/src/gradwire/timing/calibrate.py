@@ -1,10 +1,8 @@
 """Measure what codecs and frames cost at one end of a link, on this machine and on real gradients.
 
-A codec is measured under the conditions of an exchange: segment by segment, into and out of frames with
-checksums, with cold caches. Each call follows a sleep as long as a frame's time on the link, because a core
-that slept for 5 ms encoded at half its speed. The values are the caller's gradients, and sums of these
-gradients, because an exchange sends partial sums after the first hop. Frames are measured with an exchange of
-the identity codec, whose costs per byte are subtracted.
+A codec is measured as in an exchange: segment by segment, with checksums and cold caches, on gradients and
+their sums. Each call follows a sleep as long as a frame's time on the link, because a core that slept for 5
+ms encoded at half its speed.
 """
 
 from __future__ import annotations
@@ -27,8 +25,6 @@ from gradwire.plan import Plan
 from gradwire.timing.environment import CodecCost, CodecPoint
 from gradwire.timing.line import FRAMES, LARGE_NBYTES, SMALL_NBYTES, EndCost, FrameCost, Line
 from gradwire.wire import HEADER_NBYTES
-
-# The scatter of repeated measurements, which a median hides.
 
 
 def disagreement(seconds: Sequence[float]) -> float:
@@ -71,10 +67,9 @@ def codec_cost(
     """Return the costs of ``codec`` on sums of 1, 2, 4, ... up to ``world`` of the samples.
 
     ``samples`` are 1-D contiguous float32 CPU tensors of one length: gradients of different ranks or steps.
-    If there are fewer samples than terms, samples are reused with an offset, so that no value is added to
-    itself. Each call encodes one segment of ``segment_nbytes``, after a sleep of ``rest_s``
+    Each call encodes one segment of ``segment_nbytes``, after a sleep of ``rest_s``
     (``rest_between_segments``). Costs are medians of ``repeats`` calls, or of more calls if ``rest_s`` is 0.
-    Raises ``TensorError`` if there is no sample, or if samples differ in shape.
+    Raises ``TensorError``.
     """
     return cost_on(codec, sums(samples, world), segment_nbytes, rest_s, repeats)
 
@@ -82,7 +77,8 @@ def codec_cost(
 def sums(samples: Sequence[torch.Tensor], world: int) -> dict[int, torch.Tensor]:
     """Return the sums of 1, 2, 4, ... up to ``world`` of the samples, keyed by the number of terms.
 
-    Raises ``TensorError`` if there is no sample, or if samples are empty or differ in shape.
+    If there are fewer samples than terms, samples are reused with an offset, so that no value is added to
+    itself. Raises ``TensorError`` if there is no sample, or if samples are empty or differ in shape.
     """
     if not samples or any(sample.shape != samples[0].shape for sample in samples):
         shapes = [tuple(sample.shape) for sample in samples]
@@ -127,8 +123,7 @@ def cost_on(
 def cost_on_other_gradients(known: CodecCost, codec: Codec, summed: Mapping[int, torch.Tensor]) -> CodecCost:
     """Return the costs of ``codec`` on other gradients, with the seconds taken from ``known``.
 
-    A codec is equally fast on all gradients, so only payload sizes and encoding errors are measured.
-    ``summed`` is the result of ``sums``; each sum is encoded as one chunk.
+    A codec is equally fast on all gradients. Each sum of ``summed`` (``sums``) is encoded as one chunk.
     """
     terms_and_sums = sorted(summed.items())
     points = [_as_fast(_untimed(codec, x, terms), known.at(terms)) for terms, x in terms_and_sums]
@@ -147,7 +142,7 @@ def encode_and_add_s(codec: Codec, sample: torch.Tensor, segment_nbytes: int, re
     """Measure the median seconds per value of encoding and of decoding and adding, and return their sum."""
     count = min(segment_nbytes // 4, sample.numel())
     seconds = _seconds(codec, [sample[:count]], count, rest_s)
-    return (statistics.median(seconds["encode"]) + statistics.median(seconds["decode_add"])) / count
+    return (statistics.median(seconds["encode_s"]) + statistics.median(seconds["decode_add_s"])) / count
 
 
 def rest_between_segments(line: Line, segment_nbytes: int = 1 << 20) -> float:
@@ -160,10 +155,9 @@ def end_cost(link: Link, barrier: Callable[[], None], rounds: int = REPEATS) -> 
 
     Every odd rank sends buckets of small and of large segments to the rank before it. All pairs send
     concurrently, because hosts that share a machine also work concurrently in an exchange. Costs are medians
-    of ``rounds`` buckets, and include user and system time of the rank's thread and of other threads.
-    ``both_ends`` combines the costs of an odd and an even rank into a host's costs. If the number of ranks is
-    odd, the last rank has no partner, and its result is meaningless. A pair sends slightly more than
-    ``rounds * FRAMES * LARGE_NBYTES`` bytes.
+    of ``rounds`` buckets, and include user and system time of the rank's thread and of other threads. If the
+    number of ranks is odd, the last rank has no partner, and its result is meaningless. A pair sends slightly
+    more than ``rounds * FRAMES * LARGE_NBYTES`` bytes.
     """
     small, large = (_frame_cost(link, nbytes, barrier, rounds) for nbytes in (SMALL_NBYTES, LARGE_NBYTES))
     identity = identity_cost(rounds)
@@ -196,46 +190,32 @@ class _Two(Wrapper):
 def _frame_cost(link: Link, nbytes: int, barrier: Callable[[], None], rounds: int) -> FrameCost:
     """Return the cost of a frame: the median over ``rounds`` streams, as other load slows some streams."""
     barrier()
-    costs = [FrameCost()]
-    if link.rank + 1 < link.world or link.rank % 2:
+    costs = [(0.0, 0.0)] if link.rank + 1 == link.world and link.rank % 2 == 0 else []
+    if not costs:
         exchange = Exchange(_Two(link), Plan(algorithm="star", segment_nbytes=nbytes))
         bucket = torch.zeros(FRAMES * nbytes // 4)
         exchange.reduce(bucket)  # the first exchange allocates the buffers
-        costs = [_stream_cost(exchange, bucket) for _ in range(rounds)]
+        for _ in range(rounds):
+            process_s, thread_s = time.process_time(), time.thread_time()
+            exchange.reduce(bucket)
+            process_s, thread_s = time.process_time() - process_s, time.thread_time() - thread_s
+            costs.append((thread_s / FRAMES, max(0.0, process_s - thread_s) / FRAMES))
     barrier()
-    return FrameCost(
-        statistics.median(cost.thread_s for cost in costs), statistics.median(cost.beside_s for cost in costs)
-    )
-
-
-def _stream_cost(exchange: Exchange, bucket: torch.Tensor) -> FrameCost:
-    process_s, thread_s = time.process_time(), time.thread_time()
-    exchange.reduce(bucket)
-    process_s, thread_s = time.process_time() - process_s, time.thread_time() - thread_s
-    return FrameCost(thread_s / FRAMES, max(0.0, process_s - thread_s) / FRAMES)
+    return FrameCost(*map(statistics.median, zip(*costs, strict=True)))
 
 
 def _point(
     codec: Codec, x: torch.Tensor, terms: int, count: int, call_s: float, rest_s: float, repeats: int
 ) -> tuple[CodecPoint, float]:
     """Return the codec's costs on ``x``, a sum of ``terms`` gradients, and the scatter of the repeats."""
-    parts = _whole_parts(x, count)
-    seconds = _seconds(codec, parts, count, rest_s, repeats)
+    seconds = _seconds(codec, _whole_parts(x, count), count, rest_s, repeats)
     per_value = {name: max(0.0, statistics.median(spent) - call_s) / count for name, spent in seconds.items()}
-    point = replace(
-        _untimed(codec, x, terms, count),
-        encode_s=per_value["encode"],
-        decode_s=per_value["decode"],
-        decode_add_s=per_value["decode_add"],
-    )
-    return point, (disagreement(seconds["encode"]) + disagreement(seconds["decode_add"])) / 2
+    scatter = (disagreement(seconds["encode_s"]) + disagreement(seconds["decode_add_s"])) / 2
+    return replace(_untimed(codec, x, terms, count), **per_value), scatter
 
 
 def _untimed(codec: Codec, x: torch.Tensor, terms: int, count: int | None = None) -> CodecPoint:
-    """Measure payload size and encoding error in chunks of ``count`` values, or in one chunk.
-
-    The seconds of the returned point are 0.
-    """
+    """Measure payload size and encoding error, but no seconds, in chunks of ``count`` values or in one."""
     count = x.numel() if count is None else count
     parts = _whole_parts(x, count)
     return CodecPoint(
@@ -254,19 +234,19 @@ def _whole_parts(x: torch.Tensor, count: int) -> list[torch.Tensor]:
 def _seconds(
     codec: Codec, parts: list[torch.Tensor], count: int, rest_s: float, repeats: int = REPEATS
 ) -> dict[str, list[float]]:
-    """Return the seconds of each call by operation (encode, decode, decode_add), with cold caches."""
+    """Return the seconds of each call, by the field of ``CodecPoint``, with cold caches."""
     copies = repeats if rest_s else max(repeats, min(COLD_NBYTES // (4 * count), 4 * repeats))
     chunks = [parts[i % len(parts)].clone() for i in range(copies)]
     frames = [torch.zeros(HEADER_NBYTES + codec.max_nbytes(count), dtype=torch.uint8) for _ in chunks]
-    seconds: dict[str, list[float]] = {"encode": [], "decode_add": [], "decode": []}
+    seconds: dict[str, list[float]] = {"encode_s": [], "decode_add_s": [], "decode_s": []}
     payloads, clock = [], _clock_of(codec)
     for chunk, frame in zip(chunks, frames, strict=True):
         time.sleep(rest_s)
         started = clock()
         payloads.append(codec.encode(chunk, out=frame[HEADER_NBYTES:]))
         _native.crc32c(payloads[-1])
-        seconds["encode"].append(clock() - started)
-    for name, decode in (("decode_add", codec.decode_add), ("decode", codec.decode)):
+        seconds["encode_s"].append(clock() - started)
+    for name, decode in (("decode_add_s", codec.decode_add), ("decode_s", codec.decode)):
         for chunk, payload in zip(chunks, payloads, strict=True):
             time.sleep(rest_s)
             started = clock()

@@ -5,11 +5,11 @@ from __future__ import annotations
 import bisect
 import math
 from collections.abc import Mapping
-from dataclasses import asdict, dataclass, field, replace
-from functools import lru_cache
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 from gradwire.codecs import Identity
+from gradwire.codecs.spec import refuse
 from gradwire.collectives import backend
 from gradwire.errors import SpecError
 from gradwire.fields import LATER
@@ -23,9 +23,6 @@ class CodecPoint:
 
     The cost depends on ``terms``, because partial sums grow along a collective, and with them the payloads of
     codecs with an absolute bound.
-    ``largest_error`` is the largest absolute error measured in one encoding. ``lost`` is the relative error
-    of one encoding (the error's norm over the values' norm), or None if not measured. ``line_nbytes`` is the
-    payload's size on a link behind compressing NICs, or None without such NICs.
     """
 
     terms: int
@@ -33,9 +30,9 @@ class CodecPoint:
     encode_s: float
     decode_s: float
     decode_add_s: float
-    largest_error: float = 0.0
-    lost: float | None = None
-    line_nbytes: float | None = None
+    largest_error: float = 0.0  # absolute, measured in one encoding
+    lost: float | None = None  # the relative error of one encoding: the error's norm over the values' norm
+    line_nbytes: float | None = None  # the payload on a link behind compressing NICs, if any
 
     @property
     def carried_nbytes(self) -> float:
@@ -45,27 +42,21 @@ class CodecPoint:
 
 @dataclass(frozen=True)
 class CodecCost:
-    """The costs of a codec by a sum's number of terms, and a call's fixed seconds, checksums included.
-
-    A rank that encodes a finished chunk also decodes the chunk, unless the codec is ``exact``.
-    ``disagreement`` is the scatter of the repeated measurements (``calibrate.disagreement``). ``finished`` is
-    the cost on finished sums if a different codec encodes finished sums (``Codec.of_sums``).
-    """
+    """The costs of a codec by a sum's number of terms, and a call's fixed seconds, checksums included."""
 
     codec: str
     points: tuple[CodecPoint, ...]
     call_s: float = 0.0
-    exact: bool = False
-    disagreement: float = 0.0
+    exact: bool = False  # otherwise, a rank that encodes a finished chunk also decodes the chunk
+    disagreement: float = 0.0  # the scatter of the repeated measurements (``calibrate.disagreement``)
+    # on finished sums, if a different codec encodes them (``Codec.of_sums``)
     finished: CodecPoint | None = None
 
     def __post_init__(self) -> None:
         terms = [point.terms for point in self.points]
         if not terms or terms != sorted(set(terms)) or terms[0] < 1:
-            raise SpecError(
-                f"expected ascending term counts of at least 1 in the points of {self.codec}, got {terms}; "
-                "sort the points"
-            )
+            expected = f"ascending term counts of at least 1 in the points of {self.codec}"
+            refuse(expected, terms, "sort the points")
 
     @property
     def all_points(self) -> tuple[CodecPoint, ...]:
@@ -77,10 +68,7 @@ class CodecCost:
         return self.finished if self.finished is not None and terms == world else self.at(terms)
 
     def typical(self, world: int) -> CodecPoint:
-        """Return the average costs in an exchange of ``world`` ranks.
-
-        Half of the sums are partial, and half are finished.
-        """
+        """Return the average costs in an exchange: half of the sums are partial, and half are finished."""
         partial = self.at(max(1, world // 2))
         return partial if self.finished is None else _mixed(partial, self.finished, 0.5)
 
@@ -103,12 +91,11 @@ class CodecCost:
 
 
 def _mixed(below: CodecPoint, above: CodecPoint, share: float) -> CodecPoint:
-    mixed = {name: _between(value, getattr(above, name), share) for name, value in asdict(below).items()}
-    return CodecPoint(**mixed | {"terms": below.terms})
-
-
-def _between(below: float | None, above: float | None, share: float) -> Any:
-    return None if below is None or above is None else (1 - share) * below + share * above
+    mixed: dict[str, Any] = {"terms": below.terms}
+    for name in ("nbytes", "encode_s", "decode_s", "decode_add_s", "largest_error", "lost", "line_nbytes"):
+        low, high = getattr(below, name), getattr(above, name)
+        mixed[name] = None if low is None or high is None else (1 - share) * low + share * high
+    return CodecPoint(**mixed)
 
 
 FREE = CodecCost("free", (CodecPoint(1, 4.0, 0.0, 0.0, 0.0),), exact=True)
@@ -119,23 +106,19 @@ FREE = CodecCost("free", (CodecPoint(1, 4.0, 0.0, 0.0, 0.0),), exact=True)
 class Environment:
     """The network, the hosts, the codecs' costs, and the gradient noise for which plans are predicted.
 
-    ``line`` is every host's link, unless ``lines`` has a link for each rank. ``groups`` are the sizes of
-    groups of consecutive ranks, or empty for a flat network. Traffic between groups shares a core link of
-    ``core_nbytes_per_s`` at each group, in each direction. ``codecs`` contains the cost of every codec, by
-    its spec. ``noise`` is the gradients' noise scale. If it is given, plans are compared by their time to a
-    loss; if it is None, by their step times. ``threads`` is the number of threads with which the codecs were
-    measured.
+    Traffic between groups shares a core link of ``core_nbytes_per_s`` at each group, in each direction. Plans
+    are compared by their time to a loss if the ``noise`` scale is given, otherwise by their step times.
     """
 
-    line: Line
-    codecs: Mapping[str, CodecCost]
+    line: Line  # of every host, unless ``lines`` has a link for each rank
+    codecs: Mapping[str, CodecCost]  # by spec
     host: HostCost = field(default_factory=HostCost)
     lines: tuple[Line, ...] = ()
-    groups: tuple[int, ...] = ()
+    groups: tuple[int, ...] = ()  # the sizes of groups of consecutive ranks; empty: a flat network
     core_nbytes_per_s: float = math.inf
     header_nbytes: int = field(default=HEADER_NBYTES)
     noise: float | None = None
-    threads: int = field(default=1, metadata=LATER)
+    threads: int = field(default=1, metadata=LATER)  # with which the codecs were measured
 
     def cost(self, codec: str) -> CodecCost:
         """Return the costs of the codec with this spec. Raises ``SpecError`` if they weren't measured."""
@@ -149,8 +132,7 @@ class Environment:
     def usable_cores(self, lanes: int) -> int:
         """Return the number of cores of a machine that can work for different lanes at the same time.
 
-        If codecs were measured with several threads, a single lane already uses several cores, and more lanes
-        don't make better use of these cores.
+        If codecs were measured with several threads, a single lane already uses several cores.
         """
         cores = self.host.cores
         return cores if lanes == 1 else min(cores, max(2, cores // self.threads))
@@ -160,8 +142,6 @@ class Environment:
         return self.lines[rank] if self.lines else self.line
 
 
-# The costs of the transport's native all-reduce (``collectives.backend``).
-
 MESSAGE_S = 30e-6
 """The seconds that a message of Gloo's native all-reduce costs at either end, without Python or frames."""
 
@@ -169,22 +149,13 @@ MESSAGE_S = 30e-6
 def as_seen_by(algorithm: str, environment: Environment) -> Environment:
     """Return the environment with the costs that apply to ``algorithm``.
 
-    The transport's native all-reduce only adds: it passes no frames to Python, copies nothing into frames,
-    and computes no checksums.
+    The transport's native all-reduce passes no frames to Python, copies nothing, and computes no checksums.
     """
-    spec = str(Identity())
+    spec, host = str(Identity()), environment.host
     if algorithm != backend.NAME or spec not in environment.codecs:
         return environment
-    codecs = {**environment.codecs, spec: _without_frames(environment.codecs[spec])}
-    return replace(environment, codecs=codecs, host=_of_messages(environment.host))
-
-
-@lru_cache(maxsize=64)
-def _without_frames(cost: CodecCost) -> CodecCost:
-    points = (replace(point, encode_s=0.0, decode_s=0.0) for point in cost.points)
-    return replace(cost, points=tuple(points), call_s=0.0)
-
-
-@lru_cache(maxsize=64)
-def _of_messages(host: HostCost) -> HostCost:
-    return replace(host, send_s=min(host.send_s, MESSAGE_S), receive_s=min(host.receive_s, MESSAGE_S))
+    cost = environment.codecs[spec]
+    points = tuple(replace(point, encode_s=0.0, decode_s=0.0) for point in cost.points)
+    codecs = {**environment.codecs, spec: replace(cost, points=points, call_s=0.0)}
+    messages = replace(host, send_s=min(host.send_s, MESSAGE_S), receive_s=min(host.receive_s, MESSAGE_S))
+    return replace(environment, codecs=codecs, host=messages)

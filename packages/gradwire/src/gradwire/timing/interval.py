@@ -44,7 +44,8 @@ class Ratio:
         """
         logs = [math.log(each) for each in numbers]
         mean, around = fmean(logs), half_width(logs)
-        return cls(*map(_exp, (mean, mean - around, mean + around)))
+        powers = mean, mean - around, mean + around
+        return cls(*(math.exp(power) if power < 700 else math.inf for power in powers))
 
     @property
     def is_tie(self) -> bool:
@@ -61,7 +62,3 @@ class Ratio:
         """
         tie = "tie: " if self.is_tie else "slower: " if self.mean < 1 else ""
         return f"{tie}{self.mean:.2f}x ({self.least:.2f} to {self.most:.2f})"
-
-
-def _exp(power: float) -> float:
-    return math.exp(power) if power < 700 else math.inf

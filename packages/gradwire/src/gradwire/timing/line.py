@@ -23,8 +23,6 @@ from gradwire.plan import SEGMENT_UNIT_NBYTES
 from gradwire.records import make_record, read_record, to_json
 from gradwire.units import format_duration, format_rate
 
-# The cost of a frame on a host, without the codec's cost, as measured by ``calibrate``.
-
 _HOST = Source("a host's costs", "measure the costs with 'gradwire line-rate'")
 FRAMES, SMALL_NBYTES, LARGE_NBYTES = 8, SEGMENT_UNIT_NBYTES, 1 << 20
 """The number of frames in a measurement, and their two sizes, which separate costs per frame and per byte."""
@@ -32,13 +30,11 @@ FRAMES, SMALL_NBYTES, LARGE_NBYTES = 8, SEGMENT_UNIT_NBYTES, 1 << 20
 
 @dataclass(frozen=True)
 class HostCost:
-    """The cost of a frame on a host, without the codec's cost, and the host's number of cores.
+    """The cost of a frame on a host in CPU seconds, without the codec's cost, and the host's cores.
 
-    The rank's thread spends ``send_s`` or ``receive_s`` on every frame, and ``send_s_per_nbyte`` or
-    ``receive_s_per_nbyte`` on every byte. Concurrently, the transport's threads spend ``beside_s_per_nbyte``
-    at either end. All times are CPU seconds. A machine has ``cores`` cores, which ``ranks_per_machine`` ranks
-    share (all hosts of a testbed share one machine). ``disagreement`` is the scatter of the repeated
-    measurements, or 0 if unknown. Raises ``SpecError`` if a number is invalid.
+    The rank's thread spends time on every frame and on every byte. Concurrently, the transport's threads
+    spend ``beside_s_per_nbyte`` at either end. ``ranks_per_machine`` ranks share the ``cores`` of a machine
+    (all hosts of a testbed share one machine). ``disagreement`` is the scatter of the measurements.
     """
 
     send_s: float = 0.0
@@ -73,10 +69,9 @@ class EndCost:
 
     @classmethod
     def fit(cls, small: FrameCost, large: FrameCost, codec_s_per_nbyte: float) -> EndCost:
-        """Return the cost per frame and per byte, given the costs of frames of the two sizes.
+        """Return the costs, given those of frames of ``SMALL_NBYTES`` and of ``LARGE_NBYTES``.
 
-        ``codec_s_per_nbyte``, the codec's part of the thread's time, is subtracted. The sizes are
-        ``SMALL_NBYTES`` and ``LARGE_NBYTES``.
+        ``codec_s_per_nbyte``, the codec's part of the thread's time, is subtracted.
         """
         span = LARGE_NBYTES - SMALL_NBYTES
         per_nbyte = max(0.0, (large.thread_s - small.thread_s) / span - codec_s_per_nbyte)
@@ -151,17 +146,12 @@ class Line:
 
 @dataclass(frozen=True)
 class Point:
-    """The medians of the measurements with messages of one size.
-
-    ``time_s`` is half of a round trip on an idle link. ``nbytes_per_s`` is the rate of a stream in one
-    direction, and ``duplex_nbytes_per_s`` is the rate of each of two concurrent streams in opposite
-    directions.
-    """
+    """The medians of the measurements with messages of one size."""
 
     nbytes: int
-    time_s: float
-    nbytes_per_s: float
-    duplex_nbytes_per_s: float
+    time_s: float  # half of a round trip on an idle link
+    nbytes_per_s: float  # of a stream in one direction
+    duplex_nbytes_per_s: float  # of each of two concurrent streams in opposite directions
 
     def __post_init__(self) -> None:
         _LINE.check(self, **dict.fromkeys([each.name for each in fields(self)], real(ABOVE_ZERO)))
@@ -169,10 +159,7 @@ class Point:
 
 @dataclass(frozen=True)
 class LineRate:
-    """A measured link: its points, the fitted ``line``, the machine, and the cost of frames.
-
-    ``host`` is None if the cost of frames was not measured.
-    """
+    """A measured link: its points, the fitted ``line``, the machine, and the cost of frames, if measured."""
 
     line: Line
     points: tuple[Point, ...]
@@ -213,13 +200,11 @@ class LineRate:
 
 
 def fit(points: Sequence[Point]) -> Line:
-    """Return the line fitted to measured points.
+    """Return the line fitted to measured points. Raises ``SpecError`` if there are no points.
 
     The latency is the time of the smallest message. The burst is the median, over the middle sizes, of the
-    bytes that arrived earlier than the rate allows. The rate, and the rate with both directions busy, are the
-    second highest among sizes of at least a sixteenth of the largest size. High rates are the more accurate:
-    other load, or a TCP window that wasn't open yet, can only slow a measurement. Raises ``SpecError`` if
-    there are no points.
+    bytes that arrived earlier than the rate allows. The rates are the second highest among sizes of at least
+    a sixteenth of the largest: other load, or a TCP window that wasn't open yet, only slows a measurement.
     """
     if not points:
         raise SpecError(

@@ -22,7 +22,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from itertools import pairwise
 
-from gradwire.errors import SpecError
+from gradwire.codecs.spec import refuse
 from gradwire.fields import ABOVE_ZERO, Source, real, whole
 from gradwire.links.base import Link, Receiving, Sending
 from gradwire.timing.line import DISTANT_S, Point
@@ -151,37 +151,18 @@ _EFFORT = Source("a link's measurement", "see 'gradwire line-rate --help'")
 
 @dataclass(frozen=True)
 class Effort:
-    """The sizes, repeats, and durations of a link's measurement, equal on both ranks.
+    """The sizes, repeats, and durations of a link's measurement on both ranks. Raises ``SpecError``."""
 
-    Raises ``SpecError`` if a value is invalid.
-
-    Parameters
-    ----------
-    sizes
-        Message sizes in bytes, in ascending order.
-    repeats
-        The number of streams per size and direction; the median is used.
-    time_s
-        The approximate duration of each measurement in seconds. Once a message takes five times this
-        duration, larger sizes are skipped.
-    window
-        The number of messages in flight in a stream.
-    trips
-        The shortest duration of each stream between distant hosts, in round trips.
-    """
-
-    sizes: tuple[int, ...]
-    repeats: int = 5
+    sizes: tuple[int, ...]  # of messages in bytes, in ascending order
+    repeats: int = 5  # streams per size and direction; the median is used
+    # of each measurement; once a message takes five times as long, larger sizes are skipped
     time_s: float = 0.1
-    window: int = 16
-    trips: int = STREAM_TRIPS
+    window: int = 16  # the messages in flight in a stream
+    trips: int = STREAM_TRIPS  # the shortest duration of each stream between distant hosts, in round trips
 
     def __post_init__(self) -> None:
         if not self.sizes or self.sizes[0] < 1 or any(a >= b for a, b in pairwise(self.sizes)):
-            raise SpecError(
-                f"expected message sizes of at least 1 byte in ascending order, got {self.sizes}; sort the "
-                "sizes"
-            )
+            refuse("message sizes of at least 1 byte in ascending order", self.sizes, "sort the sizes")
         _EFFORT.check(self, repeats=whole(1), window=whole(1), trips=whole(1), time_s=real(ABOVE_ZERO))
 
 
@@ -196,29 +177,23 @@ def measure(
 ) -> tuple[Point, ...]:
     """Return the points of the link to ``peer`` on the leading rank, and () on the other rank.
 
-    Both ranks call this. ``show`` is called with every point as soon as it is measured. Raises ``LinkError``
-    if the link fails.
+    Both ranks call this. ``show`` is called with every point. Raises ``LinkError`` if the link fails.
     """
     pair = Pair(link, peer, effort.window)
     if not pair.leads:
         _follow(pair)
         return ()
     leader = _Leader(pair, effort)
-    leader.measure_trip()
-    points: list[Point] = []
+    points, least_s, took_s = list[Point](), 0.0, 0.0
     for nbytes in effort.sizes:
-        if points and _transfer_s(points) > 5 * effort.time_s:
+        if took_s - least_s > 5 * effort.time_s:
             break
         points.append(leader.point(nbytes))
+        took_s = nbytes / points[-1].nbytes_per_s
+        least_s = least_s or took_s  # a message of the first size
         show(points[-1])
-    leader.finish()
+    pair.tell(_ORDER.pack(_END, 0, 0))
     return tuple(points)
-
-
-def _transfer_s(points: list[Point]) -> float:
-    """Return by how many seconds a message of the last size takes longer than one of the first size."""
-    times = [point.nbytes / point.nbytes_per_s for point in (points[0], points[-1])]
-    return times[1] - times[0]
 
 
 class _Leader:
@@ -226,12 +201,8 @@ class _Leader:
 
     def __init__(self, pair: Pair, effort: Effort) -> None:
         self._pair, self._effort = pair, effort
-        self._trip_s = 0.0  # of one byte on the idle link
         self._opened_nbytes_per_s = 0.0  # the latest rate with TCP's window open
-
-    def measure_trip(self) -> None:
-        """Measure the round trip of a byte on the idle link."""
-        self._trip_s = min(self._trips(1, 3))
+        self._trip_s = min(self._trips(1, 3))  # of one byte on the idle link
 
     def point(self, nbytes: int) -> Point:
         """Measure one size: streams first, because their rate determines the pauses between round trips."""
@@ -241,10 +212,6 @@ class _Leader:
         duplex_rate = self._rate(_DUPLEX, nbytes, trip_s / 2)
         time.sleep(min(_SETTLE_S, time.perf_counter() - began))
         return Point(nbytes, self._time_s(nbytes, rate), rate, duplex_rate)
-
-    def finish(self) -> None:
-        """Tell the other rank that the measurement has ended."""
-        self._pair.tell(_ORDER.pack(_END, 0, 0))
 
     def _rate(self, pattern: bytes, nbytes: int, message_s: float) -> float:
         effort = self._effort
@@ -269,10 +236,7 @@ class _Leader:
         return rate
 
     def _time_s(self, nbytes: int, rate: float) -> float:
-        """Return half of the median round trip of a message.
-
-        In the pauses between round trips, a rate limiter regains its burst.
-        """
+        """Return half of the median round trip; in the pauses, a rate limiter regains its burst."""
         trip_s = self._trips(nbytes, 2)[1]
         pause_s = max(0.0, nbytes / rate - trip_s)
         count = min(max(round(self._effort.time_s / (trip_s + pause_s)), 3), _MOST)

@@ -49,49 +49,25 @@ _END = -1
 
 @dataclass(frozen=True)
 class Train:
-    """The measurement of one train of messages.
-
-    Attributes
-    ----------
-    nbytes, nbytes_per_s
-        The train's size and rate.
-    took_s
-        The train's duration in seconds; between distant hosts, without gaps between messages.
-    early_nbytes
-        The bytes that arrived earlier than the rate allows.
-    is_late
-        Whether the receiver was late for the whole train, so that the rate is a lower bound.
-    """
+    """The measurement of one train of messages."""
 
     nbytes: int
     nbytes_per_s: float
-    took_s: float
-    early_nbytes: float
-    is_late: bool = False
+    took_s: float  # between distant hosts, without gaps between messages
+    early_nbytes: float  # the bytes that arrived earlier than the rate allows
+    is_late: bool = False  # the receiver was late for the whole train, so that the rate is a lower bound
 
 
 @dataclass
 class Direction:
-    """The direction of a link from this rank to ``peer``, and the measurements of this direction so far.
-
-    Attributes
-    ----------
-    trips_s
-        The seconds of the round trips.
-    alone, both
-        The trains sent alone, and the trains sent while this rank also received trains.
-    nbytes
-        The size of the next train.
-    late_s
-        The timeout, in seconds, of a piece's waits until the peer's first answer; None for the link's
-        timeout.
-    """
+    """The direction of a link from this rank to ``peer``, and the measurements of this direction so far."""
 
     peer: int
-    trips_s: list[float] = field(default_factory=list)
-    alone: list[Train] = field(default_factory=list)
-    both: list[Train] = field(default_factory=list)
-    nbytes: int = _FIRST_NBYTES
+    trips_s: list[float] = field(default_factory=list)  # round trips
+    alone: list[Train] = field(default_factory=list)  # trains sent alone
+    both: list[Train] = field(default_factory=list)  # trains sent while this rank also received trains
+    nbytes: int = _FIRST_NBYTES  # of the next train
+    # the timeout of a piece's waits until the peer's first answer; None: the link's
     late_s: float | None = None
     _limit_s: float | None = field(default=None, init=False)
 
@@ -209,8 +185,7 @@ def _rate(trains: Sequence[Train]) -> float:
 def answer(link: Link, source: int, late_s: float | None = None) -> int:
     """Time the trains from ``source``, and report the times to ``source``, until ``source`` ends.
 
-    Return the size of the last train. ``late_s`` is the timeout of the wait for the first message; by
-    default, the link's timeout. Raises ``LinkError``.
+    Return the size of the last train. ``late_s`` is the timeout of the wait for the first message.
     """
     latest_nbytes, reports = _answer(link, source, late_s)
     for each in reports:
@@ -219,7 +194,7 @@ def answer(link: Link, source: int, late_s: float | None = None) -> int:
 
 
 def _answer(link: Link, source: int, late_s: float | None) -> tuple[int, list[Sending]]:
-    """Time the trains as ``answer`` does; return the last train's size, and reports that are being sent."""
+    """Time trains as ``answer`` does; return the last train's size, and reports that are being sent."""
     latest_nbytes, reports, own = 0, list[Sending](), _of(link, source)
     while True:
         ordering = link.irecv(source, memory_for(_ORDER.size))
@@ -241,15 +216,14 @@ def _answer(link: Link, source: int, late_s: float | None) -> tuple[int, list[Se
 def message_s_of(arrived: Sequence[float], trip_s: float = 0.0) -> float:
     """Return the seconds per message, given the times at which a train's messages were received.
 
-    If the round trip ``trip_s`` shows that hosts are distant, only the longest part without a gap counts.
+    If hosts are distant, only the longest part without a gap counts.
 
-    Examples
-    --------
-    >>> message_s_of([0.0, 0.1, 0.2, 1.2, 2.2, 3.2, 9.0, 9.0, 9.0])  # a burst, and a late receiver
-    1.0
+    Examples -------- >>> message_s_of([0.0, 0.1, 0.2, 1.2, 2.2, 3.2, 9.0, 9.0, 9.0])  # a burst, and a late
+    receiver 1.0
     """
     if trip_s >= DISTANT_S:
-        late = [place for place, span_s in enumerate(_spans(arrived), 1) if span_s > trip_s / 2]
+        spans_s = (later - earlier for earlier, later in pairwise(arrived))
+        late = [place for place, span_s in enumerate(spans_s, 1) if span_s > trip_s / 2]
         begin, end = max(pairwise([0, *late, len(arrived)]), key=lambda part: part[1] - part[0])
         arrived = arrived[begin:end] if end - begin > 1 else arrived
     hull = list[tuple[int, float]]()
@@ -261,10 +235,6 @@ def message_s_of(arrived: Sequence[float], trip_s: float = 0.0) -> float:
         return 0.0
     first, last = max(pairwise(hull), key=lambda edge: edge[1][0] - edge[0][0])
     return _slope(first, last)
-
-
-def _spans(times: Sequence[float]) -> list[float]:
-    return [later - earlier for earlier, later in pairwise(times)]
 
 
 def _slope(first: tuple[int, float], second: tuple[int, float]) -> float:

@@ -66,9 +66,7 @@ def _digest(name: str) -> bytes:
 def from_all(link: Link, message: bytes, timeout_s: float | None = None) -> list[bytes]:
     """Send ``message`` to all other ranks, and return all ranks' messages, which have equal lengths.
 
-    Raises ``LinkError``.
-
-    ``timeout_s`` is the timeout of each wait; by default, the link's timeout.
+    ``timeout_s`` is the timeout of each wait; by default, the link's timeout. Raises ``LinkError``.
     """
     others = [rank for rank in range(link.world) if rank != link.rank]
     receivings = {rank: link.irecv(rank, memory_for(len(message))) for rank in others}

@@ -1,20 +1,16 @@
-"""Replay an exchange frame by frame, without sending a byte.
+"""Replay an exchange frame by frame, without sending a byte, by the rules in ``native/replay``.
 
-Every rank handles frames in the order of the exchange, with the same window of frames in flight and of
-posted receives. The costs of a frame are in an ``Environment``. Ranks that share a machine wait for a free
-core, streams over one link share it fairly, and lanes exchange one bucket each, concurrently. The rules are
-in ``native/replay``.
-
-With free codecs and frames, one frame per chunk, and no burst, the replay of a ring equals the ring's closed
-form. For other algorithms, the replay differs from the closed form: an exchange overlaps neighbouring
-segments. It also sends to the next peer while frames to the previous peer are still in flight.
+Every rank handles frames in the order of the exchange, with the same window of frames in flight and of posted
+receives. Ranks that share a machine wait for a free core, streams over one link share it fairly, and lanes
+exchange one bucket each, concurrently. An exchange overlaps neighbouring segments and peers, so only the
+replay of a ring with free codecs, one frame per chunk, and no burst equals its closed form.
 """
 
 from __future__ import annotations
 
 from array import array
 from collections.abc import Callable, Generator, Iterator
-from dataclasses import dataclass
+from dataclasses import astuple, dataclass
 from functools import lru_cache
 
 from gradwire import _native, collectives
@@ -57,10 +53,9 @@ def replay(
 ) -> Replay:
     """Return the replay of an exchange of ``count`` float32 values between ``world`` ranks.
 
-    ``algorithm`` and ``segment_nbytes`` are as in a plan. ``codec`` is the spec of a codec with costs in
-    ``environment``. ``half`` is ``schedule`` for the all-reduce, or ``reduce`` or ``broadcast``.
-    ``lanes`` equal buckets are exchanged concurrently, and the result contains the costs of each lane. Raises
-    ``SpecError`` if the algorithm is unknown or its schedule is invalid, or if the codec has no costs.
+    ``half`` is ``schedule`` for the all-reduce, or ``reduce`` or ``broadcast``. ``lanes`` equal buckets are
+    exchanged concurrently, with a cost for each lane. Raises ``SpecError`` if the algorithm is unknown or its
+    schedule is invalid, or if the codec has no costs.
     """
     pieces = replaying(algorithm, world, count, segment_nbytes, codec, environment, half, lanes)
     while True:
@@ -89,20 +84,15 @@ def replaying(
     environment = as_seen_by(algorithm, environment)
     cost, host = environment.cost(codec), environment.host
     per_machine = max(1, host.ranks_per_machine)
+    points = [cost.of(terms, world) for terms in range(1, world + 1)]
     try:
         costs, line_busy_s = _native.replay(
             [(*rows.buffer_info(), segments) for rows, segments in orders],
-            [_line(environment, rank) for rank in range(world)],
-            [_point(environment, codec, terms, world) for terms in range(1, world + 1)],
+            [astuple(environment.line_of(rank)) for rank in range(world)],
+            [(it.nbytes, it.carried_nbytes, it.encode_s, it.decode_s, it.decode_add_s) for it in points],
             cost.call_s,
             cost.exact,
-            (
-                host.send_s,
-                host.receive_s,
-                host.send_s_per_nbyte,
-                host.receive_s_per_nbyte,
-                host.beside_s_per_nbyte,
-            ),
+            astuple(host)[:5],
             environment.header_nbytes,
             environment.groups or (world,),
             environment.core_nbytes_per_s,
@@ -128,15 +118,3 @@ def _rows(
     chosen = collectives.get(algorithm)
     steps: Callable[[int, int], Iterator[collectives.Step]] = getattr(chosen, half)
     return action_rows(frame_order(steps(rank, world), [count], chosen.chunks(world), segment_count, AHEAD))
-
-
-def _line(environment: Environment, rank: int) -> tuple[float, float, float, float]:
-    line = environment.line_of(rank)
-    return line.latency_s, line.nbytes_per_s, line.burst_nbytes, line.duplex_share
-
-
-def _point(
-    environment: Environment, codec: str, terms: int, world: int
-) -> tuple[float, float, float, float, float]:
-    point = environment.cost(codec).of(terms, world)
-    return point.nbytes, point.carried_nbytes, point.encode_s, point.decode_s, point.decode_add_s

@@ -36,10 +36,9 @@ _Schedule = Callable[[int, int], Iterator[Step]]
 class Pairs:
     """Distinct pairs of ranks with concurrent messages, from ``source[i]`` to ``target[i]``.
 
-    ``senders`` are the sources of the messages. ``receivers`` are the targets, and ``by_receiver`` is the
-    order of the messages that belongs to ``receivers``. All three are slices or indices: slices are faster,
-    if all ranks have a message. ``Round`` objects with the same pairs share one ``Pairs`` object, so that
-    derived values are computed once.
+    ``by_receiver`` is the order of the messages that belongs to ``receivers``, the targets. Slices are faster
+    than indices, if all ranks have a message. ``Round`` objects with the same pairs share one ``Pairs``
+    object, so that derived values are computed once.
     """
 
     source: Ints
@@ -132,10 +131,7 @@ def _first_of_step(rank: Ints, step: Ints) -> NDArray[np.bool_]:
 
 
 def _level(level: list[Instance], half: Callable[[Collective], _Schedule]) -> Iterator[Round]:
-    """Yield the messages of one level of a hierarchy.
-
-    The level consists of instances of algorithms. Instances without a common rank run concurrently.
-    """
+    """Yield the messages of one level of a hierarchy; instances without a common rank run concurrently."""
     for apart in _apart(level):
         alike = groupby(sorted(apart, key=_kind), key=_kind)
         together = [_alike(list(instances), half) for _, instances in alike]
@@ -162,7 +158,6 @@ def _apart(level: list[Instance]) -> list[list[Instance]]:
 
 
 def _alike(instances: list[Instance], half: Callable[[Collective], _Schedule]) -> Iterator[Round]:
-    """Yield the messages of instances that have the same algorithm and the same number of ranks."""
     name, size = _kind(instances[0])
     members = np.array([instance.members for instance in instances], dtype=np.intp)
     cuts = np.array([instance.cuts for instance in instances], dtype=np.intp)
@@ -196,8 +191,6 @@ def _merged(several: list[Round], known: dict[tuple[Pairs, ...], Pairs]) -> Roun
     )
 
 
-# The rates of concurrent messages, from the rates of their ranks and of the uplinks that they share.
-
 Rates = NDArray[np.float64]
 Seconds = NDArray[np.float64]
 
@@ -226,10 +219,10 @@ class Wires:
         return np.where(crossing, self.latency_s + self.crossing_s, self.latency_s)
 
     def rates(self, pairs: Pairs) -> Rates:
-        """Return the rates of concurrent messages in bytes per second.
+        """Return the max-min fair rates of concurrent messages in bytes per second.
 
-        The rates are max-min fair (Bertsekas and Gallager, Data Networks, section 6.5.2): no rate can be
-        raised without lowering another rate that is no higher.
+        No rate can be raised without lowering another rate that is no higher (Bertsekas and Gallager, Data
+        Networks, section 6.5.2).
         """
         rates: Rates = np.minimum(self.send_nbytes_per_s[pairs.source], self.recv_nbytes_per_s[pairs.target])
         source, target = self.group[pairs.source], self.group[pairs.target]
@@ -264,14 +257,10 @@ def _share(most: Rates, source: NDArray[np.intp], target: NDArray[np.intp], upli
 
 @dataclass(frozen=True, eq=False, slots=True)
 class Simulation:
-    """The times at which the ranks end their last steps, and their idle times.
+    """The times at which the ranks end their last steps, and their idle times."""
 
-    ``finish_s[r]`` is the end of rank ``r``'s last step. ``idle_s[r]`` is the time, from rank ``r``'s start
-    to this end, in which the rank didn't send, receive, or add.
-    """
-
-    finish_s: Seconds
-    idle_s: Seconds
+    finish_s: Seconds  # the end of each rank's last step
+    idle_s: Seconds  # the time until then in which the rank didn't send, receive, or add
 
     @property
     def total_s(self) -> float:
@@ -287,7 +276,6 @@ class _Clocks:
         self.busy_from, self.busy_to = start.copy(), start.copy()
 
     def enter(self, ranks: Index) -> None:
-        """Start the next step of these ranks."""
         self.begin[ranks] = self.busy_from[ranks] = self.busy_to[ranks] = self.end[ranks]
 
     def occupy(self, ranks: Index, start: Seconds, stop: Seconds) -> None:
@@ -312,16 +300,9 @@ def simulate(
 ) -> Simulation:
     """Simulate an all-reduce of ``nbytes`` bytes of float32 per rank over these wires.
 
-    Chunks are assumed to be equal. Raises ``SpecError`` if the schedules of the ranks don't match.
-
-    Parameters
-    ----------
-    ratio
-        The codec's compression ratio, which divides the bytes sent, but not the bytes added.
-    reduce_s_per_nbyte
-        Seconds to add a received byte of float32.
-    start_s
-        The times at which the ranks reach the all-reduce.
+    The codec's compression ``ratio`` divides the bytes sent, but not the bytes added. ``start_s`` are the
+    times at which the ranks reach the all-reduce. Chunks are assumed to be equal. Raises ``SpecError`` if the
+    schedules of the ranks don't match.
     """
     world = len(wires.group)
     chunk_nbytes = nbytes / collective.chunks(world)
