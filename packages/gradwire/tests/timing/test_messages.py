@@ -9,7 +9,7 @@ import pytest
 
 from gradwire.errors import LinkError
 from gradwire.links import Link
-from gradwire.timing.messages import memory_for, read
+from gradwire.timing.pairs import memory_for, read
 from gradwire.wire import frame_of, parting_frame
 
 RunRanks = Callable[..., list[Any]]

@@ -9,7 +9,7 @@ from dataclasses import dataclass, field, replace
 from itertools import chain
 from random import Random
 
-from gradwire.autotune.costs import Work, typical
+from gradwire.autotune.costs import Rows, Work, typical
 from gradwire.autotune.samples import Samples, part_of
 from gradwire.autotune.settings import DEFAULT, AutoConfig
 from gradwire.codecs import Codec, Identity
@@ -220,9 +220,7 @@ class Contract:
         shares += [[each.get(name, _UNKNOWN) for name in samples.names] for each in seen]
         return [1.0, *(share for each in shares for share in each)]
 
-    def judge(
-        self, rows: Sequence[Sequence[float]], samples: Samples, present: Plan
-    ) -> frozenset[str] | None:
+    def judge(self, rows: Rows, samples: Samples, present: Plan) -> frozenset[str] | None:
         """Return the parameters that need a codec other than the plan's, from all ranks' rows.
 
         Return None if these parameters already have a codec that meets the contract, or if a rank's sample is
@@ -246,12 +244,7 @@ class Contract:
         return [share for each in encodings(codecs) for share in samples.shares(each)]
 
     def errors(
-        self,
-        rows: Sequence[Sequence[float]],
-        samples: Samples,
-        codecs: Sequence[Codec],
-        algorithms: Sequence[str],
-        present: Plan,
+        self, rows: Rows, samples: Samples, codecs: Sequence[Codec], algorithms: Sequence[str], present: Plan
     ) -> Work[dict[str, RelativeErrors]]:
         """Return the relative errors of exchanges by algorithm, from all ranks' ``own_errors``.
 
@@ -279,7 +272,7 @@ class Contract:
         return found
 
 
-def _worst(rows: Sequence[Sequence[float]], parts: int, count: int) -> list[list[float]]:
+def _worst(rows: Rows, parts: int, count: int) -> list[list[float]]:
     """Return the largest values of all ranks, in ``parts`` of ``count`` values."""
     worst = [max(values) for values in zip(*rows, strict=True)]
     return [worst[i * count : (i + 1) * count] for i in range(parts)]

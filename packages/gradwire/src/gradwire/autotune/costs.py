@@ -35,6 +35,8 @@ if TYPE_CHECKING:
     from gradwire.sync.bucket.observe import BetweenSteps
 
 T = TypeVar("T")
+Rows = Sequence[Sequence[float]]
+"""All ranks' numbers, a row for each rank."""
 
 
 @dataclass(frozen=True)
@@ -247,7 +249,7 @@ class Costs:
         found += [getattr(self._host, name) for name in _FRAMES]
         return [*found, self._host.cores, self._host.ranks_per_machine]
 
-    def take_slowest(self, codecs: Sequence[Codec], rows: Sequence[Sequence[float]]) -> None:
+    def take_slowest(self, codecs: Sequence[Codec], rows: Rows) -> None:
         """Use the longest times in the rows of all ranks, because a step is as slow as its slowest rank."""
         timed = [row for row in rows if any(row)]
         if not timed or self._host is None:
@@ -275,10 +277,7 @@ def _with_seconds(cost: CodecCost, seconds: Sequence[float]) -> CodecCost:
     partial, finished = seconds[1 : 1 + len(_TIMES)], seconds[1 + len(_TIMES) :]
     points = tuple(timed(each, partial) for each in cost.points)
     return replace(
-        cost,
-        points=points,
-        call_s=seconds[0],
-        finished=cost.finished and timed(cost.finished, finished),
+        cost, points=points, call_s=seconds[0], finished=cost.finished and timed(cost.finished, finished)
     )
 
 
@@ -301,11 +300,7 @@ def hosts_of(link: Link) -> HostMap:
 
 
 def measure_line(
-    hosts: HostMap,
-    rank: int,
-    budget_s: float,
-    config: AutoConfig = DEFAULT,
-    late_s: float | None = None,
+    hosts: HostMap, rank: int, budget_s: float, config: AutoConfig = DEFAULT, late_s: float | None = None
 ) -> Work[tuple[float, ...]]:
     """Measure the link from this rank to the next rank in a ring, and return its ``Line`` as a row.
 
@@ -342,7 +337,7 @@ def measure_line(
     return (0.0,) * LINE_FIELDS if line is None else astuple(line)
 
 
-def line_of(rows: Sequence[Sequence[float]]) -> Line:
+def line_of(rows: Rows) -> Line:
     """Return a link with the worst value of each field over all ranks' results of ``measure_line``."""
     lines = [Line(*row) for row in rows if any(row)]
     return Line(

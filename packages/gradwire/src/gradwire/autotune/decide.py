@@ -72,8 +72,6 @@ class Mixture:
         return own + sum(part * (measure(other) - own) for part, other in others)
 
 
-# The search: few predictions, one at a time, between two steps.
-#
 # The planner's search (``planner.predict.choose``) predicts every plan that may tie with the fastest, which
 # takes seconds. Here, trials decide between similar plans, so fewer predictions are enough.
 

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 
 import torch
 
-from gradwire.autotune.samples import Samples, Shadow, lost_shares
+from gradwire.autotune.samples import Samples, Shadow, Shapes, lost_shares
 from gradwire.collectives import ring
 from gradwire.costs import ExchangeCost
 from gradwire.devices import on_host
@@ -137,11 +137,7 @@ class BucketSampler(BucketObserver):
         return cost
 
     def _shares(
-        self,
-        exact: torch.Tensor,
-        found: torch.Tensor,
-        names: Sequence[str],
-        shapes: Sequence[tuple[int, ...]],
+        self, exact: torch.Tensor, found: torch.Tensor, names: Sequence[str], shapes: Shapes
     ) -> dict[str, float]:
         shares = lost_shares(exact, found, shapes, config=self._samples.config)
         return dict(zip(names, shares, strict=True))

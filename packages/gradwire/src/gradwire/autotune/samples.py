@@ -14,6 +14,9 @@ from gradwire.autotune.settings import DEFAULT, AutoConfig
 from gradwire.codecs import Codec
 from gradwire.exchange.views import ParameterViews
 
+Shapes = Sequence[tuple[int, ...]]
+"""The shapes of a bucket's parameters."""
+
 
 @dataclass
 class Samples:
@@ -27,13 +30,13 @@ class Samples:
     shadow: Shadow | None = None  # the result of the comparison
     placed_for: int | None = None  # the ranks, if each parameter begins a new block
     config: AutoConfig = DEFAULT
-    _shapes: list[Sequence[tuple[int, ...]]] = field(default_factory=list)
+    _shapes: list[Shapes] = field(default_factory=list)
     _values: list[torch.Tensor] = field(default_factory=list)
     _sums: dict[int, torch.Tensor] = field(default_factory=dict)
     _mean_norms: Sequence[torch.Tensor | None] = ()
     _known: dict[Codec, list[float]] = field(default_factory=dict)
 
-    def add(self, shapes: Sequence[tuple[int, ...]], names: Sequence[str], values: torch.Tensor) -> int:
+    def add(self, shapes: Shapes, names: Sequence[str], values: torch.Tensor) -> int:
         """Copy the float32 values of the next bucket to the host, and return the bucket's index."""
         self._known.clear()
         self.names += names
@@ -45,9 +48,7 @@ class Samples:
         self._values.append(_copied(values, shapes, kept))
         return len(self._values) - 1
 
-    def add_sums(
-        self, index: int, shapes: Sequence[tuple[int, ...]], exchanged: torch.Tensor, factor: int
-    ) -> None:
+    def add_sums(self, index: int, shapes: Shapes, exchanged: torch.Tensor, factor: int) -> None:
         """Copy the sampled values of a bucket after its exchange, times ``factor`` to get the sums."""
         self._sums[index] = factor * _copied(exchanged, shapes, self._shapes[index])
 
@@ -130,9 +131,7 @@ class Shadow:
     plain: Mapping[str, float]  # with the plan's main codec for all parameters
 
 
-def _copied(
-    values: torch.Tensor, shapes: Sequence[tuple[int, ...]], sampled: Sequence[tuple[int, ...]]
-) -> torch.Tensor:
+def _copied(values: torch.Tensor, shapes: Shapes, sampled: Shapes) -> torch.Tensor:
     """Copy the sampled parts of a bucket to the host as 1-D values."""
     flat = values.detach()
     if sampled != [*shapes]:
@@ -142,7 +141,7 @@ def _copied(
     return flat.to("cpu", copy=True)
 
 
-def _sampled(shapes: Sequence[tuple[int, ...]], config: AutoConfig) -> list[tuple[int, ...]]:
+def _sampled(shapes: Shapes, config: AutoConfig) -> list[tuple[int, ...]]:
     """Return the shapes of the sampled parts of a bucket: the first rows or values of each parameter."""
     total, found = sum(map(math.prod, shapes)), list[tuple[int, ...]]()
     for shape in shapes:
@@ -162,9 +161,7 @@ def part_of(names: Collection[str], size_of: Mapping[str, int]) -> float:
     return sum(size_of[name] for name in names) / max(sum(size_of.values()), 1)
 
 
-def _decoded(
-    codec: Codec, values: torch.Tensor, shapes: Sequence[tuple[int, ...]], placed_for: int | None
-) -> torch.Tensor:
+def _decoded(codec: Codec, values: torch.Tensor, shapes: Shapes, placed_for: int | None) -> torch.Tensor:
     if codec.EXACT or values.numel() == 0:
         return values
     kept = tuple(_kept(shapes, len(values)))
@@ -179,7 +176,7 @@ def _decoded(
 def lost_shares(
     values: torch.Tensor,
     found: torch.Tensor,
-    shapes: Sequence[tuple[int, ...]],
+    shapes: Shapes,
     norms: torch.Tensor | None = None,
     config: AutoConfig = DEFAULT,
 ) -> list[float]:
@@ -202,17 +199,17 @@ def lost_shares(
     return shares
 
 
-def _parts(values: torch.Tensor, shapes: Sequence[tuple[int, ...]]) -> Sequence[torch.Tensor]:
+def _parts(values: torch.Tensor, shapes: Shapes) -> Sequence[torch.Tensor]:
     kept = _kept(shapes, len(values))
     return torch.split(values[: sum(kept)], kept)
 
 
-def _counts(shapes: Sequence[tuple[int, ...]], count: int) -> list[int]:
+def _counts(shapes: Shapes, count: int) -> list[int]:
     """Return the numbers of columns and rows of each parameter among a bucket's first ``count`` values."""
     return [*chain(*map(_slices, shapes, _kept(shapes, count)))]
 
 
-def _kept(shapes: Sequence[tuple[int, ...]], count: int) -> list[int]:
+def _kept(shapes: Shapes, count: int) -> list[int]:
     """Return the number of values of each parameter among a bucket's first ``count`` values."""
     starts = accumulate(map(math.prod, shapes), initial=0)
     return [

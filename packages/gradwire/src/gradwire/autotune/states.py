@@ -75,51 +75,33 @@ class Transition:
 
 
 START, PROBE, TRIAL, HOLD = TunerState.START, TunerState.PROBE, TunerState.TRIAL, TunerState.HOLD
+E = TunerEvent  # short, so that a row takes a line
 TRANSITIONS = (
-    Transition(1, START, TunerEvent.HAS_CHECKPOINT, "resume", HOLD, "the checkpoint's plan continues"),
+    Transition(1, START, E.HAS_CHECKPOINT, "resume", HOLD, "the checkpoint's plan continues"),
+    Transition(2, START, E.HAS_EARLY_CHECKPOINT, "resume", PROBE, "the checkpoint has a pending choice"),
+    Transition(3, START, E.HAS_EARLIER_CHOICE, "adopt_earlier", HOLD, "an earlier run has chosen a plan"),
+    Transition(4, START, E.KNOWS_NOTHING, "plan_choice", PROBE, "no usable checkpoint or earlier decision"),
+    Transition(5, PROBE, E.CHOICE_IS_NEXT, "sample_all", PROBE, "the next step chooses a plan"),
+    Transition(6, PROBE, E.LACKS_SAMPLES, "delay_choice", PROBE, "a sample is missing or not finite"),
+    Transition(7, PROBE, E.FOUND_NO_PLAN, "adopt", HOLD, "no plan could be chosen"),
+    Transition(8, PROBE, E.FOUND_ONE_PLAN, "adopt", HOLD, "one plan is expected to be the best"),
+    Transition(9, PROBE, E.FOUND_RIVALS, "adopt", TRIAL, "{plans} plans may be the best"),
+    Transition(10, TRIAL, E.HAS_NEXT_TURN, "adopt", TRIAL, "turns completed: {turns}"),
+    Transition(11, TRIAL, E.TURNS_BACK, "adopt", TRIAL, "every plan has had its first turn"),
+    Transition(12, TRIAL, E.HAS_NO_TURN, "adopt", HOLD, "all turns completed: {turns}"),
+    Transition(13, HOLD, E.STEP_TIME_CHANGED, "measure_again", PROBE, "step time changed by {change:.0%}"),
+    Transition(14, HOLD, E.SOME_NEED_OTHERS, "adapt", HOLD, "some parameters need other codecs"),
     Transition(
-        2, START, TunerEvent.HAS_EARLY_CHECKPOINT, "resume", PROBE, "the checkpoint has a pending choice"
+        15, HOLD, E.MANY_NEED_OTHERS, "adapt_and_choose", PROBE, "many values need a more precise codec"
     ),
-    Transition(
-        3, START, TunerEvent.HAS_EARLIER_CHOICE, "adopt_earlier", HOLD, "an earlier run has chosen a plan"
-    ),
-    Transition(
-        4, START, TunerEvent.KNOWS_NOTHING, "plan_choice", PROBE, "no usable checkpoint or earlier decision"
-    ),
-    Transition(5, PROBE, TunerEvent.CHOICE_IS_NEXT, "sample_all", PROBE, "the next step chooses a plan"),
-    Transition(
-        6, PROBE, TunerEvent.LACKS_SAMPLES, "delay_choice", PROBE, "a sample is missing or not finite"
-    ),
-    Transition(7, PROBE, TunerEvent.FOUND_NO_PLAN, "adopt", HOLD, "no plan could be chosen"),
-    Transition(8, PROBE, TunerEvent.FOUND_ONE_PLAN, "adopt", HOLD, "one plan is expected to be the best"),
-    Transition(9, PROBE, TunerEvent.FOUND_RIVALS, "adopt", TRIAL, "{plans} plans may be the best"),
-    Transition(10, TRIAL, TunerEvent.HAS_NEXT_TURN, "adopt", TRIAL, "turns completed: {turns}"),
-    Transition(11, TRIAL, TunerEvent.TURNS_BACK, "adopt", TRIAL, "every plan has had its first turn"),
-    Transition(12, TRIAL, TunerEvent.HAS_NO_TURN, "adopt", HOLD, "all turns completed: {turns}"),
-    Transition(
-        13, HOLD, TunerEvent.STEP_TIME_CHANGED, "measure_again", PROBE, "step time changed by {change:.0%}"
-    ),
-    Transition(14, HOLD, TunerEvent.SOME_NEED_OTHERS, "adapt", HOLD, "some parameters need other codecs"),
-    Transition(
-        15,
-        HOLD,
-        TunerEvent.MANY_NEED_OTHERS,
-        "adapt_and_choose",
-        PROBE,
-        "many values need a more precise codec",
-    ),
-    Transition(16, HOLD, TunerEvent.PLAN_IS_UNSUITED, "choose_again", PROBE, "the codec breaks the contract"),
-    Transition(
-        17, HOLD, TunerEvent.LEANER_SUITS, "choose_again", PROBE, "a smaller codec meets the contract"
-    ),
-    Transition(18, None, TunerEvent.REPEATED, "repeat", None, "step {step} is repeated"),
-    Transition(19, None, TunerEvent.LOADED, "forget", START, "a checkpoint was loaded"),
+    Transition(16, HOLD, E.PLAN_IS_UNSUITED, "choose_again", PROBE, "the codec breaks the contract"),
+    Transition(17, HOLD, E.LEANER_SUITS, "choose_again", PROBE, "a smaller codec meets the contract"),
+    Transition(18, None, E.REPEATED, "repeat", None, "step {step} is repeated"),
+    Transition(19, None, E.LOADED, "forget", START, "a checkpoint was loaded"),
 )
 """All transitions, one for each event."""
 
 
-# The state TRIAL: several plans with similar expected times run for some steps each; the fastest plan stays.
-#
 # Predictions don't include everything: if hosts share cores or links differ, a different algorithm may be the
 # fastest. The steps of a trial are training steps, so a trial costs only the extra time of slower plans.
 
@@ -144,9 +126,7 @@ class Trial:
         self.decisions, self._config = tuple(decisions), config
         self._turns_s: list[list[float]] = [[] for _ in self.decisions]
         self._spent_s = 0.0  # the seconds that slow plans have cost so far
-        self._left = self._affordable(
-            range(len(decisions)), turns=2
-        )  # the next turns, as indices of decisions
+        self._left = self._affordable(range(len(decisions)), turns=2)  # the next turns' decisions, by index
         self._disagreements: list[float] = []
         self._before = present
 
@@ -222,8 +202,11 @@ class Trial:
         return [index for index, each in enumerate(took) if not limit_s < each < inf]
 
     def _tried(self) -> list[Decision]:
-        pairs = zip(self.decisions, self._turns_s, strict=True)
-        return [replace(each, step_s=_mean(turns_s)) for each, turns_s in pairs]
+        found = []
+        for each, turns_s in zip(self.decisions, self._turns_s, strict=True):
+            timed_s = [turn_s for turn_s in turns_s if not isinf(turn_s)]
+            found.append(replace(each, step_s=fmean(timed_s) if timed_s else inf))
+        return found
 
     @property
     def _same(self) -> float:
@@ -271,11 +254,6 @@ class Trial:
 
 def _exact_s(tried: Sequence[Decision]) -> float:
     return min((each.step_s for each in tried if each.plan.codec.EXACT), default=inf)
-
-
-def _mean(turns_s: Sequence[float]) -> float:
-    timed = [each for each in turns_s if not isinf(each)]
-    return fmean(timed) if timed else inf
 
 
 class Watch:

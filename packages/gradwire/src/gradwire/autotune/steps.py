@@ -13,7 +13,7 @@ from typing import Any, NamedTuple
 
 import torch
 
-from gradwire.autotune.costs import LINE_FIELDS, at_once, hosts_of, line_of, measure_line
+from gradwire.autotune.costs import LINE_FIELDS, Rows, at_once, hosts_of, line_of, measure_line
 from gradwire.autotune.settings import BUCKETS, DEFAULT, SHARDS, AutoConfig, CandidateRules
 from gradwire.checkpoints import check_summed, summed
 from gradwire.errors import DataError
@@ -150,7 +150,7 @@ class StepTimes:
         return disagreement([each.step_s for each in self._latest])
 
 
-def slowest(rows: Sequence[Sequence[float]]) -> StepTime:
+def slowest(rows: Rows) -> StepTime:
     """Return the longest computation and backward times of all ranks, and their shortest waiting time.
 
     The other ranks wait for the rank that computes longest, so that rank has the shortest waiting time.
@@ -292,7 +292,7 @@ def observe(
     )
 
 
-def longest(rows: Sequence[Sequence[float]]) -> StepTime:
+def longest(rows: Rows) -> StepTime:
     """Return the longest step of all ranks, with the longest computation and backward times.
 
     The seconds of the step beyond computation are waiting time, because all ranks end a step together.

@@ -22,7 +22,7 @@ from gradwire.autotune.contract import (
     is_leaner,
     rules_for,
 )
-from gradwire.autotune.costs import Costs, Together, Work, at_once, hosts_of, typical
+from gradwire.autotune.costs import Costs, Rows, Together, Work, at_once, hosts_of, typical
 from gradwire.autotune.decide import decide
 from gradwire.autotune.decision import STAYS, Decision, State
 from gradwire.autotune.samples import Samples, part_of
@@ -161,8 +161,13 @@ class Survey:
 
         Return None if a rank lacks a finite sample.
         """
-        usable = samples is not None and samples.finite  # a pipeline's last samples are late
-        rows = yield from self._gather(_CHOICE, [float(usable)])
+
+        def gather_usable(exchange: Exchange) -> list[list[float]]:
+            # Only the communication thread knows this, after a pipeline's last samples.
+            usable = samples is not None and samples.finite
+            return gather(exchange, [float(usable)], self._timeout_s)
+
+        rows = yield Together(_CHOICE, gather_usable)
         if not all(row[0] for row in rows) or samples is None:
             return None
         if self._hosts is None:  # unknown if the run began with an earlier plan
@@ -200,9 +205,7 @@ class Survey:
         found: T = yield Together(what, lambda each: broadcast(each, record, value, self._timeout_s))
         return found
 
-    def _decide(
-        self, samples: Samples, rows: Sequence[Sequence[float]], present: Plan
-    ) -> Work[tuple[Decision, ...]]:
+    def _decide(self, samples: Samples, rows: Rows, present: Plan) -> Work[tuple[Decision, ...]]:
         line = network.line_of([each[-network.LINE_FIELDS :] for each in rows])
         ends = 3 + len(self._own_shares), -network.LINE_FIELDS
         shares = [each[3 : ends[0]] for each in rows]
@@ -216,7 +219,7 @@ class Survey:
             reason = f"{present.codec} over {present.algorithm} {STAYS}: {error}"
             return (Decision(present, now.step_s, now.step_s, now.compute_s, reason),)
 
-    def _slowest(self, rows: Sequence[Sequence[float]]) -> StepTime:
+    def _slowest(self, rows: Rows) -> StepTime:
         """Return the times of the slowest rank, or of the slowest machine if ranks share its cores.
 
         Ranks that share cores take turns, so the mean of their times shows how much work the machine has.

@@ -153,12 +153,9 @@ def excerpt(gradient: torch.Tensor, count: int = SAMPLE_COUNT) -> torch.Tensor:
     return values
 
 
-# Measure the cost of a frame on this machine, with both ends of a link in this process.
-#
-# This measurement substitutes for a measurement between hosts. The frames are those of an exchange over the
-# loopback interface, whose packets are large: a network card without offloads costs more per byte (in
-# measurements, two to four times as much between network namespaces). The measurement takes a few tenths of a
-# second and starts no process.
+# The cost of a frame, with both ends of a link in this process, substitutes for a measurement between hosts.
+# The packets of the loopback interface are large: a network card without offloads costs more per byte (in
+# measurements, two to four times as much between network namespaces).
 
 _ROUNDS = 9
 _TIMEOUT_S = 20.0

@@ -181,8 +181,6 @@ class Choice:
         return make_record(SCHEMA, fields, target=target())
 
 
-# How a training step scales with the number of hosts, and up to what number additional hosts pay off.
-#
 # Weak scaling: every host keeps its batch size, so ``p`` hosts process ``p`` batches per step. The throughput
 # is ``p`` over the step time. The efficiency is the throughput over ``p`` times the throughput of one host,
 # which is the time of computation over the step time.

@@ -110,10 +110,8 @@ def _groups(groups: tuple[int, ...], world: int) -> tuple[int, ...]:
     return (groups[0],) * whole + ((rest,) if rest else ())
 
 
-# A lower bound for the time of an exchange, without a replay, which prunes the planner's search.
-#
-# A bound may never exceed the replayed time, for any links, hosts, and costs. So the bound omits all costs
-# that occur only in some cases.
+# A bound, which prunes the planner's search, may never exceed the replayed time, for any links, hosts, and
+# costs. So the bound omits all costs that occur only in some cases.
 
 
 def least(plan: BucketPlan, world: int, count: int, environment: Environment) -> ExchangeCost:

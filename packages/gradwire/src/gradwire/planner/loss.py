@@ -17,8 +17,6 @@ from gradwire.errors import SpecError
 from gradwire.plan import Plan
 from gradwire.timing.environment import CodecCost
 
-# The noise of gradients, and the noise that a plan's encodings add.
-#
 # The gradients of batches scatter around their mean G with covariance Sigma. ``tr(Sigma) / |G|^2`` is the
 # simple noise scale of McCandlish et al., "An Empirical Model of Large-Batch Training" (2018), section 2.2,
 # here in batches of one rank: averaging more batches than the noise scale gains little.

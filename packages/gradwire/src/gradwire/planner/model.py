@@ -31,12 +31,9 @@ class RecordedGradients:
     """The gradients of a few backward passes: 1-D float32 on the CPU, with zeros for missing gradients."""
 
     def __init__(self, parameters: list[nn.Parameter], steps: int) -> None:
-        self._parameters, self._steps = parameters, steps
-        self._starts = [0]
-        for parameter in parameters:
-            self._starts.append(self._starts[-1] + parameter.numel())
-        self._current: torch.Tensor | None = None
-        self._came: set[int] = set()
+        self._counts, self._steps = [parameter.numel() for parameter in parameters], steps
+        self._current = torch.empty(0)
+        self._came = set[int]()  # the parameters whose gradients ``_current`` has
         self.gradients: list[torch.Tensor] = []
 
     def save(self, path: str | os.PathLike[str]) -> None:
@@ -52,27 +49,25 @@ class RecordedGradients:
             ) from error
 
     def _note(self, index: int, parameter: torch.Tensor) -> None:
-        if len(self.gradients) == self._steps or parameter.grad is None:
+        if parameter.grad is None:
             return
         if index in self._came:
             self._finish()
-            if len(self.gradients) == self._steps:
-                return
-        if self._current is None:
-            self._current = torch.zeros(self._starts[-1])
+        if len(self.gradients) == self._steps:
+            return
+        if not self._came:
+            self._current = torch.zeros(sum(self._counts))
         self._came.add(index)
         found = parameter.grad.detach()
         dense = found.to_dense() if found.is_sparse else found
-        self._current[self._starts[index] : self._starts[index + 1]] = dense.flatten().to(
-            "cpu", torch.float32
-        )
-        if len(self._came) == len(self._parameters):
+        self._current.split(self._counts)[index].copy_(dense.flatten())
+        if len(self._came) == len(self._counts):
             self._finish()
 
     def _finish(self) -> None:
-        if self._current is not None:
+        if self._came:
             self.gradients.append(self._current)
-        self._current, self._came = None, set()
+        self._came.clear()
 
 
 @contextmanager

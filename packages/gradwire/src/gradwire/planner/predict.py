@@ -215,8 +215,6 @@ def _has_few_sizes(parts: Sequence[Part]) -> bool:
     return len({part.count for part in parts}) <= _FEW_SIZES
 
 
-# Select the plan with the shortest time to a loss, or the simplest plan that ties with it.
-#
 # Candidates are sorted by a lower bound on their time and predicted in that order, until no remaining bound
 # can win or tie. Most candidates are never replayed, and the choice equals that of an exhaustive search.
 

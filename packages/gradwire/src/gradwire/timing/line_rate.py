@@ -28,8 +28,6 @@ from gradwire.links.base import Link, Receiving, Sending
 from gradwire.timing.line import DISTANT_S, Point
 from gradwire.wire import frame_memory, frame_of
 
-# Messages between two ranks, in the patterns of the measurement.
-#
 # Both ranks call the same method with the same arguments; the lower rank leads and measures the time. A
 # receive is always posted before its message is due, as in an exchange.
 

@@ -24,7 +24,7 @@ from gradwire.errors import LinkError
 from gradwire.fields import Source, real, whole
 from gradwire.links.base import Link, Sending
 from gradwire.timing.line import BURST_SHOWS_NBYTES, DISTANT_S, Line
-from gradwire.timing.messages import memory_for, read
+from gradwire.timing.pairs import memory_for, read
 from gradwire.wire import frame_memory, frame_of
 
 MESSAGES = 32

@@ -1,4 +1,4 @@
-"""The hosts of a job's ranks, and the groups of links to measure at the same time.
+"""Short messages between ranks, the hosts of a job's ranks, and groups of links to measure concurrently.
 
 Two pairs with a rank on the same host share that host's uplink. If both pairs were measured at the same time,
 each pair would reach only part of its rate.
@@ -11,10 +11,12 @@ import os
 from collections.abc import Hashable, Sequence
 from dataclasses import dataclass
 
-from gradwire.links.base import Link
+import torch
+
+from gradwire.errors import FrameError, LinkError
+from gradwire.links.base import Link, Receiving
 from gradwire.machine import cores, is_inside, machine_id, processor
-from gradwire.timing.messages import memory_for, read
-from gradwire.wire import frame_of
+from gradwire.wire import PARTING_NBYTES, OutOfStepError, check_step, frame_memory, frame_of
 
 Pair = tuple[int, int]
 _NAME_NBYTES = 16
@@ -75,6 +77,37 @@ def from_all(link: Link, message: bytes, timeout_s: float | None = None) -> list
         sending.wait(timeout_s)
     heard = {rank: read(link, rank, each, len(message), timeout_s) for rank, each in receivings.items()}
     return [heard.get(rank, message) for rank in range(link.world)]
+
+
+def memory_for(nbytes: int) -> torch.Tensor:
+    """Return memory for a message of ``nbytes`` bytes, or for the last frame of a peer that closes a link."""
+    return frame_memory(max(nbytes, PARTING_NBYTES))
+
+
+def read(link: Link, source: int, receiving: Receiving, nbytes: int, timeout_s: float | None = None) -> bytes:
+    """Return the ``nbytes`` bytes of a message from ``source``, received into memory from ``memory_for``.
+
+    Raises ``LinkError`` if the link fails, if ``source`` closes its link, or if the message has another
+    length.
+    """
+    frame, what = receiving.wait(timeout_s), f"rank {link.rank} receiving from {link.name_of(source)}"
+    try:
+        check_step(frame, None)
+    except OutOfStepError as error:
+        steps = "" if error.has_left else f" ({error})"
+        raise LinkError(
+            f"{what}: {link.name_of(source)} has closed its link{steps}; see that rank's error"
+        ) from error
+    except FrameError:
+        pass  # a message without a header
+    message: bytes = frame.numpy().tobytes()
+    # A transport that doesn't report sizes returns the whole memory.
+    if len(message) not in (nbytes, max(nbytes, PARTING_NBYTES)):
+        raise LinkError(
+            f"{what}: expected a message of {nbytes} bytes, got one of {len(message)}; use the same version "
+            "of gradwire on all ranks"
+        )
+    return message[:nbytes]
 
 
 def matchings(hosts: Sequence[Hashable]) -> list[list[Pair]]:

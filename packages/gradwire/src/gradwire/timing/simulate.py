@@ -19,11 +19,9 @@ from gradwire.collectives import Collective, Hierarchical, Step
 from gradwire.collectives.hierarchical import ALGORITHMS, Instance, layout
 from gradwire.collectives.matching import messages
 
-# The messages of an all-reduce as arrays, so that thousands of ranks can be simulated.
-#
-# A ``Round`` is a set of messages that don't wait for each other. If all ranks' schedules are rotations of
-# rank 0's schedule, only rank 0's schedule is read. A hierarchical algorithm is composed of the algorithms of
-# its levels.
+# The messages of an all-reduce are arrays, so that thousands of ranks can be simulated. A ``Round`` is a set
+# of messages that don't wait for each other. If all ranks' schedules are rotations of rank 0's schedule, only
+# rank 0's schedule is read. A hierarchical algorithm is composed of the algorithms of its levels.
 
 Ints = NDArray[np.intp]
 Index = Ints | slice
