@@ -46,7 +46,7 @@ class AutoConfig:
     patience_steps: int = _of(60, "steps", "More frequent choices would cost more than they gain.")
     most_patience_steps: int = _of(960, "steps", "The patience doubles with each choice, up to this value.")
     quiet_steps: int = _of(500, "steps", "A run that is stable this long returns to its first patience.")
-    early_share_of_patience: float = _of(0.25, "share of the patience", "Gradients change faster than steps.")
+    early_share_of_patience: float = _of(0.25, "share of the patience", "Gradients change faster than links.")
     changed_step_share: float = _of(0.25, "share of the shorter step", "Smaller changes keep the best plan.")
 
     # Trials of plans
@@ -65,13 +65,13 @@ class AutoConfig:
     )
     close_ratio: float = _of(1.5, "times the least expected time", "Predictions err by this on shared cores.")
     closer_ratio: float = _of(1.25, "times the least expected time", "Other codecs mostly send more bytes.")
-    exposed_share: float = _of(0.1, "share of a step", "If almost nothing is exposed, plans are as fast.")
+    exposed_share: float = _of(0.1, "share of a step", "If almost nothing is exposed, plans are equal.")
 
     # The comparison of two plans
     stay_share: float = _of(0.05, "share of time or bytes", "A smaller gain isn't worth a change of plan.")
     equal_share: float = _of(0.05, "share of a step", "Step times are less precise; byte counts are exact.")
     less_noise_share: float = _of(0.9, "share of the variance", "A tenth less noise is a real advantage.")
-    least_saved_share: float = _of(0.001, "share of the steps", "Less noise must save at least these steps.")
+    least_saved_share: float = _of(0.001, "share of the steps", "Less noise must save at least this share.")
     most_slack: float = _of(0.9, "share of a step", "Mixing codecs changes a step time by less than this.")
     rounding: float = _of(1 + 1e-6, "factor", "A saved relative error was rounded when it was written.")
 

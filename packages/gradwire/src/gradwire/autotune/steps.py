@@ -271,10 +271,10 @@ def observe(
         link = exchange.link
         own_line = measure_line(hosts_of(link), link.rank, DEFAULT.attaching_piece_s)
         row += at_once(own_line, exchange)
-    rows = gather(exchange, row, timeout_s)
-    machines = [tuple(each[4 : 4 + len(_machine())]) for each in rows]
+    rows, last = gather(exchange, row, timeout_s), None
     if line is None:
-        line = line_of([each[-LINE_FIELDS:] for each in rows])
+        line, last = line_of([each[-LINE_FIELDS:] for each in rows]), -LINE_FIELDS
+    machines = [tuple(each[4:last]) for each in rows]
     return Observed(
         kind=steps.kind,
         device=steps.device.type,

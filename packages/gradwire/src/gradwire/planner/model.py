@@ -60,7 +60,7 @@ class RecordedGradients:
         self._came.add(index)
         found = parameter.grad.detach()
         dense = found.to_dense() if found.is_sparse else found
-        self._current.split(self._counts)[index].copy_(dense.flatten())
+        torch.split(self._current, self._counts)[index].copy_(dense.flatten())
         if len(self._came) == len(self._counts):
             self._finish()
 
