@@ -127,8 +127,7 @@ class Autotuner(PlanChooser):
         if self._state is TunerState.PROBE and self._step + 1 == self._decide_at and self._samples is None:
             self._make(TunerEvent.CHOICE_IS_NEXT)
         self._steps = self._step
-        if self._chosen is not None and (why := sync.connect_lanes(self._chosen.lanes)):
-            self._keep(sync.context.plan, why)
+        self._connect_lanes(sync)
         self._sample_for_look()
         self._times.leave_out_since(began)
         self._times.sharing = self._survey.sharing
@@ -257,6 +256,11 @@ class Autotuner(PlanChooser):
 
     def _paced(self, work: Work[T], now: StepTime) -> PacedWork[T]:
         return PacedWork(work, self._step, now.step_s, self._timeout_s, self._clock, self._config)
+
+    def _connect_lanes(self, sync: BetweenSteps) -> None:
+        """Connect the lanes of the chosen plan, or keep the present plan."""
+        if self._chosen is not None and (why := sync.connect_lanes(self._chosen.lanes)):
+            self._keep(sync.context.plan, why)
 
     def _sample_for_look(self) -> None:
         """Sample this step if the plan is checked against the contract before the next step."""

@@ -272,7 +272,8 @@ class Costs:
 
 def _with_seconds(cost: CodecCost, seconds: Sequence[float]) -> CodecCost:
     def timed(point: CodecPoint, times_s: Sequence[float]) -> CodecPoint:
-        return replace(point, **dict(zip(_TIMES, times_s, strict=True)))
+        seconds_of: dict[str, Any] = dict(zip(_TIMES, times_s, strict=True))
+        return replace(point, **seconds_of)
 
     partial, finished = seconds[1 : 1 + len(_TIMES)], seconds[1 + len(_TIMES) :]
     points = tuple(timed(each, partial) for each in cost.points)

@@ -12,6 +12,7 @@ import statistics
 import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
+from typing import Any
 
 import torch
 
@@ -209,7 +210,9 @@ def _point(
 ) -> tuple[CodecPoint, float]:
     """Return the codec's costs on ``x``, a sum of ``terms`` gradients, and the scatter of the repeats."""
     seconds = _seconds(codec, _whole_parts(x, count), count, rest_s, repeats)
-    per_value = {name: max(0.0, statistics.median(spent) - call_s) / count for name, spent in seconds.items()}
+    per_value: dict[str, Any] = {
+        name: max(0.0, statistics.median(spent) - call_s) / count for name, spent in seconds.items()
+    }
     scatter = (disagreement(seconds["encode_s"]) + disagreement(seconds["decode_add_s"])) / 2
     return replace(_untimed(codec, x, terms, count), **per_value), scatter
 
