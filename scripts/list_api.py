@@ -46,7 +46,7 @@ PRIVATE = re.compile(
     | gradwire\.codecs\.\w+\.(compiled|is_offloadable)
     | gradwire\.collectives\.Hierarchical\.(ROTATES|broadcast|chunks|nbytes|owner|reduce|schedule|steps)
     | gradwire\.entropy\.(DeltaDecoder\.(check|take)|DeltaEncoder\.(header|source))
-    | gradwire\.errors\.(add_note|copied|one_line|shown)
+    | gradwire\.errors\.(add_note|copied|one_line|refuse|shown)
     | gradwire\.exchange\.Norms\.(add|add_own|clear|lose)
     | gradwire\.links\.MpiLink\.(active_at|finished|has_left|send_keepalives_if_due)
     | gradwire\.links\.(Port\.(arrive|leave)|ThrottledLink\.(arrival|give|wait_until))

@@ -1,13 +1,10 @@
-"""All exceptions of gradwire. A message states the expected and the actual value, and the remedy.
-
-The attribute ``docs`` of each class names its entry in the documentation.
-"""
+"""All exceptions of gradwire. A message states the expected and the actual value, and the remedy."""
 
 from __future__ import annotations
 
 import difflib
 import sys
-from typing import TYPE_CHECKING, ClassVar
+from typing import TYPE_CHECKING, ClassVar, NoReturn
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
@@ -19,11 +16,7 @@ LOSSY_LOGGER = "gradwire.lossy"
 
 
 class GradwireError(Exception):
-    """The base class of all errors that gradwire raises on purpose.
-
-    ``docs`` links to the documentation of the error and its remedies; a subclass in another module inherits
-    it.
-    """
+    """The base class of all errors that gradwire raises on purpose; ``docs`` links to its documentation."""
 
     docs: ClassVar[str] = f"{PAGE}#by-error"
 
@@ -61,7 +54,7 @@ class LinkTimeoutError(LinkError, TimeoutError):
 
 
 def no_progress(timeout_s: float) -> str:
-    """Return the reason of a ``LinkTimeoutError``, with its remedy."""
+    """Return the reason of a ``LinkTimeoutError``, with its remedy; ``timeout_s`` is in seconds."""
     return f"no progress within {timeout_s:g} s; check that all ranks run, or use a longer timeout_s"
 
 
@@ -118,20 +111,14 @@ def add_note(error: BaseException, note: str) -> None:
     """
     if sys.version_info >= (3, 11):
         error.add_note(note)
-    else:
-        _extend_message(error, note)
-
-
-def _extend_message(error: BaseException, note: str) -> None:
-    if error.args and isinstance(error.args[0], str):
+    elif error.args and isinstance(error.args[0], str):
         error.args = (f"{error.args[0]}\n{note}", *error.args[1:])
 
 
 def copied(error: BaseException) -> BaseException:
-    """Return a copy of an exception without its traceback.
+    """Return a copy of an exception without its traceback, for an object that outlives a call.
 
     The traceback of a raised exception keeps the local variables of all its callers alive, such as a model.
-    So an object that outlives a call stores a copy, and raises a new copy each time.
     """
     try:
         # __reduce__ includes the file name of an OSError, which args lacks
@@ -168,6 +155,11 @@ def shown(value: object) -> str:
     except Exception:  # a third party's repr may raise anything, and an int of 5000 digits raises ValueError
         text = f"a value of the type {type(value).__name__}"
     return text if len(text) <= 80 else f"{text[:77]}..."
+
+
+def refuse(expected: str, got: object, remedy: str) -> NoReturn:
+    """Raise the ``SpecError`` for an invalid value."""
+    raise SpecError(f"expected {expected}, got {shown(got)}; {remedy}")
 
 
 def suggestion(word: str, known: Iterable[str]) -> str:

@@ -14,9 +14,9 @@ from gradwire import collectives
 from gradwire.checkpoints import SUM, is_as_sealed, sealed_text
 from gradwire.codecs import DEFAULT_CODEC, TABLE, Codec, Identity, codec_of, parse
 from gradwire.codecs.rules import Rule, codec_by_name, read_rules
-from gradwire.codecs.spec import check_count, refuse
+from gradwire.codecs.spec import check_count
 from gradwire.codecs.wrappers import Projected, Scaled, offloadable, scalable
-from gradwire.errors import JobError, SpecError, shown
+from gradwire.errors import JobError, SpecError, refuse, shown
 from gradwire.fields import LATER, Source, named, to_values
 from gradwire.files import check_replaceable, read_text, write_files
 from gradwire.page import in_notebook
@@ -26,18 +26,14 @@ from gradwire.wire import HEADER_NBYTES, MAX_FRAME_NBYTES, TOS
 FLOAT_NBYTES = 4
 SEGMENT_UNIT_NBYTES = FLOAT_NBYTES * 4096
 """The unit of segments, 4096 floats, so that the blocks of block codecs end where segments end."""
-MAX_SEGMENT_NBYTES = FLOAT_NBYTES * (1 << 32) - SEGMENT_UNIT_NBYTES
-"""The largest segment, because frames count elements in 32 bits; most codecs' largest frames are smaller."""
-MAX_PIPELINE = 1024
-"""The largest pipeline: each step in flight stores a gradient, and older gradients are useless."""
-MAX_LANES = 16
-"""The largest number of lanes: each lane has a thread, and a connection to every rank."""
-MAX_BUCKET_NBYTES = 1 << 48
-"""The largest bucket: no gradient is larger than the memory that a CPU can address."""
-SCALES = (None, "auto")
-"""The values of ``scale``; the default is first."""
+MAX_SEGMENT_NBYTES = FLOAT_NBYTES * (1 << 32) - SEGMENT_UNIT_NBYTES  # frames count elements in 32 bits
+MAX_PIPELINE = 1024  # each step in flight stores a gradient, and older gradients are useless
+MAX_LANES = 16  # each lane has a thread, and a connection to every rank
+MAX_BUCKET_NBYTES = 1 << 48  # no gradient is larger than the memory that a CPU can address
 MOST_HOSTS = 256
 """The largest number of hosts for which steps are predicted."""
+SCALES = (None, "auto")
+"""The values of ``scale``; the default is first."""
 EXCHANGES = ("all_reduce", "sharded")
 """The values of ``exchange``; the default is first."""
 _SOURCE = Source("a plan", "write the plan with Plan.save")
@@ -48,6 +44,8 @@ PLACES = ("host", "device")
 @dataclass(frozen=True)
 class Plan:
     """A plan for exchanging gradients, as frozen data. All ranks must use equal plans.
+
+    Raises ``SpecError`` if a value is invalid.
 
     Parameters
     ----------
@@ -76,17 +74,16 @@ class Plan:
     offload
         The codec, or its spec, with which NICs on the path may compress frames; None for no compression in
         NICs. With a codec, every rank sends the values that this codec decodes, as float32, on marked
-        connections. All ranks then end with identical bits, whether or not NICs compress (``docs/nic.md``).
-        ``codec`` must keep its default, ``identity``.
+        connections, so that all ranks end with identical bits, whether or not NICs compress
+        (``docs/nic.md``). ``codec`` must keep its default, ``identity``.
     scale
         ``"auto"`` multiplies each frame's values by the power of two that brings their largest magnitude just
         below 1, so that the absolute bounds of ``inceptionn`` and ``errbound`` work for gradients of any
         magnitude (``gradwire.codecs.wrappers``); None for no scale.
     encode_on
-        The processor that encodes and decodes gradients on a GPU. ``"host"``: the CPU, after a copy of their
-        values to host memory, and before a copy back. ``"device"``: the GPU, with Triton kernels, so that
-        only payloads cross the bus. The payloads have the same bits. Gradients on the CPU are always encoded
-        on the CPU. ``docs/gpu.md`` lists the limits of ``"device"``.
+        The processor that encodes gradients on a GPU. ``"host"``: the CPU, between copies to host memory and
+        back. ``"device"``: the GPU, with Triton kernels, so that only payloads, of the same bits, cross the
+        bus; ``docs/gpu.md`` lists the limits. Gradients on the CPU are always encoded on the CPU.
     lanes
         The number of buckets that training exchanges concurrently, 1 to 16, each with its own connections and
         thread. More lanes help if steps have several buckets, and latency is long or cores are idle.
@@ -94,11 +91,6 @@ class Plan:
         Codecs for some parameters of a model instead of ``codec``: a list of ``{"match": regular expression,
         "codec": codec or spec}``. The first rule whose expression matches part of a parameter's name is used.
         Functions that don't know parameter names reject such a plan; a bare ``Exchange`` uses ``codec``.
-
-    Raises
-    ------
-    SpecError
-        If a value is invalid.
     """
 
     codec: Codec = field(default_factory=Identity)
@@ -134,8 +126,7 @@ class Plan:
         self._check_exchange()
         self._check_place()
         for encoding in self.encodings:
-            longest_nbytes = frame_nbytes(encoding, self.segment_nbytes)
-            if longest_nbytes > MAX_FRAME_NBYTES:
+            if (longest_nbytes := frame_nbytes(encoding, self.segment_nbytes)) > MAX_FRAME_NBYTES:
                 raise SpecError(
                     f"expected frames of at most {MAX_FRAME_NBYTES} bytes, got up to {longest_nbytes} for a "
                     f"segment of {self.segment_nbytes} bytes with {encoding}; choose a smaller segment_nbytes"
@@ -256,23 +247,12 @@ class Plan:
 
     @classmethod
     def of(cls, plan: PlanLike, name: str = "plan", **parts: Any) -> Plan:
-        """Return the plan for a user's argument, which may be a plan, a codec, a spec, or a file.
+        """Return the plan for a user's argument. Raises ``SpecError``, in which ``name`` names the argument.
 
-        Parameters
-        ----------
-        plan
-            A plan; a codec or its spec, such as ``quantize:8``; or the path of a file written by ``save``: a
-            path object, or a string that ends with ``.json``, contains a ``/``, or is the name of a file.
-            None means the default codec; ``attach`` passes ``Auto.first_plan`` instead of None.
-        name
-            The name of the argument in errors.
-        parts
-            The other fields of the plan if ``plan`` is a codec, a spec, or None; ignored for a plan.
-
-        Raises
-        ------
-        SpecError
-            If the argument has another type, or the file can't be read.
+        ``plan`` is a plan; a codec or its spec, such as ``quantize:8``; or the path of a file written by
+        ``save``: a path object, or a string that ends with ``.json``, contains a ``/``, or names a file. None
+        means the default codec; ``attach`` passes ``Auto.first_plan`` instead. ``parts`` are the other fields
+        of the plan if ``plan`` is a codec, a spec, or None.
         """
         if plan is None:
             plan = DEFAULT_CODEC
@@ -344,11 +324,11 @@ class Plan:
         try:
             text = read_text(path)
         except UnicodeDecodeError as error:
-            fault = f"expected a plan in {path}, got a file that isn't UTF-8; pass a file from Plan.save"
-            raise SpecError(fault) from error
+            fault = f"expected a plan in {path}, got a file that isn't UTF-8"
+            raise SpecError(f"{fault}; pass a file from Plan.save") from error
         except (OSError, ValueError) as error:
-            fault = f"the plan {path} cannot be read: {_reason(error)}; pass a file from Plan.save"
-            raise SpecError(fault) from error
+            fault = f"the plan {path} cannot be read: {_reason(error)}"
+            raise SpecError(f"{fault}; pass a file from Plan.save") from error
         try:
             return cls.from_json(text)
         except SpecError as error:
@@ -360,7 +340,6 @@ PlanLike = Plan | Codec | str | os.PathLike[str] | None
 
 
 def _is_path(text: str) -> bool:
-    """Return whether a string is the path of a plan's file, and not a codec's spec."""
     if text.endswith(".json") or "/" in text:
         return True
     return text.partition(":")[0] not in {row.name for row in TABLE} and Path(text).is_file()
@@ -379,15 +358,8 @@ def bucket_members(counts: Sequence[int], bucket_nbytes: int | None) -> list[ran
     """Return the buckets as ranges of parameter numbers, in the order of their exchange.
 
     Backward computes gradients approximately in reverse order of the parameters, so the last parameters are
-    in the first bucket. A bucket ends before it would exceed ``bucket_nbytes``.
-
-    Parameters
-    ----------
-    counts
-        The number of floats of every parameter.
-    bucket_nbytes
-        The largest size of a bucket; a larger parameter has its own bucket. None: one bucket for all
-        parameters.
+    in the first bucket. A bucket ends before its float32 values (``counts`` of each parameter) would exceed
+    ``bucket_nbytes``; a larger parameter has its own bucket. With None, one bucket has all parameters.
     """
     members: list[range] = []
     stop, size = len(counts), 0

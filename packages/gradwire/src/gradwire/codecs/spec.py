@@ -7,9 +7,8 @@ from __future__ import annotations
 
 import math
 import re
-from typing import NoReturn
 
-from gradwire.errors import SpecError, shown
+from gradwire.errors import SpecError, refuse, shown
 
 _POWER = re.compile(r"2\^([+-]?\d{1,4})", re.ASCII)
 _DECIMAL = re.compile(r"[+-]?(\d+\.?\d*|\.\d+)(e[+-]?\d+)?|nan|inf", re.ASCII | re.IGNORECASE)
@@ -46,11 +45,6 @@ def join(name: str, *parts: str) -> str:
     """Return the spec with this ``name`` and the non-empty ``parts``."""
     kept = ",".join(part for part in parts if part)
     return f"{name}:{kept}" if kept else name
-
-
-def refuse(expected: str, got: object, remedy: str) -> NoReturn:
-    """Raise the ``SpecError`` for an invalid value."""
-    raise SpecError(f"expected {expected}, got {shown(got)}; {remedy}")
 
 
 def error(name: str, expected: str, got: object, example: str) -> SpecError:

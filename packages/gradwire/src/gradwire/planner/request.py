@@ -17,8 +17,8 @@ from typing import TYPE_CHECKING, Any, Literal, NoReturn, cast
 from gradwire import collectives
 from gradwire import fields as kinds
 from gradwire.codecs import FREE_OF_SCALE, Codec, codec_of
-from gradwire.codecs.spec import check_count, is_real, refuse
-from gradwire.errors import SpecError, TensorError, shown
+from gradwire.codecs.spec import check_count, is_real
+from gradwire.errors import SpecError, TensorError, refuse, shown
 from gradwire.plan import EXCHANGES, FLOAT_NBYTES, MAX_LANES, MOST_HOSTS, SEGMENT_UNIT_NBYTES
 from gradwire.planner.candidates import ALGORITHMS, Space, Workload, no_model, offered
 from gradwire.timing.environment import CodecCost, CodecPoint
