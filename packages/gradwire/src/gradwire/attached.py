@@ -35,13 +35,9 @@ class Attached:
     """The handle that ``attach`` and ``attach_fsdp`` return, for controlling the exchanges of one model.
 
     As a context manager, it closes the exchanges at the end of the block. The stack ``undo`` closes the
-    exchanges and restores the model. ``watch`` is None for sharded weights.
-
-    Attributes
-    ----------
-    ledger
-        The bytes and seconds of every bucket and step, and the bypasses of compression. With FSDP, each
-        backward pass that reduces gradients ends a step.
+    exchanges and restores the model. ``watch`` is None for sharded weights. ``ledger`` has the bytes and
+    seconds of every bucket and step, and the bypasses of compression; with FSDP, each backward pass that
+    reduces gradients ends a step.
     """
 
     def __init__(
@@ -88,15 +84,18 @@ class Attached:
         self._sync.load_state_dict(self._read(state))
 
     def _read(self, state: Mapping[str, Any]) -> Mapping[str, Any]:
-        """Extract the state of the ``GradientSync`` from a state of this object."""
         own, is_sharded = self._sync.residuals, self._watch is None
         opened = state
-        if not _is_older(state):
+        if not (isinstance(state, Mapping) and "residuals" in state):  # as older versions nested them
             found = unpack(state, own.rank, None if is_sharded else own.world, self._method)
             decided = {AUTO: found.auto} if found.auto else {}
             opened = {**found.of_residuals(), STEPS: found.steps_done, **decided}
         elif is_sharded:
-            opened = _opened_older_shards(state, own.rank)
+            given = _OLDER.fields(state, "residuals", AUTO, SUM)
+            residuals = given.get("residuals", mapping)
+            given.get(AUTO, text, None)
+            check_sealed(state, f"the residuals of rank {own.rank}")
+            opened = {**residuals, **({AUTO: state[AUTO]} if AUTO in state else {})}
         world = opened.get("world")
         if is_sharded and isinstance(world, int) and world != own.world:
             raise StateError(
@@ -175,7 +174,6 @@ class Attached:
 
     @property
     def _replicas(self) -> ReplicaWatch:
-        """The checks of the replicas. Raises ``SpecError`` if the weights are sharded."""
         if self._watch is None:
             raise SpecError(
                 "check_replicas: expected replicated weights, got FSDP shards of "
@@ -226,17 +224,3 @@ class ScaleFollower(StepObserver):
             self._residuals.follow(self.scaler.get_scale())
         elif self._residuals.scale_followed is not None:
             self._residuals.follow(1.0)
-
-
-def _is_older(state: object) -> bool:
-    """Return whether a state is from an older version, which nested the residuals."""
-    return isinstance(state, Mapping) and "residuals" in state
-
-
-def _opened_older_shards(state: Mapping[str, Any], rank: int) -> Mapping[str, Any]:
-    """Convert a sharded model's state, saved by an older version, to a state of ``GradientSync``."""
-    given = _OLDER.fields(state, "residuals", AUTO, SUM)
-    residuals = given.get("residuals", mapping)
-    given.get(AUTO, text, None)
-    check_sealed(state, f"the residuals of rank {rank}")
-    return {**residuals, **({AUTO: state[AUTO]} if AUTO in state else {})}

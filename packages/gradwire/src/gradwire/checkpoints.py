@@ -1,8 +1,7 @@
 """Checkpoints: files in the format of ``torch.save``, one per rank, with a checksum over all bytes.
 
 The checksum is the comment of the zip archive that ``torch.save`` writes, so ``torch.load`` and any zip tool
-can still read the file. The checksum detects a flipped bit in a weight or in an optimizer's moments. Without
-a checksum, the wrong value would load, and replicas would diverge.
+can still read the file. Without it, a flipped bit in a weight would load, and replicas would diverge.
 """
 
 from __future__ import annotations
@@ -16,7 +15,7 @@ from typing import Any, BinaryIO
 
 from gradwire import _native
 from gradwire.deferred import outside_inference, torch
-from gradwire.errors import SpecError, StateError, shown
+from gradwire.errors import StateError, refuse
 from gradwire.fields import Source, mapping
 from gradwire.files import open_ordinary, write_files
 
@@ -24,30 +23,17 @@ _MARK = b"gradwire checkpoint 1, crc32c "
 """The start of the archive's comment. The CRC32C of all preceding bytes follows, in 8 hexadecimal digits."""
 _DIGITS = 8
 _COMMENT_NBYTES = len(_MARK) + _DIGITS
-_PART_NBYTES = 1 << 24
-"""The bytes read at a time to compute a checksum: few system calls, and little memory."""
+_PART_NBYTES = 1 << 24  # the bytes read at a time to compute a checksum: few system calls, and little memory
 
 
 def save_checkpoint(path: str | os.PathLike[str], state: Mapping[str, Any]) -> None:
     """Write one rank's state to a file, atomically and with a checksum.
 
-    A temporary file is written to the folder of ``path``, synced to the disk, and renamed to ``path``. Each
-    rank writes a file of its own, because residuals and gradients in flight differ between ranks.
-
-    Parameters
-    ----------
-    path
-        The file to write. Its folder is created, and an older file is replaced.
-    state
-        A dictionary for ``torch.save``, such as the ``state_dict()`` of the model, the optimizer, the
-        schedulers, and the object that ``attach`` or a method returned.
-
-    Raises
-    ------
-    SpecError
-        For a state that isn't a dictionary.
-    JobError
-        For a file that can't be written.
+    Each rank writes a file of its own, because residuals and gradients in flight differ between ranks. The
+    folder of ``path`` is created, and an older file is replaced. ``state`` is a dictionary for
+    ``torch.save``, such as the ``state_dict()`` of the model, the optimizer, the schedulers, and the object
+    that ``attach`` or a method returned. Raises ``SpecError`` for a state that isn't a dictionary, and
+    ``JobError`` for a file that can't be written.
 
     Examples
     --------
@@ -56,10 +42,7 @@ def save_checkpoint(path: str | os.PathLike[str], state: Mapping[str, Any]) -> N
     >>> gradwire.save_checkpoint(f"checkpoint-{rank}.pt", state)  # doctest: +SKIP
     """
     if not isinstance(state, Mapping):
-        raise SpecError(
-            f"expected a dictionary of states, got {shown(state)}; name each part, as in "
-            '{"model": model.state_dict()}'
-        )
+        refuse("a dictionary of states", state, 'name each part, as in {"model": model.state_dict()}')
     write_files({Path(path): summed(dict(state))})
 
 
@@ -68,6 +51,8 @@ def load_checkpoint(
     path: str | os.PathLike[str], *, map_location: Any = "cpu", weights_only: bool = True
 ) -> dict[str, Any]:
     """Return the state in a file written by ``save_checkpoint``, after verifying its checksum.
+
+    Raises ``StateError`` for a file that is missing, damaged, truncated, or without a checksum.
 
     Parameters
     ----------
@@ -79,11 +64,6 @@ def load_checkpoint(
     weights_only
         Whether to accept only tensors, numbers, strings, and containers of them, as in ``torch.load``. Pass
         False to read other objects, only from a file that you trust, because reading such objects runs code.
-
-    Raises
-    ------
-    StateError
-        For a file that is missing, damaged, truncated, or without a checksum. The message names the file.
     """
     try:
         with open_ordinary(path) as file:  # reading a pipe would block forever
@@ -102,11 +82,7 @@ def summed(content: object) -> Callable[[BinaryIO], None]:
 
 
 def check_summed(path: str | os.PathLike[str]) -> None:
-    """Raise ``StateError`` if a file has a checksum and doesn't match it.
-
-    Files of older versions have no checksum, and are accepted. Raises ``OSError`` for a file that can't be
-    read.
-    """
+    """Raise ``StateError`` if a file doesn't match its checksum; files of older versions have none."""
     with Path(path).open("rb") as file:
         if _comment(file).startswith(_MARK):
             _verify(file, path)
@@ -160,7 +136,6 @@ def _read(
 
 
 def _digits(file: BinaryIO, nbytes: int) -> bytes:
-    """Return the CRC32C of a file's first ``nbytes`` as hexadecimal digits."""
     crc, room = 0, bytearray(min(nbytes, _PART_NBYTES))
     part, into = torch.frombuffer(room, dtype=torch.uint8), memoryview(room)
     file.seek(0)
@@ -218,18 +193,13 @@ def is_as_sealed(body: Mapping[str, Any]) -> bool:
 
 def sealed(record: Mapping[str, Any]) -> dict[str, Any]:
     """Return a record (dictionaries of tensors, numbers and strings) with a checksum added."""
-    return {**record, SUM: _of(_plain(record))}
+    return {**record, SUM: _of_text({"content": _plain(record)})}
 
 
-def check_sealed(record: Mapping[str, Any], what: str) -> None:
-    """Raise ``StateError`` if a record doesn't match its checksum. ``what`` names the record in the error."""
-    opened(record, what)
+def check_sealed(record: Mapping[str, Any], what: str) -> dict[str, Any]:
+    """Return a record's content without its checksum, which earlier versions didn't add.
 
-
-def opened(record: Mapping[str, Any], what: str) -> dict[str, Any]:
-    """Return a record's content without its checksum. Raises ``StateError`` if the checksum doesn't match.
-
-    A record of an earlier version, without a checksum, is returned unchanged.
+    Raises ``StateError`` if the checksum doesn't match; ``what`` names the record in the error.
     """
     content = {key: value for key, value in record.items() if key != SUM}
     if SUM in record and not _has_sum(content, record[SUM]):
@@ -246,37 +216,23 @@ def _of_text(body: Mapping[str, Any]) -> int:
 
 def _has_sum(content: Mapping[str, Any], expected: object) -> bool:
     try:
-        return expected == _of(_plain(content)) or expected == _of(_plain_before(content))
+        return any(expected == _of_text({"content": _plain(content, before=each)}) for each in (False, True))
     except (RuntimeError, TypeError, ValueError):  # for example, a tensor without memory
         return False
 
 
-def _of(plain: object) -> int:
-    return _of_text({"content": plain})
-
-
-def _plain(content: object) -> object:
+def _plain(content: object, *, before: bool = False) -> object:
     """Convert content to JSON values that saving and loading don't change. A tensor becomes its checksum.
 
     An object of any other type becomes the name of its type, because its ``repr`` may contain an address.
+    With ``before``, convert as earlier versions did, with the abbreviated ``repr`` of tensors in lists.
     """
     if isinstance(content, torch.Tensor):
-        return _facts(content)
+        return [str(content.dtype), list(content.shape), of_tensor(content)]
     if isinstance(content, Mapping):
-        return {str(key): _plain(value) for key, value in content.items()}
+        return {str(key): _plain(value, before=before) for key, value in content.items()}
+    if before:
+        return repr(content)
     if isinstance(content, list | tuple):
         return [_plain(each) for each in content]
     return repr(content) if content is None or type(content) in _LEAVES else type(content).__name__
-
-
-def _plain_before(content: object) -> object:
-    """Convert content as earlier versions did, with the abbreviated ``repr`` of tensors in lists."""
-    if isinstance(content, torch.Tensor):
-        return _facts(content)
-    if isinstance(content, Mapping):
-        return {str(key): _plain_before(value) for key, value in content.items()}
-    return repr(content)
-
-
-def _facts(tensor: torch.Tensor) -> list[object]:
-    return [str(tensor.dtype), list(tensor.shape), of_tensor(tensor)]

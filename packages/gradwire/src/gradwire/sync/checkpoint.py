@@ -30,7 +30,7 @@ from typing import Any
 
 import torch
 
-from gradwire.checkpoints import SUM, of_tensor, opened, opened_text, sealed, sealed_text
+from gradwire.checkpoints import SUM, check_sealed, of_tensor, opened_text, sealed, sealed_text
 from gradwire.codecs.spec import is_whole
 from gradwire.deferred import outside_inference
 from gradwire.errors import StateError, shown
@@ -271,7 +271,7 @@ def _read(state: Mapping[str, Any], rank: int, method: str = "PipeSGD") -> RankS
         given.below(f"{prefix}residual/", _VALUES),
         given.below(f"{prefix}model/", _VALUES) if words.get("keeps_model", flag, False) else None,
         given.get(
-            f"{prefix}optimizer", lambda value: opened(mapping(value), "the values of the optimizer"), None
+            f"{prefix}optimizer", lambda value: check_sealed(mapping(value), "the values of the optimizer"), None
         ),
         words.get("auto", line, ""),
         words.get(SCALE, real(ABOVE_ZERO), None),
