@@ -66,7 +66,8 @@ def attach(
     Gloo's all-reduce averages the bucket instead. ``backward`` returns when all buckets are averaged, with
     identical bits on all ranks. Gradients in float16 and bfloat16 are exchanged as float32, and the averages
     are rounded to the gradients' dtype. Gradients of all other dtypes are averaged by torch's own all-reduce,
-    and the ledger counts them as bypasses.
+    and the ledger counts them as bypasses. Returns the handle with the ledger, the state for checkpoints, and
+    ``close``.
 
     Parameters
     ----------
@@ -84,8 +85,7 @@ def attach(
     begin_timeout_s
         The timeout of the wait until all other ranks begin a step, in seconds. Between two steps, a rank may
         compile, evaluate, or save. By default, the longer of ``timeout_s`` and the timeout of the model's
-        process group, which DDP uses (30 minutes for Gloo, unless it was set). A dead process is detected at
-        once, without a timeout.
+        process group (30 minutes for Gloo, unless it was set). A dead process is detected at once.
     ledger
         The ledger that counts buckets and bypasses; the caller closes it. By default, a new ledger.
     strict
@@ -101,11 +101,6 @@ def attach(
         backward pass begins with a comparison. If weights differ, ``backward`` raises ``StateError`` on all
         ranks. By default, replicas aren't compared. A comparison takes about 10 ms per 100 MB of weights and
         state on a CPU.
-
-    Returns
-    -------
-    Attached
-        The handle with the ledger, the state for checkpoints, and ``close``.
 
     Raises
     ------
@@ -161,19 +156,11 @@ def attach(
         return Attached(sync, chooser, undo.pop_all(), watch)
 
 
-Hook = Callable[[DDPBucket], torch.futures.Future[torch.Tensor]]
-
-
 class HookState:
     """The state of gradwire's hook, held by a C++ reference that Python's garbage collector does not see.
 
-    Raises ``AttachError`` if the module trains a parameter that DDP does not average.
-
-    Attributes
-    ----------
-    stand_in
-        A hook that averages the buckets instead of gradwire from the next step on, the same hook on all
-        ranks; None if gradwire averages the buckets.
+    Raises ``AttachError`` if the module trains a parameter that DDP does not average. ``stand_in`` is None,
+    or a hook that averages the buckets instead of gradwire from the next step on, the same on all ranks.
     """
 
     def __init__(
@@ -183,21 +170,16 @@ class HookState:
         self.averaged.check()
         self.sync, self.reducer, self.model = sync, BucketReducer(sync, names), weakref.ref(model)
         self.backward_check = BackwardCheck(sync, self.averaged)
-        self.stand_in: Hook | None = None
+        self.stand_in: Callable[[DDPBucket], torch.futures.Future[torch.Tensor]] | None = None
         weakref.finalize(self, sync.end)
 
     @property
     def refusal(self) -> str:
         """The error text for a second ``attach`` of the model."""
+        got, remedy = "one that is attached", f"use the result of the first attach, or {_REMEDY}"
         if self.sync.context.is_over:
-            return (
-                "attach: expected a model without gradwire, got one whose attachment was closed or has "
-                f"failed; {_REMEDY}"
-            )
-        return (
-            "attach: expected a model without gradwire, got one that is attached; use the result of the "
-            f"first attach, or {_REMEDY}"
-        )
+            got, remedy = "one whose attachment was closed or has failed", _REMEDY
+        return f"attach: expected a model without gradwire, got {got}; {remedy}"
 
     def __reduce__(self) -> tuple[type[Copied], tuple[()]]:
         """Copy or pickle the state as ``Copied``, because threads and connections can't be copied."""

@@ -21,7 +21,6 @@ from torch.utils.hooks import unserializable_hook
 from gradwire.codecs.rules import check_names
 from gradwire.ddp.reducer import DDPBucket, joins
 from gradwire.errors import AttachError, ExchangeError, SpecError
-from gradwire.exchange import Exchange
 from gradwire.log import LOG
 from gradwire.plan import Plan
 from gradwire.sync.gradient_sync import GradientSync
@@ -52,28 +51,22 @@ def check_model(model: DistributedDataParallel) -> None:
         refusal = getattr(state, "refusal", None)  # a HookState of an earlier attach
         if refusal is not None:
             raise AttachError(refusal)
-    hooks = own_hooks(model)
-    if hooks:
+    if hooks := own_hooks(model):
         raise AttachError(
             f"attach: expected a model without a communication hook, got one with {', '.join(hooks)}; "
             "remove the call of register_comm_hook"
         )
+    option = remedy = ""
     if getattr(model, "_use_python_reducer", False):
-        raise AttachError(
-            'attach: expected torch._dynamo.config.optimize_ddp=True, got "python_reducer", which '
-            "bypasses communication hooks; set optimize_ddp to True before you create the "
-            "DistributedDataParallel"
-        )
-    if model._delay_all_reduce_params:
-        raise AttachError(
-            "attach: expected a model without delay_all_reduce_named_params, got one with this option, "
-            "which bypasses communication hooks; remove the option"
-        )
-    if getattr(model, "skip_all_reduce_unused_params", False):
-        raise AttachError(
-            "attach: expected skip_all_reduce_unused_params=False, got True, which bypasses communication "
-            "hooks; set the option to False"
-        )
+        option = 'torch._dynamo.config.optimize_ddp=True, got "python_reducer"'
+        remedy = "set optimize_ddp to True before you create the DistributedDataParallel"
+    elif model._delay_all_reduce_params:
+        option = "a model without delay_all_reduce_named_params, got one with this option"
+        remedy = "remove the option"
+    elif getattr(model, "skip_all_reduce_unused_params", False):
+        option, remedy = "skip_all_reduce_unused_params=False, got True", "set the option to False"
+    if option:
+        raise AttachError(f"attach: expected {option}, which bypasses communication hooks; {remedy}")
     for name, module in model.module.named_modules():
         if isinstance(module, nn.Embedding | nn.EmbeddingBag) and module.sparse:
             raise AttachError(
@@ -92,8 +85,6 @@ def check_plan(plan: Plan, model: DistributedDataParallel) -> None:
     check_names(plan.rules, (name for name, _ in model.module.named_parameters()))
 
 
-# The parameters that DDP averages, compared with the module's current parameters.
-#
 # DDP's constructor reads the module's parameters. DDP silently leaves a parameter unaveraged if
 # ``load_state_dict(assign=True)`` or a new layer adds it later, or ``requires_grad_`` unfreezes it later.
 
@@ -149,22 +140,21 @@ def _in_buckets(model: DistributedDataParallel) -> set[torch.Tensor]:
     return {each for bucket in model.reducer._get_zeros_like_grad_buckets() for each in bucket.parameters()}
 
 
-# Placeholders for hooks in a copy of an attached model. The copy has no thread and no connections.
+# Placeholders for hooks in a copy of an attached model, which has no thread and no connections.
 #
 # ``copy.deepcopy`` of a ``DistributedDataParallel`` (also in ``torch.optim.swa_utils.AveragedModel``) creates
-# a new reducer for the copy. The new reducer does not call the original's hook, and would silently average
-# the copy's gradients uncompressed.
+# a new reducer, which would silently average the copy's gradients uncompressed.
 
 
 class Copied:
-    """The placeholder in a copied model for the ``HookState`` of the original model."""
+    """The placeholder in a copied model for the ``HookState`` or the ``BackwardCheck`` of the original."""
+
+    def __call__(self, *_: object) -> None:
+        """Ignore a forward pass of the copy."""
 
 
 class CopiedCheck:
-    """A check that rejects forward passes of a copied model until gradwire is attached to the copy.
-
-    Forward passes after which no gradients would be averaged are allowed.
-    """
+    """A check that rejects forward passes of a copied model until gradwire is attached to the copy."""
 
     def __call__(self, model: nn.Module, _inputs: object) -> None:
         """Raise ``ExchangeError`` if DDP would average the gradients of this forward pass."""
@@ -173,13 +163,6 @@ class CopiedCheck:
                 "expected a model with gradwire attached, got an unattached copy, whose gradients would be "
                 "averaged uncompressed; attach the copy, or evaluate the copy under torch.no_grad()"
             )
-
-
-class CopiedNotes:
-    """The placeholder in a copied model for the ``BackwardCheck`` of the original model."""
-
-    def __call__(self, *_: object) -> None:
-        """Ignore a forward pass of the copy."""
 
 
 class TakenHooks(list[tuple[Any, object]]):
@@ -208,20 +191,15 @@ def forget_original(model: DistributedDataParallel) -> None:
     model._comm_hooks[:] = [pair for pair in model._comm_hooks if not isinstance(pair[1], Copied)]
     for hooks in (model._forward_pre_hooks, model._forward_hooks):
         for number, hook in list(hooks.items()):
-            if isinstance(hook, CopiedCheck | CopiedNotes):
+            if isinstance(hook, Copied | CopiedCheck):
                 del hooks[number]
 
 
 class BackwardCheck:
     """A forward hook that records forward passes, and raises an error if DDP would not average a gradient.
 
-    A compiled forward pass is traced once and not recorded.
-
-    Attributes
-    ----------
-    versions
-        torch's version counters of parameters with hooks at the end of the last forward pass; empty once all
-        gradients are averaged.
+    A compiled forward pass is traced once and not recorded. ``versions`` are torch's version counters of
+    parameters with hooks at the end of the last forward pass; empty once all gradients are averaged.
     """
 
     def __init__(self, sync: GradientSync, parameters: Iterable[torch.Tensor]) -> None:
@@ -232,12 +210,13 @@ class BackwardCheck:
 
     def __call__(self, model: nn.Module, _inputs: object, output: object) -> None:
         """Record a forward pass, to check the backward pass that follows."""
-        if torch.compiler.is_compiling():
-            return
-        if not torch.is_grad_enabled():
+        if torch.compiler.is_compiling() or not torch.is_grad_enabled():
             return
         # DDP averages a backward pass even within no_sync() if an earlier forward pass has prepared for it.
-        self.versions = {each: each._version for each in self._parameters if _has_hooks(each)}
+        hooked = (
+            each for each in self._parameters if each._post_accumulate_grad_hooks or each._backward_hooks
+        )
+        self.versions = {each: each._version for each in hooked}
         if not _synchronises(model):
             return
         self._awaited, self._model = self._sync.steps_done, weakref.ref(model)
@@ -276,15 +255,12 @@ class BackwardCheck:
                 "pass before each backward pass (all but the last pair within no_sync())"
             )
 
-    def __reduce__(self) -> tuple[type[CopiedNotes], tuple[()]]:
-        return CopiedNotes, ()
+    def __reduce__(self) -> tuple[type[Copied], tuple[()]]:
+        return Copied, ()
 
 
 def _tensors_of(output: object) -> Iterator[torch.Tensor]:
-    """Yield the tensors in a model's output that DDP finds in its search for unused parameters.
-
-    Containers may be cyclic.
-    """
+    """Yield the tensors in a model's output that DDP finds; containers may be cyclic."""
     seen, found = set[int](), [output]
     while found:
         each = found.pop()
@@ -305,10 +281,6 @@ def _synchronises(model: nn.Module | None) -> bool:
     return bool(getattr(model, "require_backward_grad_sync", True))
 
 
-def _has_hooks(parameter: torch.Tensor) -> bool:
-    return bool(parameter._post_accumulate_grad_hooks or parameter._backward_hooks)
-
-
 def _will_accumulate(parameter: torch.Tensor) -> bool:
     """Return whether the running backward pass adds to a parameter's gradient."""
     if not parameter.requires_grad:
@@ -319,9 +291,6 @@ def _will_accumulate(parameter: torch.Tensor) -> bool:
         return False
 
 
-# Checks before each forward pass of an attached model, so that errors state the right reason.
-
-
 class ForwardCheck:
     """A forward pre-hook that raises an error if DDP could not average the next backward pass."""
 
@@ -330,9 +299,7 @@ class ForwardCheck:
 
     def __call__(self, model: nn.Module, _inputs: object) -> None:
         """Raise an error if DDP could not average the next backward pass."""
-        if torch.compiler.is_compiling():
-            return  # a compiled forward pass is traced once
-        if not torch.is_grad_enabled():
+        if torch.compiler.is_compiling() or not torch.is_grad_enabled():  # a compiled pass is traced once
             return
         if getattr(model, "require_backward_grad_sync", True):
             self._sync.check()
@@ -358,11 +325,10 @@ def _will_cut_buckets(model: nn.Module) -> bool:
 def named_barrier(sync: GradientSync) -> None:
     """Wait for all ranks by exchanging a number, so that an error names a rank that has ended or stopped."""
     number = torch.zeros(1, dtype=torch.float32, device="cpu")
-
-    def exchange_it(exchange: Exchange) -> None:
-        exchange.all_reduce(number, timeout_s=sync.context.begin_timeout_s)
-
-    sync.exchange_now("a number in the named barrier", exchange_it)
+    sync.exchange_now(
+        "a number in the named barrier",
+        lambda exchange: exchange.all_reduce(number, timeout_s=sync.context.begin_timeout_s),
+    )
 
 
 # The model's buffers, which DDP broadcasts in each step in addition to averaging gradients.

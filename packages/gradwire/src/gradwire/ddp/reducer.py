@@ -1,8 +1,7 @@
 """The reducer of DDP's buckets, which passes each bucket to ``GradientSync`` during a backward pass.
 
 On all ranks, DDP calls a hook with its buckets in the order of their numbers, even if backward fills them in
-a different order (``Reducer::mark_bucket_ready`` holds a bucket back until its turn). The order is also the
-same after DDP has rebuilt the buckets, because all ranks follow rank 0's bucket assignment.
+a different order (``Reducer::mark_bucket_ready`` holds a bucket back until its turn).
 """
 
 from __future__ import annotations
@@ -42,11 +41,7 @@ def joins(model: nn.Module) -> bool:
 
 
 def divides_by_active(model: nn.Module) -> bool:
-    """Return whether a model divides its gradients by the number of ranks that still have batches.
-
-    The result is the same on all ranks. In a ``Join`` of several models, DDP divides so only for the first
-    model.
-    """
+    """Return whether a model, the first one in a ``Join``, divides by the number of ranks with batches."""
     is_first = getattr(getattr(model, "_join_config", None), "is_first_joinable", False)
     return joins(model) and is_first and not getattr(model, "_divide_by_initial_world_size", True)
 
@@ -65,11 +60,7 @@ def has_joined() -> bool:
 
 
 def count_active(sync: GradientSync) -> int:
-    """Wait until all ranks have begun the step, and return the number of ranks that still have batches.
-
-    All ranks must call this function at the same point. The ledger counts the exchange. Raises
-    ``ExchangeError``.
-    """
+    """Wait until all ranks have begun the step, and return the number of ranks that still have batches."""
     began = perf_counter()
     active = torch.tensor([float(not has_joined())], dtype=torch.float32, device="cpu")
 
@@ -80,9 +71,6 @@ def count_active(sync: GradientSync) -> int:
     cost = sync.exchange_now("the count of ranks with batches, under join,", count)
     sync.context.count("join", cost, perf_counter() - began)
     return max(int(active.item()), 1)
-
-
-# The reducer.
 
 
 class DDPBucket(Protocol):
@@ -102,15 +90,7 @@ class DDPBucket(Protocol):
 
 
 class BucketReducer:
-    """The reducer that averages the buckets of one model's backward passes.
-
-    Parameters
-    ----------
-    sync
-        The model's ``GradientSync``.
-    names
-        The names of the model's parameters, which are the keys of residuals.
-    """
+    """The reducer of one model's buckets. ``names`` of the parameters are the keys of residuals."""
 
     def __init__(self, sync: GradientSync, names: Mapping[torch.Tensor, str]) -> None:
         self._sync, self._rank, self._names = sync, sync.context.rank, names
@@ -129,12 +109,23 @@ class BucketReducer:
         sync, index, last = self._sync, bucket.index(), bucket.is_last()
         sync.check()
         if index != self._next:
-            raise self._out_of_turn(index)
+            raise sync.fail(
+                ExchangeError(
+                    f"rank {self._rank}: expected bucket {self._next} from DDP, got bucket {index}; after an "
+                    "error in backward, wrap the module in a new DistributedDataParallel, and attach that"
+                )
+            )
         if index == 0:
             sync.begin(active=count_active(sync) if by_active else None)
         self._next = 0 if last else index + 1
-        dense, layout = self._dense(bucket), self.layout_of(bucket)
-        work = sync.start(GradientBucket(index, dense, last, layout, wants_future=True))
+        if (buffer := bucket.buffer()).layout != torch.strided:
+            raise sync.fail(
+                TensorError(
+                    f"rank {self._rank}: expected dense gradients in bucket {index}, got sparse gradients; "
+                    "create the embedding with sparse=False"
+                )
+            )
+        work = sync.start(GradientBucket(index, buffer, last, self.layout_of(bucket), wants_future=True))
         if last and (last_waits or not _queued_in_engine(self._finish)):
             self._finish()
         return work.get_future()
@@ -142,8 +133,7 @@ class BucketReducer:
     def layout_of(self, bucket: DDPBucket) -> Layout:
         """Return a bucket's layout by names of parameters, because residuals outlive DDP's buckets."""
         parameters = bucket.parameters()
-        key = tuple(map(id, parameters))
-        if key in self._layouts:
+        if (key := tuple(map(id, parameters))) in self._layouts:
             return self._layouts[key]
         other = f"a parameter of bucket {bucket.index()}"
         names = tuple(self._names.get(each, other) for each in parameters)
@@ -161,29 +151,7 @@ class BucketReducer:
             )
         return layout
 
-    def _dense(self, bucket: DDPBucket) -> torch.Tensor:
-        """Return the gradients of a bucket. Raises ``TensorError`` if they are sparse."""
-        buffer = bucket.buffer()
-        if buffer.layout != torch.strided:
-            raise self._sync.fail(
-                TensorError(
-                    f"rank {self._rank}: expected dense gradients in bucket {bucket.index()}, got sparse "
-                    "gradients; create the embedding with sparse=False"
-                )
-            )
-        return buffer
-
-    def _out_of_turn(self, index: int) -> BaseException:
-        """End the exchange because DDP passed an unexpected bucket, and return the error to raise."""
-        return self._sync.fail(
-            ExchangeError(
-                f"rank {self._rank}: expected bucket {self._next} from DDP, got bucket {index}; after an "
-                "error in backward, wrap the module in a new DistributedDataParallel, and attach that"
-            )
-        )
-
     def _finish(self) -> None:
-        """Wait until the step's buckets are averaged. Errors are raised by ``backward``."""
         self._sync.collect()
         # An error before DDP's own callback would leave DDP in the middle of a pass, and unusable.
         if not _queued_in_engine(self._sync.end_step):
