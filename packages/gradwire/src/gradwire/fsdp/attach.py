@@ -1,11 +1,4 @@
-"""The entry point for FSDP2: an encoded reduce-scatter of gradients and all-gather of weights.
-
-``attach_fsdp`` checks the model, checks that all ranks have equal settings, connects the links of the model's
-groups, creates one ``GradientSync`` over these links, and replaces FSDP's collectives with exchanges
-(``fsdp/comms.py``). If a peer dies, ``SyncContexts.using`` (``fsdp/sync_contexts.py``) adds the collective
-and a remedy to the error, and ``SyncContext.fail`` (``sync/context.py``) closes all links. Each later
-exchange raises an error with the reason.
-"""
+"""The entry point for FSDP2: an encoded reduce-scatter of gradients and all-gather of weights."""
 
 from __future__ import annotations
 
@@ -28,7 +21,7 @@ from gradwire.deferred import outside_inference
 from gradwire.errors import AttachError, SpecError
 from gradwire.fsdp.comms import GatherWeights, ReplicaGroup, ScatterGradients, ShardedSteps, residual_key
 from gradwire.fsdp.sync_contexts import Purpose, SyncContexts
-from gradwire.fsdp.units import Unit, UnitLayouts, units_of
+from gradwire.fsdp.units import Unit, UnitLayouts, units_of, world_group
 from gradwire.log import level
 from gradwire.plan import Plan
 from gradwire.sync.bucket.residual import Residuals
@@ -55,6 +48,7 @@ def attach_fsdp(
     All ranks must call ``attach_fsdp`` together, with equal arguments, after ``fully_shard`` and before a
     forward pass. The call changes every FSDP module within ``module`` through ``set_custom_reduce_scatter``
     and ``set_custom_all_gather``. On a two-dimensional mesh, the all-reduce between replicas is encoded, too.
+    Returns the handle, whose ``close`` restores FSDP's collectives.
 
     Gradients and weights in bfloat16 and float16 are exchanged as float32 of equal value. FSDP's own
     collectives exchange all other dtypes, and the ledger counts and logs these exchanges as bypasses.
@@ -64,12 +58,11 @@ def attach_fsdp(
     module
         A module that is or contains an ``FSDPModule``, on the CPU or an accelerator.
     gradients
-        A plan; a codec, or its spec; or a file written by ``Plan.save`` or the planner: any path, or a string
-        that ends with ``.json`` or contains ``/``. Gradients are always scattered around a ring; the plan's
-        algorithm applies only between replicas. The plan's buckets are ignored, because FSDP exchanges one
-        module's gradients at a time. By default, or with ``"auto"`` or an ``Auto``, the run measures and
-        chooses one codec for all parameters. This choice requires all modules to be sharded over all ranks;
-        if they are not, the default is ``fp8``, and ``"auto"`` is an error.
+        A plan, codec, spec, or file, as for ``gradwire.attach``. Gradients are always scattered around a
+        ring; the plan's algorithm applies only between replicas. The plan's buckets are ignored, because FSDP
+        exchanges one module's gradients at a time. By default, or with ``"auto"`` or an ``Auto``, the run
+        measures and chooses one codec for all parameters. This choice requires all modules to be sharded over
+        all ranks; if they are not, the default is ``fp8``, and ``"auto"`` is an error.
     weights
         A codec or its spec. All ranks, including the owner of a shard, compute with the decoded weights; the
         shards that the optimizer updates stay exact. ``identity`` is exact for every dtype. ``delta:fp32`` is
@@ -81,14 +74,8 @@ def attach_fsdp(
     ledger
         The ledger that counts exchanges and bypasses; the caller closes it. By default, a new ledger.
     strict
-        Whether ``backward`` raises ``LossyError`` on all ranks, in the same step, if on any rank encoding
-        errors exceed half of a parameter's gradient; see ``gradwire.attach``. By default, the rank with this
-        parameter only warns. ``strict`` requires all modules to be on one mesh of all ranks.
-
-    Returns
-    -------
-    Attached
-        The handle, whose ``close`` restores FSDP's collectives.
+        Whether encoding that destroys gradients is an error, as for ``gradwire.attach``. ``strict`` requires
+        all modules to be on one mesh of all ranks.
 
     Raises
     ------
@@ -125,7 +112,8 @@ def attach_fsdp(
     elif other is not None and initial.auto is not None:
         raise AttachError(
             f"gradients='auto': expected modules sharded over all {dist.get_world_size()} ranks, got "
-            f"{other.name!r} on a mesh of {other.mesh_shape}; pass a plan or a codec"
+            f"{other.name!r} on a mesh of {tuple(other.parameters.mesh_info.mesh.shape)}; pass a plan or a "
+            "codec"
         )
     chooser = initial.chooser(SHARDS, module.named_parameters())
     options = SyncOptions(timeout_s, strict=strict)
@@ -211,17 +199,14 @@ def _groups(
 ) -> list[tuple[Purpose, dist.ProcessGroup]]:
     """Return the process groups to connect, without repetitions, in an order that all ranks share.
 
-    In the last group, the ranks choose plans and agree on them. It is the group of all ranks if one is
-    required, otherwise a group that reduces gradients.
+    In the last group, the ranks choose plans and agree on them.
     """
     every = dict.fromkeys(each for unit in units for each in unit.groups())
     gathers = [each for each in every if each[0] is Purpose.GATHER and weights is not None]
     reductions = [each for each in every if each[0] is not Purpose.GATHER]
     is_hybrid = any(unit.replica_group for unit in units)
     if all_agree or (is_hybrid and all(unit.is_on_world for unit in units)):
-        world = dist.group.WORLD
-        assert world is not None, "check_initialised has passed"
-        return [*gathers, *reductions, (Purpose.AGREE, world)]
+        return [*gathers, *reductions, (Purpose.AGREE, world_group())]
     if reductions:
         return [*gathers, *reductions]
     alone = units[0].shard_group
@@ -241,7 +226,6 @@ def _residuals_of(unit: Unit, layouts: UnitLayouts) -> Iterator[tuple[str, int]]
 def _install(
     unit: Unit, steps: ShardedSteps, weights: Codec | None, layouts: UnitLayouts, undo: ExitStack
 ) -> None:
-    """Replace a unit's collectives with exchanges, and add the collectives' restoration to ``undo``."""
     if weights is not None:
         put, before = unit.module.set_custom_all_gather, unit.all_gather
         put(GatherWeights(f"{unit.name}.weights", steps, before, weights))

@@ -32,10 +32,7 @@ _EXACT_HALVES: dict[torch.dtype, Codec] = {torch.bfloat16: Bf16(), torch.float16
 
 
 def residual_key(bucket: str, count: int) -> str:
-    """Return the key of a bucket's residual.
-
-    The key contains the length, which varies because FSDP omits parameters without a gradient.
-    """
+    """Return the key of a bucket's residual; FSDP omits parameters without a gradient, so lengths vary."""
     return f"{bucket}/{count}"
 
 
@@ -43,13 +40,8 @@ class ShardedSteps:
     """The steps of one sharded model on one rank, shared by the exchanges of all units.
 
     A step begins when a backward pass reduces its first gradient, and ends with this pass. FSDP waits for
-    each collective, so exchanges run on the calling thread.
-
-    Attributes
-    ----------
-    stand_in
-        None, or a function that is called once per backward pass, when the first gradient is reduced. While a
-        function is set, FSDP's own collectives run instead of exchanges, on all ranks.
+    each collective, so exchanges run on the calling thread. ``stand_in`` is None, or a function to call once
+    per backward pass; while it is set, FSDP's own collectives run instead of exchanges, on all ranks.
     """
 
     def __init__(self, sync: GradientSync, contexts: SyncContexts, ledger: Ledger) -> None:
@@ -62,14 +54,6 @@ class ShardedSteps:
         """Set the step of a forward pass's exchanges: the next step if backward may follow, else the last."""
         self.contexts.step = self.sync.context.step + torch.is_grad_enabled()
 
-    def stands_aside(self) -> bool:
-        """Return whether FSDP's own collective reduces the current gradient."""
-        if self.stand_in is None:
-            return False
-        if self._begins_pass():
-            self.stand_in()
-        return True
-
     def reduce(
         self,
         bucket: str,
@@ -79,12 +63,20 @@ class ShardedSteps:
         op: Any,
         tensor: torch.Tensor,
         result: torch.Tensor,
-    ) -> None:
-        """Reduce a unit's gradients over a group, and store this rank's result.
+    ) -> bool:
+        """Reduce a unit's gradients over a group, store this rank's result, and return True.
 
         With ``Purpose.SCATTER``, ``result`` gets the rank's shard, and ``tensor`` may be overwritten; with
-        ``Purpose.REPLICATE``, ``result`` gets all reduced gradients.
+        ``Purpose.REPLICATE``, ``result`` gets all reduced gradients. Return False if FSDP's own collective
+        must reduce the gradients instead.
         """
+        if self.stand_in is not None:
+            if self._begins_pass():
+                self.stand_in()
+            return False
+        if (reason := _why_not(tensor, op)) is not None:
+            self.ledger.bypassed(reason, bucket, tensor.nbytes)
+            return False
         self._begin()
         began, scatters = perf_counter(), purpose is Purpose.SCATTER
         with self.contexts.using(purpose, group, bucket) as member:
@@ -109,9 +101,9 @@ class ShardedSteps:
             member.staging.order()
         self._buckets += 1
         self.sync.count(work, perf_counter() - began)
+        return True
 
     def _begin(self) -> None:
-        """Begin a step if the current gradient is the first of its backward pass."""
         if not self._begins_pass():
             return
         self._buckets = 0
@@ -122,8 +114,7 @@ class ShardedSteps:
             self.contexts.follow(self.sync.plan)
 
     def _begins_pass(self) -> bool:
-        current = torch._C._current_graph_task_id()
-        if current in (-1, self._backward):
+        if (current := torch._C._current_graph_task_id()) in (-1, self._backward):
             return False
         self._backward = current
         return True
@@ -147,11 +138,7 @@ class _Comm:
 
 
 class GatherWeights(_Comm):
-    """The all-gather of one unit's weights: each member sends its shard, and all members decode it.
-
-    The owner of a shard uses the decoded values, too, so all ranks compute with identical weights, while the
-    shards that the optimizer updates stay exact.
-    """
+    """The all-gather of one unit's weights: all members compute with decoded shards, also the owner."""
 
     def __init__(self, bucket: str, steps: ShardedSteps, before: Any, codec: Codec) -> None:
         super().__init__(bucket, steps, before)
@@ -166,13 +153,12 @@ class GatherWeights(_Comm):
         async_op: bool = False,
     ) -> dist.Work | None:
         """Fill ``output_tensor`` with the decoded shards of all members, in the order of the members."""
+        before: Callable[..., dist.Work | None] = self.before
         if self.steps.stand_in is not None:
-            own: dist.Work | None = self.before(output_tensor, input_tensor, group, async_op)
-            return own
+            return before(output_tensor, input_tensor, group, async_op)
         if output_tensor.dtype not in FLOATS:
             self.steps.ledger.bypassed(_not_float(output_tensor), self._bucket, output_tensor.nbytes)
-            work: dist.Work | None = self.before(output_tensor, input_tensor, group, async_op)
-            return work
+            return before(output_tensor, input_tensor, group, async_op)
         began = perf_counter()
         with self.steps.contexts.using(Purpose.GATHER, group, self._bucket) as member:
             gathered = member.staging.stand_in(output_tensor)
@@ -185,19 +171,15 @@ class GatherWeights(_Comm):
         return None
 
     def _codec_for(self, dtype: torch.dtype) -> Codec:
-        """Return the codec for a dtype. With ``identity``, 16-bit floats get an exact 16-bit codec."""
+        """Return the codec for a dtype: for 16-bit floats, an exact 16-bit codec instead of ``identity``."""
         if isinstance(self._codec, Identity):
             return _EXACT_HALVES.get(dtype, self._codec)
         if isinstance(self._codec, Deltas):
-            return self._deltas_of(dtype, self._codec)
+            if dtype not in self._deltas:
+                words = "bf16" if dtype is torch.bfloat16 else self._codec.dtype
+                self._deltas[dtype] = Deltas(words, self.steps.ledger, self._bucket)
+            return self._deltas[dtype]
         return self._codec
-
-    def _deltas_of(self, dtype: torch.dtype, wanted: Deltas) -> Deltas:
-        """Return the delta codec for this unit's weights of a dtype. The first call creates the codec."""
-        if dtype not in self._deltas:
-            words = "bf16" if dtype is torch.bfloat16 else wanted.dtype
-            self._deltas[dtype] = Deltas(words, self.steps.ledger, self._bucket)
-        return self._deltas[dtype]
 
 
 class ScatterGradients(_Comm):
@@ -216,24 +198,16 @@ class ScatterGradients(_Comm):
         async_op: bool = False,
     ) -> dist.Work | None:
         """Fill ``output_tensor`` with this rank's reduced shard. ``input_tensor`` may be overwritten."""
-        stands_aside = self.steps.stands_aside()
-        reason = None if stands_aside else _why_not(input_tensor, op)
-        if reason is not None:
-            self.steps.ledger.bypassed(reason, self._bucket, input_tensor.nbytes)
-        if stands_aside or reason is not None:
-            own: dist.Work | None = self.before(output_tensor, input_tensor, group, op, async_op)
-            return own
-        self.steps.reduce(
+        if self.steps.reduce(
             self._bucket, self._layouts, Purpose.SCATTER, group, op, input_tensor, output_tensor
-        )
-        return None
+        ):
+            return None
+        own: dist.Work | None = self.before(output_tensor, input_tensor, group, op, async_op)
+        return own
 
 
 class ReplicaGroup(dist.ProcessGroup):
-    """A process group between replicas, whose all-reduce encodes every hop.
-
-    The class implements no other collective, because FSDP calls only the all-reduce.
-    """
+    """A process group between replicas with one collective: an all-reduce that encodes every hop."""
 
     def __init__(
         self, bucket: str, steps: ShardedSteps, group: dist.ProcessGroup, layouts: UnitLayouts
@@ -242,8 +216,7 @@ class ReplicaGroup(dist.ProcessGroup):
         self.before = group
         self._bucket, self._steps, self._layouts = bucket, steps, layouts
 
-    # To log a failed collective, torch looks up its group, and raises a different error for an unknown group.
-    # Equality with the replaced group makes the look-up succeed.
+    # To log a failed collective, torch looks up its group: equality makes the look-up succeed.
 
     def __eq__(self, other: object) -> bool:
         return other is self or other is self.before
@@ -259,30 +232,17 @@ class ReplicaGroup(dist.ProcessGroup):
         """Replace the single tensor with its sum or average over the replicas."""
         op = dist.ReduceOp.SUM if opts is None else opts.reduceOp
         (tensor,) = tensors
-        stands_aside = self._steps.stands_aside()
-        reason = _why_not(tensor, op)
-        if reason is None and not stands_aside:
-            self._steps.reduce(
-                self._bucket, self._layouts, Purpose.REPLICATE, self.before, op, tensor, tensor
-            )
-        else:
-            if reason is not None and not stands_aside:
-                self._steps.ledger.bypassed(reason, self._bucket, tensor.nbytes)
+        scope = self._bucket, self._layouts, Purpose.REPLICATE, self.before
+        if not self._steps.reduce(*scope, op, tensor, tensor):
             dist.all_reduce(tensor, op, self.before)
         done: torch.futures.Future[list[torch.Tensor]] = device_of(tensor).future()
         done.set_result(tensors)
-        return _work_of(done)
-
-
-def _work_of(done: torch.futures.Future[list[torch.Tensor]]) -> dist.Work:
-    """Return a ``Work`` for a future, as collectives do; torch's stub lacks the function."""
-    make: Any = vars(torch._C._distributed_c10d)["_create_work_from_future"]
-    work: dist.Work = make(done)
-    return work
+        make: Any = vars(torch._C._distributed_c10d)["_create_work_from_future"]  # torch's stub lacks it
+        work: dist.Work = make(done)
+        return work
 
 
 def _why_not(tensor: torch.Tensor, op: Any) -> str | None:
-    """Return the reason why an exchange cannot reduce a gradient, or None if it can."""
     if tensor.dtype not in FLOATS:
         return _not_float(tensor)
     return None if _kind(op) in _SUMS else f"{_kind(op)} is neither a sum nor an average"
@@ -297,7 +257,6 @@ def _kind(op: Any) -> Any:
 
 
 def _scale(total: torch.Tensor, op: Any, world: int) -> None:
-    """Convert a sum over ``world`` ranks to the result of the reduction ``op``, in place."""
     if _kind(op) == dist.ReduceOp.AVG:
         total.div_(world)
     elif _kind(op) == dist.ReduceOp.PREMUL_SUM:

@@ -27,7 +27,6 @@ from gradwire.sync.ledger.ledger import Ledger
 from gradwire.sync.ledger.sinks import profiled
 
 _REMEDY = "save model.state_dict(), which contains the shards, and restart all ranks"
-_LATE_ADVICE = "call attach_fsdp with a longer timeout_s"
 
 
 class Purpose(Enum):
@@ -41,14 +40,11 @@ class Purpose(Enum):
 
 @dataclass(frozen=True)
 class GroupMember:
-    """One rank's membership in a group, for one purpose. A member exchanges one tensor at a time.
-
-    ``place`` is the rank's index among the members, and ``staging`` is host memory for the current tensor.
-    """
+    """One rank's membership in a group, for one purpose. A member exchanges one tensor at a time."""
 
     context: SyncContext
-    place: int
-    staging: Staging = field(default_factory=Staging)
+    place: int  # the rank's index among the members
+    staging: Staging = field(default_factory=Staging)  # host memory for the current tensor
 
     @property
     def world(self) -> int:
@@ -64,8 +60,7 @@ class SyncContexts:
     """The sync contexts of one rank. All ranks connect their contexts in the same order.
 
     An error in one context closes the links of all contexts (``SyncContext.fail``), so that peers waiting in
-    other groups fail at once. The attribute ``step`` is the training step of the current exchanges, or of the
-    last ones between steps. ``plan`` is the gradients' plan, and ``weights`` is the codec of the weights.
+    other groups fail at once. ``step`` is the training step of the current or last exchanges.
     """
 
     def __init__(self, plan: Plan, weights: Codec | None, options: SyncOptions, ledger: Ledger) -> None:
@@ -82,20 +77,34 @@ class SyncContexts:
         self.step = 0
 
     def connect(self, purpose: Purpose, group: dist.ProcessGroup) -> GroupMember:
-        """Return this rank's membership in a group. The first call connects to the other members.
-
-        Raises ``AttachError`` if a member is missing.
-        """
-        if (purpose, group) not in self._members:
-            self._members[purpose, group] = self._new_member(purpose, group)
-        return self._members[purpose, group]
+        """Return this rank's membership in a group. The first call connects, or raises ``AttachError``."""
+        if (purpose, group) in self._members:
+            return self._members[purpose, group]
+        members = dist.get_process_group_ranks(group)
+        ranks = in_ring(members) if purpose in (Purpose.GATHER, Purpose.SCATTER) else members
+        ending = f", for the {purpose.value}; {AFTER_AGREEING}"
+        plan = self._plans[purpose]
+        link = connect(group, self._options.timeout_s, AttachError, ending, ranks, plan.tos)
+        context = SyncContext(
+            Exchange(link, plan),
+            self._options,
+            self._ledger,
+            group,
+            remedy=_REMEDY,
+            late_advice="call attach_fsdp with a longer timeout_s",
+            ranks=ranks,
+            siblings=self._contexts,
+        )
+        self._contexts.append(context)
+        member = self._members[purpose, group] = GroupMember(context, members.index(dist.get_rank()))
+        return member
 
     @contextmanager
     def using(self, purpose: Purpose, group: dist.ProcessGroup, what: str) -> Iterator[GroupMember]:
         """Yield this rank's membership in a group for one exchange, which profiles show as ``what``.
 
         An error in the exchange, such as a dead peer, ends all contexts. The error's note contains the
-        collective, the module, and a remedy. Raises ``ExchangeError`` if the contexts have ended.
+        collective, the module, and a remedy.
         """
         member = self.connect(purpose, group)
         context = member.context
@@ -119,29 +128,10 @@ class SyncContexts:
             member.context.exchange.follow(self._plans[purpose])
 
     def close(self) -> None:
-        """Close all links. Later calls of any other method raise an error."""
+        """Close all links."""
         for context in self._contexts:
             context.is_closed = context.is_closed or not context.is_over
             context.exchange.close("the attachment of attach_fsdp is closed")
-
-    def _new_member(self, purpose: Purpose, group: dist.ProcessGroup) -> GroupMember:
-        members = dist.get_process_group_ranks(group)
-        ranks = in_ring(members) if purpose in (Purpose.GATHER, Purpose.SCATTER) else members
-        ending = f", for the {purpose.value}; {AFTER_AGREEING}"
-        plan = self._plans[purpose]
-        link = connect(group, self._options.timeout_s, AttachError, ending, ranks, plan.tos)
-        context = SyncContext(
-            Exchange(link, plan),
-            self._options,
-            self._ledger,
-            group,
-            remedy=_REMEDY,
-            late_advice=_LATE_ADVICE,
-            ranks=ranks,
-            siblings=self._contexts,
-        )
-        self._contexts.append(context)
-        return GroupMember(context, members.index(dist.get_rank()))
 
 
 def in_ring(members: Sequence[int]) -> list[int]:

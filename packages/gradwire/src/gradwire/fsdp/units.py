@@ -1,7 +1,4 @@
-"""The units of a sharded model: their parameters, process groups, and FSDP2's collectives.
-
-Only this module uses undocumented names of FSDP2.
-"""
+"""The units of a sharded model. Only this module uses undocumented names of FSDP2."""
 
 from __future__ import annotations
 
@@ -29,10 +26,9 @@ _AMONG_REPLICAS = " among replicas"
 class UnitLayouts:
     """The layouts of one unit's buckets. A ``LossyWarning`` covers all parameters of a unit.
 
-    A scattered bucket consists of every rank's shards of all parameters, padded to the same length. Between
-    replicas, FSDP reduces the shards of one rank. ``shapes`` are the shapes of one rank's shards, with
-    padding. FSDP omits parameters without a gradient and does not name the omitted parameters. The encoding
-    error of such a bucket is measured as a whole.
+    A scattered bucket consists of every rank's shards of all parameters, padded to the same length
+    (``shapes``). Between replicas, FSDP reduces the shards of one rank. FSDP omits parameters without a
+    gradient and does not name them, so the encoding error of such a bucket is measured as a whole.
     """
 
     unit: str
@@ -72,15 +68,11 @@ def _layout_of(layouts: UnitLayouts, count: int, copies: int, ending: str) -> La
 
 @dataclass(frozen=True)
 class Unit:
-    """The parameters that one call of ``fully_shard`` grouped. FSDP communicates them together.
-
-    ``module`` is an ``FSDPModule``, annotated as ``Any`` because torch's annotations lack custom collectives.
-    ``parameters`` is FSDP's object for the parameters.
-    """
+    """The parameters that one call of ``fully_shard`` grouped. FSDP communicates them together."""
 
     name: str
-    module: Any
-    parameters: Any
+    module: Any  # an ``FSDPModule``; torch's annotations lack custom collectives
+    parameters: Any  # FSDP's object for the parameters
 
     @property
     def all_gather(self) -> Any:
@@ -114,11 +106,6 @@ class Unit:
         self.parameters.mesh_info.replicate_process_group = group
 
     @property
-    def mesh_shape(self) -> tuple[int, ...]:
-        """The shape of the unit's mesh."""
-        return tuple(self.parameters.mesh_info.mesh.shape)
-
-    @property
     def mesh_ranks(self) -> list[int]:
         """The ranks of the unit's mesh."""
         ranks: list[int] = self.parameters.mesh_info.mesh.mesh.flatten().tolist()
@@ -144,10 +131,7 @@ class Unit:
         return UnitLayouts(self.name, names, shapes)
 
     def groups(self) -> Iterator[tuple[Purpose, dist.ProcessGroup]]:
-        """Yield the groups that the unit communicates in, in an order that all ranks share.
-
-        Gradients are summed over the groups for ``SCATTER`` and ``REPLICATE``, one after the other.
-        """
+        """Yield the groups that the unit communicates in, in an order that all ranks share."""
         mesh, later = self.parameters.mesh_info, self.parameters.post_forward_mesh_info
         shards = self.shard_group
         if shards is not None and shards.size() > 1:  # FSDP doesn't communicate on a single rank
@@ -169,8 +153,7 @@ def world_group() -> dist.ProcessGroup:
 
 def units_of(module: nn.Module) -> list[Unit]:
     """Return the units within ``module``, in the order of ``module.modules()``. Raises ``AttachError``."""
-    lacking = [point for point in _POINTS if not hasattr(FSDPModule, point)]
-    if lacking:
+    if lacking := [point for point in _POINTS if not hasattr(FSDPModule, point)]:
         raise AttachError(
             f"attach_fsdp needs FSDPModule.{' and '.join(lacking)}, which torch {torch.__version__} does not "
             "have; install a newer torch"
