@@ -7,7 +7,7 @@ import torch
 from torch import nn
 
 from gradwire.errors import SpecError
-from gradwire.pipe.correction import CORRECTIONS, Correction, check_correction, check_forward
+from gradwire.pipe.correction import CORRECTIONS, Eager, check_correction, check_forward
 from gradwire.sync.checkpoint import InFlight
 from gradwire.sync.flat.gradients import Bucket, FlatGradients
 
@@ -26,8 +26,8 @@ def test_the_default_comes_first_and_others_are_refused() -> None:
 def test_the_papers_pipeline_computes_at_the_masters_and_keeps_nothing() -> None:
     model = nn.Linear(3, 2)
     before = [parameter.detach().clone() for parameter in model.parameters()]
-    stale = Correction()
-    assert not stale.CORRECTS
+    stale = Eager([*model.parameters()], torch.optim.SGD(model.parameters(), lr=0.1), 0, 1.0)
+    assert stale.steps == 0
     gradients = FlatGradients(model.parameters())
     gradients.buffer.fill_(1)
     stale.copy(gradients, Bucket(0, 8, range(2)))

@@ -5,7 +5,7 @@ from __future__ import annotations
 import copy
 from collections import OrderedDict, defaultdict, deque
 from collections.abc import Callable, Collection, Iterator, Sequence
-from contextlib import AbstractContextManager, contextmanager, nullcontext
+from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any
 
@@ -23,42 +23,6 @@ CORRECTIONS = ("eager", "none")
 """The accepted values of ``correction``. The first value is the default."""
 
 
-class Correction:
-    """The correction ``none``, as in Pipe-SGD's algorithm 1, and the base class of other corrections.
-
-    Ranks compute gradients at the master weights.
-    """
-
-    CORRECTS = False
-    """True for corrections in which ranks compute gradients at weights other than the masters."""
-
-    def ahead(self) -> AbstractContextManager[None]:
-        """Return a context manager in which the model has the weights at which to compute gradients."""
-        return nullcontext()
-
-    def copy(self, gradients: FlatGradients, bucket: Bucket) -> None:
-        """Copy a bucket of this rank's local gradient before the exchange averages the bucket in place."""
-
-    def note(self, scheduled: list[dict[str, Any]], absent: Collection[int] = ()) -> None:
-        """Record the local gradient whose buckets have been copied, with the learning rates of its step.
-
-        ``absent`` contains the numbers of the parameters without a gradient.
-        """
-
-    def keep(self, count: int) -> None:
-        """Drop all but the newest ``count`` local gradients.
-
-        The averages of older gradients were already applied.
-        """
-
-    def own(self) -> list[torch.Tensor]:
-        """Return copies of the recorded local gradients as 1-D float32, oldest first."""
-        return []
-
-    def resume(self, in_flight: Sequence[InFlight]) -> None:
-        """Replace the recorded local gradients with those of ``in_flight``, oldest first."""
-
-
 def check_correction(correction: str) -> str:
     """Return ``correction`` if it is in ``CORRECTIONS``, else raise ``SpecError``."""
     if correction not in CORRECTIONS:
@@ -70,10 +34,7 @@ def check_correction(correction: str) -> str:
 
 
 def check_forward(model: nn.Module) -> None:
-    """Raise ``SpecError`` if a model's forward pass writes parameters.
-
-    Eager updates would undo the writes.
-    """
+    """Raise ``SpecError`` if a model's forward pass writes parameters, which eager updates would undo."""
     for name, module in model.named_modules():
         if isinstance(module, nn.Embedding | nn.EmbeddingBag) and module.max_norm is not None:
             raise SpecError(
@@ -90,10 +51,7 @@ def check_forward(model: nn.Module) -> None:
 
 _IMMUTABLE = (int, float, bool, complex, str, bytes, type(None))
 _CHANGEABLE = (torch.Tensor, list, dict, set, tuple)
-"""The types of attributes that are copied, because they may change in place.
-
-Wrapped methods, for example, are not copied.
-"""
+"""The types of attributes that are copied, because they may change in place; wrapped methods aren't."""
 _APART = ("state", "param_groups", "defaults")
 """The optimizer attributes that are copied separately, or only read."""
 
@@ -105,13 +63,8 @@ class VirtualWeights:
     state. Virtual updates don't change the optimizer's ``state``, ``param_groups``, and attributes that are
     numbers, tensors, or containers of them. The user's step hooks don't run for virtual updates.
 
-    Parameters
-    ----------
-    parameters
-        The trainable parameters, each once. Outside of ``ahead`` they are the masters.
-    optimizer
-        A ``torch.optim`` optimizer whose ``step`` needs no closure. Raises ``SpecError`` if it wraps another
-        optimizer, because virtual updates would change the inner optimizer's state.
+    The trainable ``parameters``, each once, are the masters outside of ``ahead``. Raises ``SpecError`` if
+    ``optimizer`` wraps another optimizer, because virtual updates would change the inner optimizer's state.
     """
 
     def __init__(self, parameters: Sequence[Parameter], optimizer: torch.optim.Optimizer) -> None:
@@ -156,7 +109,6 @@ class VirtualWeights:
                 parameter.data = master
 
     def _marks(self) -> list[tuple[int, int]]:
-        """Return the version and the address of each parameter, which change on writes and new memory."""
         return [(parameter._version, parameter.data_ptr()) for parameter in self._parameters]
 
     def _bare_step(self) -> None:
@@ -206,9 +158,8 @@ class VirtualWeights:
 
     def _copy_state(self) -> defaultdict[Any, Any]:
         """Return a copy of the optimizer's state, which reuses the memory of the last copy."""
-        sources: list[torch.Tensor] = []
-        copies: list[torch.Tensor] = []
-        state: defaultdict[Any, Any] = defaultdict(dict)
+        sources, copies = list[torch.Tensor](), list[torch.Tensor]()
+        state = defaultdict[Any, Any](dict)
         for owner, values in self._optimizer.state.items():
             state[owner] = {}
             for name, value in values.items():
@@ -230,7 +181,6 @@ class VirtualWeights:
 
 
 def _copy(value: Any) -> Any:
-    """Return ``value`` itself, or a copy if the value's type may change in place."""
     if isinstance(value, _IMMUTABLE):
         return value
     return value.clone() if isinstance(value, torch.Tensor) else copy.deepcopy(value)
@@ -255,42 +205,38 @@ class _Own:
     usable: bool | None = None
 
 
-class Eager(Correction):
-    """The eager correction: virtual weights from the local gradients of the last ``pipeline - 1`` steps.
+class Eager:
+    """The eager correction: virtual weights from the local gradients of the last ``steps`` steps.
 
-    The correction stores ``pipeline - 1`` copies of the gradient, and ``VirtualWeights``. A gradient that
-    isn't finite makes no virtual update, and a parameter without a gradient isn't updated.
-
-    ``pipeline`` is K, at least 2. Each local gradient is clipped to the 2-norm ``max_norm``.
+    The correction stores ``steps`` copies of the gradient, and ``VirtualWeights``. A gradient that isn't
+    finite makes no virtual update, and a parameter without a gradient isn't updated. Each local gradient is
+    clipped to the 2-norm ``max_norm``. With ``steps`` of 0, ranks compute gradients at the master weights, as
+    in Pipe-SGD's algorithm 1.
     """
 
-    CORRECTS = True
-
     def __init__(
-        self,
-        parameters: Sequence[Parameter],
-        optimizer: torch.optim.Optimizer,
-        pipeline: int,
-        max_norm: float,
+        self, parameters: Sequence[Parameter], optimizer: torch.optim.Optimizer, steps: int, max_norm: float
     ) -> None:
-        self._optimizer, self._max_norm = optimizer, max_norm
-        self._free = [FlatGradients(parameters, with_frozen=True) for _ in range(pipeline - 1)]
+        self.steps, self._optimizer, self._max_norm = steps, optimizer, max_norm
+        self._free = [FlatGradients(parameters, with_frozen=True) for _ in range(steps)]
         self._own: deque[_Own] = deque()
         self._copied: FlatGradients | None = None  # set between ``copy`` and ``note``
-        self._virtual = VirtualWeights(parameters, optimizer)
+        self._virtual = VirtualWeights(parameters, optimizer) if steps else None
 
     @contextmanager
     def ahead(self) -> Iterator[None]:
-        """Run a ``with`` block in which the model has the virtual weights."""
+        """Run a ``with`` block in which the model has the weights at which to compute gradients."""
         self._look()
-        if not any(own.usable for own in self._own):
+        if self._virtual is None or not any(own.usable for own in self._own):
             yield
             return
         with self._virtual.ahead(self._replay):
             yield
 
     def copy(self, gradients: FlatGradients, bucket: Bucket) -> None:
-        """Copy a bucket of the local gradient, because the exchange averages the bucket in place."""
+        """Copy a bucket of this rank's local gradient before the exchange averages the bucket in place."""
+        if not self.steps:
+            return
         if self._copied is None:
             if not self._free:
                 self.keep(len(self._own) - 1)  # the oldest's average is applied before the next backward
@@ -298,28 +244,25 @@ class Eager(Correction):
         bucket.view(self._copied.flat).copy_(bucket.view(gradients.flat))
 
     def note(self, scheduled: list[dict[str, Any]], absent: Collection[int] = ()) -> None:
-        """Record the local gradient whose buckets have been copied."""
-        assert self._copied is not None, "all buckets are copied first"
-        self._own.append(_Own(self._copied, scheduled, absent))
-        self._copied = None
+        """Record the local gradient whose buckets were copied, its learning rates, and absent parameters."""
+        if self._copied is not None:
+            self._own.append(_Own(self._copied, scheduled, absent))
+            self._copied = None
 
     def keep(self, count: int) -> None:
-        """Drop all but the newest ``count`` local gradients, and reuse their buffers."""
+        """Drop all but the newest ``count`` local gradients: the averages of older ones were applied."""
         while len(self._own) > count:
             self._free.append(self._own.popleft().gradients)
 
     def own(self) -> list[torch.Tensor]:
-        """Return clipped copies of the recorded local gradients, oldest first."""
+        """Return clipped copies of the recorded local gradients as 1-D float32, oldest first."""
         self._look()
         return [own.gradients.staged().floats().clone() for own in self._own]
 
     def resume(self, in_flight: Sequence[InFlight]) -> None:
-        """Restore the newest local gradients.
-
-        A gradient that wasn't saved is replaced with its clipped average.
-        """
+        """Restore the newest local gradients; one that wasn't saved is replaced with its clipped average."""
         self.keep(0)
-        for each in in_flight[-len(self._free) :]:
+        for each in in_flight[-len(self._free) :] if self._free else ():
             own, absent = each.own, each.own_absent
             if own is None:
                 own, absent = each.gradient.clone(), each.absent

@@ -16,7 +16,7 @@ from torch.nn import Parameter
 from gradwire.autotune import InitialPlan
 from gradwire.autotune.settings import Auto, whole
 from gradwire.codecs.spec import is_whole
-from gradwire.errors import ExchangeError, SpecError, add_note, shown
+from gradwire.errors import ExchangeError, add_note, refuse
 from gradwire.pipe.correction import CORRECTIONS, check_correction, check_forward
 from gradwire.pipe.pipeline import Pipeline, Treatment
 from gradwire.plan import PlanLike
@@ -48,9 +48,8 @@ class PipeSGD(WorkerMethod):
 
     With ``correction="eager"``, a rank computes ``g[t]`` at virtual weights: the masters, updated with the
     rank's own gradients of the steps in flight in place of their averages. The pipeline then learns about as
-    fast as D-Sync (``correction.Eager``). Virtual weights exist only while ``compute_loss`` runs: at any
-    other time the model has the masters. With ``"none"``, a rank computes ``g[t]`` at ``w[t]``, as in the
-    paper.
+    fast as D-Sync (``correction.Eager``). Virtual weights exist only while ``compute_loss`` runs. With
+    ``"none"``, a rank computes ``g[t]`` at ``w[t]``, as in the paper.
 
     Buffers of the model (a BatchNorm's running statistics) start with rank 0's values and then differ between
     ranks during training. An eager pipeline copies rank 0's buffers to all ranks in every ``drain``.
@@ -76,8 +75,7 @@ class PipeSGD(WorkerMethod):
         (AlexNet, ResNet), and not at all for small or convex models.
     max_norm
         The largest 2-norm of the averaged gradient over all parameters, to which longer gradients are scaled
-        down; above 0. Because the average is clipped, all ranks clip equally. An eager pipeline also clips
-        each local gradient to this norm.
+        down, equally on all ranks; above 0. An eager pipeline also clips each local gradient to this norm.
     on_average
         A function that is called with the trained parameters when the averaged gradient is in their ``.grad``
         (None if no rank has used the parameter), before the clipping and the update. The function may change
@@ -118,15 +116,9 @@ class PipeSGD(WorkerMethod):
         initial = InitialPlan.of(plan, pipeline=_PIPELINE)
         chosen = initial.plan.for_whole_gradients("PipeSGD")
         if not is_whole(warmup_steps, 0, sys.maxsize):
-            raise SpecError(
-                f"expected a whole number of at least 0 for warmup_steps, got {shown(warmup_steps)}; pass 0 "
-                "for no warm-up"
-            )
+            refuse("a whole number of at least 0 for warmup_steps", warmup_steps, "pass 0 for no warm-up")
         if not callable(on_average):
-            raise SpecError(
-                f"expected a function of the parameters for on_average, got {shown(on_average)}; pass a "
-                "function, or omit it"
-            )
+            refuse("a function of the parameters for on_average", on_average, "pass a function, or omit it")
         self.correction, self.pipeline, self.warmup_steps = correction, chosen.pipeline, warmup_steps
         self._treatment = Treatment(check_correction(correction), check_max_norm(max_norm), on_average)
         options = (
@@ -247,7 +239,6 @@ class PipeSGD(WorkerMethod):
         return StepRecord.of_wait(accounting.total_s, accounting)
 
     def _check_whole(self) -> None:
-        """Raise ``ExchangeError`` if ``close`` has dropped gradients in flight."""
         if self.closed and self._in_flight_count:
             raise ExchangeError(
                 f"rank {self.exchange.link.rank}: close() dropped {self._in_flight_count} gradients in "

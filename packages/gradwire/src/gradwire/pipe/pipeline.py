@@ -15,7 +15,7 @@ from torch.nn import Parameter
 from gradwire.costs import ExchangeCost
 from gradwire.devices import on_host
 from gradwire.errors import StateError
-from gradwire.pipe.correction import Correction, Eager
+from gradwire.pipe.correction import Eager
 from gradwire.sync.bucket.work import BucketWork
 from gradwire.sync.checkpoint import InFlight
 from gradwire.sync.flat.backward import BackwardOverlap
@@ -50,13 +50,11 @@ class Pipeline:
     """The gradients of up to K steps in flight, for a fixed set of parameters.
 
     K buffers are used in turn: backward writes into one buffer, the exchange averages this buffer in place,
-    and the optimizer reads it K steps later, just before backward reuses it. Eager updates copy K - 1 local
-    gradients, the weights, and the optimizer's state; the paper's pipeline copies nothing. Between steps
-    every ``.grad`` is None, because its buffer is in flight. If the plan divides the gradient into buckets,
-    each bucket is sent as soon as backward has computed it (equation 6), after the buckets of earlier steps.
-    Otherwise, the gradient is sent after backward (equation 5).
-
-    ``buckets_of`` returns the buckets of a gradient in the layout that all K buffers share.
+    and the optimizer reads it K steps later, just before backward reuses it. Between steps every ``.grad`` is
+    None, because its buffer is in flight. If the plan divides the gradient into buckets, each bucket is sent
+    as soon as backward has computed it (equation 6), after the buckets of earlier steps. Otherwise, the
+    gradient is sent after backward (equation 5). ``buckets_of`` returns the buckets of a gradient in the
+    layout that all K buffers share.
     """
 
     def __init__(
@@ -75,9 +73,8 @@ class Pipeline:
         )
         self.count = self._free[0].buffer.numel()
         self._under_way: deque[_UnderWay] = deque()
-        self._correction = Correction()
-        if treatment.correction != "none" and self._size > 1:  # one step in flight isn't stale
-            self._correction = Eager(parameters, optimizer, self._size, treatment.max_norm)
+        steps = 0 if treatment.correction == "none" else self._size - 1  # one step in flight isn't stale
+        self._correction = Eager(parameters, optimizer, steps, treatment.max_norm)
         self._free[0].detach()
         self._overlap = BackwardOverlap(sync, buckets_of(self._free[0]))
 
@@ -87,12 +84,12 @@ class Pipeline:
     @property
     def corrects(self) -> bool:
         """Whether ranks compute at virtual weights, which differ between ranks."""
-        return self._correction.CORRECTS
+        return self.own_count > 0
 
     @property
     def own_count(self) -> int:
         """The largest number of recorded local gradients: K - 1 if updates are eager, else 0."""
-        return self._size - 1 if self.corrects else 0
+        return self._correction.steps
 
     def add(self, compute_loss: Callable[[], torch.Tensor], *, alone: bool) -> tuple[float, float]:
         """Compute a step's gradient and start its exchange, and return the loss and the correction's seconds.
@@ -129,7 +126,6 @@ class Pipeline:
         return waits
 
     def _apply_oldest(self) -> StepRecord:
-        """Wait for the oldest gradient in flight, update the weights with it, and return the waiting cost."""
         oldest, treatment = self._under_way[0], self._treatment
         started = perf_counter()
         cost = sum((work.wait() for work in oldest.works), ExchangeCost())
@@ -148,20 +144,14 @@ class Pipeline:
         return StepRecord.of_wait(wait_s, cost)
 
     def settle(self) -> None:
-        """Wait until all exchanges are done, without applying gradients.
-
-        Raises the error of an exchange, or ``LinkTimeoutError``.
-        """
+        """Wait until all exchanges are done, without applying gradients. Raises the error of an exchange."""
         for each in self._under_way:
             for work in each.works:
                 work.wait()
         self._sync.settle()
 
     def in_flight(self) -> list[InFlight]:
-        """Return copies of the averaged gradients that are still to be applied, oldest first.
-
-        The call waits for their exchanges, like ``settle``.
-        """
+        """Wait for the exchanges, and return copies of the averaged gradients in flight, oldest first."""
         self.settle()
         own = self._correction.own()  # the local gradients of the newest steps
         lacking = len(self._under_way) - len(own)
@@ -200,10 +190,7 @@ class Pipeline:
             )
 
     def resume(self, in_flight: Sequence[InFlight]) -> None:
-        """Continue with saved gradients in flight, and drop the current gradients in flight.
-
-        Call ``settle`` and ``check_fits`` first.
-        """
+        """Continue with saved gradients in flight that fit, after ``settle``, and drop the current ones."""
         self._free.extend(each.gradients for each in self._under_way)
         self._under_way.clear()
         self._free[0].detach()  # a drain may have left one of these buffers in .grad
