@@ -11,15 +11,14 @@ from itertools import pairwise
 from typing import Any, Literal
 
 from gradwire.codecs.spec import is_whole
-from gradwire.errors import SpecError, StateError, shown
+from gradwire.errors import SpecError, StateError, refuse
 from gradwire.fields import Source, one_of, optional, pair, real, rows, whole
-from gradwire.offload.policies import FORMATS, Policy, check_norms
+from gradwire.offload.policies import FORMATS, Policy
 from gradwire.units import is_number
 
 AUTO: Literal["auto"] = "auto"
 """The value of ``threshold`` with which an AWP measures the threshold itself."""
-_WATCHED_BITS = 32
-"""The bits in which all layers are sent while the threshold is measured."""
+_WATCHED_BITS = 32  # the bits in which all layers are sent while the threshold is measured
 _WATCHED_INTERVALS = 2
 """The default length of the threshold's measurement, in intervals: an epoch if an interval is half of one."""
 _NEARLY_ALL = 0.95
@@ -36,13 +35,16 @@ class AWP(Policy):
     reaches ``interval``, the layer's bits increase by ``step_bits``, up to ``max_bits``, and the count is
     reset to 0. A delta of NaN leaves the count unchanged. Source: A2DTWP, algorithm 1.
 
+    Warns once if nearly all changes in the first interval after the measurement of T are below T. Then each
+    layer gets more bits after a fixed number of batches, whatever its weights are.
+
     Parameters
     ----------
     threshold
         T: -5e-2 for AlexNet, -2e-3 for VGG and -2e-5 for ResNet in the paper. ``calibrate_threshold``
         computes T from recorded norms. With ``"auto"``, all layers are sent in 32 bits in the first
         ``watched`` batches, and T becomes the mean change of the layers' norms in these batches (section
-        V-A).
+        V-A); until then, the attribute is None.
     interval
         INTERVAL, in batches: 4000, 4000 and 2000 in the paper.
     step_bits, start_bits, max_bits
@@ -50,19 +52,6 @@ class AWP(Policy):
     watched
         The number of batches in which ``"auto"`` measures T; two intervals by default. The validation error
         must drop within these batches.
-
-    Warns
-    -----
-    UserWarning
-        If nearly all changes in the first interval after the measurement of T are below T. Then each layer
-        gets more bits after a fixed number of batches, whatever its weights are.
-
-    Attributes
-    ----------
-    threshold
-        T; None until ``"auto"`` has measured it.
-    bits, counts
-        The bits and the count of each layer; empty before the first batch.
 
     Examples
     --------
@@ -83,12 +72,23 @@ class AWP(Policy):
         max_bits: int = 32,
         watched: int | None = None,
     ) -> None:
-        _check(threshold, interval, watched)
+        is_real = isinstance(threshold, int | float) and is_number(threshold) and math.isfinite(threshold)
+        if threshold != AUTO and not is_real:
+            refuse("a finite number or 'auto' for the threshold", threshold, "pass 'auto' to measure it")
+        if not is_whole(interval, 1, sys.maxsize):
+            remedy = "pass, for example, the number of batches in half an epoch"
+            refuse("a whole number of at least 1 batch for interval", interval, remedy)
+        if watched is not None and threshold != AUTO:
+            raise SpecError(
+                "expected threshold='auto' with watched, got a number; omit watched, or pass 'auto'"
+            )
+        if watched is not None and not is_whole(watched, 1, sys.maxsize):
+            refuse(
+                "a whole number of at least 1 batch for watched", watched, "omit watched for two intervals"
+            )
         for name, bits in (("step_bits", step_bits), ("start_bits", start_bits), ("max_bits", max_bits)):
             if isinstance(bits, bool) or bits not in FORMATS:
-                raise SpecError(
-                    f"expected 8, 16, 24 or 32 for {name}, got {shown(bits)}; choose one of these"
-                )
+                refuse(f"8, 16, 24 or 32 for {name}", bits, "choose one of these")
         if start_bits > max_bits:
             raise SpecError(
                 f"expected start_bits of at most max_bits ({max_bits}), got {start_bits}; lower start_bits, "
@@ -110,7 +110,8 @@ class AWP(Policy):
             self.bits, self.counts = [first] * len(norms), [0] * len(norms)
             self._norms = [*norms]
             return [*self.bits]
-        check_norms(norms, len(self._norms))
+        if len(norms) != len(self._norms) or not all(map(is_number, norms)):
+            refuse(f"{len(self._norms)} norms", [*norms], "pass one norm for each layer")
         changes = [change(old, new) for old, new in zip(self._norms, norms, strict=True)]
         if self.threshold is None:
             self._measure(changes)
@@ -144,22 +145,16 @@ class AWP(Policy):
         """Add a batch's changes to the measurement. After the last batch, set the threshold and the bits."""
         if self._watch is None:
             return
-        finite = [each for each in changes if math.isfinite(each)]
-        self._watch.batches += 1
-        self._watch.count += len(finite)
-        self._watch.total += math.fsum(finite)
+        self._watch.add([each for each in changes if math.isfinite(each)])
         if self._watch.batches >= self.watched and self._watch.count:
             self.threshold = self._watch.total / self._watch.count
             self.bits = [self.start_bits] * len(self.bits)
             self._watch = _Measurement()
 
     def _check_changes(self, changes: Sequence[float], threshold: float) -> None:
-        """Warn once, after the first interval, if nearly all changes were below the measured threshold."""
         if self._watch is None or self._watch.batches >= self.interval:
             return
-        self._watch.batches += 1
-        self._watch.count += len(changes)
-        self._watch.total += sum(each < threshold for each in changes)
+        self._watch.add([each < threshold for each in changes])
         share = self._watch.total / self._watch.count
         if self._watch.batches == self.interval and share >= _NEARLY_ALL:
             warnings.warn(
@@ -200,15 +195,16 @@ class AWP(Policy):
 
 @dataclass
 class _Measurement:
-    """A running measurement of changes: the numbers of batches and of changes, and a total.
-
-    While the threshold is measured, ``total`` is the sum of all changes. Afterwards, it is the number of
-    changes below the threshold.
-    """
+    """A running measurement of changes."""
 
     batches: int = 0
     count: int = 0
-    total: float = 0.0
+    total: float = 0.0  # the sum of the changes; afterwards, the number below the threshold
+
+    def add(self, values: Sequence[float]) -> None:
+        self.batches += 1
+        self.count += len(values)
+        self.total += math.fsum(values)
 
 
 def change(before: float, now: float) -> float:
@@ -221,14 +217,8 @@ def change(before: float, now: float) -> float:
 def calibrate_threshold(norms: Sequence[Sequence[float]], errors: Sequence[float] | None = None) -> float:
     """Return a threshold for ``AWP``: the mean relative change of norms until the validation error drops.
 
-    Parameters
-    ----------
-    norms
-        For each batch of a few epochs, the norms of all layers.
-    errors
-        The validation error after each batch. Batches after the first drop are omitted. Without ``errors``,
-        all batches are used.
-
+    ``norms`` has the norms of all layers for each batch of a few epochs, and ``errors`` the validation error
+    after each batch. Batches after the first drop are omitted; without ``errors``, all batches are used.
     Raises ``SpecError`` if there are fewer than two batches.
 
     Examples
@@ -245,28 +235,6 @@ def calibrate_threshold(norms: Sequence[Sequence[float]], errors: Sequence[float
     changes = [
         change(old, new) for before, now in pairwise(watched) for old, new in zip(before, now, strict=True)
     ]
-    finite = [each for each in changes if math.isfinite(each)]
-    if not finite:
+    if not (finite := [each for each in changes if math.isfinite(each)]):
         raise SpecError(f"expected norms of at least two batches, got {len(watched)}; record more batches")
     return math.fsum(finite) / len(finite)
-
-
-def _check(threshold: object, interval: int, watched: int | None) -> None:
-    is_real = isinstance(threshold, int | float) and is_number(threshold) and math.isfinite(threshold)
-    if threshold != AUTO and not is_real:
-        raise SpecError(
-            f"expected a finite number or 'auto' for the threshold, got {shown(threshold)}; pass 'auto' to "
-            "measure it"
-        )
-    if not is_whole(interval, 1, sys.maxsize):
-        raise SpecError(
-            f"expected a whole number of at least 1 batch for interval, got {shown(interval)}; pass, for "
-            "example, the number of batches in half an epoch"
-        )
-    if watched is not None and threshold != AUTO:
-        raise SpecError("expected threshold='auto' with watched, got a number; omit watched, or pass 'auto'")
-    if watched is not None and not is_whole(watched, 1, sys.maxsize):
-        raise SpecError(
-            f"expected a whole number of at least 1 batch for watched, got {shown(watched)}; omit watched "
-            "for two intervals"
-        )

@@ -19,15 +19,13 @@ from gradwire.errors import PayloadError
 from gradwire.gpu.table import delta_kernels
 from gradwire.offload.replicas import DeviceEnd
 
-_NAN = 0x7FC0_0000
-"""The bits that, when set, turn any float into a NaN."""
+_NAN = 0x7FC0_0000  # the bits that, when set, turn any float into a NaN
 
 
 def bitunpack(payload: torch.Tensor, weights: torch.Tensor, kept_bytes: int) -> None:
     """Decode a payload of ``bitpack`` into ``weights`` (contiguous float32, on the same device).
 
-    The result has the same bits as from the codec's ``decode``: the dropped bytes are 0, and if one byte is
-    kept, a chunk with a non-finite value becomes all NaN. The function uses only torch operations on
+    The result has the same bits as from the codec's ``decode``. The function uses only torch operations on
     little-endian integers and views, so it runs on every device.
     """
     flat, count = weights.view(-1), weights.numel()
@@ -49,8 +47,7 @@ def bitunpack(payload: torch.Tensor, weights: torch.Tensor, kept_bytes: int) -> 
 
 _KEEPS = {8 * kept: BitPack(kept) for kept in (1, 2, 3, 4)}
 _WHOLE = _KEEPS[32]
-_ALIGN = 16
-"""The alignment of each tensor in a message, in bytes, for typed views and vector loads."""
+_ALIGN = 16  # the alignment of each tensor in a message, in bytes, for typed views and vector loads
 
 Bits = Mapping[int, int]
 """The number of bits for each master in a message, keyed by the master's number."""
@@ -66,21 +63,14 @@ class SquareSums(NamedTuple):
 class Carrier(ABC):
     """A carrier of some layers' weights: ``pack`` fills a buffer on the host, ``unpack`` reads its copies.
 
-    Parameters with one dimension, such as biases, are sent as float32; all others are *weights*.
-
-    Parameters
-    ----------
-    ends
-        The devices, with the layers to send. All devices get the same bytes.
-    capacities
-        The largest encoded size of each master, in bytes.
+    Parameters with one dimension, such as biases, are sent as float32; all others are *weights*. All
+    ``ends``, the devices with the layers to send, get the same bytes. ``capacities`` are the largest encoded
+    sizes of the masters, in bytes.
 
     Attributes
     ----------
-    host
-        The buffer on the host in which messages are packed.
-    on_device
-        For each end, the buffer on its device to which messages are copied.
+    host, on_device
+        The buffer in which messages are packed, and for each end, the buffer to which they are copied.
     spans
         The start and end of each master in the message, by number, in the order of the message.
     """
@@ -106,11 +96,7 @@ class Carrier(ABC):
         """
 
     def sum_squares(self, bits: Bits | None) -> SquareSums:  # noqa: ARG002 - for BitpackCarrier
-        """Return the sum of squares of each master with weights.
-
-        With ``bits``, a carrier may also pack the masters in ``bits`` into ``host``, in the same pass over
-        memory.
-        """
+        """Return the weights' sums of squares; may also pack the masters in ``bits``, in the same pass."""
         weights = {number: each for number, each in enumerate(self._masters) if each.dim() > 1}
         return SquareSums({number: _squares(each) for number, each in weights.items()}, None)
 
@@ -182,29 +168,23 @@ class BitpackCarrier(Carrier):
 
 
 class DeltaCarrier(Carrier):
-    """A carrier of lossless weight deltas. Each end stores the words that the next delta changes.
-
-    Accelerators decode with Triton kernels. Raises ``MissingPackageError`` if Triton isn't installed.
-    """
+    """A carrier of lossless deltas of each end's words. Raises ``MissingPackageError`` without Triton."""
 
     def __init__(self, ends: Sequence[DeviceEnd], dtype: WordName, checked_every: int) -> None:
         masters = ends[0].masters
         weights = [number for number, each in enumerate(masters) if each.dim() > 1]
         self._encoders = {number: DeltaEncoder(masters[number], dtype) for number in weights}
         self._receivers = [_Receiver(each, weights, dtype) for each in ends]
-        capacities = [
-            self._encoders[number].max_nbytes if number in self._encoders else each.nbytes
-            for number, each in enumerate(masters)
-        ]
-        super().__init__(ends, capacities)
+        known = self._encoders
+        sizes = (known[n].max_nbytes if n in known else each.nbytes for n, each in enumerate(masters))
+        super().__init__(ends, sizes)
         self._dtype: WordName = dtype
         self._checked_every, self._version = checked_every, 0
 
     def pack(self, bits: Bits, *, full: bool) -> int:
-        """Pack the changes since the last message, or all words, into ``host`` and return the message's size.
+        """Pack the changes since the last message, or all words, in the dtype's bits; return the size.
 
-        The dtype determines the size of words, not ``bits``. Unencoded masters come first in the message, so
-        that their positions don't change.
+        Unencoded masters come first in the message, so that their positions don't change.
         """
         self._version += 1
         order = sorted(bits, key=lambda number: number in self._encoders)
@@ -228,8 +208,7 @@ class DeltaCarrier(Carrier):
     def receive(self, end: int) -> None:
         """Decode an end's message on the host if the end's weights are in host memory."""
         receiver = self._receivers[end]
-        numbers = [number for number in self.spans if number in receiver.decoders]
-        if numbers:
+        if numbers := [number for number in self.spans if number in receiver.decoders]:
             apply_message(
                 self.on_device[end],
                 [self.spans[number] for number in numbers],
@@ -256,11 +235,7 @@ class DeltaCarrier(Carrier):
 
 
 class _Receiver:
-    """The words that one end stores for each master with weights, and the decoders of deltas to these words.
-
-    ``decoders`` run on the host if the end's weights are in host memory. Otherwise, ``device_decoders`` run
-    on the device. ``is_decoded`` says whether the host has already decoded the message to unpack next.
-    """
+    """One end's words of each master with weights, and their decoders, on the host or on the device."""
 
     def __init__(self, end: DeviceEnd, weights: Sequence[int], dtype: WordName) -> None:
         is_here = all(each.is_cpu for each in end.replicas)
@@ -269,20 +244,15 @@ class _Receiver:
         replicas = end.replicas
         self.words = {number: _words(replicas[number], end.device, dtype) for number in weights}
         self.shaped = {number: words.view(replicas[number].shape) for number, words in self.words.items()}
-        self.is_decoded = False
+        self.is_decoded = False  # whether the host has decoded the message to unpack next
 
 
 class DeviceDeltaDecoder:
     """A decoder of weight deltas on an accelerator. It updates weights in place and tracks their version.
 
     The host reads a payload's header, and kernels decode its body. The host waits for the device only to
-    compare a hash. Therefore, the error for a malformed payload is raised by the next call; the payload
-    leaves the weights unchanged. Raises ``MissingPackageError`` if Triton isn't installed.
-
-    Parameters
-    ----------
-    dtype
-        ``"bf16"`` or ``"fp32"``, as in the encoder.
+    compare a hash. Therefore, the error for a malformed payload, which leaves the weights unchanged, is
+    raised by the next call. Raises ``MissingPackageError`` if Triton isn't installed.
     """
 
     def __init__(self, dtype: WordName = "bf16") -> None:
@@ -329,7 +299,6 @@ class DeviceDeltaDecoder:
         self._fault = fault, device.event()
 
     def _confirm(self) -> None:
-        """Raise ``PayloadError`` if the last payload was malformed."""
         last, self._fault = self._fault, None
         if last is None:
             return
@@ -354,7 +323,6 @@ def _squares(master: torch.Tensor) -> float:
 
 
 def _end_of(spans: Mapping[int, tuple[int, int]]) -> int:
-    """Return the size of a message in bytes."""
     return max(end for _, end in spans.values())
 
 
@@ -364,7 +332,6 @@ def aligned(nbytes: int) -> int:
 
 
 def _words(replica: torch.Tensor, device: Device, dtype: WordName) -> torch.Tensor:
-    """Return memory on the device for the words of a replica."""
     count = replica.numel()
     with torch.inference_mode(mode=False):
         floats = device.zeros(count if dtype == "fp32" else -(-count // 2))

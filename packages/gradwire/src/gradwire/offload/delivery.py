@@ -31,10 +31,10 @@ class Delivery:
         self._unpacked: tuple[threading.Thread, Event] | None = None
 
     def expect(self, packed: Future[list[Event]], decoded: Future[None] | None) -> None:
-        """Replace the message, after making the current stream wait until the old message is unpacked.
+        """Replace the message, which the host must have decoded, once the current stream follows the old one.
 
-        The host must have decoded the old message (``settle``). ``packed`` provides one event per end, at
-        which the bytes have arrived there. ``decoded`` is None if the host doesn't decode for this end.
+        ``packed`` provides one event per end, at which the bytes have arrived there. ``decoded`` is None if
+        the host doesn't decode for this end.
         """
         with self._lock:
             self._order()
@@ -46,10 +46,7 @@ class Delivery:
             self._decoded.exception()
 
     def arrive(self) -> None:
-        """Make the current stream wait for the weights, and unpack the weights if no thread has done this.
-
-        Raises the errors of packing, decoding, and unpacking.
-        """
+        """Make the current stream wait for the weights, and unpack them first if no thread has."""
         if self._packed is not None:
             with self._ledger.clocked("exposed_s"):
                 self._lock.acquire()
@@ -114,13 +111,8 @@ class LayerGroup:
 class Message:
     """A message in flight, with the weights of some layers of a group.
 
-    Attributes
-    ----------
-    packed
-        A future that is done once all copies are queued. Its result is one event per end, at which the bytes
-        have arrived there.
-    decoded
-        For each end whose messages the host decodes, keyed by its number, the future of the decoding.
+    Once all copies are queued, ``packed`` has one event per end, at which the bytes have arrived there.
+    ``decoded`` has a future for each end, by number, whose messages the host decodes.
     """
 
     def __init__(self, group: LayerGroup, layers: Sequence[GroupedLayer]) -> None:
@@ -135,10 +127,7 @@ class Message:
             delivery.expect(self.packed, self.decoded.get(number))
 
     def decode(self, ledger: OffloadLedger) -> None:
-        """Decode the message on the calling thread, while the training thread may compute the previous layer.
-
-        Errors are raised in the training thread.
-        """
+        """Decode the message on the calling thread. Errors are raised in the training thread."""
         for number, decoded in self.decoded.items():
             try:
                 event = self.packed.result()[number]

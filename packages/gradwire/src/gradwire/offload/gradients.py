@@ -61,17 +61,9 @@ class GradientReturn:
     """The return of gradients from the replicas' ``grad`` to the masters' ``grad`` during ``backward``.
 
     When ``backward`` returns, the replicas' ``grad`` is None, and the gradients are added to the masters'
-    ``grad``. The gradients of several ends in one backward pass are added in the order of the ends. If the
-    pass fails, nothing is added. Threads may run backward and forward passes concurrently: each pass has its
-    own state.
-
-    Parameters
-    ----------
-    ends
-        The devices, with the layers whose gradients return to the host.
-    steps
-        The optimizer steps of layers. A step runs once all gradients of its layer have arrived, and sets the
-        masters' ``grad`` to None.
+    ``grad``, in the order of the ends. If the pass fails, nothing is added. Threads may run backward and
+    forward passes concurrently: each pass has its own state. With ``steps``, the optimizer steps a layer once
+    all of its gradients have arrived, which sets the masters' ``grad`` to None.
     """
 
     def __init__(
@@ -86,21 +78,15 @@ class GradientReturn:
                 for master, replica in zip(layer.masters, layer.replicas, strict=True)
             }
         self._sizes = self._count()
-        self._probes = {origin.number: replica for replica, origin in self._origins.items()}
-        """One parameter of each end's replica, by which ``begin`` detects a DDP module around the replica."""
-        self._steps, self._ledger, self._sums = steps, ledger, GradientSums(len(ends))
+        self._probes = {origin.number: replica for replica, origin in self._origins.items()}  # to detect DDP
+        self._steps, self._ledger, self.sums = steps, ledger, GradientSums(len(ends))
         self._lock = threading.Lock()
-        self._passes = weakref.WeakValueDictionary[int, _BackwardPass]()
-        """The running backward passes, by autograd's graph task id."""
-        self._ddps: dict[int, DistributedDataParallel | None] = {}
-        """The DDP module that wraps each end's replica, or None."""
-        self._drivers: dict[int, int] = {}
-        """The thread that ran each end's last forward pass."""
+        self._passes = weakref.WeakValueDictionary[int, _BackwardPass]()  # those that run, by graph task id
+        self._ddps: dict[int, DistributedDataParallel | None] = {}  # the module that wraps each end's replica
+        self._drivers: dict[int, int] = {}  # the thread that ran each end's last forward pass
         self._maker = threading.get_ident()
-        self._holders = Counter[int]()
-        """The threads within ``hold``, each with its nesting depth."""
-        self._held: dict[torch.Tensor, int] = {}
-        """The parameters whose gradients are held on the device, each with its end's number."""
+        self._holders = Counter[int]()  # the threads within ``hold``, each with its nesting depth
+        self._held: dict[torch.Tensor, int] = {}  # the parameters held on the device, with their ends
         self._hooks: dict[torch.Tensor, Any] = {}
         for replica, origin in self._origins.items():
             if origin.is_trained:
@@ -120,10 +106,10 @@ class GradientReturn:
 
     @contextmanager
     def hold(self) -> Iterator[None]:
-        """Accumulate gradients on the device within the block. The next backward pass returns the sum.
+        """Accumulate gradients on the device within the block, as ``HostOffload.no_sync`` describes.
 
-        A block affects the replicas that the block's thread runs. If the thread that made this object runs no
-        replica, its blocks affect all replicas, because a thread may still be about to run its first replica.
+        If the thread that made this object runs no replica, its blocks affect all replicas, because a thread
+        may still be about to run its first replica.
         """
         thread = threading.get_ident()
         with self._lock:
@@ -134,10 +120,6 @@ class GradientReturn:
             with self._lock:
                 self._holders[thread] -= 1
                 self._holders += Counter()  # removes counts of 0
-
-    def stepped(self) -> None:
-        """Record that the optimizer has stepped."""
-        self._sums.settle()
 
     def close(self) -> None:
         """Remove the hooks from the replicas."""
@@ -188,8 +170,11 @@ class GradientReturn:
         if begins:
             _when_backward_ends(partial(self._end, task, backward))
         if not held and ddp is None:
-            if self._steps is not None:
-                _check_thread(backward)
+            if self._steps is not None and backward.thread != threading.get_ident():
+                raise SpecError(
+                    "step_in_backward=True: expected backward passes from one thread at a time, got passes "
+                    "from two threads; call backward() in one thread, or omit step_in_backward"
+                )
             try:
                 self._load(replica, backward)
             except BaseException:  # the error's traceback would keep this failed pass alive
@@ -202,9 +187,7 @@ class GradientReturn:
         return self._maker in self._holders and self._maker not in self._drivers.values()
 
     def _load(self, replica: torch.Tensor, backward: _BackwardPass) -> None:
-        """Begin to copy a replica's gradient to the host."""
-        gradient = replica.grad
-        if gradient is None:
+        if (gradient := replica.grad) is None:
             return
         if gradient.layout != torch.strided or gradient.dtype != torch.float32:
             raise TensorError(
@@ -228,7 +211,6 @@ class GradientReturn:
             self._step_layer(origin.layer, backward, self._steps)
 
     def _step_layer(self, layer: str, backward: _BackwardPass, steps: LayerSteps) -> None:
-        """Step the optimizer for a layer if all gradients of the layer have been copied."""
         if layer in backward.stepped:
             raise SpecError(
                 "step_in_backward=True: expected each gradient once in a backward pass, got a gradient of "
@@ -248,7 +230,6 @@ class GradientReturn:
             self._finish(task, backward)
 
     def _finish(self, task: int, backward: _BackwardPass) -> None:
-        """Wait for the gradients' copies, and add the copies to the masters' gradients."""
         self._passes.pop(task, None)
         for replica in self._left(backward):
             self._load(replica, backward)
@@ -261,10 +242,7 @@ class GradientReturn:
                 self._steps.join()
 
     def _left(self, backward: _BackwardPass) -> list[torch.Tensor]:
-        """Return the parameters whose gradients have not been copied yet.
-
-        The result contains DDP's averages, and gradients that were held on the device.
-        """
+        """Return the parameters whose gradients aren't copied yet: DDP's averages, and held gradients."""
         with self._lock:
             ends = {each for each in backward.ends if not self._is_held(each)}
             averaged = backward.averaged & ends
@@ -279,15 +257,7 @@ class GradientReturn:
             (each.origin.number, each.origin.master, each.floats.view(each.origin.master.shape))
             for each in copies
         ]
-        self._sums.add(arrivals, {each.origin.number for each in copies})
-
-
-def _check_thread(backward: _BackwardPass) -> None:
-    if backward.thread != threading.get_ident():
-        raise SpecError(
-            "step_in_backward=True: expected backward passes from one thread at a time, got passes from two "
-            "threads; call backward() in one thread, or omit step_in_backward"
-        )
+        self.sums.add(arrivals, {each.origin.number for each in copies})
 
 
 def _when_backward_ends(callback: Callable[[], None]) -> None:

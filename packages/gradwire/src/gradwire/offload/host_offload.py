@@ -1,9 +1,4 @@
-"""``HostOffload``: keep the master weights and the optimizer on the host, and train replicas on devices.
-
-After each step of the optimizer, the weights are sent to the devices in the bits that a policy chooses for
-each layer. A thread packs a layer while the previous layer is copied, and a forward pass waits for a layer's
-weights when it reaches the layer. Gradients return to the host while backward continues.
-"""
+"""``HostOffload``: keep the master weights and the optimizer on the host, and train replicas on devices."""
 
 from __future__ import annotations
 
@@ -59,8 +54,7 @@ class HostOffload:
         The device of the replica, such as ``"cuda"`` or a simulated device; or a list of devices, each of
         which gets a replica. The default is this machine's accelerator, or the CPU if there is none.
     blocks
-        Names of modules, such as residual blocks. The policy treats all parameters of such a module as one
-        layer.
+        Names of modules, such as residual blocks, whose parameters the policy treats as one layer.
     step_in_backward
         Whether to step the optimizer for each layer as soon as the layer's gradients have arrived, while
         backward continues. The gradients are then freed, so they can't be clipped or inspected. Still call
@@ -73,10 +67,9 @@ class HostOffload:
         masters and optimizer state, and none of its bytes are sent.
     pin_memory
         Whether copies use pinned host memory; by default, if the device is an accelerator.
-    threads
-        The number of threads that compute norms and pack weights; by default torch's number of threads.
-    numa
-        The NUMA node on whose CPUs these threads run; by default, the operating system chooses.
+    threads, numa
+        The number of threads that compute norms and pack weights (by default torch's), and the NUMA node on
+        whose CPUs they run (by default any).
 
     Raises
     ------
@@ -91,8 +84,6 @@ class HostOffload:
     ----------
     model, optimizer, policy
         The arguments.
-    replicas, replica
-        The model on each device, and the first replica. ``DistributedDataParallel`` can wrap a replica.
     ledger
         The ``OffloadLedger``: how many bytes of each layer were moved, and the seconds of each phase.
     """
@@ -264,8 +255,7 @@ class HostOffload:
                 self._refresh()
                 return
             self._give_buffers(self._buffers_written.find())
-            written = self._find_written()
-            if written:
+            if written := self._find_written():
                 with self._resending(), self._written.sending():
                     self._send(observe=False, full=False, only=written)
                     self._sender.join()  # the masters may be written again between forward passes
@@ -290,7 +280,7 @@ class HostOffload:
             if self._steps.active:
                 return
             self._steps.stepped()
-        self._gradients.stepped()
+        self._gradients.sums.settle()
         groups = self.optimizer.param_groups
         updated = {each for group in groups for each in group["params"] if each.requires_grad}
         with self._lock:
@@ -311,7 +301,6 @@ class HostOffload:
         self._stale = self._buffers_stale = False
 
     def _give_buffers(self, numbers: Collection[int]) -> None:
-        """Copy the model's buffers with the indices ``numbers`` to the replicas."""
         if not numbers:
             return
         with self._buffers_written.sending(), torch.no_grad():
@@ -322,8 +311,8 @@ class HostOffload:
                         own.copy_(other)
 
     def _send(self, *, observe: bool, full: bool, only: set[nn.Parameter]) -> None:
-        sent = {id(each) for each in self._layers}
-        order = [each for each in self._all[0].order if id(each) in sent]
+        sent = {*self._layers}
+        order = [each for each in self._all[0].order if each in sent]
         self._sender.send(order, observe=observe, full=full, only=only)
 
     @outside_inference
@@ -349,10 +338,7 @@ class HostOffload:
 
     @outside_inference
     def _take_buffers(self) -> None:
-        """Copy the first replica's buffers to the model.
-
-        If the device fails, warn and keep the model's buffers.
-        """
+        """Copy the first replica's buffers to the model; if the device fails, warn and keep the model's."""
         if self._buffers_stale:
             return
         try:

@@ -15,13 +15,9 @@ from torch import nn
 from gradwire.errors import SpecError, TensorError
 
 
-@dataclass
+@dataclass(eq=False)
 class Layer:
-    """A layer of an offloaded model: parameters that are sent together.
-
-    ``name`` is the name of the module that contains them: a layer, or a block such as a residual block. It is
-    empty for the model itself.
-    """
+    """A layer: parameters that are sent together, those of the module ``name`` (empty for the model)."""
 
     name: str
     masters: list[nn.Parameter] = field(default_factory=list)  # on the host
@@ -47,8 +43,7 @@ def layers_of(model: nn.Module, replica: nn.Module, blocks: Sequence[str] = ()) 
     """
     modules = dict(model.named_modules(remove_duplicate=False))
     readers = dict(replica.named_modules(remove_duplicate=False))
-    unknown = next((name for name in blocks if name not in modules), None)
-    if unknown is not None:
+    if (unknown := next((name for name in blocks if name not in modules), None)) is not None:
         raise SpecError(
             f"blocks: expected names of the model's modules, got {unknown!r}; pass names of "
             "model.named_modules()"
@@ -70,8 +65,7 @@ def layers_of(model: nn.Module, replica: nn.Module, blocks: Sequence[str] = ()) 
 
 def check_masters(model: nn.Module) -> None:
     """Raise ``TensorError`` unless a model's parameters are float32 on the CPU, as masters must be."""
-    parameters = dict(model.named_parameters())
-    if not parameters:
+    if not (parameters := dict(model.named_parameters())):
         raise TensorError(
             "HostOffload: expected a model with parameters, got one without parameters; pass the model to "
             "train"
@@ -93,8 +87,7 @@ def check_optimizer(optimizer: torch.optim.Optimizer, model: nn.Module) -> None:
     """Raise ``SpecError`` if an optimizer updates a parameter that isn't the model's."""
     masters = {*model.parameters()}
     updated = (each for group in optimizer.param_groups for each in group["params"])
-    foreign = next((each for each in updated if each not in masters), None)
-    if foreign is not None:
+    if (foreign := next((each for each in updated if each not in masters), None)) is not None:
         raise SpecError(
             "expected an optimizer of this model's parameters, got one with a parameter of another model, of "
             f"shape {tuple(foreign.shape)}; create the optimizer from model.parameters()"
@@ -103,16 +96,12 @@ def check_optimizer(optimizer: torch.optim.Optimizer, model: nn.Module) -> None:
 
 # The ledger of an offload: the bytes that each layer moved, and the seconds of each phase.
 
-_counting = threading.Lock()
-"""The lock for all ledgers' counts, because several threads increment the counts."""
+_counting = threading.Lock()  # the lock for all ledgers' counts, because several threads increment the counts
 
 
 @dataclass
 class LayerCounts:
-    """The bytes of one layer, accumulated over all sends.
-
-    The counts exclude up to 15 bytes of alignment between two parameters in a message.
-    """
+    """The bytes of one layer, accumulated over all sends, except those that align parameters."""
 
     sends: int = 0  # the number of times that the layer was sent to a device
     sent_nbytes: int = 0  # bytes of payload
@@ -122,23 +111,22 @@ class LayerCounts:
 
 @dataclass
 class OffloadLedger:
-    """The bytes and seconds of one ``HostOffload`` since its construction.
+    """The bytes and wall-clock seconds of one ``HostOffload`` since its construction.
 
     Attributes
     ----------
     layers
         The counts of each layer, by name.
     norm_s, pack_s
-        Wall-clock seconds in which the packing thread computed norms, and mostly packed in the same pass; and
-        seconds in which it only packed.
+        Seconds in which the packing thread computed norms, and mostly packed in the same pass; and seconds in
+        which it only packed.
     packing_cpu_s
         CPU seconds of the packing thread, without its helper threads, for norms and packing.
     transfer_s
         Seconds from the start of a send's first copy to the end of the send's last copy, measured only with
         ``timed=True``. They include the packing of later layers, and norms that a policy waits for.
     exposed_s
-        Seconds in which forward passes waited until weights were packed and, if the host waits for copies,
-        copied.
+        Seconds in which forward passes waited for packing and, if the host waits for copies, for copies.
     decode_s
         Seconds in which the receiving thread decoded deltas, if the host decodes deltas.
     unpack_s
@@ -207,7 +195,7 @@ class _Snapshot(NamedTuple):
 
     marks: list[tuple[int, int]]
     views: list[torch.Tensor]
-    owners: torch.Tensor
+    owners: torch.Tensor  # the number of each sample's tensor
     bits: torch.Tensor
 
 
@@ -244,10 +232,9 @@ class WriteDetector:
         marks = [_mark(each) for each in self._tensors]
         if before is not None and [place for _, place in marks] == [place for _, place in before.marks]:
             return _Snapshot(marks, before.views, before.owners, _bits(before.views))
-        samples = [(number, _samples(each)) for number, each in enumerate(self._tensors)]
-        views = [(number, each) for number, each in samples if each is not None]
-        owners = [number for number, each in views for _ in range(each.numel())]
-        found = [each for _, each in views]
+        samples = {number: _samples(each) for number, each in enumerate(self._tensors)}
+        views = {number: each for number, each in samples.items() if each is not None}
+        found, owners = [*views.values()], [each for each, view in views.items() for _ in range(len(view))]
         return _Snapshot(marks, found, torch.tensor(owners, dtype=torch.int64, device="cpu"), _bits(found))
 
 

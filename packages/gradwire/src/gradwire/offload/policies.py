@@ -13,11 +13,10 @@ from typing import Any
 
 from gradwire.codecs.spec import is_whole
 from gradwire.entropy.delta import WordName
-from gradwire.errors import SpecError, StateError, shown
+from gradwire.errors import SpecError, StateError, refuse, shown
 from gradwire.fields import Source, named
 from gradwire.offload.carriers import BitpackCarrier, Carrier, DeltaCarrier
 from gradwire.offload.replicas import DeviceEnd
-from gradwire.units import is_number
 
 FORMATS = (8, 16, 24, 32)
 """The numbers of bits that Bitpack can keep of a float32."""
@@ -35,18 +34,11 @@ class Policy(ABC):
         """Return each layer's bits after a batch, given the l2 norms of all layers' weights."""
 
     def bits_for(self, layer: int, norm: float) -> int | None:  # noqa: ARG002 - for policies that know
-        """Return the bits that ``observe`` will choose for a layer, given only the norm of this layer.
-
-        The layer's weights can then be sent before the norms of later layers are known. Return None if the
-        bits depend on these norms.
-        """
+        """Return the bits that ``observe`` will choose, or None if they depend on other layers' norms."""
         return None
 
     def allowed(self, bits: Sequence[int]) -> list[int]:
-        """Return the bits with which a resumed run begins, given ``bits`` that this or another policy saved.
-
-        Saved bits that this policy could have chosen stay the same.
-        """
+        """Return the bits with which a resumed run begins: saved ``bits``, changed to possible ones."""
         return [*bits]
 
     def carrier(self, ends: Sequence[DeviceEnd]) -> Carrier:
@@ -66,10 +58,7 @@ class Policy(ABC):
 class Static(Policy):
     """A policy that keeps the same number of bits of every weight.
 
-    Parameters
-    ----------
-    bits
-        8, 16, 24, or 32. Raises ``SpecError`` for other values.
+    Raises ``SpecError`` unless ``bits`` is 8, 16, 24, or 32.
 
     Examples
     --------
@@ -79,9 +68,7 @@ class Static(Policy):
 
     def __init__(self, bits: int) -> None:
         if isinstance(bits, bool) or bits not in FORMATS:
-            raise SpecError(
-                f"expected a static format of 8, 16, 24 or 32 bits, got {shown(bits)}; choose one of these"
-            )
+            refuse("a static format of 8, 16, 24 or 32 bits", bits, "choose one of these")
         self.bits = bits
 
     def observe(self, norms: Sequence[float]) -> list[int]:
@@ -94,14 +81,10 @@ class Static(Policy):
 
 
 class Oracle(Static):
-    """The best static policy in hindsight: the format whose training run reached an accuracy first.
+    """The best static policy in hindsight: the format whose training run reached ``accuracy`` first.
 
-    Parameters
-    ----------
-    runs
-        For each number of bits, a training run: pairs of seconds and accuracy, in the order of time.
-    accuracy
-        The accuracy to reach. If no run reaches it, the format with the highest accuracy is used.
+    ``runs`` has a training run for each number of bits: pairs of seconds and accuracy, in the order of time.
+    If no run reaches the accuracy, the format with the highest accuracy is used.
 
     Examples
     --------
@@ -126,24 +109,16 @@ class Oracle(Static):
 class Delta(Policy):
     """A policy that sends lossless deltas, so that the device gets the rounded masters, bit for bit.
 
-    Parameters
-    ----------
-    dtype
-        ``"bf16"`` or ``"fp32"``: the format to which the masters are rounded.
-    checked_every
-        The number of sends from one check to the next. A check compares a hash of the weights on the host and
-        on the device.
+    ``dtype``, ``"bf16"`` or ``"fp32"``, is the format to which the masters are rounded. After every
+    ``checked_every`` sends, a hash of the weights on the host is compared with one on the device.
     """
 
     def __init__(self, dtype: WordName = "bf16", *, checked_every: int = 100) -> None:
         if dtype not in ("bf16", "fp32"):
-            raise SpecError(
-                f"expected 'bf16' or 'fp32' for the dtype of a delta, got {shown(dtype)}; pass one of the two"
-            )
+            refuse("'bf16' or 'fp32' for the dtype of a delta", dtype, "pass one of the two")
         if not is_whole(checked_every, 1, sys.maxsize):
-            raise SpecError(
-                f"expected a whole number of at least 1 for checked_every, got {shown(checked_every)}; pass "
-                "1 to check every send"
+            refuse(
+                "a whole number of at least 1 for checked_every", checked_every, "pass 1 to check every send"
             )
         self.dtype, self.checked_every = dtype, checked_every
 
@@ -161,9 +136,7 @@ class Delta(Policy):
 
 
 def policy_of(policy: Policy | str) -> Policy:
-    """Return a policy itself, or the policy of a spec such as ``"static:16"`` or ``"delta"``.
-
-    Raises ``SpecError`` for an unknown spec.
+    """Return a policy itself, or the policy of a spec. Raises ``SpecError`` for an unknown spec.
 
     Examples
     --------
@@ -178,9 +151,3 @@ def policy_of(policy: Policy | str) -> Policy:
     if name == "delta" and argument in ("", "bf16", "fp32"):
         return Delta("fp32" if argument == "fp32" else "bf16")
     raise SpecError(f"expected a policy such as {_SPECS}, got {shown(policy)}; pass one of these")
-
-
-def check_norms(norms: Sequence[float], layers: int) -> None:
-    """Raise ``SpecError`` unless there is one norm for each layer."""
-    if len(norms) != layers or not all(is_number(norm) for norm in norms):
-        raise SpecError(f"expected {layers} norms, got {shown([*norms])}; pass one norm for each layer")

@@ -14,7 +14,7 @@ from torch import nn
 
 from gradwire.devices import Device, device_of, on_host
 from gradwire.devices.base import CPU
-from gradwire.errors import DeviceError, GradwireError, SpecError, shown
+from gradwire.errors import DeviceError, GradwireError, SpecError, refuse, shown
 from gradwire.offload.layers import Layer, layers_of
 from gradwire.units import is_number
 
@@ -24,11 +24,7 @@ DeviceLike: TypeAlias = "torch.device | str | Device"
 
 @dataclass(frozen=True)
 class DeviceEnd:
-    """A device with a replica, the end of copies from and to the host.
-
-    An error of a lost or full device becomes a ``DeviceError`` here. Then the masters and the optimizer's
-    state on the host are unchanged.
-    """
+    """A device with a replica; an error of a lost or full device becomes a ``DeviceError``."""
 
     device: Device
     layers: Sequence[Layer]  # the layers to copy, in the same order at every end
@@ -81,30 +77,15 @@ def _line(error: BaseException) -> str:
     return str(error).partition("\n")[0].strip(" .")
 
 
-class _ForwardPass(threading.local):
-    """The state of one thread's forward pass through a replica."""
-
-    called: list[nn.Module] | None = None
-    """The modules called so far in a pass that determines the order of layers; otherwise None."""
-
-
 class Replica:
-    """A copy of the model on one device, and the order in which forward passes use its layers.
-
-    Attributes
-    ----------
-    module, device, layers
-        The copy of the model, its device, and its layers (``layers_of``).
-    order
-        The layers in the order in which forward passes need them. The first forward pass determines the
-        order.
-    """
+    """A copy of the model on one device, and its layers in the ``order`` of the first forward pass."""
 
     def __init__(self, model: nn.Module, device: DeviceLike | None, blocks: Sequence[str]) -> None:
         self.module, self.device = _replicate(model, device)
         self.layers = layers_of(model, self.module, blocks)
         self.order, self._read_late = self.layers, list[Layer]()
-        self._is_known, self._pass = False, _ForwardPass()
+        self._is_known = False
+        self._pass = threading.local()  # ``called``: the modules called in a pass that determines the order
 
     def hook(self, begin: Callable[[], None], arrive: Callable[[Sequence[Layer]], None]) -> Iterator[Any]:
         """Yield hooks that call ``begin`` when a forward pass starts, and ``arrive`` when it needs layers."""
@@ -125,23 +106,20 @@ class Replica:
     def _reach(
         self, module: nn.Module, read: Sequence[Layer], arrive: Callable[[Sequence[Layer]], None]
     ) -> None:
-        if self._pass.called is not None:
-            self._pass.called.append(module)
+        if (called := getattr(self._pass, "called", None)) is not None:
+            called.append(module)
         else:
             arrive(read)
 
     def _leave(self) -> None:
-        """End a forward pass. The first pass determines the order in which layers are sent.
-
-        A layer whose module isn't called is needed at the start, because another module reads it.
-        """
+        """End a forward pass. A layer whose module isn't called is needed at the start: another reads it."""
         called, self._pass.called = self._pass.called, None
         if called is None or self._is_known:
             return
         place = {module: number for number, module in reversed([*enumerate(called)])}
-        first = {id(layer): min(place.get(reader, -1) for reader in layer.readers) for layer in self.layers}
-        self._read_late = [each for each in self.layers if first[id(each)] < 0]
-        self.order = sorted(self.layers, key=lambda each: first[id(each)])
+        first = {layer: min(place.get(reader, -1) for reader in layer.readers) for layer in self.layers}
+        self._read_late = [each for each in self.layers if first[each] < 0]
+        self.order = sorted(self.layers, key=first.__getitem__)
         self._is_known = True
 
 
@@ -153,9 +131,7 @@ def replicas_of(
         return [Replica(model, device, blocks)]
     names = {id(each) if isinstance(each, Device) else str(each) for each in device}
     if not device or len(names) < len(device):
-        raise SpecError(
-            f"expected one device, or a list of different devices, got {shown(device)}; list each device once"
-        )
+        refuse("one device, or a list of different devices", device, "list each device once")
     return [Replica(model, each, blocks) for each in device]
 
 
@@ -166,7 +142,9 @@ def _replicate(model: nn.Module, device: DeviceLike | None) -> tuple[nn.Module, 
     try:
         if isinstance(device, Device):
             return device.adopt(replica), device
-        replica.to(_accelerator() if device is None else torch.device(device))
+        if device is None and torch.accelerator.is_available():
+            device = torch.accelerator.current_accelerator()
+        replica.to(torch.device("cpu" if device is None else device))
     except torch.OutOfMemoryError as error:
         nbytes = sum(each.nbytes for each in model.parameters())
         raise DeviceError(
@@ -181,27 +159,17 @@ def _replicate(model: nn.Module, device: DeviceLike | None) -> tuple[nn.Module, 
     return replica, device_of(next(replica.parameters()))
 
 
-def _accelerator() -> torch.device:
-    found = torch.accelerator.current_accelerator() if torch.accelerator.is_available() else None
-    return found or torch.device("cpu")
-
-
-# Layers that stay on the device: their masters share the replica's memory, and their optimizer state is on
-# the device, too.
+# Layers that stay on the device, with their masters and their optimizer state.
 
 
 def split_layers(layers: Sequence[Layer], fraction: float) -> tuple[list[Layer], list[Layer]]:
     """Split layers into those with masters on the host, and those with masters on the device.
 
     In the order of the model, each layer stays on the device if its bytes still fit into ``1 - fraction`` of
-    all bytes. The first layers are preferred, because forward needs their weights first, and backward returns
-    their gradients last. Raises ``SpecError`` if ``fraction`` isn't between 0 and 1.
+    all bytes: forward needs the first layers' weights first, and backward returns their gradients last.
     """
     if isinstance(fraction, bool) or not is_number(fraction) or not 0 <= fraction <= 1:
-        raise SpecError(
-            f"expected a number from 0 to 1 for fraction, got {shown(fraction)}; omit fraction to keep all "
-            "layers on the host"
-        )
+        refuse("a number from 0 to 1 for fraction", fraction, "omit fraction to keep all layers on the host")
     room = (1 - fraction) * sum(each.count for each in layers)
     hosts, residents = list[Layer](), list[Layer]()
     for each in layers:
@@ -214,8 +182,8 @@ def split_layers(layers: Sequence[Layer], fraction: float) -> tuple[list[Layer],
 class Residents:
     """The layers that stay on the device until ``close``. The replica reads these layers' masters directly.
 
-    The masters use the memory of the replica's weights. The masters' optimizer state is moved to the device,
-    too, and again after the optimizer has loaded a state.
+    The masters use the memory of the replica's weights. Their optimizer state is moved to the device, too,
+    and again after the optimizer has loaded a state.
     """
 
     def __init__(self, layers: Sequence[Layer], optimizer: torch.optim.Optimizer, device: Device) -> None:
@@ -245,26 +213,19 @@ class Residents:
         masters = (master for each in self._layers for master in each.masters)
         states = [self._optimizer.state[each] for each in masters if each in self._optimizer.state]
         moved = [
-            {
-                name: move(each)
-                for name, each in state.items()
-                if isinstance(each, torch.Tensor) and each.dim()
-            }
+            {n: move(each) for n, each in state.items() if isinstance(each, torch.Tensor) and each.dim()}
             for state in states
         ]
         for state, new in zip(states, moved, strict=True):
             state.update(new)
 
     def _to_device(self, tensor: torch.Tensor) -> torch.Tensor:
-        return (
-            self._device.own(on_host(tensor).clone())
-            if self._device.is_named_by_itself
-            else tensor.to(self._layers[0].replicas[0].device)
-        )
+        if self._device.is_named_by_itself:
+            return self._device.own(on_host(tensor).clone())
+        return tensor.to(self._layers[0].replicas[0].device)
 
 
 def _exchange(layer: Layer, old: nn.Parameter, new: nn.Parameter) -> None:
-    """Replace a parameter in the modules of the replica that read it."""
     for module in layer.readers:
         for name in [name for name, each in module.named_parameters(recurse=False) if each is old]:
             setattr(module, name, new)

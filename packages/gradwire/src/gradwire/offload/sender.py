@@ -18,7 +18,7 @@ from torch import nn
 
 from gradwire.codecs.spec import is_whole
 from gradwire.devices import Event
-from gradwire.errors import SpecError, shown
+from gradwire.errors import SpecError, refuse, shown
 from gradwire.offload.carriers import Bits
 from gradwire.offload.delivery import Delivery, GroupedLayer, LayerGroup, Message
 from gradwire.offload.layers import Layer, LayerCounts, OffloadLedger
@@ -35,23 +35,10 @@ Packing = dict[LayerGroup, tuple[Bits, int]]
 class Sender:
     """The sender of layers to all devices, which packs each layer once for all of them.
 
-    Any thread may call ``arrive`` at any time. Only one thread at a time may call the other methods.
-
-    Parameters
-    ----------
-    ends
-        The devices, with layers in the order of the model's modules.
-    timed
-        Whether to measure the seconds of copies. The packing thread then waits for the copies.
-    threads, numa
-        The number of threads that compute norms and pack, and the NUMA node on which they run.
-
-    Attributes
-    ----------
-    bits
-        The bits of each layer with weights in the last send; None before the first send.
-    bits_by_batch
-        The bits before the first batch, and after every batch that the policy observed.
+    Any thread may call ``arrive`` at any time. Only one thread at a time may call the other methods. With
+    ``timed``, the packing thread waits for copies, to measure their seconds. ``bits`` are those of each layer
+    with weights in the last send, or None; ``bits_by_batch`` has the bits before the first batch, and after
+    every batch that the policy observed.
     """
 
     def __init__(
@@ -67,12 +54,11 @@ class Sender:
         self._ends, self._policy, self._ledger, self._timed = ends, policy, ledger, timed
         self._streams = [each.device.stream() for each in ends]
         layers = ends[0].layers
-        weighted = [id(each) for each in layers if each.weights]
-        self._bits_index = {each: number for number, each in enumerate(weighted)}
+        self._bits_index = {each: number for number, each in enumerate(x for x in layers if x.weights)}
         self._groups = [self._group(each) for each in _split([x.count for x in layers], _TOGETHER_NBYTES)]
-        self._places = {id(part.layer): (group, part) for group in self._groups for part in group.layers}
+        self._places = {part.layer: (group, part) for group in self._groups for part in group.layers}
         self._deliveries = {
-            id(layer): self._places[id(first)][0].deliveries[number]
+            layer: self._places[first][0].deliveries[number]
             for number, end in enumerate(ends)
             for first, layer in zip(layers, end.layers, strict=True)
         }
@@ -99,7 +85,7 @@ class Sender:
         chosen = dict[LayerGroup, list[GroupedLayer]]()
         for each in order:
             if not only.isdisjoint(each.masters):
-                group, part = self._places[id(each)]
+                group, part = self._places[each]
                 chosen.setdefault(group, []).append(part)
         messages = [Message(group, parts) for group, parts in chosen.items()]
         try:
@@ -120,8 +106,7 @@ class Sender:
     def arrive(self, layers: Sequence[Layer]) -> None:
         """Make the current stream wait for these layers' weights, and unpack them. Raises packing errors."""
         for layer in layers:
-            delivery = self._deliveries.get(id(layer))
-            if delivery is not None:
+            if (delivery := self._deliveries.get(layer)) is not None:
                 delivery.arrive()
 
     def join(self) -> None:
@@ -145,14 +130,13 @@ class Sender:
         self._receiver.shutdown()
 
     def _group(self, numbers: range) -> LayerGroup:
-        """Return a group of the layers with these numbers."""
         ends = [replace(each, layers=each.layers[numbers.start : numbers.stop]) for each in self._ends]
         with ends[0].at_work("the buffers of the weights"):
             carrier = self._policy.carrier(ends)
         parts, begin = list[GroupedLayer](), 0
         for layer in ends[0].layers:
             masters = range(begin, begin + len(layer.masters))
-            parts.append(GroupedLayer(layer, masters, self._bits_index.get(id(layer))))
+            parts.append(GroupedLayer(layer, masters, self._bits_index.get(layer)))
             begin = masters.stop
         deliveries = [Delivery(carrier, number, end, self._ledger) for number, end in enumerate(ends)]
         return LayerGroup(parts, carrier, deliveries)
@@ -224,17 +208,13 @@ class Sender:
         return packed
 
     def _bits(self, parts: Sequence[GroupedLayer]) -> Bits:
-        """Return the current bits of each master in the layers ``parts``."""
         found = dict[int, int]()
         for _, masters, index in parts:
             found |= dict.fromkeys(masters, 32 if index is None or self.bits is None else self.bits[index])
         return found
 
     def _send_next(self, left: deque[Message], packed: Packing, full: bool) -> None:
-        """Send the first message in ``left``, and remove it.
-
-        The message is packed first, unless it is already packed in its current bits.
-        """
+        """Send the first message in ``left``, packed in its current bits, and remove it."""
         message, group = left[0], left[0].group
         bits, (packed_bits, nbytes) = self._bits(message.layers), packed.get(group) or (None, 0)
         if packed_bits != bits:
@@ -270,10 +250,7 @@ class Sender:
 
 
 def _split(counts: Sequence[int], nbytes: int) -> Iterator[range]:
-    """Yield ranges of consecutive layers with at most ``nbytes`` in float32.
-
-    A layer of more bytes is a range of its own.
-    """
+    """Yield ranges of consecutive layers with at most ``nbytes`` in float32, or of one larger layer."""
     begin, held = 0, 0
     for number, count in enumerate(counts):
         if number > begin and held + 4 * count > nbytes:
@@ -290,15 +267,10 @@ _NODES = Path("/sys/devices/system/node")
 
 
 def packing_thread(threads: int | None = None, numa: int | None = None) -> ThreadPoolExecutor:
-    """Return a pool of one thread whose kernels use ``threads`` threads on the CPUs of a NUMA node.
-
-    With None, the kernels use torch's number of threads, and all CPUs. Raises ``SpecError`` if a value is
-    invalid.
-    """
+    """Return a pool of one thread, limited to ``threads`` kernel threads and to a NUMA node unless None."""
     if threads is not None and not is_whole(threads, 1, sys.maxsize):
-        raise SpecError(
-            f"expected a whole number of at least 1, or None, for threads, got {shown(threads)}; omit "
-            "threads for torch's number"
+        refuse(
+            "a whole number of at least 1, or None, for threads", threads, "omit threads for torch's number"
         )
     cpus = None if numa is None else _cpus_of(numa)
     pool = ThreadPoolExecutor(1, thread_name_prefix="gradwire offload")
@@ -325,8 +297,7 @@ def _cpus_of(node: int) -> set[int]:
             f"expected a NUMA node of this machine ({nodes}) or None, got numa={shown(node)}; omit numa, or "
             "choose one of these"
         )
-    cpus = _listed((found[node] / "cpulist").read_text()) & os.sched_getaffinity(0)
-    if not cpus:
+    if not (cpus := _listed((found[node] / "cpulist").read_text()) & os.sched_getaffinity(0)):
         raise SpecError(
             f"expected a NUMA node with CPUs that this process may use, got numa={node}; choose another "
             f"node, or start the process on this node (numactl --cpunodebind={node})"

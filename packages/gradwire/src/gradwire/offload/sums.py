@@ -30,14 +30,13 @@ class _OpenSum:
 class GradientSums:
     """The sums of gradients in the masters' ``grad``. Any thread may add gradients.
 
-    A sum is open for at most one backward pass per device, and at most until ``optimizer.step()``. While a
-    sum is open, its terms are added in the order of the devices, even if a later device's gradients arrive
-    first. Therefore, the bits of a sum don't depend on the timing of threads.
+    A sum is open for at most one backward pass per device, and at most until ``optimizer.step()``. Its terms
+    are added in the order of the devices, so its bits don't depend on the timing of threads.
     """
 
     def __init__(self, devices: int) -> None:
         self._devices = devices
-        self._lock = threading.Lock()
+        self._lock = threading.RLock()
         self._added = set[int]()
         self._open = dict[nn.Parameter, _OpenSum]()
         self._touched = set[nn.Parameter]()
@@ -45,24 +44,21 @@ class GradientSums:
     def settle(self) -> None:
         """Close all sums: later gradients are added to the masters' current ``grad``."""
         with self._lock:
-            self._close()
+            self._added.clear()
+            self._open.clear()
+            self._touched.clear()
 
     def add(self, arrivals: Sequence[Arrival], devices: Collection[int]) -> None:
         """Add the gradients of one backward pass, which ran on ``devices``, to the masters' ``grad``."""
         with self._lock, torch.no_grad():
             if not self._added.isdisjoint(devices) or all(each.grad is None for each in self._touched):
-                self._close()
+                self.settle()
             self._added.update(devices)
             for device, master, gradient in sorted(arrivals, key=lambda each: each[0]):
                 self._add(device, master, gradient)
                 self._touched.add(master)
             if len(self._added) == self._devices:
-                self._close()
-
-    def _close(self) -> None:
-        self._added.clear()
-        self._open.clear()
-        self._touched.clear()
+                self.settle()
 
     def _add(self, device: int, master: nn.Parameter, gradient: torch.Tensor) -> None:
         before = self._open.pop(master, None)
@@ -95,7 +91,6 @@ def _accumulate(master: nn.Parameter, gradient: torch.Tensor) -> None:
 
 
 def _rebuild(master: nn.Parameter, found: _OpenSum) -> None:
-    """Recompute a master's gradient from all terms, in the order of the devices."""
     terms = [each for each in (found.base, *(each for _, each in found.added)) if each is not None]
     total = terms[0].clone()
     for each in terms[1:]:
