@@ -26,24 +26,9 @@ from gradwire.sync.group import check_timeout
 from gradwire.sync.ledger.ledger import Ledger
 from gradwire.version import how_to_install
 
-# Find the ``DistributedDataParallel`` inside a framework's model.
-
 
 def ddp_inside(model: object, owner: str) -> DistributedDataParallel:
-    """Return the ``DistributedDataParallel`` in ``model``, which may be ``model`` itself or a submodule.
-
-    Parameters
-    ----------
-    model
-        The model that the framework trains.
-    owner
-        The name of the framework, for errors.
-
-    Raises
-    ------
-    AttachError
-        If there is no DDP model, because gradients wouldn't be compressed, or if there are several.
-    """
+    """Return the one DDP module in ``model``, or raise ``AttachError``, naming the framework ``owner``."""
     modules = model.modules() if isinstance(model, nn.Module) else ()
     found = [module for module in modules if isinstance(module, DistributedDataParallel)]
     if len(found) == 1:
@@ -53,23 +38,17 @@ def ddp_inside(model: object, owner: str) -> DistributedDataParallel:
             f"{owner}: expected one DistributedDataParallel in its model, got {len(found)}; call "
             "gradwire.attach for each DistributedDataParallel"
         )
-    raise AttachError(
-        f"{owner}: expected a DistributedDataParallel for gradwire, got a {type(model).__name__} without "
-        f"one; {_way_out()}"
-    )
-
-
-def _way_out() -> str:
-    if not (dist.is_available() and dist.is_initialized()) or dist.get_world_size() == 1:
-        return "there is only one process: start several processes with torchrun, or remove gradwire"
-    return (
+    remedy = (
         "configure the framework for DDP (for FSDP2, use gradwire.attach_fsdp), and attach to the model "
         "that the framework prepared; without GPUs, pass Accelerator(cpu=True) or "
         "TrainingArguments(use_cpu=True)"
     )
-
-
-# Report a missing optional package in one sentence instead of an import traceback.
+    if not (dist.is_available() and dist.is_initialized()) or dist.get_world_size() == 1:
+        remedy = "there is only one process: start several processes with torchrun, or remove gradwire"
+    raise AttachError(
+        f"{owner}: expected a DistributedDataParallel for gradwire, got a {type(model).__name__} without "
+        f"one; {remedy}"
+    )
 
 
 @contextmanager
@@ -100,10 +79,9 @@ def file_name(rank: int, world: int, key: str = "") -> str:
 def adopted(
     rank: int, world: int, saved_world: int, read: Callable[[int], Mapping[str, Any]], step: int | None
 ) -> Mapping[str, Any]:
-    """Return this rank's initial residuals from the saved states of ``saved_world`` ranks.
+    """Return this rank's initial residuals from the states that ``saved_world`` ranks saved.
 
-    Raises ``StateError`` if a rank's file is missing, damaged, or (unless ``step`` is None) from a different
-    step.
+    Raises ``StateError`` if a rank's file is missing, damaged, or from a different ``step`` (unless None).
     """
     if saved_world == world:
         return _residuals(read, rank, step)
@@ -114,8 +92,9 @@ def _residuals(read: Callable[[int], Mapping[str, Any]], rank: int, step: int | 
     try:
         record = read(rank)
     except Exception as error:  # torch.load may raise any exception for a damaged file
+        reason = (str(error).splitlines() or [type(error).__name__])[0]
         raise StateError(
-            f"the residuals of rank {rank} cannot be read: {_first_line(error)}; store the files "
+            f"the residuals of rank {rank} cannot be read: {reason}; store the files "
             "gradwire-rank*.pt with the checkpoint, readable by all ranks"
         ) from error
     what = f"the residuals of rank {rank}"
@@ -128,10 +107,6 @@ def _residuals(read: Callable[[int], Mapping[str, Any]], rank: int, step: int | 
             f"from rank {rank}; resume from a complete checkpoint"
         )
     return residuals
-
-
-def _first_line(error: Exception) -> str:
-    return (str(error).splitlines() or [type(error).__name__])[0]
 
 
 class ResidualFolder:
@@ -194,16 +169,10 @@ LedgerLike = Ledger | Callable[[int], Ledger] | None
 class Attachment:
     """The gradwire state of a framework's callback or strategy, for one model at a time.
 
-    Parameters
-    ----------
-    plan, timeout_s, strict
-        As for ``gradwire.attach``. The constructor checks them, so that mistakes are found before processes
-        start.
-    ledger
-        This rank's ledger, which the caller closes. If the rank isn't known yet, a function of the rank that
-        returns a ledger, which ``close`` closes. By default, a new ledger.
-    resume_residuals
-        Whether a resumed run restores each rank's residuals from the checkpoint.
+    ``plan``, ``timeout_s``, and ``strict`` are as for ``gradwire.attach``; mistakes are found before
+    processes start. ``ledger`` is this rank's ledger, which the caller closes, or a function of the rank that
+    returns a ledger, which ``close`` closes, or None for a new ledger. ``resume_residuals`` says whether a
+    resumed run restores each rank's residuals from the checkpoint.
     """
 
     def __init__(
@@ -217,22 +186,15 @@ class Attachment:
     ) -> None:
         check_timeout(timeout_s)
         initial = InitialPlan.of(plan)
-        self.plan, self._auto = initial.plan, initial.auto
-        self.resume_residuals = resume_residuals
+        self.plan, self._auto, self.resume_residuals = initial.plan, initial.auto, resume_residuals
         self.rank, self.world = 0, 1
-        self._timeout_s = timeout_s
-        self._ledger = ledger
-        self._strict = strict
+        self._timeout_s, self._ledger, self._strict = timeout_s, ledger, strict
         self._attached: Attached | None = None
-        self._steps_before = 0
-        self._loads = False
+        self._steps_before, self._loads = 0, False
 
     @property
     def attached(self) -> Attached:
-        """The handle that ``gradwire.attach`` returned, even after ``close``.
-
-        Raises ``AttachError`` before ``attach``.
-        """
+        """The handle that ``gradwire.attach`` returned, even after ``close``, or an ``AttachError``."""
         if self._attached is None:
             raise AttachError(
                 "gradwire is not attached yet, because the model is wrapped when training begins; read "
@@ -248,8 +210,7 @@ class Attachment:
     def attach(self, model: DistributedDataParallel, scaler: Scaler | None = None) -> Attached:
         """Attach gradwire to ``model`` on all ranks, after closing an earlier attachment.
 
-        With ``scaler``, residuals follow the framework's loss scale. Raises the errors of ``gradwire.attach``
-        and ``ddp_inside``.
+        With ``scaler``, residuals follow the framework's loss scale. Raises the errors of ``attach``.
         """
         self.close()
         self.rank = dist.get_rank(model.process_group)
@@ -297,19 +258,18 @@ class Attachment:
         return sealed({"step": step, "residuals": self.attached.state_dict()})
 
     def resume(self, saved_world: int, read: Callable[[int], Mapping[str, Any]], step: int | None) -> None:
-        """Load the states that ``saved_world`` ranks saved. ``read`` returns the state of a rank.
+        """Load the states that ``saved_world`` ranks saved; ``read`` returns the state of a rank.
 
-        Each rank loads its own state. If the number of ranks has changed, the sum of the residuals is
-        redistributed. If a state is missing, damaged, or from a different step, raises ``StateError`` and
-        changes nothing.
+        If the number of ranks has changed, the sum of the residuals is redistributed. If a state is missing,
+        damaged, or from a different step, raises ``StateError`` and changes nothing.
         """
         with _advice():
             self.attached.load_state_dict(adopted(self.rank, self.world, saved_world, read, step))
 
     def resume_from(self, folder: ResidualFolder, step: int | None) -> None:
-        """Load the states in a folder. Raises the errors of ``resume``, and ``StateError`` without states.
+        """Load the states in a folder, which a run that chooses its plan itself doesn't need.
 
-        A run that chooses its plan itself needs no state: it measures again.
+        Raises the errors of ``resume``, and ``StateError`` without states.
         """
         if self._auto is not None and folder.empty:
             return

@@ -39,8 +39,7 @@ class StrategyParts(Attaches, _Base):
         resume_residuals: bool = True,
         **ddp: Any,
     ) -> None:
-        hooks = [name for name in _HOOKS if ddp.get(name) is not None]
-        if hooks:
+        if hooks := [name for name in _HOOKS if ddp.get(name) is not None]:
             raise SpecError(
                 f"expected no communication hook besides gradwire's, got {' and '.join(hooks)}; omit "
                 f"{' and '.join(hooks)}"
@@ -144,23 +143,19 @@ class CallbackParts(Attaches, _Base):
             )
         self._began_at = 0
 
-    def on_fit_start(self, trainer: Any, pl_module: Any) -> None:
+    def on_fit_start(self, trainer: Any, _module: Any) -> None:
         """Attach gradwire to the model that the strategy has wrapped."""
-        del pl_module
         self._gradwire.attach(ddp_inside(trainer.strategy.model, "Lightning's strategy"))
 
-    def on_train_start(self, trainer: Any, pl_module: Any) -> None:
+    def on_train_start(self, trainer: Any, _module: Any) -> None:
         """Record the number of updates before training; it isn't 0 in a resumed run."""
-        del pl_module
         self._began_at = trainer.global_step
 
-    def on_train_end(self, trainer: Any, pl_module: Any) -> None:
+    def on_train_end(self, trainer: Any, _module: Any) -> None:
         """Close gradwire. Raise ``AttachError`` if weights were updated but gradwire averaged no gradient."""
-        del pl_module
         self._gradwire.close()
         self._gradwire.check_it_ran(trainer.global_step - self._began_at)
 
-    def on_exception(self, trainer: Any, pl_module: Any, exception: BaseException) -> None:
+    def on_exception(self, *_: Any) -> None:
         """Close gradwire after an exception."""
-        del trainer, pl_module, exception
         self._gradwire.close()
