@@ -29,13 +29,8 @@ _TAKEN = (*FLOATS, *_EIGHT_BITS, torch.float64)
 
 
 def check_in_place(tensor: torch.Tensor, caller: str) -> None:
-    """Raise ``TensorError`` if ``caller`` could not change ``tensor`` in place.
-
-    The message states the remedy. If the remedy is to pass a copy, only the tensor that ``caller`` returns
-    has the result.
-    """
-    fault = _fault(tensor, caller)
-    if fault is not None:
+    """Raise ``TensorError`` if ``caller`` could not change ``tensor`` in place, with the remedy."""
+    if (fault := _fault(tensor, caller)) is not None:
         raise TensorError(f"{caller}: expected {fault}")
 
 
@@ -87,8 +82,8 @@ def _has_memory(tensor: torch.Tensor) -> bool:
 def _may_share_memory(tensor: torch.Tensor) -> bool:
     """Return whether elements of a tensor may share memory.
 
-    Elements may share memory if the stride of a dimension is at most the largest offset that the dimensions
-    with smaller strides reach together.
+    They may if the stride of a dimension is at most the largest offset that the dimensions with smaller
+    strides reach together.
     """
     reached = 0
     for stride, size in sorted(zip(tensor.stride(), tensor.shape, strict=True)):
@@ -138,17 +133,15 @@ def all_reduce(
 
     Values are exchanged as float32. A tensor that isn't contiguous float32 on the CPU is copied to float32
     and back (on its device, if the plan has ``encode_on="device"``), and the result is rounded once to the
-    tensor's dtype, as by ``copy_``. A float64 result is therefore limited to the precision and range of
-    float32. Autograd doesn't record the call, as with ``torch.distributed.all_reduce``: you can average
-    parameters, and no gradient flows through the call.
+    tensor's dtype. A float64 result is therefore limited to the precision and range of float32. Autograd
+    doesn't record the call, as with ``torch.distributed.all_reduce``.
 
     Parameters
     ----------
     tensor
         Floats of 8 to 64 bits, of any layout, on any device, changed in place. The shape must be the same on
-        all ranks; if dtypes differ, each rank rounds the result to its own dtype. Tensors that can't be
-        changed in place are refused: integer tensors, sparse tensors, and tensors whose elements share
-        memory, as after ``expand``.
+        all ranks; if dtypes differ, each rank rounds the result to its own dtype. Integer tensors, sparse
+        tensors, and tensors whose elements share memory, as after ``expand``, are refused.
     codec
         A codec or its spec; ``fp8`` by default.
     algorithm
@@ -166,11 +159,6 @@ def all_reduce(
         have no effect here: ``tensor`` is one bucket.
     timeout_s
         The timeout of a wait for a peer; above 0, at most 1e6.
-
-    Returns
-    -------
-    torch.Tensor
-        ``tensor``.
 
     Raises
     ------
@@ -214,8 +202,7 @@ def _choose(
     given = {name: part for name, part in parts.items() if part is not None}
     if plan is None:
         return Plan.of(codec_of(codec), **given)
-    names = [name for name, part in {"codec": codec, **parts}.items() if part is not None]
-    if names:
+    if names := [name for name, part in {"codec": codec, **parts}.items() if part is not None]:
         parts_given = " and ".join(names)
         raise SpecError(
             f"expected a plan or separate settings, got a plan and {parts_given}; omit the plan or "

@@ -9,20 +9,11 @@ from typing import Any
 
 @dataclass(frozen=True, slots=True)
 class Scales:
-    """The powers of two by which frames were scaled (``gradwire.codecs.wrappers``).
+    """The exponents of the powers of two by which frames were scaled (``gradwire.codecs.wrappers``)."""
 
-    Attributes
-    ----------
-    smallest, largest
-        The exponents; None if no frame was scaled.
-    unscaled
-        The number of frames that weren't scaled: frames of zeros, frames with values that no scale fits, and
-        frames that need no scale.
-    """
-
-    smallest: int | None = None
+    smallest: int | None = None  # None if no frame was scaled
     largest: int | None = None
-    unscaled: int = 0
+    unscaled: int = 0  # frames of zeros, of values that no scale fits, and frames that need no scale
 
     @classmethod
     def of(cls, exponent: int) -> Scales:
@@ -35,9 +26,9 @@ class Scales:
     def __add__(self, other: Scales) -> Scales:
         if not (self and other):
             return self or other
-        smallest = [each for each in (self.smallest, other.smallest) if each is not None]
-        largest = [each for each in (self.largest, other.largest) if each is not None]
-        return Scales(min(smallest, default=None), max(largest, default=None), self.unscaled + other.unscaled)
+        ends = [self.smallest, other.smallest, self.largest, other.largest]
+        known = [each for each in ends if each is not None]
+        return Scales(min(known, default=None), max(known, default=None), self.unscaled + other.unscaled)
 
 
 @dataclass(slots=True)
@@ -52,16 +43,11 @@ class ExchangeCost:
     encode_s, decode_s
         Seconds of encoding and decoding, checksums included. ``decode_s`` includes dividing a sum to get the
         average.
-    handling_s
-        Seconds spent on passing frames to and from the link.
-    wait_s
-        Seconds of waiting for peers, for the link and, in a prediction, for cores.
-    raw_nbytes
-        Bytes of float32 that this rank sent.
-    wire_nbytes
-        Bytes of this rank's frames, headers included.
-    frames
-        Frames that this rank sent.
+    handling_s, wait_s
+        Seconds spent on passing frames to and from the link; and seconds of waiting for peers, for the link
+        and, in a prediction, for cores.
+    raw_nbytes, wire_nbytes, frames
+        Bytes of float32 that this rank sent; bytes of its frames, headers included; and its frames.
     nonfinite
         Buckets that held a NaN or an infinity after their exchange.
     device_nbytes
@@ -93,7 +79,7 @@ class ExchangeCost:
     @property
     def work_s(self) -> float:
         """The seconds of encoding, decoding, and handling frames."""
-        return self.encode_s + self.decode_s + self.handling_s
+        return self.codec_s + self.handling_s
 
     @property
     def total_s(self) -> float:

@@ -42,17 +42,7 @@ class _WrongError(Exception):
 
 @dataclass(frozen=True)
 class Source:
-    """The origin of external data, for error messages.
-
-    Attributes
-    ----------
-    what
-        The name of the data, such as ``"the state of an AWP"``, with the file if there is one.
-    remedy
-        The remedy in errors: what the user has to do.
-    error
-        The class of the errors to raise.
-    """
+    """The origin of external data: its name, with the file, and the remedy and class of its errors."""
 
     what: str
     remedy: str
@@ -127,8 +117,7 @@ def _got(value: object) -> str:
     """Describe a value for an error. A tensor is described only by its dtype, shape, and device."""
     if value is MISSING:
         return "nothing"
-    kind = type(value)
-    if hasattr(kind, "is_sparse"):
+    if hasattr(type(value), "is_sparse"):
         return f"a {value.dtype} tensor of shape {tuple(value.shape)} on {value.device}"  # type: ignore[attr-defined]
     return shown(value)
 
@@ -174,8 +163,7 @@ def real(low: float = -math.inf, high: float = math.inf, *, finite: bool = True)
 
 
 _LARGEST = sys.float_info.max
-_INFINITE = "inf"
-"""The text for infinity in records."""
+_INFINITE = "inf"  # the text for infinity in records
 
 
 def number(value: object) -> float:
@@ -303,29 +291,18 @@ def only(known: Collection[str], kind: Kind[T]) -> Kind[T]:
 def tensor_of(
     dtype: torch.dtype | None = None, *shape: int | None, anywhere: bool = False
 ) -> Kind[torch.Tensor]:
-    """Return the kind of dense tensors of a dtype and shape. In ``shape``, None allows any length.
-
-    The tensors must be on the CPU or, with ``anywhere``, on any device, and must have memory.
-    """
-    where = "meta".__ne__ if anywhere else "cpu".__eq__
+    """Return the kind of dense tensors on the CPU or ``anywhere``; in ``shape``, None allows any length."""
+    where, place = ("meta".__ne__, "with values") if anywhere else ("cpu".__eq__, "on the CPU")
+    lengths = ", ".join("any" if each is None else str(each) for each in shape)
+    sized = f" of shape ({lengths})" if shape else ""
 
     def read(value: object) -> torch.Tensor:
         if isinstance(value, torch.Tensor) and value.layout is torch.strided and where(value.device.type):
-            sizes = zip(shape, value.shape, strict=False)
-            fits = not shape or (
-                value.dim() == len(shape) and all(want in (None, has) for want, has in sizes)
-            )
-            if fits and dtype in (None, value.dtype):
+            pairs = zip(shape, value.shape, strict=False)
+            fits = value.dim() == len(shape) and all(want in (None, has) for want, has in pairs)
+            if (fits or not shape) and dtype in (None, value.dtype):
                 return value.detach()
-        sized = (
-            f" of shape ({', '.join('any' if each is None else str(each) for each in shape)})"
-            if shape
-            else ""
-        )
-        raise _wrong(
-            f"a {f'{dtype} ' if dtype else ''}tensor{sized} {'with values' if anywhere else 'on the CPU'}",
-            value,
-        )
+        raise _wrong(f"a {f'{dtype} ' if dtype else ''}tensor{sized} {place}", value)
 
     return read
 
@@ -334,8 +311,7 @@ def of(made: type[T], /, *needs: str, **kinds: Kind[Any]) -> Kind[T]:
     """Return the kind that converts mappings to the dataclass ``made``, by the annotations of its fields.
 
     Integers must be at least 0, and floats finite, unless ``kinds`` has a different kind for the field. A
-    field with a default may be missing. If ``needs`` is given, any field that isn't in ``needs`` may be
-    missing.
+    field with a default may be missing, or, if ``needs`` is given, any field that isn't in ``needs``.
     """
     hints = get_type_hints(made)
     own = {each.name: each for each in fields(made) if each.init}  # type: ignore[arg-type]
@@ -373,23 +349,21 @@ def _kind(hint: Any) -> Kind[Any]:
 
 LATER = {"later": True}
 """The metadata of a field that earlier versions didn't have. ``to_values`` omits the field's default."""
-_NO_DEFAULT = object()
 
 
 @singledispatch
 def to_values(value: object) -> Any:
     """Convert a value for JSON, as the inverse of ``of``.
 
-    A dataclass becomes an object with the fields of its constructor, an enum member becomes its value, and a
-    tuple becomes a list. A ``LATER`` field with its default value is omitted. Further types register a
-    conversion; a codec, for example, becomes its spec.
+    A dataclass becomes an object with the fields of its constructor, without ``LATER`` fields that have their
+    default. Further types register a conversion; a codec, for example, becomes its spec.
     """
     if isinstance(value, Enum):
         return to_values(value.value)
     if is_dataclass(value) and not isinstance(value, type):
         own = {each.name: getattr(value, each.name) for each in fields(value) if each.init}
         later = {each.name: each.default for each in fields(value) if each.metadata == LATER}
-        return {name: to_values(each) for name, each in own.items() if later.get(name, _NO_DEFAULT) != each}
+        return {name: to_values(each) for name, each in own.items() if later.get(name, MISSING) != each}
     if isinstance(value, Mapping):
         return {key: to_values(each) for key, each in value.items()}
     if isinstance(value, list | tuple):

@@ -45,10 +45,7 @@ def open_ordinary(path: str | os.PathLike[str]) -> BinaryIO:
 
 
 def read_text(path: str | os.PathLike[str]) -> str:
-    """Return the text of a regular file of at most ``MOST_TEXT_NBYTES``.
-
-    Raises ``OSError``, and ``UnicodeDecodeError`` for invalid UTF-8.
-    """
+    """Return the text of a regular file of limited size. Raises ``OSError`` and ``UnicodeDecodeError``."""
     with open_ordinary(path) as file:
         if os.fstat(file.fileno()).st_size > MOST_TEXT_NBYTES:
             raise OSError(errno.EFBIG, f"it is larger than {MOST_TEXT_NBYTES} bytes")
@@ -62,10 +59,8 @@ def write_files(files: Mapping[Path, Content]) -> None:
     are synced. Therefore, each file has either its old or its new content after a power failure. The content
     for ``STANDARD_OUTPUT`` is printed last.
     """
-    printed, files = (
-        files.get(STANDARD_OUTPUT),
-        {path: files[path] for path in files if path != STANDARD_OUTPUT},
-    )
+    printed = files.get(STANDARD_OUTPUT)
+    files = {path: content for path, content in files.items() if path != STANDARD_OUTPUT}
     temporary: dict[Path, Path] = {}
     place = Path()
     try:
@@ -107,10 +102,7 @@ def _print(content: bytes) -> None:
 
 @contextmanager
 def output_kept_for_files() -> Iterator[None]:
-    """Run a ``with`` block in which printed text goes to standard error, also from children.
-
-    Only ``write_files`` still writes to standard output.
-    """
+    """Run a ``with`` block: ``write_files`` prints to standard output, all others to standard error."""
     sys.stdout.flush()
     with ExitStack() as undo:
         kept: TextIO | int = sys.stdout
@@ -134,10 +126,7 @@ def _is_descriptor(stream: TextIO, number: int) -> bool:
 
 
 def replace_file(path: Path, content: Content) -> None:
-    """Write one file in an existing folder atomically, without syncing. Raises ``OSError``.
-
-    A reader sees either the old or the new content.
-    """
+    """Write one file in an existing folder atomically, without syncing. Raises ``OSError``."""
     part = _write_beside(path, content, sync=False)
     try:
         os.replace(part, path)
@@ -149,8 +138,7 @@ def replace_file(path: Path, content: Content) -> None:
 def _write_beside(path: Path, content: Content, *, sync: bool) -> Path:
     """Write a temporary file in the folder of ``path``, and return the temporary file's path.
 
-    The file's random name is unique among threads, and among hosts with a shared file system. An existing
-    file of that name, such as a link to another file, is an error.
+    The random name is unique among threads, and among hosts with a shared file system.
     """
     part = path.parent / f".gradwire-{secrets.token_hex(8)}"
     opened = os.open(part, os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW, 0o666)
@@ -180,11 +168,7 @@ def _sync_folder(folder: Path) -> None:
 
 
 def check_writable(option: str, path: Path, overwrite: bool) -> None:
-    """Raise ``JobError`` with the name of ``option`` unless the file ``path`` can be written.
-
-    The check writes nothing. An existing file is an older result that took time to measure, so it is replaced
-    only with ``overwrite``.
-    """
+    """Raise ``JobError`` with the name of ``option`` if ``path`` can't be written or is an older result."""
     if path == STANDARD_OUTPUT:
         return
     place = path.parent
@@ -201,10 +185,9 @@ def check_writable(option: str, path: Path, overwrite: bool) -> None:
 
 
 def check_replaceable(path: Path, overwrite: bool, read: Callable[[Path], object]) -> None:
-    """Raise ``OSError`` if the file at ``path`` must not be replaced.
+    """Raise ``OSError`` unless ``path`` is free, or a file that ``read`` accepts or ``overwrite`` allows.
 
-    Without ``overwrite``, only a file that ``read`` accepts may be replaced; ``read`` raises ``SpecError``
-    for any other file.
+    ``read`` raises ``SpecError`` for any other file.
     """
     if path.is_dir():
         raise IsADirectoryError(errno.EISDIR, "it is a folder; pass a file")
@@ -229,10 +212,7 @@ def check_folder_new(option: str, folder: Path, names: Sequence[str], overwrite:
 
 
 def check_folder_writable(option: str, folder: Path) -> None:
-    """Raise ``JobError`` with the name of ``option`` unless ``folder`` is writable.
-
-    The check leaves nothing in the folder.
-    """
+    """Raise ``JobError`` with the name of ``option`` unless ``folder`` is writable; leave nothing in it."""
     _try_folder(option, folder, folder, "folder")
 
 

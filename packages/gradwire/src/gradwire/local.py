@@ -30,17 +30,10 @@ class DSync(WorkerMethod):
     the gradient into several buckets, a communication thread exchanges finished buckets while backward
     computes the remaining buckets.
 
-    Parameters
-    ----------
-    model
-        A model with dense float32 parameters on one device. Any other model raises ``TensorError``.
-    optimizer
-        A ``torch.optim`` optimizer whose ``step`` needs no closure.
-    plan
-        An argument of ``Plan.of``. The plan's ``pipeline`` is ignored. By default, or with ``"auto"`` or an
-        ``Auto``, the run measures and chooses a plan.
-    strict, group, timeout_s, ledger
-        See ``Method``.
+    ``model`` has dense float32 parameters on one device, or raises ``TensorError``. ``optimizer`` is a
+    ``torch.optim`` optimizer whose ``step`` needs no closure. ``plan`` is an argument of ``Plan.of``, whose
+    ``pipeline`` is ignored; by default, or with ``"auto"`` or an ``Auto``, the run measures and chooses a
+    plan. ``strict``, ``group``, ``timeout_s``, and ``ledger`` are described by ``Method``.
     """
 
     def __init__(
@@ -76,14 +69,12 @@ class DSync(WorkerMethod):
         return waits.within(perf_counter() - started, loss=loss)
 
     def _average(self, compute_loss: Callable[[], torch.Tensor]) -> tuple[float, StepRecord]:
-        """Average the whole gradient as one bucket."""
         loss, used = backward(compute_loss, self._gradients), UsedParameters(self._gradients)
         cost = self._buckets.run(self._gradients, UsedParametersAgreement(used))
         self._gradients.attach(used.absent)
         return loss, StepRecord.of_wait(cost.total_s, cost)
 
     def _average_buckets(self, compute_loss: Callable[[], torch.Tensor]) -> tuple[float, StepRecord]:
-        """Average the gradient bucket by bucket, while backward computes the remaining buckets."""
         self.exchange.transport.check()
         with self._overlap.guarded():
             loss = self._overlap.backward(compute_loss, self._gradients)

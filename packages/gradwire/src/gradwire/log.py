@@ -23,8 +23,7 @@ _USUAL = logging.INFO - 1  # shows INFO, and differs from every level that an ap
 
 def level() -> int | None:
     """Return the level in ``GRADWIRE_LOG``; None if unset or empty. Raises ``SpecError`` for another text."""
-    text = os.environ.get(VARIABLE)
-    if not text:
+    if not (text := os.environ.get(VARIABLE)):
         return None
     if text not in LEVELS:
         raise SpecError(
@@ -34,13 +33,8 @@ def level() -> int | None:
 
 
 def open_log() -> None:
-    """Show lines from now on, at the level of ``GRADWIRE_LOG`` or of the application.
-
-    If the application has set the logger's level, that level stays, unless ``GRADWIRE_LOG`` is set. Repeated
-    calls are allowed. Raises ``SpecError``.
-    """
-    chosen = level()
-    if chosen is not None:
+    """Show lines from now on, at the level of ``GRADWIRE_LOG`` or the application. Raises ``SpecError``."""
+    if (chosen := level()) is not None:
         LOG.setLevel(chosen)
     elif LOG.level == logging.NOTSET:
         LOG.setLevel(_USUAL)
@@ -66,16 +60,11 @@ class _Fallback(logging.Handler):
             self.handleError(record)
 
 
-class _Levels(logging.Filter):
-    """The filter that applies the application's level to lines, as if gradwire's logger had no level."""
-
-    def filter(self, record: logging.LogRecord) -> bool:
-        """Return whether the application, if it configures logging, shows lines of this level."""
-        if LOG.level == _USUAL and is_configured():
-            return record.levelno >= logging.getLogger().level
-        return True
+def _is_shown(record: logging.LogRecord) -> bool:
+    """Return whether the application, if it configures logging, shows lines of this level."""
+    return LOG.level != _USUAL or not is_configured() or record.levelno >= logging.getLogger().level
 
 
 _FALLBACK = _Fallback()
 LOG.addHandler(_FALLBACK)  # before ``open_log``, this handler writes only warnings, as Python does
-LOG.addFilter(_Levels())
+LOG.addFilter(_is_shown)

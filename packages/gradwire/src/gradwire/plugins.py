@@ -21,18 +21,11 @@ from gradwire.version import NEEDED
 COMMANDS = "gradwire.commands"
 """The entry-point group of commands. An object maps commands to (line of help, ``module:function``)."""
 CODECS = "gradwire.codecs"
-"""The entry-point group of codecs. An entry's name is the codec's name in specs, its object the class."""
+"""The entry-point group of codecs: names in specs, and the codecs' classes."""
 ALGORITHMS = "gradwire.algorithms"
-"""The entry-point group of algorithms.
-
-An entry's name is the algorithm's name in plans, its object a module with the interface
-``collectives.Collective``.
-"""
+"""The entry-point group of algorithms: names in plans, and modules like ``collectives.Collective``."""
 PAGES = "gradwire.pages"
-"""The entry-point group of pages.
-
-An entry's name is a kind of record, its object a module whose ``PAGES`` maps schemas to page functions.
-"""
+"""The entry-point group of pages: kinds of records, and modules whose ``PAGES`` maps schemas to functions."""
 CHECKS = "gradwire.checks"
 """The entry-point group of the doctor's checks. An entry's object is a function that returns findings."""
 
@@ -48,8 +41,7 @@ def entry(group: str, name: str) -> object | None:
 
     Raises ``SpecError`` if several packages define the name, or if the object cannot be loaded.
     """
-    points = _points(group).get(name, [])
-    if not points:
+    if not (points := _points(group).get(name, [])):
         return None
     packages = [_package(each) for each in points]
     if len(points) > 1:

@@ -57,18 +57,9 @@ def read_object(text: str, called: str) -> dict[str, Any]:
 def read_record(path: Path, schema: str, called: str, remedy: str) -> dict[str, Any]:
     """Return the fields of a record that this or an older version of gradwire has written.
 
-    Raises ``SpecError`` for a file that is missing, isn't JSON, or has a different kind or a newer schema.
-
-    Parameters
-    ----------
-    path
-        The record's file.
-    schema
-        The newest schema that this version can read, such as ``gradwire.train/1``.
-    called
-        The name of this kind of record in errors, such as "line rate".
-    remedy
-        The remedy in errors: the command that writes such a record.
+    ``schema`` is the newest schema that this version can read, such as ``gradwire.train/1``; ``called`` names
+    the kind of record in errors, and ``remedy`` the command that writes such a record. Raises ``SpecError``
+    for a file that is missing, isn't JSON, or has a different kind or a newer schema.
     """
     try:
         record = _loaded(read_text(path))

@@ -1,8 +1,6 @@
 """Synchronous SGD with sharded updates and lossless weight deltas.
 
-The gradient is reduce-scattered with the plan's codec. Each rank updates its shard of exact weights with its
-shard of the optimizer's state (ZeRO's first stage: Rajbhandari et al., SC 2020). Then each rank sends the
-changes of its shard, entropy-coded without loss, and all ranks apply these changes to their replicas.
+The source of sharded optimizer states is ZeRO's first stage (Rajbhandari et al., SC 2020).
 """
 
 from __future__ import annotations
@@ -81,8 +79,7 @@ class Shard:
 
     def check(self, optimizer: torch.optim.Optimizer) -> None:
         """Raise ``SpecError`` if parameters, whose gradients aren't averaged, were added to the optimizer."""
-        strange = strangers(optimizer, {id(part) for part, _, _ in self._slices.values()})
-        if strange:
+        if strange := strangers(optimizer, {id(part) for part, _, _ in self._slices.values()}):
             raise SpecError(
                 f"expected an optimizer of this rank's shard, got one with {len(strange)} new parameters "
                 f"(the first of shape {tuple(strange[0].shape)}); create a new method and a new optimizer "
@@ -112,8 +109,7 @@ def check_shardable(optimizer: torch.optim.Optimizer, parameters: Sequence[Param
 ALGORITHM = "ring"
 """The all-reduce algorithm in whose reduce half every rank gets an equal part of the sum."""
 _BITS: Final = {torch.bfloat16: torch.int16, torch.float32: torch.int32}
-_FIRST: Final = 0
-"""The version number of weights that come from a model or a saved state."""
+_FIRST: Final = 0  # the version number of weights that come from a model or a saved state
 
 
 class _SumOfShard(BucketObserver):
@@ -148,6 +144,9 @@ class Sharded(WorkerMethod):
     starts from these weights; all ranks must write the same values. Write within ``torch.no_grad()``, not
     through ``.data``: writes through ``.data`` aren't detected, and the next step undoes them.
 
+    Raises ``SpecError`` if the optimizer, the plan, ``replicas``, or ``max_norm`` isn't supported, and
+    ``ExchangeError`` if ranks differ in plan or options.
+
     Parameters
     ----------
     model
@@ -162,17 +161,9 @@ class Sharded(WorkerMethod):
     replicas
         The dtype of the weights in ``model``: ``"bf16"``, or ``"fp32"`` for weights that aren't rounded.
     max_norm
-        The largest 2-norm of an averaged gradient. A gradient with a larger norm is scaled down to this norm;
-        None for no clipping.
+        The largest 2-norm of an averaged gradient, to which others are scaled down; None for no clipping.
     strict, group, timeout_s, ledger
         See ``Method``.
-
-    Raises
-    ------
-    SpecError
-        If the optimizer, the plan, ``replicas``, or ``max_norm`` isn't supported.
-    ExchangeError
-        If ranks differ in plan or options.
     """
 
     def __init__(

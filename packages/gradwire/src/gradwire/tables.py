@@ -1,7 +1,4 @@
-"""Tables as text of at most 80 columns.
-
-On a terminal, the package rich draws the tables. Elsewhere, they are plain text.
-"""
+"""Tables as text of at most 80 columns, drawn by the package rich on a terminal."""
 
 from __future__ import annotations
 
@@ -14,8 +11,7 @@ from dataclasses import dataclass
 from typing import Any
 
 WIDTH = 80
-_LEAST_TEXT = 8
-"""The minimum width to which a column of text is narrowed, in characters."""
+_LEAST_TEXT = 8  # the minimum width to which a column of text is narrowed, in characters
 _FEW_COLUMNS = 4
 """The most columns that are separated by two spaces even if text is wrapped; more get one space."""
 _AFTER = re.compile(r"(\s+|(?<=[,:+]))")
@@ -24,11 +20,7 @@ _AFTER = re.compile(r"(\s+|(?<=[,:+]))")
 
 @dataclass(frozen=True)
 class Column:
-    """A column of a table: its name, and the unit of its numbers.
-
-    Text is left-aligned, and wrapped if the table would be too wide. Numbers are right-aligned, and never
-    wrapped.
-    """
+    """A column of a table. Text is left-aligned, and wrapped if necessary; numbers are right-aligned."""
 
     name: str
     unit: str = ""
@@ -44,8 +36,7 @@ class Column:
 class Table:
     """A table: its columns, and its rows, each with one cell per column.
 
-    Columns without entries and tables without rows aren't shown. If ``has_total`` is true, the last row is
-    the sum of all other rows.
+    Columns without entries and tables without rows aren't shown. With ``has_total``, the last row is a sum.
     """
 
     columns: Sequence[Column]
@@ -117,10 +108,7 @@ def _head(columns: Sequence[Column]) -> list[str]:
 
 
 def _fitted(columns: Sequence[Column], natural: Sequence[int], room: int) -> list[int]:
-    """Return the widths of columns that fit into ``room``, if possible.
-
-    The widest column of text is narrowed repeatedly, until all columns fit or none can be narrowed further.
-    """
+    """Return the columns' widths after narrowing the widest texts until all columns fit into ``room``."""
     widths = list(natural)
     texts = [place for place, column in enumerate(columns) if column.is_text]
     while sum(widths) > room:
@@ -134,21 +122,17 @@ def _fitted(columns: Sequence[Column], natural: Sequence[int], room: int) -> lis
 def _row_lines(
     columns: Sequence[Column], row: Sequence[str], widths: Sequence[int], gap: int
 ) -> Iterator[str]:
-    """Yield the lines of one row. There are as many lines as in the row's tallest cell."""
     last = len(columns) - 1
     cells = [
         _fold(cell, width, place == last) for place, (cell, width) in enumerate(zip(row, widths, strict=True))
     ]
     for number in range(max(map(len, cells))):
         parts = (cell[number] if number < len(cell) else "" for cell in cells)
-        yield (
-            (" " * gap)
-            .join(
-                part.ljust(width) if column.is_text else part.rjust(width)
-                for column, part, width in zip(columns, parts, widths, strict=True)
-            )
-            .rstrip()
+        padded = (
+            part.ljust(width) if column.is_text else part.rjust(width)
+            for column, part, width in zip(columns, parts, widths, strict=True)
         )
+        yield (" " * gap).join(padded).rstrip()
 
 
 def _fold(cell: str, width: int, is_last: bool) -> list[str]:
@@ -172,7 +156,6 @@ def _terminal() -> Any:
 
 
 def _drawn(table: Table) -> Any:
-    """Convert a table to a table of the package rich."""
     from rich import box
     from rich import table as rich_table
     from rich.text import Text

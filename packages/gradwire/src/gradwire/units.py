@@ -117,8 +117,7 @@ def parse_count(text: str) -> int | None:
     >>> parse_count("61e6"), parse_count("25.6M"), parse_count("1B"), parse_count("models:net")
     (61000000, 25600000, 1000000000, None)
     """
-    match = _COUNT.fullmatch(text.strip())
-    if match is None:
+    if (match := _COUNT.fullmatch(text.strip())) is None:
         return None
     digits = match[1] if len(match[1]) <= _MOST_DIGITS else "0"
     count = Fraction(digits) * 10 ** (int(match[2] or 0) + _THOUSANDS[match[3]])

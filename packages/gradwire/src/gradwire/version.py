@@ -22,7 +22,7 @@ def version() -> str:
 
 @cache
 def commit() -> str | None:
-    """Return the commit of the running source tree, with ``+changed`` if files differ from the commit.
+    """Return the commit of the running source tree, with ``+changed`` if files differ from it.
 
     Without a source tree, for example after installation from a wheel, return None.
     """
@@ -34,7 +34,6 @@ def commit() -> str | None:
 
 
 def _git(*words: str) -> str | None:
-    """Return the output of git for this folder, or None if git fails or is missing."""
     try:
         done = subprocess.run(
             ["git", "-C", str(Path(__file__).parent), *words], capture_output=True, text=True, check=False
@@ -70,9 +69,6 @@ EXTRAS = MappingProxyType(
 
 
 def how_to_install(extra: str) -> str:
-    """Return the remedy for a missing extra: a command that installs the extra.
-
-    The command installs from source, because a name on the package index doesn't prove who owns it.
-    """
+    """Return the command that installs an extra from source: a name on an index doesn't prove its owner."""
     package = EXTRAS.get(extra, "gradwire")
     return f"run pip install './packages/{package}[{extra}]' in gradwire's source folder"
