@@ -6,10 +6,11 @@ from typing import Any
 import pytest
 import torch
 
+from gradwire import wire
 from gradwire.codecs import parse
 from gradwire.collectives.frame_order import AHEAD
 from gradwire.errors import FrameError
-from gradwire.exchange import Exchange, frames
+from gradwire.exchange import Exchange
 from gradwire.exchange.frames import Buffers, Framer, incoming_buffers
 from gradwire.links import Link, loopback
 from gradwire.plan import Plan
@@ -54,7 +55,7 @@ def test_plans_that_come_and_go_take_no_incoming_buffers_of_their_own(
         made.append(nbytes)
         return frame_memory(nbytes)
 
-    monkeypatch.setattr(frames.wire, "frame_memory", counted)
+    monkeypatch.setattr(wire, "frame_memory", counted)
 
     def exchange_with_many_plans(link: Link) -> None:
         for digits in range(20):

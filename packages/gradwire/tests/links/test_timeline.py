@@ -49,7 +49,7 @@ def test_a_request_for_nothing_takes_nothing() -> None:
 
 
 def test_the_distant_past_is_forgotten_and_taken_as_free() -> None:
-    timeline = Timeline(horizon_ns=100)
+    timeline = Timeline()
     timeline.occupy(0, 10)
-    timeline.occupy(1000, 10)
+    timeline.occupy(61 * 10**9, 10)
     assert timeline.occupy(0, 10) == (0, 10)

@@ -7,7 +7,7 @@ from collections.abc import Callable, Mapping, Sequence
 from functools import cache, partial
 from html import escape
 from importlib.resources import files
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from gradwire.page import Picture
 from gradwire.page.picture import COLOURS, CURVES, draw, legend_above, without_frame
@@ -91,7 +91,12 @@ def _dots(
 def _paint_dots(tasks: Mapping[str, Mapping[str, Ratio | None]], label: str, drawn: Figure) -> None:
     axes = drawn.subplots()
     ticks, names, place = list[int](), list[str](), 0
-    left = {"transform": axes.get_yaxis_transform(), "ha": "right", "va": "center", "weight": "bold"}
+    left: dict[str, Any] = {
+        "transform": axes.get_yaxis_transform(),
+        "ha": "right",
+        "va": "center",
+        "weight": "bold",
+    }
     for title, task in tasks.items():
         axes.text(-0.02, place, title, **left)
         place += 1
@@ -102,7 +107,12 @@ def _paint_dots(tasks: Mapping[str, Mapping[str, Ratio | None]], label: str, dra
                 axes.text(1.03, place, "not reached by all seeds", va="center", fontsize=8)
             else:
                 around = [[found.mean - found.least], [found.most - found.mean]]
-                style = {"fmt": "o", "color": COLOUR_OF[method], "markersize": 5, "elinewidth": 1.5}
+                style: dict[str, Any] = {
+                    "fmt": "o",
+                    "color": COLOUR_OF[method],
+                    "markersize": 5,
+                    "elinewidth": 1.5,
+                }
                 axes.errorbar(found.mean, place, xerr=around, **style)
             place += 1
     axes.axvline(1, color=COLOURS["rule"], linewidth=1, zorder=0)

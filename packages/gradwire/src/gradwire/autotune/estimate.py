@@ -11,8 +11,8 @@ from gradwire.autotune.contract import exchanged
 from gradwire.autotune.settings import DEFAULT, Auto
 from gradwire.autotune.steps import Observed
 from gradwire.codecs import Codec, Identity
-from gradwire.codecs.spec import refuse
 from gradwire.collectives import backend
+from gradwire.errors import refuse
 from gradwire.fields import Source, of, to_values
 from gradwire.page import in_notebook
 from gradwire.plan import FLOAT_NBYTES, MAX_LANES, MOST_HOSTS, Plan

@@ -21,8 +21,7 @@ from gradwire.autotune.steps import (
     shares,
     stretch,
 )
-from gradwire.codecs.spec import refuse
-from gradwire.errors import DataError, GradwireError
+from gradwire.errors import DataError, GradwireError, refuse
 from gradwire.exchange import Exchange
 from gradwire.fields import of, optional, pair, text
 from gradwire.machine import cores, is_inside

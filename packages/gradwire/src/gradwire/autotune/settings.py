@@ -8,9 +8,9 @@ from dataclasses import dataclass, field, fields, replace
 from typing import TYPE_CHECKING, TypeVar
 
 from gradwire.codecs import DEFAULT_CODEC, FREE_OF_SCALE, Codec, Identity, codec_of
-from gradwire.codecs.spec import is_real, refuse
+from gradwire.codecs.spec import is_real
 from gradwire.collectives import backend
-from gradwire.errors import shown
+from gradwire.errors import refuse, shown
 from gradwire.fields import ABOVE_ZERO
 from gradwire.plan import Plan
 from gradwire.planner.candidates import ALGORITHMS

@@ -10,10 +10,9 @@ from typing import Any
 
 from gradwire import collectives
 from gradwire.codecs import Codec, Identity, codec_of
-from gradwire.codecs.spec import refuse
 from gradwire.codecs.wrappers import Projected, Scaled, offloadable
 from gradwire.collectives import backend
-from gradwire.errors import SpecError
+from gradwire.errors import SpecError, refuse
 from gradwire.fields import Source, real
 from gradwire.plan import (
     EXCHANGES,

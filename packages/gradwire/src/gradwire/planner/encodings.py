@@ -13,9 +13,9 @@ import torch
 
 from gradwire import _native
 from gradwire.codecs import Codec
-from gradwire.codecs.spec import refuse
 from gradwire.codecs.wrappers import Projected, Scaled
 from gradwire.entropy import DeltaDecoder, DeltaEncoder
+from gradwire.errors import refuse
 from gradwire.plan import FLOAT_NBYTES
 from gradwire.planner.calibration import SEGMENT_NBYTES, excerpt, use_threads
 from gradwire.timing.calibrate import disagreement

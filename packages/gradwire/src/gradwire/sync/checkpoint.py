@@ -271,7 +271,9 @@ def _read(state: Mapping[str, Any], rank: int, method: str = "PipeSGD") -> RankS
         given.below(f"{prefix}residual/", _VALUES),
         given.below(f"{prefix}model/", _VALUES) if words.get("keeps_model", flag, False) else None,
         given.get(
-            f"{prefix}optimizer", lambda value: check_sealed(mapping(value), "the values of the optimizer"), None
+            f"{prefix}optimizer",
+            lambda value: check_sealed(mapping(value), "the values of the optimizer"),
+            None,
         ),
         words.get("auto", line, ""),
         words.get(SCALE, real(ABOVE_ZERO), None),

@@ -9,9 +9,8 @@ from dataclasses import dataclass, field, replace
 from typing import Any
 
 from gradwire.codecs import Identity
-from gradwire.codecs.spec import refuse
 from gradwire.collectives import backend
-from gradwire.errors import SpecError
+from gradwire.errors import SpecError, refuse
 from gradwire.fields import LATER
 from gradwire.timing.line import HostCost, Line
 from gradwire.wire import HEADER_NBYTES

@@ -22,7 +22,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from itertools import pairwise
 
-from gradwire.codecs.spec import refuse
+from gradwire.errors import refuse
 from gradwire.fields import ABOVE_ZERO, Source, real, whole
 from gradwire.links.base import Link, Receiving, Sending
 from gradwire.timing.line import DISTANT_S, Point

@@ -171,7 +171,7 @@ class MeasuredWays:
         ]
 
     def lost(
-        self, published: Mapping[str, float], wanted: Bound, place: str, text: str = "", **names: object
+        self, published: Mapping[str, float], wanted: Bound, place: str, text: str = "", **names: str
     ) -> Iterator[Claim]:
         """Yield the claim that each method in ``published`` has D-Sync's accuracy, but for the bound."""
         exact, learned = self.accuracies("D-Sync", **names), self.trainings("D-Sync", "D-Sync", **names)
