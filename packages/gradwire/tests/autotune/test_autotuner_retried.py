@@ -27,7 +27,7 @@ def test_a_repeated_step_sends_nothing_and_begins_with_no_sample(monkeypatch: py
                 run.tuner.begin(number, run)  # and it fails before it takes that plan
                 samples = run.tuner._samples
                 if samples is not None:
-                    samples.add([(3,)], ["of the first attempt"], torch.ones(3))
+                    samples.expect([(3,)], ["of the first attempt"])
             run.step(number)
         return run
 

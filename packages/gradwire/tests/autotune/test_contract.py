@@ -166,7 +166,7 @@ def samples(bias: float, shadow: Shadow | None = None) -> Samples:
     found = Samples(shadow=shadow)
     values = torch.randn(1000, generator=torch.Generator().manual_seed(1))
     values[900:] *= bias
-    found.add([(900,), (100,)], ["weight", "bias"], values)
+    found.store(found.expect([(900,), (100,)], ["weight", "bias"]), values)
     return found
 
 

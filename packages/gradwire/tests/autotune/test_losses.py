@@ -16,11 +16,8 @@ FINE, COARSE, BOTH = (parse(each) for each in ("ecsq:0.25", "ecsq:0.5", "ecsq:0.
 
 def sampled(seed: int) -> Samples:
     samples = Samples()
-    samples.add(
-        [(40, 50), (500,)],
-        ["weight", "bias"],
-        torch.randn(2500, generator=torch.Generator().manual_seed(seed)),
-    )
+    index = samples.expect([(40, 50), (500,)], ["weight", "bias"])
+    samples.store(index, torch.randn(2500, generator=torch.Generator().manual_seed(seed)))
     return samples
 
 

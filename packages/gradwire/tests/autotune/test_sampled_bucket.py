@@ -244,8 +244,8 @@ def test_the_sums_of_sampled_values_are_kept_after_the_exchange(average: bool) -
 def test_of_a_large_bucket_the_same_values_are_kept_of_gradient_and_sum() -> None:
     samples = Samples(config=replace(DEFAULT, sample_count=1000, least_sample_count=10))
     values = torch.arange(20_100.0)
-    samples.add([(200, 100), (100,)], ["weight", "bias"], values)
-    samples.add_sums(0, [(200, 100), (100,)], values / 2, 4)
+    samples.store(samples.expect([(200, 100), (100,)], ["weight", "bias"]), values)
+    samples.store_sums(0, values / 2, 4)
     assert 100 < samples.flat.numel() < 20_000
     assert torch.equal(samples.flat_sums, 2 * samples.flat)
 
@@ -253,14 +253,14 @@ def test_of_a_large_bucket_the_same_values_are_kept_of_gradient_and_sum() -> Non
 def test_without_all_finite_sums_none_are_used() -> None:
     samples = Samples()
     for values in (torch.ones(8), torch.ones(8)):
-        samples.add([(8,)], ["a"], values)
+        samples.store(samples.expect([(8,)], ["a"]), values)
     known = []
-    samples.add_sums(1, [(8,)], torch.full((8,), 3.0), 2)
+    samples.store_sums(1, torch.full((8,), 3.0), 2)
     known.append(samples.has_sums)  # those of the first bucket are missing
-    samples.add_sums(0, [(8,)], torch.ones(8), 2)
+    samples.store_sums(0, torch.ones(8), 2)
     known.append(samples.has_sums)
     assert samples.flat_sums.tolist() == [2.0] * 8 + [6.0] * 8, "in the order of the buckets"
-    samples.add_sums(1, [(8,)], torch.full((8,), math.inf), 2)
+    samples.store_sums(1, torch.full((8,), math.inf), 2)
     known.append(samples.has_sums)
     assert known == [False, True, False]
 

@@ -1,5 +1,7 @@
 from __future__ import annotations
 
+import math
+
 import numpy as np
 import pytest
 import torch
@@ -16,8 +18,29 @@ MOST_COUNT = DEFAULT.sample_count
 def sampled(*buckets: tuple[torch.Tensor, list[tuple[int, ...]]]) -> Samples:
     samples = Samples()
     for values, shapes in buckets:
-        samples.add(shapes, [f"parameter {each}" for each in range(len(shapes))], values)
+        samples.store(samples.expect(shapes, [f"parameter {each}" for each in range(len(shapes))]), values)
     return samples
+
+
+def test_lanes_may_store_buckets_in_any_order() -> None:
+    values = {
+        name: torch.full((2 * count,), float(count)) for name, count in (("a", 30), ("b", 20), ("c", 10))
+    }
+    samples = Samples()
+    indices = {name: samples.expect([(2, len(each) // 2)], [name]) for name, each in values.items()}
+    known = []
+    for name in ("c", "a", "b"):
+        samples.store(indices[name], values[name])
+        known.append(samples.finite)
+    assert known == [False, False, True], "until then, a bucket is missing"
+    assert samples.names == ["a", "b", "c"]
+    assert torch.equal(samples.flat, torch.cat([*values.values()]))
+    wanted = [
+        norm
+        for count in (30, 20, 10)
+        for norm in [count * math.sqrt(2)] * count + [count * math.sqrt(count)] * 2
+    ]
+    assert sorted(at_once(samples.slice_norms()).tolist()) == pytest.approx(sorted(wanted))
 
 
 def worst(samples: Samples, spec: str) -> float:
@@ -160,8 +183,8 @@ def test_what_is_not_finite_or_not_there_measures_nothing() -> None:
 
 def test_the_part_of_some_parameters_is_that_of_their_values() -> None:
     samples = Samples()
-    samples.add([(3, 4), (4,)], ["weight", "bias"], torch.ones(16))
-    samples.add([(16,)], ["scale"], torch.ones(16))
+    samples.expect([(3, 4), (4,)], ["weight", "bias"])
+    samples.expect([(16,)], ["scale"])
     assert part_of(["bias", "scale"], samples.size_of) == 20 / 32
     assert part_of([], samples.size_of) == part_of([], Samples().size_of) == 0
 
@@ -175,7 +198,7 @@ def test_what_is_lost_depends_on_whether_parameters_begin_blocks_of_their_own() 
     lost = []
     for placed_for in (None, 4):
         samples = Samples(placed_for=placed_for)
-        samples.add([(each,) for each in counts], ["w", "bias", "v"], torch.cat(parts))
+        samples.store(samples.expect([(each,) for each in counts], ["w", "bias", "v"]), torch.cat(parts))
         lost.append(samples.shares(codec))
     assert lost[0][1] > 0.4  # FSDP's shards lie side by side
     assert lost[1][1] < 0.1

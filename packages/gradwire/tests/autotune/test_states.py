@@ -308,7 +308,7 @@ def test_18_a_repeated_step_keeps_its_plan(run: Driven) -> None:
     run.to(WARM_UP)
     samples = run.samples
     assert samples is not None
-    samples.add([(3,)], ["of the first attempt"], torch.ones(3))
+    samples.expect([(3,)], ["of the first attempt"])
     assert run.begin() is None
     samples = run.samples
     assert samples is not None

@@ -51,8 +51,11 @@ class BucketSampler(BucketObserver):
         pairs = zip(work.layout.names, work.layout.counts, strict=True)
         self._shapes = [_shape_of(count, shapes.get(name, ())) for name, count in pairs]
         copies = work.layout.copies
-        self._whole = [(copies * shape[0], *shape[1:]) for shape in self._shapes]
-        self._part_nbytes, self._sampled = part_nbytes, list[tuple[int, slice, Bucket]]()
+        whole = [(copies * shape[0], *shape[1:]) for shape in self._shapes]
+        self._sampled = list[tuple[int, Bucket]]()
+        for part in cut([math.prod(shape) for shape in whole], part_nbytes):
+            members = slice(part.parameters.start, part.parameters.stop)
+            self._sampled.append((samples.expect(whole[members], work.layout.names[members]), part))
         self._compared, self._floats, self._own = slice(None), slice(None), torch.empty(0)
 
     def before(self, values: torch.Tensor) -> None:
@@ -62,10 +65,8 @@ class BucketSampler(BucketObserver):
         if copies > 1:  # a shard of each parameter for every rank
             parts = torch.split(values.view(copies, -1), [*layout.counts], 1)
             laid = torch.cat([part.reshape(-1) for part in parts])
-        for part in cut([math.prod(shape) for shape in self._whole], self._part_nbytes):
-            members = slice(part.parameters.start, part.parameters.stop)
-            index = self._samples.add(self._whole[members], layout.names[members], part.view(laid))
-            self._sampled.append((index, members, part))
+        for index, part in self._sampled:
+            self._samples.store(index, part.view(laid))
         if self._drawn:
             if self._work.request.half is Half.ALL_REDUCE:
                 self._compared, self._floats = self._part()
@@ -77,8 +78,8 @@ class BucketSampler(BucketObserver):
         is_whole = request.half is Half.ALL_REDUCE
         if is_whole and self._layout.copies == 1:
             factor = exchange.link.world if request.average else 1
-            for index, members, part in self._sampled:
-                self._samples.add_sums(index, self._whole[members], part.view(values), factor)
+            for index, part in self._sampled:
+                self._samples.store_sums(index, part.view(values), factor)
         if not self._drawn:
             return ExchangeCost()
         found = on_host(values)[self._floats]

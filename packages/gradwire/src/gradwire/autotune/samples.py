@@ -20,7 +20,10 @@ Shapes = Sequence[tuple[int, ...]]
 
 @dataclass
 class Samples:
-    """One rank's gradients of one step, before averaging; of large buckets, each parameter's first rows."""
+    """One rank's gradients of one step, before averaging; of large buckets, each parameter's first rows.
+
+    Buckets have their places in the order of ``expect``. The threads of several lanes store their values.
+    """
 
     counts: list[int] = field(default_factory=list)  # the floats of each whole bucket
     names: list[str] = field(default_factory=list)  # of the parameters, in bucket order
@@ -30,44 +33,49 @@ class Samples:
     shadow: Shadow | None = None  # the result of the comparison
     placed_for: int | None = None  # the ranks, if each parameter begins a new block
     config: AutoConfig = DEFAULT
+    _whole: list[Shapes] = field(default_factory=list)
     _shapes: list[Shapes] = field(default_factory=list)
-    _values: list[torch.Tensor] = field(default_factory=list)
+    _values: dict[int, torch.Tensor] = field(default_factory=dict)
     _sums: dict[int, torch.Tensor] = field(default_factory=dict)
     _mean_norms: Sequence[torch.Tensor | None] = ()
     _known: dict[Codec, list[float]] = field(default_factory=dict)
 
-    def add(self, shapes: Shapes, names: Sequence[str], values: torch.Tensor) -> int:
-        """Copy the float32 values of the next bucket to the host, and return the bucket's index."""
+    def expect(self, shapes: Shapes, names: Sequence[str]) -> int:
+        """Give the next bucket its place, and return its index; in the same order on all ranks."""
         self._known.clear()
         self.names += names
         sizes = [*map(math.prod, shapes)]
         self.sizes += sizes
         self.counts.append(sum(sizes))
-        kept = _sampled(shapes, self.config)
-        self._shapes.append(kept)
-        self._values.append(_copied(values, shapes, kept))
-        return len(self._values) - 1
+        self._whole.append(shapes)
+        self._shapes.append(_sampled(shapes, self.config))
+        return len(self.counts) - 1
 
-    def add_sums(self, index: int, shapes: Shapes, exchanged: torch.Tensor, factor: int) -> None:
+    def store(self, index: int, values: torch.Tensor) -> None:
+        """Copy the float32 values of a bucket to the host."""
+        self._values[index] = _copied(values, self._whole[index], self._shapes[index])
+
+    def store_sums(self, index: int, exchanged: torch.Tensor, factor: int) -> None:
         """Copy the sampled values of a bucket after its exchange, times ``factor`` to get the sums."""
-        self._sums[index] = factor * _copied(exchanged, shapes, self._shapes[index])
+        self._sums[index] = factor * _copied(exchanged, self._whole[index], self._shapes[index])
 
     @property
     def has_sums(self) -> bool:
         """Whether the sums of all buckets are known, and finite."""
-        return len(self._sums) == len(self._values) and all(
+        return len(self._sums) == len(self.counts) and all(
             bool(each.isfinite().all()) for each in self._sums.values()
         )
 
     @property
     def flat_sums(self) -> torch.Tensor:
         """The sampled sums of all buckets, concatenated."""
-        return torch.cat([self._sums[index] for index in range(len(self._values))])
+        return torch.cat([self._sums[index] for index in range(len(self.counts))])
 
     @property
     def finite(self) -> bool:
-        """Whether there is at least one bucket, and all sampled values are finite."""
-        return bool(self.counts) and all(bool(each.isfinite().all()) for each in self._values)
+        """Whether there is at least one bucket, and all sampled values are known and finite."""
+        known = 0 < len(self.counts) == len(self._values)
+        return known and all(bool(each.isfinite().all()) for each in self._values.values())
 
     @property
     def size_of(self) -> dict[str, int]:
@@ -77,7 +85,18 @@ class Samples:
     @property
     def flat(self) -> torch.Tensor:
         """The sampled values of all buckets, concatenated."""
-        return torch.cat(self._values)
+        return torch.cat([values for values, _ in self._buckets])
+
+    @property
+    def _buckets(self) -> list[tuple[torch.Tensor, Shapes]]:
+        """The sampled values of all buckets, and their shapes; zeros if a bucket wasn't exchanged."""
+        found = []
+        for index, shapes in enumerate(self._shapes):
+            values = self._values.get(index)
+            if values is None:
+                values = torch.zeros(sum(map(math.prod, shapes)), dtype=torch.float32, device="cpu")
+            found.append((values, shapes))
+        return found
 
     def slice_norms(self) -> Work[torch.Tensor]:
         """Return the norms of all columns and rows: 1-D float32, 0 if not finite.
@@ -85,7 +104,7 @@ class Samples:
         The number of norms is the same on all ranks. Each bucket is one piece of work.
         """
         found = list[torch.Tensor]()
-        for values, shapes in zip(self._values, self._shapes, strict=True):
+        for values, shapes in self._buckets:
             for part, shape in zip(_parts(values.double().square(), shapes), shapes, strict=True):
                 found += [each.sqrt().float() for each in _slice_sums(part, shape)]
             yield None
@@ -100,10 +119,8 @@ class Samples:
         the column's feature is absent from the rank's few examples.
         """
         self._known.clear()
-        buckets = zip(self._values, self._shapes, strict=True)
-        self._mean_norms = torch.split(
-            norms, [sum(_counts(shapes, len(values))) for values, shapes in buckets]
-        )
+        counts = [sum(_counts(shapes, len(values))) for values, shapes in self._buckets]
+        self._mean_norms = torch.split(norms, counts)
 
     def shares(self, codec: Codec) -> list[float]:
         """Return each parameter's relative error in one encoding; see ``lost_shares``."""
@@ -115,8 +132,8 @@ class Samples:
         for codec in codecs:
             if codec in self._known:
                 continue
-            shares, means = list[float](), self._mean_norms or [None] * len(self._values)
-            for values, shapes, norms in zip(self._values, self._shapes, means, strict=True):
+            shares, means = list[float](), self._mean_norms or [None] * len(self.counts)
+            for (values, shapes), norms in zip(self._buckets, means, strict=True):
                 found = _decoded(codec, values, shapes, self.placed_for)
                 shares += lost_shares(values, found, shapes, norms, self.config)
                 yield None
