@@ -28,7 +28,9 @@ READ = golden.load("states")
 RENAMED = {
     "Attached.load_state_dict#1": "Attached.load_state_dict#2",
     "Attached.load_state_dict#2": "Attached.load_state_dict#6",
-    "Settings.of_environment#1": "Settings.of_text#1",
+    "Settings.of_environment#1": "ScriptSettings.of_text#1",
+    "Notes.load#1": "ScriptResult.load#1",
+    "Tried.load#1": "ScriptResult.load#2",
     "AttachedFsdp.load_state_dict#1": "Attached.load_state_dict#4",
     "AttachedFsdp.load_state_dict#2": "Attached.load_state_dict#8",
 }
