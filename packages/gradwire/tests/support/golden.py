@@ -5,6 +5,7 @@ from __future__ import annotations
 import hashlib
 import json
 import math
+from dataclasses import fields, is_dataclass
 from typing import Any
 
 import torch
@@ -51,11 +52,8 @@ def plain(value: Any) -> Any:
         return repr(value)
     if hasattr(value, "to_json"):
         return ["json", json.loads(value.to_json())]
-    if hasattr(value, "__dataclass_fields__"):
-        return [
-            type(value).__name__,
-            {name: plain(getattr(value, name)) for name in value.__dataclass_fields__},
-        ]
+    if is_dataclass(value) and not isinstance(value, type):
+        return [type(value).__name__, {each.name: plain(getattr(value, each.name)) for each in fields(value)}]
     return type(value).__name__
 
 
