@@ -133,15 +133,17 @@ def all_reduce(
 
     Values are exchanged as float32. A tensor that isn't contiguous float32 on the CPU is copied to float32
     and back (on its device, if the plan has ``encode_on="device"``), and the result is rounded once to the
-    tensor's dtype. A float64 result is therefore limited to the precision and range of float32. Autograd
-    doesn't record the call, as with ``torch.distributed.all_reduce``.
+    tensor's dtype, as by ``copy_``. A float64 result is therefore limited to the precision and range of
+    float32. Autograd doesn't record the call, as with ``torch.distributed.all_reduce``: you can average
+    parameters, and no gradient flows through the call.
 
     Parameters
     ----------
     tensor
         Floats of 8 to 64 bits, of any layout, on any device, changed in place. The shape must be the same on
-        all ranks; if dtypes differ, each rank rounds the result to its own dtype. Integer tensors, sparse
-        tensors, and tensors whose elements share memory, as after ``expand``, are refused.
+        all ranks; if dtypes differ, each rank rounds the result to its own dtype. Tensors that can't be
+        changed in place are refused: integer tensors, sparse tensors, and tensors whose elements share
+        memory, as after ``expand``.
     codec
         A codec or its spec; ``fp8`` by default.
     algorithm
@@ -159,6 +161,11 @@ def all_reduce(
         have no effect here: ``tensor`` is one bucket.
     timeout_s
         The timeout of a wait for a peer; above 0, at most 1e6.
+
+    Returns
+    -------
+    torch.Tensor
+        ``tensor``.
 
     Raises
     ------

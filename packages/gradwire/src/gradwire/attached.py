@@ -35,9 +35,13 @@ class Attached:
     """The handle that ``attach`` and ``attach_fsdp`` return, for controlling the exchanges of one model.
 
     As a context manager, it closes the exchanges at the end of the block. The stack ``undo`` closes the
-    exchanges and restores the model. ``watch`` is None for sharded weights. ``ledger`` has the bytes and
-    seconds of every bucket and step, and the bypasses of compression; with FSDP, each backward pass that
-    reduces gradients ends a step.
+    exchanges and restores the model. ``watch`` is None for sharded weights.
+
+    Attributes
+    ----------
+    ledger
+        The bytes and seconds of every bucket and step, and the bypasses of compression. With FSDP, each
+        backward pass that reduces gradients ends a step.
     """
 
     def __init__(

@@ -1,7 +1,8 @@
 """Checkpoints: files in the format of ``torch.save``, one per rank, with a checksum over all bytes.
 
 The checksum is the comment of the zip archive that ``torch.save`` writes, so ``torch.load`` and any zip tool
-can still read the file. Without it, a flipped bit in a weight would load, and replicas would diverge.
+can still read the file. The checksum detects a flipped bit in a weight or in an optimizer's moments. Without
+a checksum, the wrong value would load, and replicas would diverge.
 """
 
 from __future__ import annotations
@@ -29,11 +30,23 @@ _PART_NBYTES = 1 << 24  # the bytes read at a time to compute a checksum: few sy
 def save_checkpoint(path: str | os.PathLike[str], state: Mapping[str, Any]) -> None:
     """Write one rank's state to a file, atomically and with a checksum.
 
-    Each rank writes a file of its own, because residuals and gradients in flight differ between ranks. The
-    folder of ``path`` is created, and an older file is replaced. ``state`` is a dictionary for
-    ``torch.save``, such as the ``state_dict()`` of the model, the optimizer, the schedulers, and the object
-    that ``attach`` or a method returned. Raises ``SpecError`` for a state that isn't a dictionary, and
-    ``JobError`` for a file that can't be written.
+    A temporary file is written to the folder of ``path``, synced to the disk, and renamed to ``path``. Each
+    rank writes a file of its own, because residuals and gradients in flight differ between ranks.
+
+    Parameters
+    ----------
+    path
+        The file to write. Its folder is created, and an older file is replaced.
+    state
+        A dictionary for ``torch.save``, such as the ``state_dict()`` of the model, the optimizer, the
+        schedulers, and the object that ``attach`` or a method returned.
+
+    Raises
+    ------
+    SpecError
+        For a state that isn't a dictionary.
+    JobError
+        For a file that can't be written.
 
     Examples
     --------
@@ -52,8 +65,6 @@ def load_checkpoint(
 ) -> dict[str, Any]:
     """Return the state in a file written by ``save_checkpoint``, after verifying its checksum.
 
-    Raises ``StateError`` for a file that is missing, damaged, truncated, or without a checksum.
-
     Parameters
     ----------
     path
@@ -64,6 +75,11 @@ def load_checkpoint(
     weights_only
         Whether to accept only tensors, numbers, strings, and containers of them, as in ``torch.load``. Pass
         False to read other objects, only from a file that you trust, because reading such objects runs code.
+
+    Raises
+    ------
+    StateError
+        For a file that is missing, damaged, truncated, or without a checksum. The message names the file.
     """
     try:
         with open_ordinary(path) as file:  # reading a pipe would block forever

@@ -30,10 +30,17 @@ class DSync(WorkerMethod):
     the gradient into several buckets, a communication thread exchanges finished buckets while backward
     computes the remaining buckets.
 
-    ``model`` has dense float32 parameters on one device, or raises ``TensorError``. ``optimizer`` is a
-    ``torch.optim`` optimizer whose ``step`` needs no closure. ``plan`` is an argument of ``Plan.of``, whose
-    ``pipeline`` is ignored; by default, or with ``"auto"`` or an ``Auto``, the run measures and chooses a
-    plan. ``strict``, ``group``, ``timeout_s``, and ``ledger`` are described by ``Method``.
+    Parameters
+    ----------
+    model
+        A model with dense float32 parameters on one device. Any other model raises ``TensorError``.
+    optimizer
+        A ``torch.optim`` optimizer whose ``step`` needs no closure.
+    plan
+        An argument of ``Plan.of``. The plan's ``pipeline`` is ignored. By default, or with ``"auto"`` or an
+        ``Auto``, the run measures and chooses a plan.
+    strict, group, timeout_s, ledger
+        See ``Method``.
     """
 
     def __init__(

@@ -45,8 +45,6 @@ PLACES = ("host", "device")
 class Plan:
     """A plan for exchanging gradients, as frozen data. All ranks must use equal plans.
 
-    Raises ``SpecError`` if a value is invalid.
-
     Parameters
     ----------
     codec
@@ -74,16 +72,17 @@ class Plan:
     offload
         The codec, or its spec, with which NICs on the path may compress frames; None for no compression in
         NICs. With a codec, every rank sends the values that this codec decodes, as float32, on marked
-        connections, so that all ranks end with identical bits, whether or not NICs compress
-        (``docs/nic.md``). ``codec`` must keep its default, ``identity``.
+        connections. All ranks then end with identical bits, whether or not NICs compress (``docs/nic.md``).
+        ``codec`` must keep its default, ``identity``.
     scale
         ``"auto"`` multiplies each frame's values by the power of two that brings their largest magnitude just
         below 1, so that the absolute bounds of ``inceptionn`` and ``errbound`` work for gradients of any
         magnitude (``gradwire.codecs.wrappers``); None for no scale.
     encode_on
-        The processor that encodes gradients on a GPU. ``"host"``: the CPU, between copies to host memory and
-        back. ``"device"``: the GPU, with Triton kernels, so that only payloads, of the same bits, cross the
-        bus; ``docs/gpu.md`` lists the limits. Gradients on the CPU are always encoded on the CPU.
+        The processor that encodes and decodes gradients on a GPU. ``"host"``: the CPU, after a copy of their
+        values to host memory, and before a copy back. ``"device"``: the GPU, with Triton kernels, so that
+        only payloads cross the bus. The payloads have the same bits. Gradients on the CPU are always encoded
+        on the CPU. ``docs/gpu.md`` lists the limits of ``"device"``.
     lanes
         The number of buckets that training exchanges concurrently, 1 to 16, each with its own connections and
         thread. More lanes help if steps have several buckets, and latency is long or cores are idle.
@@ -91,6 +90,11 @@ class Plan:
         Codecs for some parameters of a model instead of ``codec``: a list of ``{"match": regular expression,
         "codec": codec or spec}``. The first rule whose expression matches part of a parameter's name is used.
         Functions that don't know parameter names reject such a plan; a bare ``Exchange`` uses ``codec``.
+
+    Raises
+    ------
+    SpecError
+        If a value is invalid.
     """
 
     codec: Codec = field(default_factory=Identity)
@@ -247,12 +251,23 @@ class Plan:
 
     @classmethod
     def of(cls, plan: PlanLike, name: str = "plan", **parts: Any) -> Plan:
-        """Return the plan for a user's argument. Raises ``SpecError``, in which ``name`` names the argument.
+        """Return the plan for a user's argument, which may be a plan, a codec, a spec, or a file.
 
-        ``plan`` is a plan; a codec or its spec, such as ``quantize:8``; or the path of a file written by
-        ``save``: a path object, or a string that ends with ``.json``, contains a ``/``, or names a file. None
-        means the default codec; ``attach`` passes ``Auto.first_plan`` instead. ``parts`` are the other fields
-        of the plan if ``plan`` is a codec, a spec, or None.
+        Parameters
+        ----------
+        plan
+            A plan; a codec or its spec, such as ``quantize:8``; or the path of a file written by ``save``: a
+            path object, or a string that ends with ``.json``, contains a ``/``, or is the name of a file.
+            None means the default codec; ``attach`` passes ``Auto.first_plan`` instead of None.
+        name
+            The name of the argument in errors.
+        parts
+            The other fields of the plan if ``plan`` is a codec, a spec, or None; ignored for a plan.
+
+        Raises
+        ------
+        SpecError
+            If the argument has another type, or the file can't be read.
         """
         if plan is None:
             plan = DEFAULT_CODEC

@@ -1,6 +1,8 @@
 """Synchronous SGD with sharded updates and lossless weight deltas.
 
-The source of sharded optimizer states is ZeRO's first stage (Rajbhandari et al., SC 2020).
+The gradient is reduce-scattered with the plan's codec. Each rank updates its shard of exact weights with its
+shard of the optimizer's state (ZeRO's first stage: Rajbhandari et al., SC 2020). Then each rank sends the
+changes of its shard, entropy-coded without loss, and all ranks apply these changes to their replicas.
 """
 
 from __future__ import annotations
@@ -144,9 +146,6 @@ class Sharded(WorkerMethod):
     starts from these weights; all ranks must write the same values. Write within ``torch.no_grad()``, not
     through ``.data``: writes through ``.data`` aren't detected, and the next step undoes them.
 
-    Raises ``SpecError`` if the optimizer, the plan, ``replicas``, or ``max_norm`` isn't supported, and
-    ``ExchangeError`` if ranks differ in plan or options.
-
     Parameters
     ----------
     model
@@ -161,9 +160,17 @@ class Sharded(WorkerMethod):
     replicas
         The dtype of the weights in ``model``: ``"bf16"``, or ``"fp32"`` for weights that aren't rounded.
     max_norm
-        The largest 2-norm of an averaged gradient, to which others are scaled down; None for no clipping.
+        The largest 2-norm of an averaged gradient. A gradient with a larger norm is scaled down to this norm;
+        None for no clipping.
     strict, group, timeout_s, ledger
         See ``Method``.
+
+    Raises
+    ------
+    SpecError
+        If the optimizer, the plan, ``replicas``, or ``max_norm`` isn't supported.
+    ExchangeError
+        If ranks differ in plan or options.
     """
 
     def __init__(

@@ -22,9 +22,16 @@ MAGIC = b"GRDW"
 VERSION = 1
 HEADER_NBYTES = 32
 MAX_FRAME_NBYTES = 1 << 25
-"""The largest frame in bytes, the size of receive buffers: some transports abort if a buffer is too small."""
+"""The largest frame in bytes.
+
+Receivers always provide this much memory, because some transports abort the process if a message is too
+large.
+"""
 AVERAGE = 0x0001
-"""The flag of frames whose sum will be divided by the number of ranks, which values don't show."""
+"""The flag of frames whose sum will be divided by the number of ranks.
+
+Receivers compare this flag, because values don't show whether the sender expects an average or a sum.
+"""
 PARTING = 131
 """The codec number of a rank's last frame, which contains the steps of one or two ranks."""
 
@@ -79,9 +86,17 @@ class Header:
 
     def pack(self) -> bytes:
         """Return the 32 bytes of the header, including its checksum."""
-        lengths = self.count, self.payload_nbytes
-        numbers = self.sequence, self.fingerprint, self.payload_crc32c
-        fields = _FIELDS.pack(MAGIC, VERSION, self.codec_id, self.flags, *lengths, *numbers)
+        fields = _FIELDS.pack(
+            MAGIC,
+            VERSION,
+            self.codec_id,
+            self.flags,
+            self.count,
+            self.payload_nbytes,
+            self.sequence,
+            self.fingerprint,
+            self.payload_crc32c,
+        )
         return fields + _CHECKSUM.pack(_native.crc32c_of_bytes(fields))
 
     @classmethod
@@ -239,6 +254,7 @@ def sequence_of(frame: torch.Tensor) -> int | None:
 def seal_frame(
     frame: torch.Tensor,
     payload_nbytes: int,
+    *,
     codec_id: int,
     fingerprint: int,
     count: int,

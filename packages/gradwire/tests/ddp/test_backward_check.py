@@ -15,7 +15,7 @@ from torch._C._distributed_c10d import HashStore
 from torch.nn.parallel import DistributedDataParallel
 
 import gradwire
-from gradwire.ddp.checks import BackwardCheck, Copied
+from gradwire.ddp.checks import BackwardCheck, CopiedNotes
 from gradwire.errors import AttachError, GradwireError
 from support.fake_buckets import FakeBucket
 
@@ -174,7 +174,7 @@ def test_a_copy_notes_nothing_and_can_be_attached() -> None:
     model = DistributedDataParallel(nn.Linear(3, 1))
     with gradwire.attach(model, "fp16"):
         twin = copy.deepcopy(model)
-        assert any(isinstance(each, Copied) for each in twin._forward_hooks.values())
+        assert any(isinstance(each, CopiedNotes) for each in twin._forward_hooks.values())
         with gradwire.attach(twin, "fp16"):
-            assert not any(isinstance(each, Copied) for each in twin._forward_hooks.values())
+            assert not any(isinstance(each, CopiedNotes) for each in twin._forward_hooks.values())
             torch.autograd.backward(twin(X).sum())

@@ -185,9 +185,9 @@ class Contract:
 
     most: float  # the largest allowed relative error of a parameter
     world: int
-    # the last measured errors of exchanges with the present plan's codec
+    # the last measured relative errors of whole exchanges with the present plan's codec, by parameter
     seen: dict[str, float] = field(default_factory=dict)
-    # the more precise codecs that broke the contract under this plan
+    # the more precise codecs that broke the contract under the present plan
     refused: set[Codec] = field(default_factory=set)
     config: AutoConfig = DEFAULT
     most_excepted: float = DEFAULT.most_excepted_share  # as in ``RelativeErrors``

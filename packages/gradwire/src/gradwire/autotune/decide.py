@@ -224,9 +224,11 @@ def _rivals(
 ) -> list[Decision]:
     """Return the fastest decisions of other kinds that may be as good as the best decision, in this order.
 
-    1. no compression, if the best decision compresses; 2. a plan with far fewer bytes, in case the times
-    don't differ; 3. a different kind of codec, and another segment size, whose costs are hard to predict on
-    shared cores; 4. other algorithms.
+    1. no compression, if the best decision compresses;
+    2. a plan with far fewer bytes, in case the times don't differ;
+    3. a different kind of codec, and the best plan with a different segment size, because the costs of codecs
+       and frames are hard to predict if ranks share cores;
+    4. other algorithms.
 
     If several plans exchange the same frames, only the first plan is returned.
     """
@@ -254,7 +256,8 @@ def _rivals(
 def _frames(each: Decision, world: int) -> tuple[object, ...]:
     """Return a key that is equal for plans that exchange the same frames.
 
-    Between two ranks, ring, pairwise, and butterfly exchange the same frames.
+    Between two ranks, ring, pairwise, and butterfly exchange the same frames, and their predicted times are
+    equal. Between more ranks, frames differ even if predicted times are equal.
     """
     way = "" if world == 2 else each.plan.algorithm
     return way, each.plan.codec, each.plan.segment_nbytes, each.step_s, each.nbytes

@@ -175,12 +175,14 @@ class State:
     world: int
     steps: int  # begun
     decide_at: int  # the step before which the ranks last chose a plan, or will choose next
-    patience: int  # as in ``Watch``
-    since: int  # as in ``Watch``
+    patience: int  # the minimum number of steps between two decisions
+    since: int  # the step of the latest decision; 0 before the first decision
     # each with the first step of its plan
     decisions: list[tuple[int, Decision]] = field(default_factory=list)
-    seen: Mapping[str, float] = field(default_factory=dict)  # as in ``Contract``
-    refused: list[str] = field(default_factory=list)  # as in ``Contract``, as specs
+    # the last measured relative errors of whole exchanges with the present plan's codec, by parameter
+    seen: Mapping[str, float] = field(default_factory=dict)
+    # the specs of the more precise codecs that broke the contract under the present plan
+    refused: list[str] = field(default_factory=list)
     settings: str = ""  # from ``terms_of``; empty in older checkpoints
 
     def to_json(self) -> str:

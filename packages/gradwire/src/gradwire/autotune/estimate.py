@@ -312,8 +312,13 @@ def table(estimates: Sequence[Estimate]) -> Table:
     slowest_s = max(max(each.plain_s, each.step_s) for each in estimates)
     unit, scale = ("s", 1.0) if slowest_s >= 100 else ("ms", 1e3)
     columns = (
-        *(Column.of_text("network"), Column("hosts"), Column(estimates[0].kind, unit)),
-        *(Column.of_text("plan"), Column("step", unit), Column("gain"), Column("to loss")),
+        Column.of_text("network"),
+        Column("hosts"),
+        Column(estimates[0].kind, unit),
+        Column.of_text("plan"),
+        Column("step", unit),
+        Column("gain"),
+        Column("to loss"),
         Column.of_text("limit"),
     )
     rows = [

@@ -199,9 +199,11 @@ def lost_shares(
 ) -> list[float]:
     """Return the relative error of each parameter in ``found``, over its sampled values.
 
-    The norm of a whole matrix hides columns with much smaller norms. The error is therefore at least the
-    ``slice_quantile`` of the errors of rows and columns, divided by ``slice_room``. ``norms`` of columns and
-    rows replace smaller norms of ``values``.
+    The norm of a whole matrix hides columns with much smaller norms. For a parameter with rows and columns,
+    the error is therefore at least the ``slice_quantile`` of the errors of rows and columns, divided by
+    ``slice_room``.
+    ``norms`` of columns and rows replace smaller norms of ``values``. The relative error of a zero gradient
+    is 0 if the gradient is decoded exactly, and otherwise 1.
     """
     shares, squares = list[float](), (values.double().square(), (found - values).double().square())
     judged = iter(() if norms is None else torch.split(norms.double().square(), _counts(shapes, len(values))))

@@ -40,14 +40,22 @@ class AutoConfig:
     """
 
     # The times of choices and checks
-    warm_up_steps: int = _of(5, "steps", "The first is slow; the others give times and a sample.", least=2)
+    warm_up_steps: int = _of(
+        5, "steps", "The first step is slow; the other steps give step times and a sample.", least=2
+    )
     window_steps: int = _of(20, "steps", "A median of this many steps hides a pause for evaluation.")
-    resample_steps: int = _of(240, "steps", "Gradients change slowly. A multiple of window_steps.")
+    resample_steps: int = _of(
+        240, "steps", "Gradients change slowly. A multiple of window_steps; the longest delay of a choice."
+    )
     patience_steps: int = _of(60, "steps", "More frequent choices would cost more than they gain.")
     most_patience_steps: int = _of(960, "steps", "The patience doubles with each choice, up to this value.")
     quiet_steps: int = _of(500, "steps", "A run that is stable this long returns to its first patience.")
-    early_share_of_patience: float = _of(0.25, "share of the patience", "Gradients change faster than links.")
-    changed_step_share: float = _of(0.25, "share of the shorter step", "Smaller changes keep the best plan.")
+    early_share_of_patience: float = _of(
+        0.25, "share of the patience", "A choice due to gradients waits less, because gradients change fast."
+    )
+    changed_step_share: float = _of(
+        0.25, "share of the shorter step", "A smaller change of the step time seldom changes the best plan."
+    )
 
     # Trials of plans
     turn_steps: int = _of(5, "steps", "The first step of a turn allocates buffers, and isn't timed.")
@@ -57,61 +65,129 @@ class AutoConfig:
         "times the fastest plan's time to the loss",
         "Trials of slow plans cost the most and add the least information.",
     )
-    trial_share: float = _of(0.1, "share of the window's time", "A better plan seldom repays a larger cost.")
-    trial_window_steps: int = _of(100, "steps", "Trials must not make short runs much longer.")
-    most_equal_share: float = _of(0.15, "share of a step", "Larger differences are real, despite scatter.")
-    chance_ratio: float = _of(
-        2.0, "times half the interquartile range", "One in eight equal pairs differs more."
+    trial_share: float = _of(
+        0.1, "share of the window's time", "A better plan would seldom make up for a larger cost."
     )
-    close_ratio: float = _of(1.5, "times the least expected time", "Predictions err by this on shared cores.")
-    closer_ratio: float = _of(1.25, "times the least expected time", "Other codecs mostly send more bytes.")
-    exposed_share: float = _of(0.1, "share of a step", "If almost nothing is exposed, plans are equal.")
+    trial_window_steps: int = _of(100, "steps", "Trials must not make short runs much longer.")
+    most_equal_share: float = _of(
+        0.15, "share of a step", "Larger differences are real, however much step times scatter."
+    )
+    chance_ratio: float = _of(
+        2.0, "times half the interquartile range", "One in eight pairs of equally fast plans differs by more."
+    )
+    close_ratio: float = _of(
+        1.5, "times the least expected time", "Predictions are off by this much if hosts share cores."
+    )
+    closer_ratio: float = _of(
+        1.25,
+        "times the least expected time",
+        "Other codecs mostly send more bytes, so they are tried only if nearly as fast.",
+    )
+    exposed_share: float = _of(
+        0.1, "share of a step", "If computation hides almost all communication, plans are equally fast."
+    )
 
     # The comparison of two plans
     stay_share: float = _of(0.05, "share of time or bytes", "A smaller gain isn't worth a change of plan.")
-    equal_share: float = _of(0.05, "share of a step", "Step times are less precise; byte counts are exact.")
-    less_noise_share: float = _of(0.9, "share of the variance", "A tenth less noise is a real advantage.")
-    least_saved_share: float = _of(0.001, "share of the steps", "Less noise must save at least this share.")
+    equal_share: float = _of(
+        0.05, "share of a step", "Step times aren't more precise than this; byte counts are exact."
+    )
+    less_noise_share: float = _of(
+        0.9, "share of the variance", "If plans send equal bytes, a tenth less noise is a real advantage."
+    )
+    least_saved_share: float = _of(
+        0.001, "share of the steps", "Less noise must save at least this share of the steps."
+    )
     most_slack: float = _of(0.9, "share of a step", "Mixing codecs changes a step time by less than this.")
     rounding: float = _of(1 + 1e-6, "factor", "A saved relative error was rounded when it was written.")
 
     # The quality contract
-    back_share: float = _of(0.75, "share of the limit", "A return needs this margin, to avoid oscillation.")
-    few_bytes_share: float = _of(0.01, "share of all bytes", "Below it, frames cost more than they save.")
-    wide_share: float = _of(0.1, "share of the values", "For more values, one codec for all may be better.")
-    most_excepted_share: float = _of(0.8, "share of the values", "A codec for fewer isn't worth an exchange.")
-    far_less_share: float = _of(0.8, "share of the plan's bytes", "Fewer bytes are a reason to choose again.")
+    back_share: float = _of(
+        0.75,
+        "share of the limit",
+        "A parameter returns to the plan's codec only with this margin, to avoid oscillation.",
+    )
+    few_bytes_share: float = _of(
+        0.01,
+        "share of all bytes",
+        "For fewer bytes, frames of another codec cost more than compression saves.",
+    )
+    wide_share: float = _of(
+        0.1,
+        "share of the values",
+        "If more values need a more precise codec, one codec for all may be better.",
+    )
+    most_excepted_share: float = _of(
+        0.8, "share of the values", "A codec for less than a fifth of the values isn't worth its exchange."
+    )
+    far_less_share: float = _of(
+        0.8, "share of the present plan's bytes", "Fewer bytes than this are a reason to choose again."
+    )
 
     # The division of work over steps
-    paced_share: float = _of(0.05, "share of a step", "At first, a choice slows training by at most this.")
-    paced_doubling_steps: int = _of(50, "steps", "The share doubles, so that a busy machine's choice ends.")
+    paced_share: float = _of(
+        0.05, "share of a step", "At first, measurements and the search slow training by at most this share."
+    )
+    paced_doubling_steps: int = _of(
+        50, "steps", "The share doubles after each interval, so that a choice ends even on a busy machine."
+    )
     most_paced_steps: int = _of(150, "steps", "After this many steps, the remaining work runs in one step.")
-    meeting_steps: int = _of(10, "steps", "The longest time between comparisons, which take a latency.")
+    meeting_steps: int = _of(
+        10, "steps", "The longest interval between comparisons of progress; a comparison takes a latency."
+    )
 
     # The search for a plan
-    most_algorithms: int = _of(3, "algorithms", "By their lower bounds, a codec's others are slower.")
+    most_algorithms: int = _of(
+        3, "algorithms", "Other algorithms with the same codec are slower, according to their lower bounds."
+    )
     plans_at_once: int = _of(8, "plans", "Listing or bounding one plan takes about 0.1 ms.")
     most_resized: int = _of(2, "plans", "Segment sizes change step times less than other parts of a plan.")
 
     # Samples of gradients
-    sample_count: int = _of(1 << 17, "floats of a bucket", "Encoding more with each codec takes too long.")
-    least_sample_count: int = _of(1 << 9, "floats of a parameter", "A smaller sample would show little.")
-    slice_quantile: float = _of(0.9, "share of the rows or columns", "A matrix's norm hides small columns.")
-    slice_room: float = _of(2.5, "times the parameter's limit", "Slices with larger errors hardly learn.")
-    compared_count: int = _of(1 << 16, "floats of a drawn bucket", "The exact average is sent uncompressed.")
-    least_compared_count: int = _of(1 << 13, "floats of a drawn bucket", "An eighth may be too small.")
-    sampled_nbytes: int = _of(25 << 20, "bytes", "Whole gradients are sampled in parts of DDP's bucket size.")
+    sample_count: int = _of(
+        1 << 17, "floats of a bucket", "Encoding more floats with each codec would take too much of a step."
+    )
+    least_sample_count: int = _of(
+        1 << 9, "floats of a parameter", "A smaller sample of a small parameter would show little."
+    )
+    slice_quantile: float = _of(
+        0.9, "share of the rows or columns", "The norm of a matrix hides columns with much smaller norms."
+    )
+    slice_room: float = _of(
+        2.5,
+        "times the parameter's limit",
+        "Rows and columns with larger errors hardly learn; coarse rounding doesn't raise the loss.",
+    )
+    compared_count: int = _of(
+        1 << 16, "floats of a drawn bucket", "The exact average sends this many floats uncompressed."
+    )
+    least_compared_count: int = _of(
+        1 << 13, "floats of a drawn bucket", "An eighth of a small bucket would be too small a sample."
+    )
+    sampled_nbytes: int = _of(
+        25 << 20, "bytes", "A whole gradient is sampled in parts as large as DDP's first buckets."
+    )
 
     # Measurements of codecs, frames and links
     cost_repeats: int = _of(3, "repeats", "This many repeats distinguish codecs; more would delay attaching.")
     longest_rest_s: float = _of(0.001, "seconds", "As between segments; longer rests would delay attaching.")
     timed_count: int = _of(1 << 16, "floats", "For more floats, a codec's time per float is the same.")
-    line_pieces: int = _of(8, "pieces of work", "The first pieces find the round trip and a train's size.")
+    line_pieces: int = _of(
+        8, "pieces of work", "The first pieces find the round-trip time and the size of a train."
+    )
     duplex_pieces: int = _of(3, "pieces of work", "A train's size is known, and three values have a median.")
-    piece_s: float = _of(0.001, "seconds", "A shorter train may pass as a whole in a rate limiter's burst.")
+    piece_s: float = _of(
+        0.001, "seconds", "A shorter train of messages may pass as a whole in a rate limiter's burst."
+    )
     longest_piece_s: float = _of(0.02, "seconds", "A longer train of messages is no more precise.")
-    attaching_piece_s: float = _of(0.005, "seconds", "No step waits while a run attaches.")
-    attaching_gather_s: float = _of(0.02, "seconds", "With slower gathers, later steps measure the links.")
+    attaching_piece_s: float = _of(
+        0.005, "seconds", "While a run attaches, no step waits, so trains may be longer."
+    )
+    attaching_gather_s: float = _of(
+        0.02,
+        "seconds",
+        "If ranks take longer to exchange a number, links are measured in pieces between later steps.",
+    )
     most_file_nbytes: int = _of(1 << 24, "bytes", "No decision is this large.")
 
     # Estimates of a step with gradwire; estimates for an attached model use the defaults
@@ -120,8 +196,12 @@ class AutoConfig:
     careful_repeats: int = _of(9, "repeats", "No training waits, so there is time for stable measurements.")
     excerpt_count: int = _of(1 << 20, "floats of a step", "An excerpt is kept in memory and on disk.")
     excerpt_steps: int = _of(4, "steps", "This many excerpts are enough to estimate gradient noise.")
-    noisy_share: float = _of(0.15, "share of the gain", "A less certain gain isn't worth reporting.")
-    part_nbytes: int = _of(1 << 18, "bytes", "A part spans as few parameters as a segment does.")
+    noisy_share: float = _of(
+        0.15, "share of the gain", "A less certain gain isn't worth reporting as a number."
+    )
+    part_nbytes: int = _of(
+        1 << 18, "bytes", "A part spans as few parameters as a segment; a larger part would compress better."
+    )
 
     def __post_init__(self) -> None:
         for each in fields(self):

@@ -257,7 +257,17 @@ def _exact_s(tried: Sequence[Decision]) -> float:
 
 
 class Watch:
-    """A comparison of each window of steps with the first window after a decision, equal on all ranks."""
+    """A comparison of each window of steps with the first window after a decision, equal on all ranks.
+
+    Attributes
+    ----------
+    patience
+        The minimum number of steps between two decisions.
+    since
+        The step of the latest decision; 0 before the first decision.
+    change
+        The difference between the latest and the first window's step times, as a share of the shorter time.
+    """
 
     def __init__(self, config: AutoConfig = DEFAULT) -> None:
         self._config, self.patience = config, config.patience_steps

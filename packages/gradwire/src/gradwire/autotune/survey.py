@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
-from dataclasses import astuple, dataclass, replace
+from dataclasses import dataclass, fields, replace
 from math import inf
 from statistics import fmean
 from time import perf_counter
@@ -45,6 +45,8 @@ from gradwire.timing.pairs import HostMap
 T = TypeVar("T")
 _CHOICE, _LOOK = "the choice of a plan", "step times and relative errors"
 """The names of exchanges in errors."""
+_TIMES = len(fields(StepTime))
+"""The number of a step's times, with which the rows of these exchanges begin."""
 
 
 def _at_least_one(values: object) -> tuple[Decision, ...]:
@@ -189,7 +191,7 @@ class Survey:
                 values = typical(samples.flat, self._config)
                 yield from self._costs.time(self._line, self._settings.candidates, values)
         costs = self._costs.row(self._settings.candidates)
-        rows = yield from self._gather(_CHOICE, [*astuple(now), *self._own_shares, *costs, *self._own_line])
+        rows = yield from self._gather(_CHOICE, [*_times(now), *self._own_shares, *costs, *self._own_line])
         yield None
         own: tuple[Decision, ...] = ()
         if self._rank == 0:
@@ -207,8 +209,8 @@ class Survey:
 
     def _decide(self, samples: Samples, rows: Rows, present: Plan) -> Work[tuple[Decision, ...]]:
         line = network.line_of([each[-network.LINE_FIELDS :] for each in rows])
-        ends = 3 + len(self._own_shares), -network.LINE_FIELDS
-        shares = [each[3 : ends[0]] for each in rows]
+        ends = _TIMES + len(self._own_shares), -network.LINE_FIELDS
+        shares = [each[_TIMES : ends[0]] for each in rows]
         self._costs.take_slowest(self._settings.candidates, [each[ends[0] : ends[1]] for each in rows])
         codecs, may = self._settings.candidates, self._rules.algorithms
         lost = yield from self._contract.errors(shares, samples, codecs, may, present)
@@ -224,7 +226,7 @@ class Survey:
 
         Ranks that share cores take turns, so the mean of their times shows how much work the machine has.
         """
-        times, sharing = [row[:3] for row in rows], self.sharing
+        times, sharing = [row[:_TIMES] for row in rows], self.sharing
         if self._hosts is None or sharing is None or sharing <= 1:
             return slowest(times)
         of_machine: dict[bytes, list[Sequence[float]]] = {}
@@ -268,7 +270,7 @@ class Survey:
 
         ``may_choose`` says whether enough steps have passed for a new choice because of gradients.
         """
-        times = self._slowest((yield from self._gather(_LOOK, astuple(now))))
+        times = self._slowest((yield from self._gather(_LOOK, _times(now))))
         if samples is None:
             return Findings(times)
         yield from self._average_norms(samples)
@@ -349,3 +351,7 @@ class Survey:
         yield Together("norms of gradients", lambda exchange: mean(exchange, norms, self._timeout_s))
         samples.compare_with(norms)
         yield None
+
+
+def _times(now: StepTime) -> list[float]:
+    return [now.compute_s, now.backward_s, now.exposed_s]

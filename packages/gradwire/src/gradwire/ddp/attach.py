@@ -66,8 +66,7 @@ def attach(
     Gloo's all-reduce averages the bucket instead. ``backward`` returns when all buckets are averaged, with
     identical bits on all ranks. Gradients in float16 and bfloat16 are exchanged as float32, and the averages
     are rounded to the gradients' dtype. Gradients of all other dtypes are averaged by torch's own all-reduce,
-    and the ledger counts them as bypasses. Returns the handle with the ledger, the state for checkpoints, and
-    ``close``.
+    and the ledger counts them as bypasses.
 
     Parameters
     ----------
@@ -85,7 +84,8 @@ def attach(
     begin_timeout_s
         The timeout of the wait until all other ranks begin a step, in seconds. Between two steps, a rank may
         compile, evaluate, or save. By default, the longer of ``timeout_s`` and the timeout of the model's
-        process group (30 minutes for Gloo, unless it was set). A dead process is detected at once.
+        process group, which DDP uses (30 minutes for Gloo, unless it was set). A dead process is detected at
+        once, without a timeout.
     ledger
         The ledger that counts buckets and bypasses; the caller closes it. By default, a new ledger.
     strict
@@ -101,6 +101,11 @@ def attach(
         backward pass begins with a comparison. If weights differ, ``backward`` raises ``StateError`` on all
         ranks. By default, replicas aren't compared. A comparison takes about 10 ms per 100 MB of weights and
         state on a CPU.
+
+    Returns
+    -------
+    Attached
+        The handle with the ledger, the state for checkpoints, and ``close``.
 
     Raises
     ------

@@ -147,14 +147,14 @@ def _in_buckets(model: DistributedDataParallel) -> set[torch.Tensor]:
 
 
 class Copied:
-    """The placeholder in a copied model for the ``HookState`` or the ``BackwardCheck`` of the original."""
-
-    def __call__(self, *_: object) -> None:
-        """Ignore a forward pass of the copy."""
+    """The placeholder in a copied model for the ``HookState`` of the original model."""
 
 
 class CopiedCheck:
-    """A check that rejects forward passes of a copied model until gradwire is attached to the copy."""
+    """A check that rejects forward passes of a copied model until gradwire is attached to the copy.
+
+    Forward passes after which no gradients would be averaged are allowed.
+    """
 
     def __call__(self, model: nn.Module, _inputs: object) -> None:
         """Raise ``ExchangeError`` if DDP would average the gradients of this forward pass."""
@@ -163,6 +163,13 @@ class CopiedCheck:
                 "expected a model with gradwire attached, got an unattached copy, whose gradients would be "
                 "averaged uncompressed; attach the copy, or evaluate the copy under torch.no_grad()"
             )
+
+
+class CopiedNotes:
+    """The placeholder in a copied model for the ``BackwardCheck`` of the original model."""
+
+    def __call__(self, *_: object) -> None:
+        """Ignore a forward pass of the copy."""
 
 
 class TakenHooks(list[tuple[Any, object]]):
@@ -191,7 +198,7 @@ def forget_original(model: DistributedDataParallel) -> None:
     model._comm_hooks[:] = [pair for pair in model._comm_hooks if not isinstance(pair[1], Copied)]
     for hooks in (model._forward_pre_hooks, model._forward_hooks):
         for number, hook in list(hooks.items()):
-            if isinstance(hook, Copied | CopiedCheck):
+            if isinstance(hook, CopiedCheck | CopiedNotes):
                 del hooks[number]
 
 
@@ -255,8 +262,8 @@ class BackwardCheck:
                 "pass before each backward pass (all but the last pair within no_sync())"
             )
 
-    def __reduce__(self) -> tuple[type[Copied], tuple[()]]:
-        return Copied, ()
+    def __reduce__(self) -> tuple[type[CopiedNotes], tuple[()]]:
+        return CopiedNotes, ()
 
 
 def _tensors_of(output: object) -> Iterator[torch.Tensor]:

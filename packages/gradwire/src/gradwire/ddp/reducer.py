@@ -1,7 +1,8 @@
 """The reducer of DDP's buckets, which passes each bucket to ``GradientSync`` during a backward pass.
 
 On all ranks, DDP calls a hook with its buckets in the order of their numbers, even if backward fills them in
-a different order (``Reducer::mark_bucket_ready`` holds a bucket back until its turn).
+a different order (``Reducer::mark_bucket_ready`` holds a bucket back until its turn). The order is also the
+same after DDP has rebuilt the buckets, because all ranks follow rank 0's bucket assignment.
 """
 
 from __future__ import annotations
@@ -41,7 +42,11 @@ def joins(model: nn.Module) -> bool:
 
 
 def divides_by_active(model: nn.Module) -> bool:
-    """Return whether a model, the first one in a ``Join``, divides by the number of ranks with batches."""
+    """Return whether a model divides its gradients by the number of ranks that still have batches.
+
+    The result is the same on all ranks. In a ``Join`` of several models, DDP divides so only for the first
+    model.
+    """
     is_first = getattr(getattr(model, "_join_config", None), "is_first_joinable", False)
     return joins(model) and is_first and not getattr(model, "_divide_by_initial_world_size", True)
 
@@ -60,7 +65,11 @@ def has_joined() -> bool:
 
 
 def count_active(sync: GradientSync) -> int:
-    """Wait until all ranks have begun the step, and return the number of ranks that still have batches."""
+    """Wait until all ranks have begun the step, and return the number of ranks that still have batches.
+
+    All ranks must call this function at the same point. The ledger counts the exchange. Raises
+    ``ExchangeError``.
+    """
     began = perf_counter()
     active = torch.tensor([float(not has_joined())], dtype=torch.float32, device="cpu")
 

@@ -75,10 +75,15 @@ class Framer:
     ) -> Outgoing:
         """Return a sealed frame with ``x``; its header has ``count``, by default the length of ``x``."""
         buffer = self._outgoing.take()
-        nbytes = (encode or self.codec.encode)(x, buffer[wire.HEADER_NBYTES :]).numel()
-        count = x.numel() if count is None else count
-        codec_id, fingerprint = self.codec.wire_id, self._fingerprint
-        frame = wire.seal_frame(buffer, nbytes, codec_id, fingerprint, count, sequence, flags)
+        frame = wire.seal_frame(
+            buffer,
+            (encode or self.codec.encode)(x, buffer[wire.HEADER_NBYTES :]).numel(),
+            codec_id=self.codec.wire_id,
+            fingerprint=self._fingerprint,
+            count=x.numel() if count is None else count,
+            sequence=sequence,
+            flags=flags,
+        )
         return Outgoing(frame, buffer, self._outgoing, sequence, x.nbytes if self.floats else 0)
 
     def open(

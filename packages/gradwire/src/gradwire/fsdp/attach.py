@@ -48,7 +48,6 @@ def attach_fsdp(
     All ranks must call ``attach_fsdp`` together, with equal arguments, after ``fully_shard`` and before a
     forward pass. The call changes every FSDP module within ``module`` through ``set_custom_reduce_scatter``
     and ``set_custom_all_gather``. On a two-dimensional mesh, the all-reduce between replicas is encoded, too.
-    Returns the handle, whose ``close`` restores FSDP's collectives.
 
     Gradients and weights in bfloat16 and float16 are exchanged as float32 of equal value. FSDP's own
     collectives exchange all other dtypes, and the ledger counts and logs these exchanges as bypasses.
@@ -58,11 +57,12 @@ def attach_fsdp(
     module
         A module that is or contains an ``FSDPModule``, on the CPU or an accelerator.
     gradients
-        A plan, codec, spec, or file, as for ``gradwire.attach``. Gradients are always scattered around a
-        ring; the plan's algorithm applies only between replicas. The plan's buckets are ignored, because FSDP
-        exchanges one module's gradients at a time. By default, or with ``"auto"`` or an ``Auto``, the run
-        measures and chooses one codec for all parameters. This choice requires all modules to be sharded over
-        all ranks; if they are not, the default is ``fp8``, and ``"auto"`` is an error.
+        A plan; a codec, or its spec; or a file written by ``Plan.save`` or the planner: any path, or a string
+        that ends with ``.json`` or contains ``/``. Gradients are always scattered around a ring; the plan's
+        algorithm applies only between replicas. The plan's buckets are ignored, because FSDP exchanges one
+        module's gradients at a time. By default, or with ``"auto"`` or an ``Auto``, the run measures and
+        chooses one codec for all parameters. This choice requires all modules to be sharded over all ranks;
+        if they are not, the default is ``fp8``, and ``"auto"`` is an error.
     weights
         A codec or its spec. All ranks, including the owner of a shard, compute with the decoded weights; the
         shards that the optimizer updates stay exact. ``identity`` is exact for every dtype. ``delta:fp32`` is
@@ -74,8 +74,14 @@ def attach_fsdp(
     ledger
         The ledger that counts exchanges and bypasses; the caller closes it. By default, a new ledger.
     strict
-        Whether encoding that destroys gradients is an error, as for ``gradwire.attach``. ``strict`` requires
-        all modules to be on one mesh of all ranks.
+        Whether ``backward`` raises ``LossyError`` on all ranks, in the same step, if on any rank encoding
+        errors exceed half of a parameter's gradient; see ``gradwire.attach``. By default, the rank with this
+        parameter only warns. ``strict`` requires all modules to be on one mesh of all ranks.
+
+    Returns
+    -------
+    Attached
+        The handle, whose ``close`` restores FSDP's collectives.
 
     Raises
     ------
@@ -199,7 +205,8 @@ def _groups(
 ) -> list[tuple[Purpose, dist.ProcessGroup]]:
     """Return the process groups to connect, without repetitions, in an order that all ranks share.
 
-    In the last group, the ranks choose plans and agree on them.
+    In the last group, the ranks choose plans and agree on them. It is the group of all ranks if one is
+    required, otherwise a group that reduces gradients.
     """
     every = dict.fromkeys(each for unit in units for each in unit.groups())
     gathers = [each for each in every if each[0] is Purpose.GATHER and weights is not None]

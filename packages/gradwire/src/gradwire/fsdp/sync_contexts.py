@@ -77,7 +77,10 @@ class SyncContexts:
         self.step = 0
 
     def connect(self, purpose: Purpose, group: dist.ProcessGroup) -> GroupMember:
-        """Return this rank's membership in a group. The first call connects, or raises ``AttachError``."""
+        """Return this rank's membership in a group. The first call connects to the other members.
+
+        Raises ``AttachError`` if a member is missing.
+        """
         if (purpose, group) in self._members:
             return self._members[purpose, group]
         members = dist.get_process_group_ranks(group)
@@ -104,7 +107,7 @@ class SyncContexts:
         """Yield this rank's membership in a group for one exchange, which profiles show as ``what``.
 
         An error in the exchange, such as a dead peer, ends all contexts. The error's note contains the
-        collective, the module, and a remedy.
+        collective, the module, and a remedy. Raises ``ExchangeError`` if the contexts have ended.
         """
         member = self.connect(purpose, group)
         context = member.context
@@ -128,7 +131,7 @@ class SyncContexts:
             member.context.exchange.follow(self._plans[purpose])
 
     def close(self) -> None:
-        """Close all links."""
+        """Close all links. Later calls of any other method raise an error."""
         for context in self._contexts:
             context.is_closed = context.is_closed or not context.is_over
             context.exchange.close("the attachment of attach_fsdp is closed")

@@ -26,9 +26,10 @@ _AMONG_REPLICAS = " among replicas"
 class UnitLayouts:
     """The layouts of one unit's buckets. A ``LossyWarning`` covers all parameters of a unit.
 
-    A scattered bucket consists of every rank's shards of all parameters, padded to the same length
-    (``shapes``). Between replicas, FSDP reduces the shards of one rank. FSDP omits parameters without a
-    gradient and does not name them, so the encoding error of such a bucket is measured as a whole.
+    A scattered bucket consists of every rank's shards of all parameters, padded to the same length. Between
+    replicas, FSDP reduces the shards of one rank. ``shapes`` are the shapes of one rank's shards, with
+    padding. FSDP omits parameters without a gradient and does not name the omitted parameters. The encoding
+    error of such a bucket is measured as a whole.
     """
 
     unit: str

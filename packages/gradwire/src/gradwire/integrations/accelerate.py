@@ -30,17 +30,31 @@ def attach_prepared(
 ) -> Attached:
     """Attach gradwire to a model that ``accelerator.prepare`` has returned, to average the model's gradients.
 
-    All ranks must call ``attach_prepared`` together, after ``prepare``. ``model`` is a
-    ``DistributedDataParallel``, or a compiled module that contains one. ``plan``, ``timeout_s``, ``ledger``,
-    and ``strict`` are as for ``gradwire.attach``; ``ledger`` may also be a function of the rank.
+    All ranks must call ``attach_prepared`` together, after ``prepare``. If the plan keeps residuals,
+    ``accelerator.save_state`` also writes each rank's residuals to the checkpoint's folder, and
+    ``accelerator.load_state`` reads the residuals. If the number of ranks has changed, the sum of the
+    residuals is redistributed.
 
-    If the plan keeps residuals, ``accelerator.save_state`` also writes each rank's residuals to the
-    checkpoint's folder, and ``accelerator.load_state`` reads them, unless ``resume_residuals`` is False. If
-    the number of ranks has changed, the sum of the residuals is redistributed.
+    Parameters
+    ----------
+    accelerator
+        The accelerator that prepared the model.
+    model
+        A ``DistributedDataParallel``, or a compiled module that contains a ``DistributedDataParallel``.
+    plan, timeout_s, ledger, strict
+        As for ``gradwire.attach``; ``ledger`` may also be a function of the rank.
+    resume_residuals
+        Whether ``accelerator.load_state`` restores the residuals.
 
-    Raises ``AttachError`` if the model isn't wrapped in DDP, as in a single process, and the errors of
-    ``gradwire.attach``. ``accelerator.load_state`` raises ``StateError`` if residuals are missing, damaged,
-    or from a different model.
+    Raises
+    ------
+    AttachError
+        If the model isn't wrapped in DDP, as in a single process, or if ``gradwire.attach`` raises an
+        ``AttachError``.
+    SpecError
+        If the plan or the timeout is invalid.
+    StateError
+        From ``accelerator.load_state``, if residuals are missing, damaged, or from a different model.
 
     Examples
     --------

@@ -22,15 +22,22 @@ class GradwireStrategy(StrategyParts, DDPStrategy):
     plan, timeout_s, strict
         As for ``gradwire.attach``.
     ledger
-        This rank's ledger; or, if Lightning starts the processes, a function of the rank that returns one.
+        This rank's ledger; or, if Lightning starts the processes, a function of the rank that returns a
+        ledger.
     resume_residuals
         Whether a resumed ``fit`` restores the residuals.
     **ddp
         Options of ``DDPStrategy`` and ``DistributedDataParallel``, such as ``bucket_cap_mb``.
 
-    Raises ``SpecError`` if the plan or the timeout is invalid, or if another communication hook is passed.
-    ``fit`` raises the ``AttachError`` of ``gradwire.attach``, or one if no gradient reached gradwire; and, if
-    resumed, ``StateError`` for residuals that are missing, damaged, or from a different model.
+    Raises
+    ------
+    SpecError
+        If the plan or the timeout is invalid, or if another communication hook is passed.
+    AttachError
+        From ``fit``, if ``gradwire.attach`` raises an ``AttachError``, or if no gradient reached gradwire
+        during training.
+    StateError
+        From a resumed ``fit``, if residuals are missing, damaged, or from a different model.
 
     Examples
     --------
@@ -41,9 +48,18 @@ class GradwireStrategy(StrategyParts, DDPStrategy):
 class GradwireCallback(CallbackParts, Callback):
     """A callback that attaches gradwire to the DDP model of any strategy, for plans without residuals.
 
-    The parameters are those of ``GradwireStrategy``, and the errors, too. Also raises ``SpecError`` if the
-    plan keeps residuals, because Lightning saves only rank 0's callbacks; and ``AttachError`` from ``fit`` if
-    the strategy doesn't use DDP.
+    Parameters
+    ----------
+    plan, timeout_s, ledger, strict
+        As for ``GradwireStrategy``.
+
+    Raises
+    ------
+    SpecError
+        If the plan keeps residuals, because Lightning saves only rank 0's callbacks; and as for
+        ``GradwireStrategy``.
+    AttachError
+        From ``fit``, if the strategy doesn't use DDP; and as for ``GradwireStrategy``.
     """
 
 

@@ -143,19 +143,19 @@ class CallbackParts(Attaches, _Base):
             )
         self._began_at = 0
 
-    def on_fit_start(self, trainer: Any, _module: Any) -> None:
+    def on_fit_start(self, trainer: Any, pl_module: Any) -> None:  # noqa: ARG002 - Lightning's names
         """Attach gradwire to the model that the strategy has wrapped."""
         self._gradwire.attach(ddp_inside(trainer.strategy.model, "Lightning's strategy"))
 
-    def on_train_start(self, trainer: Any, _module: Any) -> None:
+    def on_train_start(self, trainer: Any, pl_module: Any) -> None:  # noqa: ARG002 - Lightning's names
         """Record the number of updates before training; it isn't 0 in a resumed run."""
         self._began_at = trainer.global_step
 
-    def on_train_end(self, trainer: Any, _module: Any) -> None:
+    def on_train_end(self, trainer: Any, pl_module: Any) -> None:  # noqa: ARG002 - Lightning's names
         """Close gradwire. Raise ``AttachError`` if weights were updated but gradwire averaged no gradient."""
         self._gradwire.close()
         self._gradwire.check_it_ran(trainer.global_step - self._began_at)
 
-    def on_exception(self, *_: Any) -> None:
+    def on_exception(self, trainer: Any, pl_module: Any, exception: BaseException) -> None:  # noqa: ARG002
         """Close gradwire after an exception."""
         self._gradwire.close()

@@ -44,10 +44,15 @@ class GradwireCallback(Attaches, TrainerCallback):
     resume_residuals
         Whether a resumed run restores the residuals.
 
-    Raises ``SpecError`` if the plan or the timeout is invalid. ``train()`` raises ``AttachError`` if the
-    Trainer doesn't use DDP, as in a single process, if ``gradwire.attach`` raises one, or if no gradient
-    reached gradwire; and, if resumed, ``StateError`` for residuals that are missing, damaged, or from a
-    different model.
+    Raises
+    ------
+    SpecError
+        If the plan or the timeout is invalid.
+    AttachError
+        From ``train()``, if the Trainer doesn't use DDP, as in a single process, if ``gradwire.attach``
+        raises an ``AttachError``, or if no gradient reached gradwire during training.
+    StateError
+        From a resumed ``train()``, if residuals are missing, damaged, or from a different model.
 
     Examples
     --------

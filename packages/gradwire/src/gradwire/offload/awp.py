@@ -35,16 +35,13 @@ class AWP(Policy):
     reaches ``interval``, the layer's bits increase by ``step_bits``, up to ``max_bits``, and the count is
     reset to 0. A delta of NaN leaves the count unchanged. Source: A2DTWP, algorithm 1.
 
-    Warns once if nearly all changes in the first interval after the measurement of T are below T. Then each
-    layer gets more bits after a fixed number of batches, whatever its weights are.
-
     Parameters
     ----------
     threshold
         T: -5e-2 for AlexNet, -2e-3 for VGG and -2e-5 for ResNet in the paper. ``calibrate_threshold``
         computes T from recorded norms. With ``"auto"``, all layers are sent in 32 bits in the first
         ``watched`` batches, and T becomes the mean change of the layers' norms in these batches (section
-        V-A); until then, the attribute is None.
+        V-A).
     interval
         INTERVAL, in batches: 4000, 4000 and 2000 in the paper.
     step_bits, start_bits, max_bits
@@ -52,6 +49,19 @@ class AWP(Policy):
     watched
         The number of batches in which ``"auto"`` measures T; two intervals by default. The validation error
         must drop within these batches.
+
+    Warns
+    -----
+    UserWarning
+        If nearly all changes in the first interval after the measurement of T are below T. Then each layer
+        gets more bits after a fixed number of batches, whatever its weights are.
+
+    Attributes
+    ----------
+    threshold
+        T; None until ``"auto"`` has measured it.
+    bits, counts
+        The bits and the count of each layer; empty before the first batch.
 
     Examples
     --------
@@ -217,8 +227,14 @@ def change(before: float, now: float) -> float:
 def calibrate_threshold(norms: Sequence[Sequence[float]], errors: Sequence[float] | None = None) -> float:
     """Return a threshold for ``AWP``: the mean relative change of norms until the validation error drops.
 
-    ``norms`` has the norms of all layers for each batch of a few epochs, and ``errors`` the validation error
-    after each batch. Batches after the first drop are omitted; without ``errors``, all batches are used.
+    Parameters
+    ----------
+    norms
+        For each batch of a few epochs, the norms of all layers.
+    errors
+        The validation error after each batch. Batches after the first drop are omitted. Without ``errors``,
+        all batches are used.
+
     Raises ``SpecError`` if there are fewer than two batches.
 
     Examples

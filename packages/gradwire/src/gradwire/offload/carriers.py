@@ -25,7 +25,8 @@ _NAN = 0x7FC0_0000  # the bits that, when set, turn any float into a NaN
 def bitunpack(payload: torch.Tensor, weights: torch.Tensor, kept_bytes: int) -> None:
     """Decode a payload of ``bitpack`` into ``weights`` (contiguous float32, on the same device).
 
-    The result has the same bits as from the codec's ``decode``. The function uses only torch operations on
+    The result has the same bits as from the codec's ``decode``: the dropped bytes are 0, and if one byte is
+    kept, a chunk with a non-finite value becomes all NaN. The function uses only torch operations on
     little-endian integers and views, so it runs on every device.
     """
     flat, count = weights.view(-1), weights.numel()

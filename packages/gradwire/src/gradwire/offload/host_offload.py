@@ -1,4 +1,9 @@
-"""``HostOffload``: keep the master weights and the optimizer on the host, and train replicas on devices."""
+"""``HostOffload``: keep the master weights and the optimizer on the host, and train replicas on devices.
+
+After each step of the optimizer, the weights are sent to the devices in the bits that a policy chooses for
+each layer. A thread packs a layer while the previous layer is copied, and a forward pass waits for a layer's
+weights when it reaches the layer. Gradients return to the host while backward continues.
+"""
 
 from __future__ import annotations
 
@@ -54,7 +59,8 @@ class HostOffload:
         The device of the replica, such as ``"cuda"`` or a simulated device; or a list of devices, each of
         which gets a replica. The default is this machine's accelerator, or the CPU if there is none.
     blocks
-        Names of modules, such as residual blocks, whose parameters the policy treats as one layer.
+        Names of modules, such as residual blocks. The policy treats all parameters of such a module as one
+        layer.
     step_in_backward
         Whether to step the optimizer for each layer as soon as the layer's gradients have arrived, while
         backward continues. The gradients are then freed, so they can't be clipped or inspected. Still call
@@ -67,9 +73,10 @@ class HostOffload:
         masters and optimizer state, and none of its bytes are sent.
     pin_memory
         Whether copies use pinned host memory; by default, if the device is an accelerator.
-    threads, numa
-        The number of threads that compute norms and pack weights (by default torch's), and the NUMA node on
-        whose CPUs they run (by default any).
+    threads
+        The number of threads that compute norms and pack weights; by default torch's number of threads.
+    numa
+        The NUMA node on whose CPUs these threads run; by default, the operating system chooses.
 
     Raises
     ------
@@ -151,7 +158,7 @@ class HostOffload:
 
     @property
     def replica(self) -> nn.Module:
-        """The first replica."""
+        """The first replica. ``DistributedDataParallel`` can wrap a replica."""
         return self._all[0].module
 
     @property

@@ -232,9 +232,10 @@ class WriteDetector:
         marks = [_mark(each) for each in self._tensors]
         if before is not None and [place for _, place in marks] == [place for _, place in before.marks]:
             return _Snapshot(marks, before.views, before.owners, _bits(before.views))
-        samples = {number: _samples(each) for number, each in enumerate(self._tensors)}
-        views = {number: each for number, each in samples.items() if each is not None}
-        found, owners = [*views.values()], [each for each, view in views.items() for _ in range(len(view))]
+        samples = [(number, _samples(each)) for number, each in enumerate(self._tensors)]
+        views = [(number, each) for number, each in samples if each is not None]
+        owners = [number for number, each in views for _ in range(each.numel())]
+        found = [each for _, each in views]
         return _Snapshot(marks, found, torch.tensor(owners, dtype=torch.int64, device="cpu"), _bits(found))
 
 

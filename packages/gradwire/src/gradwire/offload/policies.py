@@ -34,11 +34,18 @@ class Policy(ABC):
         """Return each layer's bits after a batch, given the l2 norms of all layers' weights."""
 
     def bits_for(self, layer: int, norm: float) -> int | None:  # noqa: ARG002 - for policies that know
-        """Return the bits that ``observe`` will choose, or None if they depend on other layers' norms."""
+        """Return the bits that ``observe`` will choose for a layer, given only the norm of this layer.
+
+        The layer's weights can then be sent before the norms of later layers are known. Return None if the
+        bits depend on these norms.
+        """
         return None
 
     def allowed(self, bits: Sequence[int]) -> list[int]:
-        """Return the bits with which a resumed run begins: saved ``bits``, changed to possible ones."""
+        """Return the bits with which a resumed run begins, given ``bits`` that this or another policy saved.
+
+        Saved bits that this policy could have chosen stay the same.
+        """
         return [*bits]
 
     def carrier(self, ends: Sequence[DeviceEnd]) -> Carrier:
@@ -58,7 +65,10 @@ class Policy(ABC):
 class Static(Policy):
     """A policy that keeps the same number of bits of every weight.
 
-    Raises ``SpecError`` unless ``bits`` is 8, 16, 24, or 32.
+    Parameters
+    ----------
+    bits
+        8, 16, 24, or 32. Raises ``SpecError`` for other values.
 
     Examples
     --------
@@ -81,10 +91,14 @@ class Static(Policy):
 
 
 class Oracle(Static):
-    """The best static policy in hindsight: the format whose training run reached ``accuracy`` first.
+    """The best static policy in hindsight: the format whose training run reached an accuracy first.
 
-    ``runs`` has a training run for each number of bits: pairs of seconds and accuracy, in the order of time.
-    If no run reaches the accuracy, the format with the highest accuracy is used.
+    Parameters
+    ----------
+    runs
+        For each number of bits, a training run: pairs of seconds and accuracy, in the order of time.
+    accuracy
+        The accuracy to reach. If no run reaches it, the format with the highest accuracy is used.
 
     Examples
     --------
@@ -109,8 +123,13 @@ class Oracle(Static):
 class Delta(Policy):
     """A policy that sends lossless deltas, so that the device gets the rounded masters, bit for bit.
 
-    ``dtype``, ``"bf16"`` or ``"fp32"``, is the format to which the masters are rounded. After every
-    ``checked_every`` sends, a hash of the weights on the host is compared with one on the device.
+    Parameters
+    ----------
+    dtype
+        ``"bf16"`` or ``"fp32"``: the format to which the masters are rounded.
+    checked_every
+        The number of sends from one check to the next. A check compares a hash of the weights on the host and
+        on the device.
     """
 
     def __init__(self, dtype: WordName = "bf16", *, checked_every: int = 100) -> None:
@@ -136,7 +155,9 @@ class Delta(Policy):
 
 
 def policy_of(policy: Policy | str) -> Policy:
-    """Return a policy itself, or the policy of a spec. Raises ``SpecError`` for an unknown spec.
+    """Return a policy itself, or the policy of a spec such as ``"static:16"`` or ``"delta"``.
+
+    Raises ``SpecError`` for an unknown spec.
 
     Examples
     --------

@@ -35,10 +35,23 @@ Packing = dict[LayerGroup, tuple[Bits, int]]
 class Sender:
     """The sender of layers to all devices, which packs each layer once for all of them.
 
-    Any thread may call ``arrive`` at any time. Only one thread at a time may call the other methods. With
-    ``timed``, the packing thread waits for copies, to measure their seconds. ``bits`` are those of each layer
-    with weights in the last send, or None; ``bits_by_batch`` has the bits before the first batch, and after
-    every batch that the policy observed.
+    Any thread may call ``arrive`` at any time. Only one thread at a time may call the other methods.
+
+    Parameters
+    ----------
+    ends
+        The devices, with layers in the order of the model's modules.
+    timed
+        Whether to measure the seconds of copies. The packing thread then waits for the copies.
+    threads, numa
+        The number of threads that compute norms and pack, and the NUMA node on which they run.
+
+    Attributes
+    ----------
+    bits
+        The bits of each layer with weights in the last send; None before the first send.
+    bits_by_batch
+        The bits before the first batch, and after every batch that the policy observed.
     """
 
     def __init__(
@@ -267,7 +280,11 @@ _NODES = Path("/sys/devices/system/node")
 
 
 def packing_thread(threads: int | None = None, numa: int | None = None) -> ThreadPoolExecutor:
-    """Return a pool of one thread, limited to ``threads`` kernel threads and to a NUMA node unless None."""
+    """Return a pool of one thread whose kernels use ``threads`` threads on the CPUs of a NUMA node.
+
+    With None, the kernels use torch's number of threads, and all CPUs. Raises ``SpecError`` if a value is
+    invalid.
+    """
     if threads is not None and not is_whole(threads, 1, sys.maxsize):
         refuse(
             "a whole number of at least 1, or None, for threads", threads, "omit threads for torch's number"

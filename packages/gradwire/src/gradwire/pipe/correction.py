@@ -244,10 +244,15 @@ class Eager:
         bucket.view(self._copied.flat).copy_(bucket.view(gradients.flat))
 
     def note(self, scheduled: list[dict[str, Any]], absent: Collection[int] = ()) -> None:
-        """Record the local gradient whose buckets were copied, its learning rates, and absent parameters."""
-        if self._copied is not None:
-            self._own.append(_Own(self._copied, scheduled, absent))
-            self._copied = None
+        """Record the local gradient whose buckets have been copied, with the learning rates of its step.
+
+        ``absent`` contains the numbers of the parameters without a gradient.
+        """
+        if not self.steps:
+            return
+        assert self._copied is not None, "all buckets are copied first"
+        self._own.append(_Own(self._copied, scheduled, absent))
+        self._copied = None
 
     def keep(self, count: int) -> None:
         """Drop all but the newest ``count`` local gradients: the averages of older ones were applied."""

@@ -23,11 +23,17 @@ _Seconds = Callable[[ScalePoint], float | None]
 
 def read_points(rows: Sequence[Mapping[str, Any]]) -> list[ScalePoint]:
     """Return the points in a record's ``scaling``, without predictions; older records lack baselines."""
-    points = []
-    for row in rows:
-        compute_s, baselines = row["efficiency"] * row["step_s"], (row.get("ddp_s"), row.get("bf16_hook_s"))
-        points.append(ScalePoint(row["hosts"], row["step_s"], compute_s, None, *baselines))
-    return points
+    return [
+        ScalePoint(
+            row["hosts"],
+            row["step_s"],
+            row["efficiency"] * row["step_s"],
+            None,
+            row.get("ddp_s"),
+            row.get("bf16_hook_s"),
+        )
+        for row in rows
+    ]
 
 
 def pays(points: Sequence[ScalePoint]) -> str:

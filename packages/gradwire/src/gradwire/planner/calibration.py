@@ -87,9 +87,9 @@ def measure_codecs(
 ) -> dict[str, CodecCost]:
     """Return the cost of every codec, by its spec, on sums of up to ``world`` gradients.
 
-    The gradients belong to different steps or ranks, and have equal size. Between segments, codecs pause for
-    the time in which ``line`` sends one segment. Raises ``TensorError`` if gradients are empty or differ in
-    size.
+    The gradients belong to different steps or ranks; they have any shape and floating dtype, and equal size.
+    ``threads`` is the number of threads of one rank. Between segments, codecs pause for the time in which
+    ``line`` sends one segment. Raises ``TensorError`` if gradients are empty or differ in size.
     """
     samples = [excerpt(gradient) for gradient in gradients]
     rest_s, total = rest_between_segments(line, SEGMENT_NBYTES), ROUNDS * len(codecs)
@@ -176,15 +176,17 @@ def measure_host(cores: int, ranks_per_machine: int, rounds: int = _ROUNDS) -> H
             f"cannot measure the cost of frames over the loopback interface ({error.strerror or error}); "
             "bring the interface 'lo' up, or pass a link measured with 'gradwire line-rate'"
         ) from error
-    beside_s = [
-        median(max(0.0, ins.process_s - out.thread_s - ins.thread_s) for ins, out in zip(*ends, strict=True))
-        for ends in zip(received, sent, strict=True)
-    ]
+    beside_s = list[float]()  # of all threads but the two that exchange, for small and for large frames
+    for ins, outs in zip(received, sent, strict=True):
+        pairs = zip(ins, outs, strict=True)
+        beside_s.append(
+            median(max(0.0, into.process_s - out.thread_s - into.thread_s) for into, out in pairs)
+        )
 
     def end_cost(end: list[list[_CpuTimes]], codec_s: float) -> EndCost:
         thread_s = [median(each.thread_s for each in clocks) for clocks in end]
-        pairs = zip(thread_s, beside_s, strict=True)
-        small, large = (FrameCost(own_s / FRAMES, other_s / 2 / FRAMES) for own_s, other_s in pairs)
+        costs = zip(thread_s, beside_s, strict=True)
+        small, large = (FrameCost(own_s / FRAMES, other_s / 2 / FRAMES) for own_s, other_s in costs)
         return EndCost.fit(small, large, codec_s / FLOAT_NBYTES)
 
     identity = identity_cost(rounds)

@@ -137,8 +137,13 @@ class Choice:
         return explain(self.ranked)
 
     def _repr_html_(self) -> str:
-        figures = Column("step"), Column("exposed"), Column("wire", "MB"), Column("ratio")
-        columns = Column.of_text("plan"), *figures
+        columns = (
+            Column.of_text("plan"),
+            Column("step"),
+            Column("exposed"),
+            Column("wire", "MB"),
+            Column("ratio"),
+        )
         rows = [
             (
                 f"{name_plan(each.plan)}{', chosen' if each is self.prediction else ''}",
@@ -169,8 +174,12 @@ class Choice:
             "uncertainty": self.ranked.uncertainty,
             "inputs": to_values(self.inputs),
             "codecs": [
-                {"codec": str(each.codec), "largest_error": each.error}
-                | {"guaranteed": each.guaranteed, "admitted": each.admitted}
+                {
+                    "codec": str(each.codec),
+                    "largest_error": each.error,
+                    "guaranteed": each.guaranteed,
+                    "admitted": each.admitted,
+                }
                 for each in self.ranked.codecs
             ],
             "considered": self.ranked.considered,

@@ -67,7 +67,8 @@ _RESIDUAL_PASSES = 7
 def among(environment: Environment, world: int) -> Environment:
     """Return the environment resized to ``world`` ranks, with links and groups repeated as needed.
 
-    If ranks share a machine, all ``world`` ranks share it.
+    All groups have the size of the first group, except that the last group may be smaller; links repeat from
+    the first link on. If ranks share a machine, all ``world`` ranks share it.
     """
     host = environment.host
     if host.ranks_per_machine > 1:
@@ -117,11 +118,15 @@ def _groups(groups: tuple[int, ...], world: int) -> tuple[int, ...]:
 def least(plan: BucketPlan, world: int, count: int, environment: Environment) -> ExchangeCost:
     """Return a cost whose ``total_s`` is a lower bound on this exchange's replayed time.
 
-    - The busiest rank sends the algorithm's bytes, at best at the rate of the fastest link after a burst. -
-    In the reduce half, all ranks together encode ``p - 1`` partial sums of every value and add them. In the
-    broadcast half, they encode the result once and decode it ``p`` times, or ``p - 1`` times if the codec is
-    exact. In each half, ``p - 1`` frames carry every segment. The busiest rank does at least the average. -
-    All of this work runs on the cores of the machines.
+    - The busiest rank sends the algorithm's bytes, at best at the rate of the fastest link after a burst. The
+      last frame also takes the latency. In each half of a ring, the rank sends half of these bytes.
+    - In the reduce half, all ranks together encode ``p - 1`` partial sums of every value and add them. In the
+      broadcast half, all ranks together encode the result once and decode it ``p`` times, or ``p - 1`` times
+      if the codec is exact. In each half, ``p - 1`` frames carry every segment. The busiest rank does at
+      least the average work.
+    - All of this work runs on the cores of the machines.
+
+    Lanes share links and cores. Each lane's thread does the work of its own bucket.
     """
     environment = as_seen_by(plan.algorithm, environment)
     chunks, cost = collectives.get(plan.algorithm).chunks(world), environment.cost(plan.codec)

@@ -33,6 +33,7 @@ class RecordedGradients:
     def __init__(self, parameters: list[nn.Parameter], steps: int) -> None:
         self._counts, self._steps = [parameter.numel() for parameter in parameters], steps
         self._current = torch.empty(0)
+        self._views: tuple[torch.Tensor, ...] = ()  # of each parameter in ``_current``
         self._came = set[int]()  # the parameters whose gradients ``_current`` has
         self.gradients: list[torch.Tensor] = []
 
@@ -57,10 +58,11 @@ class RecordedGradients:
             return
         if not self._came:
             self._current = torch.zeros(sum(self._counts))
+            self._views = torch.split(self._current, self._counts)
         self._came.add(index)
         found = parameter.grad.detach()
         dense = found.to_dense() if found.is_sparse else found
-        torch.split(self._current, self._counts)[index].copy_(dense.flatten())
+        self._views[index].copy_(dense.flatten())
         if len(self._came) == len(self._counts):
             self._finish()
 
@@ -202,7 +204,8 @@ def load_factory(text: str) -> tuple[nn.Module, tuple[Any, ...] | None]:
 def measure_model(model: nn.Module, inputs: tuple[Any, ...], threads: int) -> Measured:
     """Measure a model's forward and backward passes, with the mean of the output as the loss.
 
-    Raises ``SpecError`` if a pass fails or returns no floating point tensor, at least first in a container.
+    Raises ``SpecError`` if a pass fails, or if the output isn't a floating point tensor (or a tuple, list, or
+    dict that begins with such a tensor).
     """
     forward_s, backward_s = [], []
     try:

@@ -22,7 +22,6 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from functools import lru_cache, partial
 from itertools import product
-from operator import attrgetter
 
 from gradwire.codecs import Codec, Identity
 from gradwire.costs import ExchangeCost
@@ -218,7 +217,6 @@ def _has_few_sizes(parts: Sequence[Part]) -> bool:
 # Candidates are sorted by a lower bound on their time and predicted in that order, until no remaining bound
 # can win or tie. Most candidates are never replayed, and the choice equals that of an exhaustive search.
 
-to_loss_s = attrgetter("to_loss_s")
 UNCERTAINTY = 0.03
 """The smallest assumed relative error of predictions. Plans tie if their step times differ by less."""
 
@@ -267,17 +265,17 @@ def choose(predictor: Predictor, space: Space, uncertainty: float = UNCERTAINTY)
     for lossless in (True, False):
         offered = [plan for plan in plans if is_exact(plan) == lossless]
         found = _search(predictor, offered, uncertainty, one_lane)  # even if several lanes are faster
-        in_lanes = own(each.plan for each in sorted(found, key=to_loss_s))
+        in_lanes = own(each.plan for each in sorted(found, key=_time_s))
         one_lane += found
         every += found
         every += _search(predictor, in_lanes, uncertainty, every)
         exact, more = exact or every[:], more + len(in_lanes)
-    uncompressed = min(exact, key=to_loss_s)
+    uncompressed = min(exact, key=_time_s)
     worth_s = uncompressed.to_loss_s * (1 - uncertainty)
     worthwhile = [
         each for each in every if is_exact(each.plan) or each.to_loss_s + each.to_loss_deviation_s < worth_s
     ]
-    by_time, considered = tuple(sorted(every, key=to_loss_s)), len(plans) + more
+    by_time, considered = tuple(sorted(every, key=_time_s)), len(plans) + more
     return Ranking(_simplest(worthwhile, space), uncompressed, by_time, considered, uncertainty)
 
 
@@ -287,7 +285,7 @@ def _search(
     """Predict the ``plans`` that may be as fast as the fastest plan among ``plans`` and ``known``."""
     bounds = {plan: predictor.least_s(plan) for plan in plans}
     found: list[Prediction] = []
-    fastest_s = min(map(to_loss_s, known), default=math.inf)
+    fastest_s = min(map(_time_s, known), default=math.inf)
     for plan in sorted(bounds, key=bounds.__getitem__):
         if bounds[plan] * (1 - uncertainty) > fastest_s:
             break
@@ -297,7 +295,7 @@ def _search(
 
 
 def _simplest(predictions: list[Prediction], space: Space) -> Prediction:
-    fastest_s = min(map(to_loss_s, predictions))
+    fastest_s = min(map(_time_s, predictions))
 
     def preference(prediction: Prediction) -> tuple[float, ...]:
         plan = prediction.plan
@@ -315,6 +313,10 @@ def _simplest(predictions: list[Prediction], space: Space) -> Prediction:
 
     ties = (each for each in predictions if each.to_loss_s * (1 - UNCERTAINTY) <= fastest_s)
     return min(ties, key=preference)
+
+
+def _time_s(prediction: Prediction) -> float:
+    return prediction.to_loss_s
 
 
 def is_exact(plan: Plan) -> bool:

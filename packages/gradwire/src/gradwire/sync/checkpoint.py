@@ -185,15 +185,27 @@ def unpack(state: Mapping[str, Any], rank: int, world: int | None, method: str =
 def redivide(states: Sequence[Mapping[str, Any]], world: int) -> list[State]:
     """Convert the states of any method but ``Sharded``, or of ``attach``, to a different number of ranks.
 
-    ``states`` are the states of all old ranks, in any order, saved after the same step. ``world`` is the new
-    number of ranks, at least 1, or at least 2 including a server. The new states are in rank order.
-
     The gradients in flight are averages, equal on all ranks, so every new rank gets them, with the
     hyperparameters of their steps. Residuals differ between ranks; they are redistributed so that their sum
     over the ranks (over the workers, if rank 0 is a server) stays the same. A rank's own gradients are valid
     only on that rank, so the averages replace them.
 
-    Raises ``StateError`` if a rank is missing or occurs twice, or if the states are not from the same step.
+    Parameters
+    ----------
+    states
+        The states of all old ranks, in any order, saved after the same step.
+    world
+        The new number of ranks, at least 1, or at least 2 including a server.
+
+    Returns
+    -------
+    list
+        The states of the new ranks, in rank order.
+
+    Raises
+    ------
+    StateError
+        If a rank is missing or occurs twice, or if the states are not from the same step.
     """
     if all(isinstance(state, Mapping) and set(state) - _BESIDE == _RESIDUALS for state in states):
         return redivide_residuals(states, world)

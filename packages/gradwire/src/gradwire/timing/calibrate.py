@@ -68,9 +68,10 @@ def codec_cost(
     """Return the costs of ``codec`` on sums of 1, 2, 4, ... up to ``world`` of the samples.
 
     ``samples`` are 1-D contiguous float32 CPU tensors of one length: gradients of different ranks or steps.
-    Each call encodes one segment of ``segment_nbytes``, after a sleep of ``rest_s``
+    If there are fewer samples than terms, samples are reused with an offset, so that no value is added to
+    itself. Each call encodes one segment of ``segment_nbytes``, after a sleep of ``rest_s``
     (``rest_between_segments``). Costs are medians of ``repeats`` calls, or of more calls if ``rest_s`` is 0.
-    Raises ``TensorError``.
+    Raises ``TensorError`` if there is no sample, or if samples differ in shape.
     """
     return cost_on(codec, sums(samples, world), segment_nbytes, rest_s, repeats)
 
@@ -78,8 +79,7 @@ def codec_cost(
 def sums(samples: Sequence[torch.Tensor], world: int) -> dict[int, torch.Tensor]:
     """Return the sums of 1, 2, 4, ... up to ``world`` of the samples, keyed by the number of terms.
 
-    If there are fewer samples than terms, samples are reused with an offset, so that no value is added to
-    itself. Raises ``TensorError`` if there is no sample, or if samples are empty or differ in shape.
+    Raises ``TensorError`` if there is no sample, or if samples are empty or differ in shape.
     """
     if not samples or any(sample.shape != samples[0].shape for sample in samples):
         shapes = [tuple(sample.shape) for sample in samples]

@@ -5,7 +5,8 @@ from __future__ import annotations
 import bisect
 import math
 from collections.abc import Mapping
-from dataclasses import dataclass, field, replace
+from dataclasses import asdict, dataclass, field, replace
+from functools import lru_cache
 from typing import Any
 
 from gradwire.codecs import Identity
@@ -90,11 +91,12 @@ class CodecCost:
 
 
 def _mixed(below: CodecPoint, above: CodecPoint, share: float) -> CodecPoint:
-    mixed: dict[str, Any] = {"terms": below.terms}
-    for name in ("nbytes", "encode_s", "decode_s", "decode_add_s", "largest_error", "lost", "line_nbytes"):
-        low, high = getattr(below, name), getattr(above, name)
-        mixed[name] = None if low is None or high is None else (1 - share) * low + share * high
-    return CodecPoint(**mixed)
+    mixed = {name: _between(value, getattr(above, name), share) for name, value in asdict(below).items()}
+    return CodecPoint(**mixed | {"terms": below.terms})
+
+
+def _between(below: float | None, above: float | None, share: float) -> Any:
+    return None if below is None or above is None else (1 - share) * below + share * above
 
 
 FREE = CodecCost("free", (CodecPoint(1, 4.0, 0.0, 0.0, 0.0),), exact=True)
@@ -148,13 +150,22 @@ MESSAGE_S = 30e-6
 def as_seen_by(algorithm: str, environment: Environment) -> Environment:
     """Return the environment with the costs that apply to ``algorithm``.
 
-    The transport's native all-reduce passes no frames to Python, copies nothing, and computes no checksums.
+    The transport's native all-reduce only adds: it passes no frames to Python, copies nothing into frames,
+    and computes no checksums.
     """
-    spec, host = str(Identity()), environment.host
+    spec = str(Identity())
     if algorithm != backend.NAME or spec not in environment.codecs:
         return environment
-    cost = environment.codecs[spec]
-    points = tuple(replace(point, encode_s=0.0, decode_s=0.0) for point in cost.points)
-    codecs = {**environment.codecs, spec: replace(cost, points=points, call_s=0.0)}
-    messages = replace(host, send_s=min(host.send_s, MESSAGE_S), receive_s=min(host.receive_s, MESSAGE_S))
-    return replace(environment, codecs=codecs, host=messages)
+    codecs = {**environment.codecs, spec: _without_frames(environment.codecs[spec])}
+    return replace(environment, codecs=codecs, host=_of_messages(environment.host))
+
+
+@lru_cache(maxsize=64)
+def _without_frames(cost: CodecCost) -> CodecCost:
+    points = (replace(point, encode_s=0.0, decode_s=0.0) for point in cost.points)
+    return replace(cost, points=tuple(points), call_s=0.0)
+
+
+@lru_cache(maxsize=64)
+def _of_messages(host: HostCost) -> HostCost:
+    return replace(host, send_s=min(host.send_s, MESSAGE_S), receive_s=min(host.receive_s, MESSAGE_S))

@@ -216,10 +216,12 @@ def _answer(link: Link, source: int, late_s: float | None) -> tuple[int, list[Se
 def message_s_of(arrived: Sequence[float], trip_s: float = 0.0) -> float:
     """Return the seconds per message, given the times at which a train's messages were received.
 
-    If hosts are distant, only the longest part without a gap counts.
+    If the round trip ``trip_s`` shows that hosts are distant, only the longest part without a gap counts.
 
-    Examples -------- >>> message_s_of([0.0, 0.1, 0.2, 1.2, 2.2, 3.2, 9.0, 9.0, 9.0])  # a burst, and a late
-    receiver 1.0
+    Examples
+    --------
+    >>> message_s_of([0.0, 0.1, 0.2, 1.2, 2.2, 3.2, 9.0, 9.0, 9.0])  # a burst, and a late receiver
+    1.0
     """
     if trip_s >= DISTANT_S:
         spans_s = (later - earlier for earlier, later in pairwise(arrived))

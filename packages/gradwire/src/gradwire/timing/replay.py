@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from array import array
 from collections.abc import Callable, Generator, Iterator
-from dataclasses import astuple, dataclass
+from dataclasses import dataclass
 from functools import lru_cache
 
 from gradwire import _native, collectives
@@ -88,11 +88,17 @@ def replaying(
     try:
         costs, line_busy_s = _native.replay(
             [(*rows.buffer_info(), segments) for rows, segments in orders],
-            [astuple(environment.line_of(rank)) for rank in range(world)],
+            [_line(environment, rank) for rank in range(world)],
             [(it.nbytes, it.carried_nbytes, it.encode_s, it.decode_s, it.decode_add_s) for it in points],
             cost.call_s,
             cost.exact,
-            astuple(host)[:5],
+            (
+                host.send_s,
+                host.receive_s,
+                host.send_s_per_nbyte,
+                host.receive_s_per_nbyte,
+                host.beside_s_per_nbyte,
+            ),
             environment.header_nbytes,
             environment.groups or (world,),
             environment.core_nbytes_per_s,
@@ -118,3 +124,8 @@ def _rows(
     chosen = collectives.get(algorithm)
     steps: Callable[[int, int], Iterator[collectives.Step]] = getattr(chosen, half)
     return action_rows(frame_order(steps(rank, world), [count], chosen.chunks(world), segment_count, AHEAD))
+
+
+def _line(environment: Environment, rank: int) -> tuple[float, float, float, float]:
+    line = environment.line_of(rank)
+    return line.latency_s, line.nbytes_per_s, line.burst_nbytes, line.duplex_share

@@ -298,9 +298,16 @@ def simulate(
 ) -> Simulation:
     """Simulate an all-reduce of ``nbytes`` bytes of float32 per rank over these wires.
 
-    The codec's compression ``ratio`` divides the bytes sent, but not the bytes added. ``start_s`` are the
-    times at which the ranks reach the all-reduce. Chunks are assumed to be equal. Raises ``SpecError`` if the
-    schedules of the ranks don't match.
+    Chunks are assumed to be equal. Raises ``SpecError`` if the schedules of the ranks don't match.
+
+    Parameters
+    ----------
+    ratio
+        The codec's compression ratio, which divides the bytes sent, but not the bytes added.
+    reduce_s_per_nbyte
+        Seconds to add a received byte of float32.
+    start_s
+        The times at which the ranks reach the all-reduce.
     """
     world = len(wires.group)
     chunk_nbytes = nbytes / collective.chunks(world)

@@ -40,13 +40,25 @@ _READ = (1, 2, 3, 4, _VERSION)  # version 1 has no relative errors, and versions
 class Ledger:
     """The counts of one rank. All threads may count at any time.
 
-    Only rank 0 logs, to the logger ``gradwire``: each reason of a bypass once, and failed sinks. The ledger
-    owns and closes its ``sinks``, the receivers of every completed step. With ``at_exit``, rank 0 prints the
-    summary to standard error when the program ends. With ``folder``, rank 0 saves the ledger there (``save``)
-    at ``close``, or at the program's end without ``close``.
+    Parameters
+    ----------
+    rank
+        The rank. Only rank 0 logs, to the logger ``gradwire``: each reason of a bypass once, and failed
+        sinks.
+    sinks
+        Receivers of every completed step; the ledger owns and closes them.
+    at_exit
+        Whether rank 0 prints the summary to standard error when the program ends.
+    folder
+        The folder in which rank 0 saves the ledger (``save``) at ``close``, or at the program's end without
+        ``close``.
 
-    Raises ``SpecError`` for an invalid rank, and a sink without ``write`` and ``close``, and ``JobError`` for
-    a folder that can't be written.
+    Raises
+    ------
+    SpecError
+        For an invalid rank, and a sink without ``write`` and ``close``.
+    JobError
+        For a folder that can't be written.
     """
 
     def __init__(
