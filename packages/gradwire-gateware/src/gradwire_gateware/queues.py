@@ -69,9 +69,11 @@ _MOST_IN_LUTS = 64
 
 
 class Queue:
-    """A queue of records, of which the ``first`` leaves with ``takes``, while ``has`` is high.
+    """A queue of records.
 
-    ``first`` is a register, because control depends on it; so is ``has_room``: fewer than ``filled`` wait.
+    While ``has`` is high, ``first`` is the first record, which leaves with ``takes``. ``first`` is a
+    register, because control signals depend on it within the cycle. ``has_room`` is also a register, and is
+    high while fewer than ``filled`` records wait behind the first record.
     """
 
     def __init__(
@@ -98,7 +100,11 @@ class Queue:
 
 
 def taken_together(m: Module, plans: Queue, parts: Sequence[Queue], behind: Sequence[Queue]) -> Value:
-    """Return the signal that takes a plan and, if ``wanted``, its parts, with room in ``behind``."""
+    """Return the signal that takes a plan and, if it is ``wanted``, a record of each part.
+
+    The signal needs all records, and room in the queues ``behind``. One more record may arrive in these
+    queues before the registered room signal is updated.
+    """
     has_room = Signal(init=1)
     m.d.sync += has_room.eq(Cat(queue.has_room for queue in behind).all())
     has_plan, has_parts = plans.has & has_room, Cat(part.has for part in parts).all()
@@ -124,8 +130,9 @@ def open_memory(
 ) -> tuple[Any, Signal]:
     """Return the output stream of a memory that never stalls ``come``, and the register ``has_room``.
 
-    While it is low, the source must start no word; ``on_their_way`` words may still arrive. With ``is_far``,
-    for memories of many distant blocks, a register follows their late output directly.
+    The source must start no word while ``has_room`` is low; ``on_their_way`` words may still arrive. So no
+    signal has to stall all registers of a pipeline within a cycle. The output of block RAM is half a cycle
+    late; with ``is_far``, for memories of many blocks distant from the consumer, a register follows directly.
     """
     fifo, leaving = _stored(m, name, come, depth + on_their_way, is_far=is_far)
     has_room = Signal(init=1, name=f"{name}_has_room")
@@ -137,8 +144,9 @@ def open_memory(
 def counted_memory(m: Module, name: str, come: Any, begins: Value, late: int = 0) -> tuple[Any, Signal]:
     """Return the output stream of a memory in LUT RAM, and a register that allows one more word.
 
-    An entry is reserved from ``begins``, which may be ``late``, until a cycle after its word leaves,
-    so that up to nine stages before ``come`` never stall, at full throughput.
+    A word's entry is reserved from the cycle of ``begins`` until one cycle after the word leaves. So the
+    stages from ``begins`` to ``come``, up to nine, never stall, and run at full throughput. If ``begins`` is
+    some cycles ``late``, as many entries are kept free.
     """
     _, leaving = _stored(m, name, come, _SMALL)
     places = Signal(range(_SMALL + 1), init=_SMALL, name=f"{name}_places")
@@ -191,10 +199,12 @@ _AHEAD = 16
 class RewindingQueue:
     """A queue of records that can be read again.
 
-    A record taken with ``takes`` keeps its entry until ``frees``, of the oldest; ``rewinds`` restarts at the
-    oldest a few cycles later, when no record may be taken or freed, nor freed in the cycle before. The
-    register ``has_room`` is high below ``filled`` records; one more may arrive. A few records are in LUT
-    RAM, too, so that ``takes`` doesn't have to stall the block RAM.
+    While ``has`` is high, ``first`` is valid, and ``takes`` advances to the next record. A taken record keeps
+    its entry until ``frees``, which frees the oldest record in each cycle. ``rewinds`` restarts reading at
+    the oldest record, a few cycles later. In the cycle of ``rewinds``, no record may be taken or freed, and
+    in the cycle before, none may be freed. ``has_room`` is a register that is high while the memory has fewer
+    than ``filled`` records; one more record may arrive. A few records are also in LUT RAM, so that ``takes``
+    doesn't have to stall the block RAM.
     """
 
     def __init__(self, m: Module, name: str, layout: dict[str, int], depth: int, filled: int) -> None:

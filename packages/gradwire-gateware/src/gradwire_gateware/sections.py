@@ -92,9 +92,11 @@ def cut(m: Module, come: Any, is_known: Value, sections: Sequence[tuple[Value, i
 
 
 class Countdown:
-    """A counter over the words of packets whose numbers of values are in ``counts``, by ``moves``.
+    """A counter over the words of packets whose numbers of values are in ``counts``.
 
-    While ``has``, ``is_last`` marks a packet's last word, and ``kept`` masks the word's values.
+    While ``has`` is high, ``is_last`` marks the last word of its packet, and ``kept`` is the mask of the
+    word's values. ``moves`` advances to the next word, only while ``has`` is high. ``has`` and ``is_last``
+    are registers.
     """
 
     def __init__(self, m: Module, counts: Queue, lanes: int, moves: Value) -> None:

@@ -199,9 +199,11 @@ def registered(m: Module, come: Any, go: Any, may_go: Value | int = 1) -> None:
 
 
 def kept_word(m: Module, valid: Value, word: Value, ready: Value) -> tuple[Value, Value, Value]:
-    """Return whether a word is available, as it arrives or stored, the word, and whether one may arrive.
+    """Return whether a word is available, the word, and whether the next word may arrive.
 
-    Only one register depends on ``ready``, which may be known late in a cycle.
+    Use the function if ``ready`` is known late in a cycle, because only one register depends on ``ready``. A
+    word is available in the cycle in which it arrives. A word that can't leave is stored, and leaves before
+    the next word.
     """
     kept, is_kept, is_here = Signal(len(word), reset_less=True), Signal(), Signal()
     with m.If(~is_kept):

@@ -166,7 +166,10 @@ class CollectiveCommComp:
         self._all.all_reduce(self._filled(sendbuf, recvbuf), average=False)
 
     def Reduce(self, sendbuf: Any, recvbuf: Any, op: Any = None, root: int = 0) -> None:  # noqa: N802
-        """Write the sum of all ``sendbuf`` to rank 0's ``recvbuf``; raises as ``Allreduce`` does."""
+        """Write the sum of all ranks' ``sendbuf`` to rank 0's ``recvbuf``.
+
+        Raises ``TensorError`` and ``ExchangeError``, as ``Allreduce`` does.
+        """
         self._check_sum(op)
         _check_root(root)
         if self._link.rank == 0:
@@ -175,7 +178,10 @@ class CollectiveCommComp:
             self._star.reduce(_floats(sendbuf, "sendbuf").clone())
 
     def Bcast(self, buf: Any, root: int = 0) -> None:  # noqa: N802
-        """Write rank 0's decoded ``buf`` to every ``buf``, its own, too; raises as ``Allreduce`` does."""
+        """Write rank 0's ``buf``, encoded and decoded, to every rank's ``buf``, including rank 0's.
+
+        Raises ``TensorError`` and ``ExchangeError``, as ``Allreduce`` does.
+        """
         _check_root(root)
         self._star.broadcast(_floats(buf, "buf"))
 

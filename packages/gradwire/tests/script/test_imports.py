@@ -3,6 +3,9 @@ from __future__ import annotations
 import importlib
 import sys
 from collections.abc import Iterator
+from functools import partial
+from importlib.abc import MetaPathFinder
+from importlib.machinery import ModuleSpec
 from pathlib import Path
 from types import ModuleType
 
@@ -55,3 +58,38 @@ def test_a_module_that_nobody_has_is_missing_as_ever() -> None:
     when_imported(name, lambda _module: pytest.fail("it does not exist"))
     with pytest.raises(ModuleNotFoundError, match=name):
         importlib.import_module(name)
+
+
+class Finder(MetaPathFinder):
+    """A finder of one module, with a loader that refuses new attributes."""
+
+    def find_spec(self, fullname: str, _path: object, _target: object = None) -> ModuleSpec | None:
+        return ModuleSpec(fullname, SlottedLoader()) if fullname == NAME else None  # type: ignore[arg-type]
+
+
+class SlottedLoader:
+    __slots__ = ()
+
+    def create_module(self, _spec: ModuleSpec) -> None:
+        """Let Python create the module."""
+
+    def exec_module(self, module: ModuleType) -> None:
+        module.value = 3  # type: ignore[attr-defined]
+
+
+@pytest.mark.usefixtures("folder")
+def test_two_hooks_see_a_module_whose_loader_refuses_attributes(monkeypatch: pytest.MonkeyPatch) -> None:
+    seen: list[tuple[str, int]] = []
+
+    def see(name: str, module: ModuleType) -> None:
+        seen.append((name, module.value))
+
+    with monkeypatch.context() as patch:
+        patch.setattr(sys, "meta_path", [Finder(), *sys.meta_path])
+        for name in "ab":
+            when_imported(NAME, partial(see, name))
+        found = importlib.import_module(NAME)
+    assert seen == [("a", 3), ("b", 3)]
+    assert type(found.__loader__) is SlottedLoader
+    assert found.__spec__ is not None
+    assert found.__spec__.loader is found.__loader__

@@ -44,10 +44,12 @@ ORDER = {
 
 
 class Composer(Circuit):
-    """A composer of a queued frame and its payload into one frame, as ``order`` says while ``told`` is high.
+    """A composer of a queued frame and its payload into one frame, as ``order`` says.
 
-    A composed frame has the headers, the extra bytes, the payload, and the tail, each in groups for the
-    ``Packer``. Meanwhile, unused parts are drained, and the next frame that needs their memory waits.
+    ``order`` is read while ``told`` is high, and ``takes`` marks the cycle in which an order is complete. A
+    composed frame has the headers, the extra bytes, the payload, and the tail, each in groups for the
+    ``Packer``. Meanwhile, unused parts of the frame or the payload are drained from their memory, and the
+    next frame that needs this memory waits.
     """
 
     def __init__(self, width: int, protocol: int) -> None:
@@ -164,9 +166,11 @@ FACTS = {"is_composed": 1, "headers": 7, "end": 16, "place": 7}
 
 
 class Finisher(Circuit):
-    """A block that writes a meter's result into composed frames at ``place``; other frames pass unchanged.
+    """A block that writes a meter's result into composed frames at ``place``.
 
-    ``facts`` is read while ``told`` is high, until ``takes_last``; a composed frame waits for its result.
+    Other frames pass unchanged. ``facts`` is read while ``told`` is high, and must be stable until
+    ``takes_last``. A composed frame waits in a memory until the meter has read its end. The result's low half
+    is written first.
     """
 
     def __init__(self, width: int, meter: Any, depth: int) -> None:
@@ -247,7 +251,11 @@ def _patched(word: Value, kind: Any, result: Value, index: Value) -> Value:
 
 
 class Bounded(Circuit):
-    """A filter that passes a packet's first ``most`` words and its last, and measures its ``size``."""
+    """A filter that passes a packet's first ``most`` words and its last word.
+
+    ``size`` is valid with ``done``. Without the filter, a damaged packet might decompress to many times its
+    size.
+    """
 
     def __init__(self, width: int, most: int) -> None:
         self._most = most

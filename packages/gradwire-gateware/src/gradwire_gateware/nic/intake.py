@@ -49,7 +49,8 @@ HEAD = data.StructLayout(
 class HeadReader(Circuit):
     """A monitor of frames that outputs ``head`` in the cycle of ``found``, once per frame.
 
-    Its four stages: header bytes; fields and sums of pairs; comparisons; and combinations of comparisons.
+    A word is read in a cycle in which ``moves`` is high. The four stages are: the bytes of the headers;
+    fields and sums of pairs; comparisons; and combinations of comparisons.
     """
 
     LATENCY = 4
@@ -141,7 +142,10 @@ _READ_AHEAD = 16
 
 
 class Intake(Circuit):
-    """A duplicator of frames, accepted while ``has_room``, to the streams ``kept`` and ``read``."""
+    """A duplicator of frames to the streams ``kept`` and ``read``, with ``head`` in the cycle of ``found``.
+
+    Frames are accepted while ``has_room`` is high. The memory of ``kept`` has ``depth`` words.
+    """
 
     def __init__(self, width: int, tos: int, mtu: int, depth: int) -> None:
         self._reader, self._depth = HeadReader(width, tos, mtu), depth
@@ -188,7 +192,8 @@ def strip(
 ) -> tuple[Any, Value, Value]:
     """Return the stream of payloads, the valid signal of a payload's first word, and that word.
 
-    ``meter`` reads the frames that ``starts`` wants, once all queues ``behind`` have room for the results.
+    For each frame, ``starts`` says whether its payload is wanted, and at which position the payload starts.
+    ``meter`` reads the wanted frames. A frame waits until all queues ``behind`` have room for its results.
     """
     m.submodules.strip = trim = Trim(len(read.tdata), MOST_HEADERS)
     stripped, may_strip = between(m, "stripped", trim.m_axis)

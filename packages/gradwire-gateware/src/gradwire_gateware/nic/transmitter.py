@@ -38,7 +38,11 @@ FLOW = data.StructLayout({"source": 32, "destination": 32, "ports": 32, "first":
 
 
 class FlowTable(Circuit):
-    """A table of connections: ``key``'s entry follows in two cycles, and ``write`` sets entry ``index``."""
+    """A table of connections.
+
+    ``is_open`` and ``first`` of the entry for ``key`` follow two cycles later. In each cycle in which
+    ``write`` is high, ``flow`` is written to entry ``index``.
+    """
 
     LATENCY = 2
 
@@ -87,7 +91,8 @@ class FlowTable(Circuit):
 class Split(Circuit):
     """A block that cuts packets after ``floats`` floats, with the next three bytes as ``tail``.
 
-    ``floats`` is read while ``told`` is high, until ``takes_last``; ``done`` and ``tail`` follow.
+    ``floats`` is read while ``told`` is high, and must be stable until ``takes_last``. One cycle later,
+    ``done`` is high and ``tail`` is valid. The number of valid bytes in the tail isn't computed here.
     """
 
     def __init__(self, width: int) -> None:

@@ -198,6 +198,9 @@ class QuantizeDecompressor(Circuit):
 
 
 def quotient(value: Value, by: int) -> Value:
-    """Return ``value`` over a constant, rounded down: a product with a sufficiently exact inverse."""
+    """Return ``value`` divided by a constant and rounded down, as a product with the constant's inverse.
+
+    The inverse is rounded up, with enough bits that the error never changes a quotient.
+    """
     shift = len(value) + (by - 1).bit_length()
     return (value * -(-(1 << shift) // by)) >> shift

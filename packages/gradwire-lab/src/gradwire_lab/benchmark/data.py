@@ -56,7 +56,11 @@ class DataSpec:
 
 
 class Data:
-    """The buckets of all ranks: views of one pool of numbers, at a different offset for each rank."""
+    """The buckets of all ranks: views of one pool of numbers, at a different offset for each rank.
+
+    ``count`` is the number of elements of the longest bucket. Raises ``SpecError`` for a file without finite
+    floats.
+    """
 
     def __init__(self, spec: DataSpec, count: int) -> None:
         if spec.file is not None:
@@ -95,7 +99,10 @@ class Data:
 
 
 def load_gradient(file: Path) -> torch.Tensor:
-    """Return all floats of tensors saved with ``torch.save``, in order. Raises ``SpecError``."""
+    """Return all floats of a tensor, list, or dict of tensors saved with ``torch.save``, in order.
+
+    Raises ``SpecError``.
+    """
     try:
         with open_ordinary(file) as opened:
             loaded = torch.load(opened, map_location="cpu", weights_only=True)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from dataclasses import dataclass, replace
 from functools import cache
 
@@ -152,7 +152,11 @@ class Figure:
 
 @dataclass(frozen=True, slots=True)
 class Constant:
-    """A constant of the model, and the source from which it is taken or, if ``omitted``, derived."""
+    """A constant of the model, in words, with its source.
+
+    ``omitted`` is true if the paper doesn't state the constant; ``source`` is then the figure from which the
+    constant was derived.
+    """
 
     what: str
     value: str
@@ -175,28 +179,50 @@ def constants(prototype: Prototype) -> list[Constant]:
     plain, bfp = prototype.overlapped, prototype.bfp
     flops_per_s, lane = prototype.node.flops_per_s, bfp.adds_per_s / LANES
     share = 100 * flops_per_s / PEAK_FLOPS_PER_S
-    ring = f"{1e-9 * plain.nbytes_per_s:.2f} GB/s of {1e-9 * BASELINE_LINE_NBYTES_PER_S:g}"
-    stated = (
-        ("NIC: rate", f"{8e-9 * bfp.line_nbytes_per_s:g} Gbit/s", "section V.A"),
-        ("NIC: usable share (alpha)", f"{bfp.usable_share:g}", "footnote 1: very close to 1"),
-        ("NIC: compression (beta)", f"{bfp.compression:.2f}", "blocks of 16, 8 bits each and 8 shared"),
-        ("backward with two cores of 28 less", f"{BACKWARD_SLOWDOWN:g} x", "figure 2a"),
-    )
-    omitted = (
-        ("PCIe, both directions", f"{1e-9 * bfp.pcie_nbytes_per_s:.2f} GB/s",
-         "Gen3 x8 (section V.A), 128b/130b"),
-        ("update of a parameter", f"{UPDATE_S_PER_PARAMETER:g} s",
-         "the shares of figure 4a leave no more"),
-        ("worker: computation (P_worker)",
-         f"{1e-12 * flops_per_s:.2f} Tflop/s, {share:.0f} % of 28 cores' peak", "18 % of the step saved"),
-        ("host's ring, two cores: rate", ring, "37 % of the exposed time saved"),
-        ("host's ring, all cores in turn: rate", f"{1e-9 * prototype.blocking.nbytes_per_s:.2f} GB/s",
-         "51 % of the naive step exposed"),
-        ("NIC: adders (P_FPGA)",
-         f"{1e-9 * bfp.adds_per_s:.2f} G additions/s, {LANES} lanes at {1e-6 * lane:.0f} MHz",
-         "95 % of the exposed time saved"),
-    )  # fmt: skip
-    return [Constant(*row) for row in stated] + [Constant(*row, omitted=True) for row in omitted]
+    return [
+        Constant("NIC: rate", f"{8e-9 * bfp.line_nbytes_per_s:g} Gbit/s", "section V.A"),
+        Constant("NIC: usable share (alpha)", f"{bfp.usable_share:g}", "footnote 1: very close to 1"),
+        Constant(
+            "NIC: compression (beta)", f"{bfp.compression:.2f}", "blocks of 16, 8 bits each and 8 shared"
+        ),
+        Constant("backward with two cores of 28 less", f"{BACKWARD_SLOWDOWN:g} x", "figure 2a"),
+        Constant(
+            "PCIe, both directions",
+            f"{1e-9 * bfp.pcie_nbytes_per_s:.2f} GB/s",
+            "Gen3 x8 (section V.A), 128b/130b",
+            omitted=True,
+        ),
+        Constant(
+            "update of a parameter",
+            f"{UPDATE_S_PER_PARAMETER:g} s",
+            "the shares of figure 4a leave no more",
+            omitted=True,
+        ),
+        Constant(
+            "worker: computation (P_worker)",
+            f"{1e-12 * flops_per_s:.2f} Tflop/s, {share:.0f} % of 28 cores' peak",
+            "18 % of the step saved",
+            omitted=True,
+        ),
+        Constant(
+            "host's ring, two cores: rate",
+            f"{1e-9 * plain.nbytes_per_s:.2f} GB/s of {1e-9 * BASELINE_LINE_NBYTES_PER_S:g}",
+            "37 % of the exposed time saved",
+            omitted=True,
+        ),
+        Constant(
+            "host's ring, all cores in turn: rate",
+            f"{1e-9 * prototype.blocking.nbytes_per_s:.2f} GB/s",
+            "51 % of the naive step exposed",
+            omitted=True,
+        ),
+        Constant(
+            "NIC: adders (P_FPGA)",
+            f"{1e-9 * bfp.adds_per_s:.2f} G additions/s, {LANES} lanes at {1e-6 * lane:.0f} MHz",
+            "95 % of the exposed time saved",
+            omitted=True,
+        ),
+    ]
 
 
 def speedup(prototype: Prototype, mlp: Mlp, nic: SmartNic, nodes: int) -> float:
@@ -206,7 +232,10 @@ def speedup(prototype: Prototype, mlp: Mlp, nic: SmartNic, nodes: int) -> float:
 
 
 def throughput(prototype: Prototype, mlp: Mlp, nic: SmartNic | None, nodes: int) -> float:
-    """Return the throughput relative to one node without exchanges; without ``nic``, the baseline's."""
+    """Return the throughput of ``nodes`` nodes relative to one node without exchanges (figure 4b).
+
+    If ``nic`` is None, the nodes use the overlapped baseline.
+    """
     node = prototype.node
     alone_s = sum(
         node.forward_s(width, mlp.batch) + node.backward_s(width, mlp.batch) + node.update_s(width)
@@ -223,40 +252,82 @@ def figures(prototype: Prototype) -> list[Figure]:
 
 
 def _profile(prototype: Prototype) -> list[Figure]:
-    node = prototype.node
+    source, node = "section III, figure 2a", prototype.node
     naive = blocking_step(LARGE, node, prototype.blocking, FEW)
     large = baseline_step(LARGE, node, prototype.overlapped, FEW)
-    return _of_source("section III, figure 2a", (
-        ("naive, batch 1792: exposed part of the step", 0.51, naive.exposed_s / naive.total_s,
-         How.CALIBRATED, "the rate of the blocking exchange is set from it"),
-        ("overlapped, batch 1792: speedup over naive", 1.85, naive.total_s / large.total_s,
-         How.CALIBRATED, "the exposed 51 % and backward's 11 % are the same figure's"),
-        ("overlapped, batch 1792: exposed time, naive over it", 50, naive.exposed_s / large.exposed_s,
-         How.PREDICTED, ""),
-    ))  # fmt: skip
+    return [
+        Figure(
+            "naive, batch 1792: exposed part of the step",
+            source,
+            0.51,
+            naive.exposed_s / naive.total_s,
+            How.CALIBRATED,
+            "the rate of the blocking exchange is set from it",
+        ),
+        Figure(
+            "overlapped, batch 1792: speedup over naive",
+            source,
+            1.85,
+            naive.total_s / large.total_s,
+            How.CALIBRATED,
+            "the exposed 51 % and backward's 11 % are the same figure's",
+        ),
+        Figure(
+            "overlapped, batch 1792: exposed time, naive over it",
+            source,
+            50,
+            naive.exposed_s / large.exposed_s,
+        ),
+    ]
 
 
 def _bars(prototype: Prototype) -> list[Figure]:
-    node = prototype.node
+    source, node = "section V.B, figure 4a", prototype.node
     small = baseline_step(SMALL, node, prototype.overlapped, FEW)
     plain = smart_step(SMALL, node, prototype.uncompressed, FEW)
     packed = smart_step(SMALL, node, prototype.bfp, FEW)
-    return _of_source("section V.B, figure 4a", (
-        ("NIC, batch 448: part of the step saved", 0.18, 1 - plain.total_s / small.total_s,
-         How.CALIBRATED, "P_worker is set from it"),
-        ("NIC, batch 448: exposed time saved", 0.37, 1 - plain.exposed_s / small.exposed_s,
-         How.CALIBRATED, "the rate of the overlapped exchange is set from it"),
-        ("NIC, batch 448: backward saved", 0.10, 1 - plain.backward_s / small.backward_s,
-         How.ARITHMETIC, "1 - 1 / 1.11, the slowdown of figure 2a"),
-        ("NIC + BFP, batch 448: part of the step saved", 0.40, 1 - packed.total_s / small.total_s,
-         How.CALIBRATED, "it follows from 18, 37, and 95 % of the same figure and from 11 %"),
-        ("NIC + BFP, batch 448: exposed time saved", 0.95, 1 - packed.exposed_s / small.exposed_s,
-         How.CALIBRATED, "P_FPGA is set from it"),
-    ))  # fmt: skip
-
-
-def _of_source(source: str, rows: Sequence[tuple[str, float, float, How, str]]) -> list[Figure]:
-    return [Figure(what, source, published, model, how, why) for what, published, model, how, why in rows]
+    return [
+        Figure(
+            "NIC, batch 448: part of the step saved",
+            source,
+            0.18,
+            1 - plain.total_s / small.total_s,
+            How.CALIBRATED,
+            "P_worker is set from it",
+        ),
+        Figure(
+            "NIC, batch 448: exposed time saved",
+            source,
+            0.37,
+            1 - plain.exposed_s / small.exposed_s,
+            How.CALIBRATED,
+            "the rate of the overlapped exchange is set from it",
+        ),
+        Figure(
+            "NIC, batch 448: backward saved",
+            source,
+            0.10,
+            1 - plain.backward_s / small.backward_s,
+            How.ARITHMETIC,
+            "1 - 1 / 1.11, the slowdown of figure 2a",
+        ),
+        Figure(
+            "NIC + BFP, batch 448: part of the step saved",
+            source,
+            0.40,
+            1 - packed.total_s / small.total_s,
+            How.CALIBRATED,
+            "it follows from 18, 37, and 95 % of the same figure and from 11 %",
+        ),
+        Figure(
+            "NIC + BFP, batch 448: exposed time saved",
+            source,
+            0.95,
+            1 - packed.exposed_s / small.exposed_s,
+            How.CALIBRATED,
+            "P_FPGA is set from it",
+        ),
+    ]
 
 
 def _scaling(prototype: Prototype) -> list[Figure]:

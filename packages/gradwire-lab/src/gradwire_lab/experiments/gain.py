@@ -58,7 +58,11 @@ MODELS = {
     "GPT-2": Model(124_000_000, 0.3),
     "1B": Model(1_000_000_000, 1.2),
 }
-"""Models with about a data-centre GPU's computation for 64 images, 16 sequences, or 8 sequences."""
+"""Typical models with an assumed computation.
+
+The computation is about that of one data-centre GPU with 64 images or 16 sequences of 1,024 tokens, or with 8
+sequences for the largest model. The gain depends on the computation.
+"""
 TASK_COUNTS = {"mnist-mlp": 648_010, "wide-mlp": 18_423_050, "gpt": 10_892_800, "cifar-cnn": 1_072_330}
 """The numbers of parameters of the tasks of ``training-speed``, on MNIST and CIFAR-10."""
 FORWARD_SHARE = 1 / 3

@@ -101,12 +101,16 @@ def in_words(results: tuple[RunResult, ...]) -> str:
         return "All runs diverged: their losses aren't finite"
     best = min(well, key=lambda each: each.train_s)
     first = f"{best.run.label} was the fastest: it" if len(results) > 1 else best.run.label
-    ratio = f"{best.ratio:.1f}"
     return (
         f"{first} reached {100 * best.accuracy:.1f} % accuracy on the test set after {best.steps} steps in "
-        f"{format_duration(best.train_s)}, with {f'{ratio}x' if float(ratio) > 1 else 'no'} fewer bytes on "
-        f"the wire{diverged}{short}"
+        f"{format_duration(best.train_s)}, with {_saved(best)} on the wire{diverged}{short}"
     )
+
+
+def _saved(result: RunResult) -> str:
+    """Return the compression ratio in words, or "no fewer bytes" if it is 1.0 at one decimal."""
+    ratio = f"{result.ratio:.1f}"
+    return f"{ratio}x fewer bytes" if float(ratio) > 1 else "no fewer bytes"
 
 
 def _decisions(results: tuple[RunResult, ...]) -> list[Part]:

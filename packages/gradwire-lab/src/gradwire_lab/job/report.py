@@ -246,8 +246,12 @@ def _style(number: int) -> dict[str, Any]:
     turn, colour = divmod(number, len(CURVES))
     line, marker = (("-", "o"), ("--", "s"), (":", "^"))[turn % 3]
     return {
-        "color": CURVES[colour], "linestyle": line, "marker": marker, "markersize": 3.5, "linewidth": 1.6
-    }  # fmt: skip
+        "color": CURVES[colour],
+        "linestyle": line,
+        "marker": marker,
+        "markersize": 3.5,
+        "linewidth": 1.6,
+    }
 
 
 def _note(result: RunResult, results: tuple[RunResult, ...], baseline: Run | None) -> str:

@@ -39,10 +39,16 @@ REPORT_EVERY_S = 0.1
 REHEARSALS = 2
 
 
-class Team:
-    """One rank's membership in a job's process groups; ranks 0..p-1 are workers, rank p is any server.
+# The processes of a job: ranks 0..p-1 are the workers; rank p is the server, if a run has one.
+#
+# Training uses links. The team's own collectives (barriers, sums, hashes) are never timed.
 
-    All ranks create the same groups in order: per run, one for its link and one for untimed collectives.
+
+class Team:
+    """One rank's membership in a job's process groups.
+
+    All ranks, including the server, create the same groups in the same order. Every run has a group for its
+    link, and a group for the team's collectives. The default group must exist.
     """
 
     def __init__(self, store: Store, rank: int, options: JobOptions) -> None:
@@ -50,10 +56,7 @@ class Team:
         self._store = store
         limit = timedelta(seconds=options.timeout_s)
         with in_words(f"rank {rank} could not meet the other {options.world - 1} ranks", options.timeout_s):
-            self._links, self._words = (
-                {run: dist.new_group(sorted(self._members(run)), timeout=limit) for run in options.runs}
-                for _ in range(2)
-            )
+            self._groups = {run: self._make_groups(run, limit) for run in options.runs}
 
     @property
     def is_server(self) -> bool:
@@ -66,28 +69,39 @@ class Team:
 
     def link_group(self, run: Run) -> tuple[dist.ProcessGroup, list[int]]:
         """Return the group of a run's link, and the global ranks in the link's order, the server first."""
-        return self._links[run], self._members(run)
+        return self._groups[run][0], self._members(run)
 
     def barrier(self, run: Run) -> None:
         """Wait until all ranks of the run reach this barrier. Raises ``LinkError``."""
         with in_words(f"rank {self.rank} waited for the other ranks between two epochs", self.timeout_s):
-            gather(self._words[run], torch.zeros(1))
+            gather(self._words(run), torch.zeros(1))
 
     def gather(self, run: Run, values: torch.Tensor) -> torch.Tensor:
         """Return all ranks' ``values`` (1-D, equal lengths), one row per rank. Raises ``LinkError``."""
         with in_words(f"rank {self.rank} collected results", self.timeout_s):
-            return gather(self._words[run], values)
+            return gather(self._words(run), values)
 
     def _members(self, run: Run) -> list[int]:
         server = [self.workers] if run.method == "server" else []
         return [*server, *range(self.workers)]
+
+    def _make_groups(self, run: Run, limit: timedelta) -> tuple[dist.ProcessGroup, dist.ProcessGroup]:
+        members = sorted(self._members(run))
+        return dist.new_group(members, timeout=limit), dist.new_group(members, timeout=limit)
+
+    def _words(self, run: Run) -> dist.ProcessGroup:
+        return self._groups[run][1]
 
     def announce(self, word: str) -> None:
         """Wake the ranks that ``wait_for`` this word."""
         self._store.set(word, "1")
 
     def wait_for(self, word: str) -> None:
-        """Block until a rank announces ``word``; runs have no known length, so there is no time limit."""
+        """Block until another rank announces ``word``, without a time limit.
+
+        A limit would need the length of a run, which is unknown. Raises ``LinkError`` if the store's host
+        goes away.
+        """
         with in_words(f"rank {self.rank} waited for its next run", self.timeout_s):
             wait_for(self._store, word)
 
@@ -231,7 +245,10 @@ def _train(side: _Side, counts: list[int]) -> RunResult:
 
 
 def _same_weights(side: _Side) -> str:
-    """Return the final weights' hash. Raises ``JobError`` unless all ranks with exact weights agree."""
+    """Return the hash of the final weights. Raises ``JobError`` unless all ranks have the same weights.
+
+    A server keeps exact weights. If its workers receive rounded weights, only the workers are compared.
+    """
     digest, job = hashlib.sha256(), side.job
     for parameter in side.model.parameters():
         digest.update(parameter.detach().numpy().tobytes())

@@ -151,7 +151,11 @@ class Conversation:
         feedback: ErrorFeedback | None = None,
         before: torch.Tensor | None = None,
     ) -> None:
-        """Send a message, ``before`` exactly, and its floats, and wait until sent. Raises ``LinkError``."""
+        """Send a message and its floats (1-D float32), and wait until they are sent.
+
+        ``feedback`` stores the encoding error after everything is sent. ``before`` has floats that are sent
+        between the message and ``floats``, without loss. Raises ``LinkError``.
+        """
         feedback = ErrorFeedback(codec) if feedback is None else feedback
         with self._clock("encode_s"):
             feedback.begin(floats)
@@ -174,7 +178,10 @@ class Conversation:
         return Message.from_floats(numbers)
 
     def take_in(self, floats: torch.Tensor, codec: Codec) -> None:
-        """Receive the last message's floats. Raises ``FrameError``, ``LinkError``, ``PayloadError``."""
+        """Receive the floats of the last message into ``floats``.
+
+        On an error, ``floats`` is partly written. Raises ``FrameError``, ``LinkError``, and ``PayloadError``.
+        """
         self._store(self._framer(codec), torch.split(floats, self._segment_count))
 
     def settle(self) -> ExchangeCost:

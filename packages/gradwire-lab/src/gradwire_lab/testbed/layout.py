@@ -191,7 +191,11 @@ def _limit(device: str, rate_nbytes_per_s: float | None, topology: Topology) -> 
 
 
 def _netem(device: str, rate_nbytes_per_s: float | None, topology: Topology) -> list[str]:
-    """Return the lines for ``tc`` that impair frames on their last link; netem keeps order if rated."""
+    """Return the lines for ``tc`` that impair frames once, on their last link, before the rate limit.
+
+    netem keeps the order of frames with different delays only if a rate is set; the rate set here limits
+    nothing.
+    """
     if not topology.is_impaired:
         return []
     place = "root" if rate_nbytes_per_s is None else "parent 1:1"

@@ -140,7 +140,8 @@ LEAST_BURST_FRAMES, FRAME_OVERHEAD_NBYTES = 2, 50
 GSO_SHARE = 0.9
 """The share of the burst for TCP's packets.
 
-The kernel would split larger packets amid the path: four hosts on two cores reach 0.45, not 0.95.
+The kernel would split larger packets into frames in software, in the middle of the path: 83,000 frames per
+second at 1 Gbit. Four hosts in a ring on two cores would then reach 0.45 of their rate instead of 0.95.
 """
 MOST_GSO_NBYTES = 65536
 SEND_BUFFER_NBYTES = 4 << 20

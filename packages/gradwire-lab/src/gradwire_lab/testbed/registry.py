@@ -206,7 +206,9 @@ def variables(
 ) -> dict[str, str]:
     """Return the environment of a host's command: the inherited environment, and the variables of a rank.
 
-    Unless inherited, OpenMP's threads are limited to the host's share of the machine's cores.
+    Unless ``OMP_NUM_THREADS`` is inherited, OpenMP's threads are limited to the host's share of the machine's
+    cores, because each host would otherwise start a thread on every core. PyTorch's warning about addresses
+    without host names is turned off.
     """
     cores = len(os.sched_getaffinity(0))
     described = {

@@ -198,7 +198,10 @@ class Relay:
 
 
 def take_precedence() -> None:
-    """Give this process real-time priority, if the user may, because a link waits for no program."""
+    """Give this process real-time priority, because a link doesn't wait for the hosts' programs.
+
+    An ordinary user lacks this privilege; delays are then less exact on a busy machine.
+    """
     with suppress(PermissionError):
         os.sched_setscheduler(0, os.SCHED_RR | os.SCHED_RESET_ON_FORK, os.sched_param(1))
 

@@ -31,7 +31,10 @@ _MOST_FILES = 253  # the kernel's own limit for a message
 
 
 class Channel:
-    """One end of a socket pair that carries JSON messages and open files."""
+    """One end of a socket pair that carries JSON messages and open files.
+
+    ``receive`` raises ``TimeoutError`` after its ``timeout_s``.
+    """
 
     def __init__(self, end: socket.socket) -> None:
         self._end = end

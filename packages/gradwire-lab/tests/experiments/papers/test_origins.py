@@ -2,6 +2,7 @@ from __future__ import annotations
 
 import pytest
 
+from gradwire.errors import JobError
 from gradwire_lab.experiments.papers.exhibit import OriginKind, by_name, calibrated, chosen, paper
 
 
@@ -18,3 +19,10 @@ def test_names_share_an_origin_and_origins_are_read_only() -> None:
     assert named["WITHIN"].where == named["ROUNDED"].where == "two digits"
     with pytest.raises(TypeError):
         named["WITHIN"] = paper("table I")  # type: ignore[index]
+
+
+def test_a_repeated_name_is_refused() -> None:
+    with pytest.raises(
+        JobError, match="one origin of WITHIN, got published, table I and chosen for run time"
+    ):
+        by_name({"WITHIN ROUNDED": paper("table I"), "WITHIN": chosen("for run time")})

@@ -30,10 +30,16 @@ def run(arguments: Sequence[str]) -> None:
     )
     group = parser.add_argument_group("messages")
     add_sizes(group, "1", "64MiB")
-    text = "streams measured for each figure (default: 5)"
-    group.add_argument("--repeats", type=int, default=5, metavar="N", help=text)
-    text = "approximate time for each figure (default: 100ms)"
-    group.add_argument("--time", type=seconds, default=0.1, metavar="TIME", help=text)
+    group.add_argument(
+        "--repeats", type=int, default=5, metavar="N", help="streams measured for each figure (default: 5)"
+    )
+    group.add_argument(
+        "--time",
+        type=seconds,
+        default=0.1,
+        metavar="TIME",
+        help="approximate time for each figure (default: 100ms)",
+    )
     group.add_argument("--window", type=int, default=16, metavar="N", help="messages in flight (default: 16)")
     group = parser.add_argument_group("where")
     group.add_argument("--workers", type=int, metavar="N", help="number of local processes (default: 2)")
@@ -54,23 +60,29 @@ def add_sizes(group: argparse._ArgumentGroup, low: str, high: str) -> None:
     """Add the options for message sizes, with ``low`` and ``high`` as defaults of ``--min`` and ``--max``."""
     group.add_argument("--min", metavar="SIZE", default=low, help=f"smallest message size (default: {low})")
     group.add_argument("--max", metavar="SIZE", default=high, help=f"largest message size (default: {high})")
-    text = "factor between message sizes (default: 2)"
-    group.add_argument("--factor", type=int, metavar="N", default=2, help=text)
+    group.add_argument(
+        "--factor", type=int, metavar="N", default=2, help="factor between message sizes (default: 2)"
+    )
     group.add_argument("--sizes", metavar="LIST", help="sizes, instead of a range: 64kB,1MB,16MB")
 
 
 def add_network(group: argparse._ArgumentGroup) -> None:
     """Add the options for the network: ``--rate`` and ``--timeout``."""
-    text = "rate of each host's link (default: unlimited)"
-    group.add_argument("--rate", dest="link", metavar="RATE", help=text)
+    group.add_argument(
+        "--rate",
+        dest="link",
+        metavar="RATE",
+        help="rate of each host's link (default: unlimited)",
+    )
     add_timeout(group, 60.0, "for each wait")
 
 
 def add_outputs(group: argparse._ArgumentGroup) -> None:
     """Add the options for the files of results."""
     add_json(group, "json_file")
-    text = "write a plot to this file (PNG)"
-    group.add_argument("--plot", dest="plot_file", type=file_path, metavar="FILE", help=text)
+    group.add_argument(
+        "--plot", dest="plot_file", type=file_path, metavar="FILE", help="write a plot to this file (PNG)"
+    )
     add_overwrite(group)
     add_usual(group)
 

@@ -68,19 +68,31 @@ def _parser() -> Parser:
     )
     group = parser.add_argument_group("steps")
     steps, warm_up = Settings.steps, Settings.warm_up
-    text = f"measured steps (default: {steps})"
-    group.add_argument("--steps", type=int, metavar="N", default=steps, help=text)
-    text = f"steps before the measured steps (default: {warm_up})"
-    group.add_argument("--warm-up", type=int, metavar="N", default=warm_up, help=text)
-    text = "let the script run to its end"
-    group.add_argument("--continue", dest="goes_on", action="store_true", help=text)
-    text = "afterwards, measure steps with gradwire attached"
-    group.add_argument("--try", dest="tries", action="store_true", help=text)
+    group.add_argument(
+        "--steps", type=int, metavar="N", default=steps, help=f"measured steps (default: {steps})"
+    )
+    group.add_argument(
+        "--warm-up",
+        type=int,
+        metavar="N",
+        default=warm_up,
+        help=f"steps before the measured steps (default: {warm_up})",
+    )
+    group.add_argument(
+        "--continue", dest="goes_on", action="store_true", help="let the script run to its end"
+    )
+    group.add_argument(
+        "--try",
+        dest="tries",
+        action="store_true",
+        help="afterwards, measure steps with gradwire attached",
+    )
     group = parser.add_argument_group("other networks")
     group.add_argument("--rates", metavar="LIST", help="link rates to compare: 100mbit,1gbit,10gbit")
     group.add_argument("--latency", metavar="TIME", help="latency of each link (default: 50us)")
-    text = "number of hosts, or several numbers: 2,4,8 (default: the ranks)"
-    group.add_argument("--hosts", metavar="N", help=text)
+    group.add_argument(
+        "--hosts", metavar="N", help="number of hosts, or several numbers: 2,4,8 (default: the ranks)"
+    )
     group.add_argument("--shared-machine", action="store_true", help="all hosts share this machine (testbed)")
     group = parser.add_argument_group("results")
     add_json(group)

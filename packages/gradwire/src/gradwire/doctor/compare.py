@@ -166,7 +166,10 @@ _FIRST = (1 << 16, 4)
 """Message size in bytes, and number of messages, of the first and shortest stream."""
 _MOST_NBYTES, _MOST_COUNT = 1 << 20, 256
 _ENOUGH_S = 0.1
-"""The minimum duration of a measured stream, above a rate limiter's burst; ``STREAM_TRIPS`` if distant."""
+"""The minimum duration of a stream that measures the rate, longer than a rate limiter's burst.
+
+Between distant hosts, the minimum is ``STREAM_TRIPS`` round trips.
+"""
 _ORDER = struct.Struct("<qq")
 _ENOUGH = (0, 0)
 

@@ -55,7 +55,7 @@ def name_ranks(ranks: Iterable[int]) -> str:
     ordered, runs = sorted(ranks), []
     for _, run in groupby(enumerate(ordered), lambda each: each[1] - each[0]):
         members = [rank for _, rank in run]
-        runs.append("-".join(map(str, dict.fromkeys((members[0], members[-1])))))
+        runs.append(f"{members[0]}-{members[-1]}" if len(members) > 1 else f"{members[0]}")
     return f"rank{'s' if len(ordered) > 1 else ''} {', '.join(runs)}"
 
 

@@ -7,7 +7,10 @@ a whole stream.
 
 from __future__ import annotations
 
+from collections.abc import Callable
+from functools import cache
 from importlib import import_module
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -35,8 +38,7 @@ def encode_and_keep(name: str, x: Tensor, out: Tensor, params: Params) -> Tensor
         if found.is_fixed:
             there.copy_(here, non_blocking=True)
         else:
-            feedback = import_module("gradwire.gpu.feedback")  # imports Triton
-            feedback.queue_carry(here, there, nbytes)
+            _queue_carry()(here, there, nbytes)
             size.copy_(nbytes, non_blocking=True)
         return here
 
@@ -86,3 +88,10 @@ def _pinned(beside: Tensor, nbytes: int) -> Tensor:
     """Return ``nbytes`` of pinned memory for the device of the tensor ``beside``."""
     with torch.inference_mode(mode=False):
         return device_of(beside).pinned(-(-nbytes // 4)).view(torch.uint8)[:nbytes]
+
+
+@cache
+def _queue_carry() -> Callable[[Tensor, Tensor, Tensor], None]:
+    found: Any = import_module("gradwire.gpu.feedback")  # a module that imports Triton
+    queue: Callable[[Tensor, Tensor, Tensor], None] = found.queue_carry
+    return queue

@@ -60,8 +60,11 @@ class Tried(ScriptResult):
     def report(self) -> list[str | Table]:
         """Return the verdict, and a table with a row for steps without and with gradwire."""
         columns = (
-            *(Column.of_text("steps"), Column("counted"), Column("median", "ms")),
-            *(Column("scatter"), Column("sent by a rank")),
+            Column.of_text("steps"),
+            Column("counted"),
+            Column("median", "ms"),
+            Column("scatter"),
+            Column("sent by a rank"),
         )
         rows = []
         for name, steps_s, nbytes in (

@@ -71,8 +71,11 @@ class Turns:
 
 
 _COLUMNS = (
-    *(Column.of_text("averaged by"), Column("cycles"), Column("step", "ms")),
-    *(Column("interval", "ms"), Column("gradwire's gain")),
+    Column.of_text("averaged by"),
+    Column("cycles"),
+    Column("step", "ms"),
+    Column("interval", "ms"),
+    Column("gradwire's gain"),
 )
 _IN_WORDS = MappingProxyType({PLAIN: "PyTorch's own all-reduce", BF16: "its bf16 hook"})
 

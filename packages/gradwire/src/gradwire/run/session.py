@@ -75,12 +75,15 @@ class FirstPass:
             self.remove()
             self._then()
 
-    def __reduce__(self) -> tuple[Any, ...]:
-        return partial, (_ignore,)
+    def __reduce__(self) -> tuple[type[NoHook], tuple[()]]:
+        return NoHook, ()
 
 
-def _ignore(*_: object) -> None:
-    """Ignore a forward pass of a copy of the module."""
+class NoHook:
+    """The placeholder for a ``FirstPass`` in a copy of its module."""
+
+    def __call__(self, *_: object) -> None:
+        """Ignore a forward pass of the copy."""
 
 
 class RunSession:

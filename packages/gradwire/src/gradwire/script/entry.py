@@ -3,13 +3,12 @@
 from __future__ import annotations
 
 import functools
-import importlib.util
 import json
 import os
 import sys
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass
-from importlib.abc import MetaPathFinder
+from importlib.abc import Loader, MetaPathFinder
 from importlib.machinery import ModuleSpec
 from pathlib import Path
 from types import ModuleType
@@ -39,33 +38,47 @@ def when_imported(name: str, then: Then) -> None:
 
 
 class _Finder(MetaPathFinder):
-    """An import finder that finds one module, once, and calls ``then`` after its import."""
+    """An import finder that finds one module, once, through the other finders, and wraps its loader."""
 
     def __init__(self, name: str, then: Then) -> None:
         self._name, self._then = name, then
 
     def find_spec(
-        self,
-        fullname: str,
-        path: Sequence[str] | None,  # noqa: ARG002
-        target: ModuleType | None = None,  # noqa: ARG002
+        self, fullname: str, path: Sequence[str] | None, target: ModuleType | None = None
     ) -> ModuleSpec | None:
         if fullname != self._name:
             return None
         sys.meta_path.remove(self)
-        spec = importlib.util.find_spec(fullname)
-        loader: Any = None if spec is None else spec.loader
-        if loader is None:
-            return spec
-        load = loader.exec_module
+        for finder in list(sys.meta_path):
+            spec = finder.find_spec(fullname, path, target)
+            if spec is not None:
+                if spec.loader is not None:
+                    spec.loader = _Loader(spec.loader, self._then)
+                return spec
+        return None
 
-        def exec_module(module: ModuleType) -> None:
-            del loader.exec_module  # on this instance, whose class has its own
-            load(module)
-            self._then(module)
 
-        loader.exec_module = exec_module
-        return spec
+class _Loader(Loader):
+    """A loader that loads a module with ``inner`` and then calls ``then``.
+
+    The module's ``__loader__`` is ``inner``, as if this class did not exist.
+    """
+
+    def __init__(self, inner: Loader, then: Then) -> None:
+        self._inner, self._then = inner, then
+
+    def create_module(self, spec: ModuleSpec) -> ModuleType | None:
+        return self._inner.create_module(spec)
+
+    def exec_module(self, module: ModuleType) -> None:
+        module.__loader__ = self._inner
+        if module.__spec__ is not None:
+            module.__spec__.loader = self._inner
+        self._inner.exec_module(module)
+        self._then(module)
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._inner, name)
 
 
 # The observer of the script's models. The command names the observer in an environment variable.

@@ -77,11 +77,14 @@ def name_of(folder: Path | None, images: Images) -> str:
 
 
 def read_images(folder: Path | None) -> Images:
-    """Return the images of a folder, or scikit-learn's digits, enlarged and in three equal channels.
+    """Return the images of a folder or, without a folder, scikit-learn's digits.
 
-    A folder has the binary version of CIFAR-10 or CIFAR-100, or NumPy archives ``train*.npz`` and
-    ``test*.npz`` with labels ``y`` and images ``x``, or ``dd``: planes (G, R - G, B - G) as differences along
-    columns and rows. Raises ``DataError``.
+    The digits are enlarged and have three equal channels. A folder has the binary version of CIFAR-10 or
+    CIFAR-100, or NumPy archives ``train*.npz`` and ``test*.npz`` with labels ``y`` and images ``x`` of shape
+    (count, 3, 32, 32). Instead of ``x``, an archive may have ``dd``: planes (G, R - G, B - G) as differences
+    along columns and rows, which are smaller on disk.
+
+    Raises ``DataError``.
     """
     if folder is None:
         return _digits()

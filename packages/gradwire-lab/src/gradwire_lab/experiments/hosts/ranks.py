@@ -42,7 +42,10 @@ MOST_STOLEN = 0.02
 
 @contextmanager
 def met_ranks() -> Iterator[Ranks]:
-    """Connect the ranks of all hosts, each on one thread, and disconnect them together."""
+    """Connect the ranks of all hosts, and disconnect them together. Each rank computes on one thread.
+
+    Raises ``GradwireError``.
+    """
     torch.set_num_threads(1)
     os.environ.setdefault("GRADWIRE_THREADS", "1")
     os.environ.setdefault(VARIABLE, "quiet")
@@ -58,7 +61,12 @@ def met_ranks() -> Iterator[Ranks]:
 
 
 class TimedExchanges(NamedTuple):
-    """The seconds of repeated exchanges, without disturbed ones, and this rank's CPU time of each."""
+    """The times of repeated exchanges.
+
+    ``seconds`` has the times from the common start to the last rank's end, without disturbed repetitions.
+    ``seconds`` is the same on all ranks. ``processor_s`` is this rank's CPU time of every repetition,
+    including disturbed repetitions.
+    """
 
     seconds: list[float]
     processor_s: list[float]
@@ -139,7 +147,10 @@ class Ranks:
         most: int,
         first_count: int = 1 << 20,
     ) -> TimedExchanges:
-        """Time exchanges as ``repeat_s`` does, after an untimed one of ``first_count`` values."""
+        """Time exchanges of a gradient of ``count`` values as ``repeat_s`` does. All ranks call this.
+
+        An untimed exchange of the first ``first_count`` values precedes the timed exchanges.
+        """
         source, processor_s = self.gradient(count), list[float]()
         exchange(source[:first_count].clone())  # untimed: allocates the buffers
         bucket = torch.empty_like(source)

@@ -78,8 +78,19 @@ FLOATING = chosen("for rounding of floating point")
 
 
 def by_name(grouped: Origins) -> Origins:
-    """Return the origin of each name, from origins of several names, which spaces separate."""
-    return MappingProxyType({name: origin for names, origin in grouped.items() for name in names.split()})
+    """Return the origin of each name, from origins of several names, which spaces separate.
+
+    Raises ``JobError`` for a repeated name.
+    """
+    found: dict[str, Origin] = {}
+    for names, origin in grouped.items():
+        for name in names.split():
+            if name in found:
+                raise JobError(
+                    f"expected one origin of {name}, got {found[name]!s} and {origin!s}; omit one of them"
+                )
+            found[name] = origin
+    return MappingProxyType(found)
 
 
 DATA = "data"

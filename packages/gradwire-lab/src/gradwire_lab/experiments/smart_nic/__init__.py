@@ -99,10 +99,17 @@ def table(rows: Sequence[Row]) -> list[str | Table]:
 
 
 def _paper(rows: Sequence[Row]) -> list[str | Table]:
-    tables = (table_of(CONSTANTS, select(rows, part=CONSTANT)), table_of(FIGURES, select(rows, part=FIGURE)))
-    curves = table_of(CURVES, select(rows, part=SCALING))
-    title, errata = "throughput over that of one node (figure 4b), modelled", " ".join(ERRATA)
-    return [tables[0], "", tables[1], "", title, "", curves, "", f"Errata of the paper: {errata}"]
+    return [
+        table_of(CONSTANTS, select(rows, part=CONSTANT)),
+        "",
+        table_of(FIGURES, select(rows, part=FIGURE)),
+        "",
+        "throughput over that of one node (figure 4b), modelled",
+        "",
+        table_of(CURVES, select(rows, part=SCALING)),
+        "",
+        "Errata of the paper: " + " ".join(ERRATA),
+    ]
 
 
 def _calibrated(row: Row) -> str:

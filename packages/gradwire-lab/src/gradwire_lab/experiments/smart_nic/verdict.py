@@ -261,12 +261,19 @@ def _profile(steps: MeasuredSteps, where: str) -> list[Claim]:
     """Return the counterparts of figure 2a, and of the speed-up with the large batch."""
     naive, before = CONVENTIONAL
     slower = _saved(steps.s(*before, "backward"), steps.s(*naive, "backward"))
-    alone_s, exposed_s, hidden_s = steps.s(*naive), steps.s(*naive, "exposed"), steps.s(*before, "exposed")
+    naive_s, naive_exposed_s = steps.s(*naive), steps.s(*naive, "exposed")
+    overlapped_exposed_s = steps.s(*before, "exposed")
     added = None if slower is None else -slower
     found = [
-        ("naive: exposed part of the step", _over(exposed_s, alone_s), 0.51, SHARE, (naive,)),
-        ("overlapped: speed-up over naive", _over(alone_s, steps.s(*before)), 1.85, RATIO, CONVENTIONAL),
-        ("overlapped: exposed time, naive over it", _over(exposed_s, hidden_s), 50, RATIO, CONVENTIONAL),
+        ("naive: exposed part of the step", _over(naive_exposed_s, naive_s), 0.51, SHARE, (naive,)),
+        ("overlapped: speed-up over naive", _over(naive_s, steps.s(*before)), 1.85, RATIO, CONVENTIONAL),
+        (
+            "overlapped: exposed time, naive over it",
+            _over(naive_exposed_s, overlapped_exposed_s),
+            50,
+            RATIO,
+            CONVENTIONAL,
+        ),
         ("overlapped: time added to backward", added, 0.11, SHARE, CONVENTIONAL),
     ]
     claims = [

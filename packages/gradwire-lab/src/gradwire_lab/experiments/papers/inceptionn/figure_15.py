@@ -15,7 +15,7 @@ from gradwire_lab.experiments.papers.exhibit import RUN_TIME, TWO_CORES, chosen,
 PLACE, FORMULA = "figure 15", "section VIII-D"
 WA, INC = "WA", "INC"
 FORMULAS = {WA: worker_aggregator_s, INC: ring_s}
-FEWER, MANY = 4, 8
+FEW_WORKERS, MANY_WORKERS = 4, 8
 GROWTHS = {WA: (8 + 3) / (4 + 2), INC: (7 / 8) / (3 / 4)}
 """The published growth of p + lg p and of 2 (p - 1)/p messages, from 4 to 8 workers."""
 WITHIN, STRAIGHT = 0.2, 0.1
@@ -44,12 +44,12 @@ def claims(rows: Sequence[Row]) -> list[Claim]:
         name: {workers: float(median(row["seconds"])) for workers, row in own.items()}
         for name, own in found.items()
     }
-    few_s, many_s = measured[WA][FEWER], measured[WA][MANY]
-    each_s = (many_s - few_s) / (MANY - FEWER)
-    straight = {str(each): s / (few_s + each_s * (each - FEWER)) for each, s in measured[WA].items()}
+    few_s, many_s = measured[WA][FEW_WORKERS], measured[WA][MANY_WORKERS]
+    each_s = (many_s - few_s) / (MANY_WORKERS - FEW_WORKERS)
+    straight = {str(each): s / (few_s + each_s * (each - FEW_WORKERS)) for each, s in measured[WA].items()}
 
     def grows(name: str, text: str) -> Claim:
-        growth, published = measured[name][MANY] / measured[name][FEWER], GROWTHS[name]
+        growth, published = measured[name][MANY_WORKERS] / measured[name][FEW_WORKERS], GROWTHS[name]
         place = Published(FORMULA, published)
         return Claim(text, only(growth), near(published, WITHIN), unit=RATIO, published=place)
 
@@ -87,7 +87,7 @@ EXHIBIT = exhibit(
     "and latency measured between two of the hosts. The aggregator is a separate rank, so its tree may "
     "have one level more than the formula's. gradwire experiment scaling exchanges AlexNet's 233 MB.",
     origins={
-        "FEWER MANY workers": paper("figure 15"),
+        "FEW_WORKERS MANY_WORKERS workers": paper("figure 15"),
         "GROWTHS": paper("section VIII-D, where the latency is negligible; additions are left out, too"),
         "WITHIN": chosen("the formula omits additions and CPU time"),
         "STRAIGHT": chosen("almost linear, as the paper says, is not exactly so"),

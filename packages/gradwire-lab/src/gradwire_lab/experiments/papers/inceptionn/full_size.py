@@ -31,7 +31,11 @@ UNTRIED = "it takes minutes; run --full."
 
 @dataclass(frozen=True)
 class FullSize:
-    """A network of table I: side of images, divisor of pixels, rate, weight decay, and published steps."""
+    """A network of table I, with its settings at the beginning of training.
+
+    Images are ``side`` pixels wide and high. Pixels from 0 to 1, minus their mean, are divided by
+    ``deviation``. ``steps`` is the published number of a complete training run.
+    """
 
     side: int
     deviation: tuple[float, float, float]
@@ -102,7 +106,11 @@ class Photographs:
 def train(
     name: str, steps: int, batch: int, seed: int, watch: Callable[[int, torch.Tensor], None]
 ) -> list[float]:
-    """Return the losses of the first steps with one worker; ``watch`` gets each step and its gradient."""
+    """Run the first steps of training with one worker, and return the losses.
+
+    The seed determines the order of images, which repeats once all images have been used. ``watch`` is called
+    with each step's number and gradient. Raises ``DataError``.
+    """
     from torch import nn
 
     setting, losses = FULL_SIZE[name], list[float]()

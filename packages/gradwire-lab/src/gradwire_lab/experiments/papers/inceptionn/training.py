@@ -114,8 +114,8 @@ def train(
     """Train a network of ``NETWORKS`` from scratch; return top-1 accuracies by the number of steps.
 
     ``of_gradients`` encodes gradients in every hop of the ring, and ``of_weights`` weights after each update.
-    ``watch`` is called with each step and the first worker's gradient. Accuracies are measured every
-    ``every`` steps, and at the end.
+    None means exact training. ``watch`` is called with each step's number, from 0, and the first worker's
+    gradient, before it is averaged in place. Accuracies are measured every ``every`` steps and at the end.
     """
     net = build(network, images.image_shape, images.classes, seed)
     parameters = [*net.parameters()]
@@ -211,8 +211,11 @@ def _ring(
     exchanges = [FlatExchange(link, plan, counts) for link in links]
 
     def average(gradients: Sequence[torch.Tensor]) -> torch.Tensor:
-        for _ in pool.map(lambda exchange, gradient: exchange(gradient), exchanges, gradients):
-            pass  # the first error of a worker is raised
+        pending = [
+            pool.submit(exchange, gradient) for exchange, gradient in zip(exchanges, gradients, strict=True)
+        ]
+        for each in pending:
+            each.result()
         return gradients[0]
 
     with ThreadPoolExecutor(WORKERS, thread_name_prefix="worker") as pool:

@@ -38,7 +38,10 @@ def cells(options: LengthsOptions) -> list[Cell]:
 
 @dataclass(frozen=True)
 class WorkerTraining:
-    """One worker's training: the loss of each step, and a function to call before each step from 0."""
+    """One worker's training: the loss of each step, and a function to call before each step.
+
+    Steps are numbered from 0.
+    """
 
     model: torch.nn.Module
     optimizer: torch.optim.Optimizer
@@ -47,7 +50,11 @@ class WorkerTraining:
 
 
 def train(pipeline: int, steps: int, worker: Callable[[int], WorkerTraining]) -> list[WorkerTraining]:
-    """Train with the paper's Pipe-SGD from rank 0's weights, in threads, and return the workers by rank."""
+    """Train with the paper's Pipe-SGD on ``WORKERS`` ranks, in threads, and return the workers by rank.
+
+    ``worker`` is called with a rank. All ranks start from rank 0's weights. The first error of a rank closes
+    all links and is raised.
+    """
     from gradwire.links import loopback
     from gradwire.pipe.pipe_sgd import PipeSGD
     from gradwire.plan import Plan

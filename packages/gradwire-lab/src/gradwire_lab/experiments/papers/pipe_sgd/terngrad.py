@@ -66,7 +66,9 @@ def claims(rows: Sequence[Row]) -> list[Claim]:
             ("compressed", sent_s[TERNARY], OVER_COMPRESSED),
         )
     ]
-    for codec in [*SMALLER][1:]:
+    for codec in SMALLER:
+        if codec == TERNARY:
+            continue
         text = f"overhead of {codec} over its compressed communication, which masks it"
         wanted = Bound(-BEYOND, 1.0)  # below 0 only by noise: encoding takes time
         found.append(claim(text, only(added_s[codec] / sent_s[codec]), wanted, published=Published(PLACE)))

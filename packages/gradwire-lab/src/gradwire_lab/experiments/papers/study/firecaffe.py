@@ -13,7 +13,7 @@ from gradwire_lab.experiments.experiment import Cell, Row, cells_of
 from gradwire_lab.experiments.papers.exhibit import calibrated, chosen, each, exhibit, paper, row_of
 
 PLACE = "section 1"
-FEWER, MANY = 128, 256
+FEW_GPUS, MANY_GPUS = 128, 256
 SPEEDUP_FEW, SPEEDUP_MANY, COMMUNICATING_FEW = 47.0, 60.0, 0.5
 WEEKS_H, CLUSTER_H = 3 * 7 * 24.0, 10.5
 GOOGLENET_NBYTES = 53e6
@@ -36,10 +36,10 @@ def measure(_options: FirecaffeOptions, cell: Cell) -> Mapping[str, Any]:
     Of 128 GPUs' step, half is the butterfly's exchange, which determines the rate.
     """
     half_s = (1 - COMMUNICATING_FEW) / SPEEDUP_FEW
-    unit_s = butterfly_s(FEWER, GOOGLENET_NBYTES, AlphaBetaGamma(0.0, 1.0))
+    unit_s = butterfly_s(FEW_GPUS, GOOGLENET_NBYTES, AlphaBetaGamma(0.0, 1.0))
     link = AlphaBetaGamma(0.0, COMMUNICATING_FEW / SPEEDUP_FEW / unit_s)
     return {
-        "compute": half_s * FEWER / cell["gpus"],
+        "compute": half_s * FEW_GPUS / cell["gpus"],
         "communicate": butterfly_s(cell["gpus"], GOOGLENET_NBYTES, link),
     }
 
@@ -47,21 +47,21 @@ def measure(_options: FirecaffeOptions, cell: Cell) -> Mapping[str, Any]:
 def claims(rows: Sequence[Row]) -> list[Claim]:
     """Compare the modelled speed-ups with the published speed-ups."""
     steps = {row["gpus"]: row["compute"] + row["communicate"] for row in rows}
-    share = row_of(rows, gpus=MANY)["communicate"] / steps[MANY]
+    share = row_of(rows, gpus=MANY_GPUS)["communicate"] / steps[MANY_GPUS]
     few, many = Published(PLACE, SPEEDUP_FEW), Published(PLACE, SPEEDUP_MANY)
     speedup = partial(Claim, unit="x")
     text = "256 GPUs: time in communication, substantially more than half"
     return [
         speedup(
             "128 GPUs: speed-up",
-            only(1 / steps[FEWER]),
+            only(1 / steps[FEW_GPUS]),
             near(SPEEDUP_FEW, ROUNDED),
             published=few,
             basis=Basis.CALIBRATED,
         ),
         speedup(
             "256 GPUs: speed-up (predicted)",
-            only(1 / steps[MANY]),
+            only(1 / steps[MANY_GPUS]),
             near(SPEEDUP_MANY, WITHIN),
             published=many,
             basis=Basis.MODELLED,
@@ -84,12 +84,12 @@ EXHIBIT = exhibit(
     cells=lambda options: cells_of(gpus=options.gpus),
     run=each(measure),
     claims=claims,
-    quick=FirecaffeOptions((FEWER, MANY)),
-    full=FirecaffeOptions((FEWER, MANY)),
+    quick=FirecaffeOptions((FEW_GPUS, MANY_GPUS)),
+    full=FirecaffeOptions((FEW_GPUS, MANY_GPUS)),
     scaling="modelled, because this machine doesn't have 128 GPUs. The row of 128 GPUs calibrates the "
     "model, and the row of 256 is predicted.",
     origins={
-        "FEWER MANY SPEEDUP_MANY WEEKS_H CLUSTER_H gpus": paper("section 1"),
+        "FEW_GPUS MANY_GPUS SPEEDUP_MANY WEEKS_H CLUSTER_H gpus": paper("section 1"),
         "SPEEDUP_FEW COMMUNICATING_FEW": calibrated("section 1, 128 GPUs"),
         "GOOGLENET_NBYTES": paper("figure 8"),
         "ROUNDED": chosen("the published speed-up has two digits"),
