@@ -123,9 +123,7 @@ class ThrottledLink(Wrapper):
 
     def irecv(self, source: int, buffer: torch.Tensor) -> Receiving:
         """Start to receive a frame. A wait for the frame lasts until it would have passed the port."""
-        nbytes = _LABEL.size + buffer.numel()
-        is_known = self._free and self._free[-1].numel() >= nbytes
-        labelled = self._free.pop() if is_known else frame_memory(nbytes)
+        labelled = self._take(_LABEL.size + buffer.numel())
         what = f"{self.name_of(self.rank)} receiving from {self.name_of(source)}"
         return _PacedReceive(self, self._inner.irecv(source, labelled), labelled, buffer, what)
 
@@ -163,6 +161,11 @@ class ThrottledLink(Wrapper):
     def give(self, labelled: torch.Tensor) -> None:
         """Return a receive buffer to the pool."""
         self._free.append(labelled)
+
+    def _take(self, nbytes: int) -> torch.Tensor:
+        if self._free and self._free[-1].numel() >= nbytes:
+            return self._free.pop()
+        return frame_memory(nbytes)
 
 
 def _labelled(frame: torch.Tensor, left_ns: tuple[int, int]) -> torch.Tensor:

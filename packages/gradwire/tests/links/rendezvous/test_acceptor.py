@@ -19,6 +19,7 @@ from torch._C._distributed_c10d import HashStore
 
 from gradwire.errors import LinkError, LinkTimeoutError
 from gradwire.launch.addresses import VARIABLE
+from gradwire.launch.store import StoreTimeoutError
 from gradwire.links.rendezvous.connect import connect_ranks
 from gradwire.links.rendezvous.endpoints import hello
 from gradwire.links.rendezvous.tls import NAMES, encryption
@@ -148,6 +149,38 @@ def test_without_a_free_descriptor_a_rank_waits_idly_and_names_the_cause() -> No
     assert "rank 1 could not be accepted within 1.5 s; Too many open files, the limit is " in text
     assert lasted_s < 5
     assert busy_s < 0.5, "it spins"
+
+
+class Stalling(HashStore):
+    """A store that doesn't answer who looks for the endpoint of rank 1, until ``released`` is set."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.asked, self.released = threading.Event(), threading.Event()
+
+    def compare_set(self, key: str, expected: str, desired: str) -> bytes:
+        if key == "rank 1":
+            self.asked.set()
+            self.released.wait(20)
+        return super().compare_set(key, expected, desired)
+
+
+def test_a_store_that_stalls_when_a_rank_calls_is_named_as_the_cause() -> None:
+    store = Stalling()
+    with ThreadPoolExecutor(1) as pool:
+        waiting = pool.submit(connect_ranks, store, 0, names(2), 2.0)
+        where, token = endpoint(store, 0)
+        with socket.create_connection(where, timeout=5) as caller:
+            assert not store.asked.is_set(), "only a caller makes rank 0 look for its endpoint"
+            caller.sendall(hello(token, 1))
+            error = waiting.exception(20)
+    store.released.set()
+    assert store.asked.is_set()
+    assert isinstance(error, StoreTimeoutError)
+    assert str(error).startswith(
+        "rank 0 connecting with the 2 ranks of its group: torch's store (Stalling) does not answer "
+        "(asked for 'rank 1', waited "
+    )
 
 
 @needs_openssl

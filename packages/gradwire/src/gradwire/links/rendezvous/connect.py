@@ -17,7 +17,7 @@ import select
 import selectors
 import socket
 import time
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Generator, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 
@@ -46,12 +46,15 @@ _EVENTS = {select.POLLIN: selectors.EVENT_READ, select.POLLOUT: selectors.EVENT_
 
 @dataclass(eq=False)
 class _Pending:
-    """An unverified connection, its claimed rank, and its verification, which yields events to poll for."""
+    """An unverified connection, its claimed rank, and its verification, which yields events to poll for.
+
+    The verification returns whether the rank is verified.
+    """
 
     connection: socket.socket
     fd: int
     rank: int | None = None
-    verification: Iterator[int] = field(init=False)
+    verification: Generator[int, None, bool] = field(init=False)
 
 
 class Acceptor:
@@ -127,15 +130,21 @@ class Acceptor:
         """Process the arrived bytes of a connection, and keep it once its rank is verified."""
         try:
             self._selector.modify(pending.fd, _EVENTS[next(pending.verification)])
-        except StopIteration:
+        except StopIteration as end:
+            if not end.value:
+                self._drop(pending)
+                return
             assert pending.rank is not None
             self._forget(pending)
             connections[pending.rank] = pending.connection
-        except OSError:
-            self._drop(pending)
 
-    def _verify(self, pending: _Pending, connections: Mapping[int, socket.socket]) -> Iterator[int]:
-        """Read the hello, and run the TLS handshake, if any. Raises ``OSError`` for a connection to drop."""
+    def _verify(
+        self, pending: _Pending, connections: Mapping[int, socket.socket]
+    ) -> Generator[int, None, bool]:
+        """Read the hello, run the TLS handshake, if any, and return whether the rank is verified.
+
+        Raises ``LinkError`` for a peer with different encryption, and for a store that is gone or silent.
+        """
         received, ours = b"", self._encryption
         while len(received) < self._hello_nbytes:
             try:
@@ -143,25 +152,29 @@ class Acceptor:
             except BlockingIOError:
                 yield select.POLLIN
                 continue
+            except OSError:
+                return False
             if not more:
-                raise ConnectionResetError
+                return False
             received += more
         rank = pending.rank = rendezvous_hello.rank_of(received, self._token, self._peers, self._tos)
         if rank is None or rank in connections:
-            raise ConnectionRefusedError
+            return False
         check_same_encryption(self._endpoints.find(rank), self._endpoints.names[rank], ours)
         if ours is None:
-            return
-        pending.connection = wrapped(pending.connection, ours.server)  # keeps the descriptor
+            return True
+        try:
+            pending.connection = wrapped(pending.connection, ours.server)  # keeps the descriptor
+        except OSError:  # the peer disconnected after its token; keep waiting for other connections
+            return False
         self._pending[pending.fd] = self._pending.pop(pending.fd)  # as the newest
         sends, receives = hello(self._token, self._rank), hello(self._token, rank)
         try:
             yield from handshake(pending.connection, ours, rank, sends, receives)
         except LinkError as error:
             self._refusals[rank] = str(error)
-            raise ConnectionRefusedError from error
-        if rank in connections:  # another connection was verified first
-            raise ConnectionRefusedError
+            return False
+        return rank not in connections  # else another connection was verified first
 
     def _forget(self, pending: _Pending) -> None:
         self._selector.unregister(pending.fd)

@@ -216,9 +216,9 @@ def encryption(environment: Mapping[str, str]) -> Encryption | None:
 def encrypted(
     connection: socket.socket, ours: Encryption, peer: int, sends: bytes, receives: bytes, left_s: float
 ) -> ssl.SSLSocket:
-    """Return a TLS socket for ``connection``, which becomes unusable, after the handshake.
+    """Return a TLS socket for this rank's connection to ``peer``. ``connection`` itself becomes unusable.
 
-    Raises ``LinkError``.
+    Raises ``LinkError``, after closing the connection.
     """
     deadline = time.monotonic() + left_s
     end = wrapped(connection, ours.client)
