@@ -5,6 +5,8 @@ Each algorithm is a module. Other packages provide algorithms as entry points (`
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+from types import MappingProxyType
 from typing import cast
 
 from gradwire import plugins
@@ -15,7 +17,7 @@ from gradwire.errors import SpecError, shown
 
 __all__ = ["NAMES", "TABLE", "Collective", "Hierarchical", "Step", "get"]
 
-TABLE: dict[str, Collective] = ALGORITHMS | {"hierarchical": Hierarchical()}
+TABLE: Mapping[str, Collective] = MappingProxyType(ALGORITHMS | {"hierarchical": Hierarchical()})
 """The algorithms of this package except ``backend``, which uses a ring's steps."""
 NAMES = (*TABLE, backend.NAME)
 """The names of all algorithms of this package."""

@@ -126,12 +126,17 @@ def frame_order(
     receives: list[Action] = []
     for k, step in enumerate(steps):
         if step.send_to is not None:
-            do, moved = Do.SEND_PARTIAL if step.combine else Do.PUBLISH, chain(*cut[slice(*step.send)])
-            sends += [Action(do, k, i, step.send_to, each) for i, each in enumerate(moved)]
+            do = Do.SEND_PARTIAL if step.combine else Do.PUBLISH
+            sends += [Action(do, k, i, step.send_to, each) for i, each in enumerate(_of(cut, step.send))]
         if step.recv_from is not None:
-            do, moved = Do.ADD if step.combine else Do.STORE, chain(*cut[slice(*step.recv)])
-            receives += [Action(do, k, i, step.recv_from, each) for i, each in enumerate(moved)]
+            do = Do.ADD if step.combine else Do.STORE
+            receives += [Action(do, k, i, step.recv_from, each) for i, each in enumerate(_of(cut, step.recv))]
     return _mark_kept(list(_interleave(sends, receives, ahead)))
+
+
+def _of(cut: Sequence[Sequence[Segment]], chunks: tuple[int, int]) -> Iterator[Segment]:
+    start, stop = chunks
+    return chain.from_iterable(cut[start:stop])
 
 
 def _interleave(sends: list[Action], receives: list[Action], ahead: int) -> Iterator[Action]:

@@ -22,7 +22,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from gradwire.collectives.ring import ROTATES, chunks, nbytes, steps
+from gradwire.collectives.ring import ROTATES, chunks, nbytes
 from gradwire.collectives.step import Step, both_halves
 
 __all__ = ["ROTATES", "broadcast", "chunks", "nbytes", "owner", "reduce", "schedule", "steps"]
@@ -48,3 +48,8 @@ def broadcast(rank: int, world: int) -> Iterator[Step]:
 
 
 schedule = both_halves(reduce, broadcast)
+
+
+def steps(world: int) -> int:
+    """Return the number of messages that each rank sends, and receives, in sequence."""
+    return 2 * (world - 1)

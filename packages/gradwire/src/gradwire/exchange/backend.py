@@ -63,7 +63,10 @@ class NativeReducer:
         self._agreed: set[int] = set()
 
     def takes(self, codec: Codec, count: int) -> bool:
-        """Return whether the transport sums a bucket: not the first of a length, which is recorded."""
+        """Return whether the transport sums a bucket of ``count`` values, and record the length.
+
+        The first bucket of each length uses a ring.
+        """
         if not isinstance(codec, Identity) or count == 0:
             return False
         known = count in self._agreed
@@ -87,9 +90,9 @@ class NativeReducer:
         )
 
     def _announce(self, count: int, framer: Framer, resources: StreamResources) -> int:
-        """Announce a count to the next rank, and return the bytes sent.
+        """Send the next rank a frame that has a count but no values, and return the bytes sent.
 
-        Raises ``FrameError`` for another count.
+        Raises ``FrameError`` unless the previous rank announces the same count.
         """
         link, count = self._link, count % _COUNTS
         flags, timeout_s = resources.flags, resources.timeout_s

@@ -45,7 +45,8 @@ class NativeOrder:
 
 def native_order(actions: list[Action], parts: int, segment_count: int) -> NativeOrder:
     """Return the frame order of a bucket of ``parts`` parts as data for the engine."""
-    finished, encoded = ([Ranges() for _ in range(parts)] for _ in range(2))
+    finished = [Ranges() for _ in range(parts)]
+    encoded = [Ranges() for _ in range(parts)]
     for each in actions:
         segment = each.segment
         if each.do in (Do.PUBLISH, Do.STORE):

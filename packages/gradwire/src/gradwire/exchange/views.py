@@ -222,7 +222,11 @@ def views_of(plan: Plan, world: int, names: Sequence[str], counts: Sequence[int]
 
 
 def unit_of(codec: Codec, counts: Sequence[int], world: int) -> int:
-    """Return the alignment of a bucket's parameters in values, or 1 if the padding would be too large."""
+    """Return the alignment of a bucket's parameters in values, or 1 if the padding would be too large.
+
+    The alignment is the same for all parts of the bucket, and for all algorithms, which have up to ``world``
+    chunks.
+    """
     unit = codec.parameter_unit
     return unit if sum(_sizes(counts, unit, world)) <= (1 + _MOST_ZEROS) * sum(counts) else 1
 

@@ -212,7 +212,11 @@ def address_of_name() -> str:
 
 
 def outward_address(environment: Mapping[str, str]) -> str:
-    """Return an address of this host for other hosts, at worst that of the default route."""
+    """Return an address of this host for ranks on any host, chosen without asking a store or another rank.
+
+    If this host's name resolves to a loopback address, the result is the local address of the default route,
+    if there is one.
+    """
     chosen = own_choice(environment)
     if selection(environment) is None and is_loopback(chosen):
         routes = [route_to(each) for each in _ELSEWHERE]

@@ -225,9 +225,8 @@ def redivide(states: Sequence[Mapping[str, Any]], world: int) -> list[State]:
 
 def _check_same_moment(olds: Sequence[RankState]) -> None:
     first = olds[0]
-    averages = [
-        each.gradient.view(torch.int32) for each in first.in_flight
-    ]  # NaNs with the same bits are equal
+    # As integers, NaNs with the same bits are equal.
+    averages = [each.gradient.view(torch.int32) for each in first.in_flight]
     for old in olds:
         own = [each.gradient.view(torch.int32) for each in old.in_flight]
         is_equal = len(own) == len(averages) and all(map(torch.equal, own, averages))

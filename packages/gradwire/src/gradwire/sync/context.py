@@ -20,11 +20,21 @@ from gradwire.sync.ledger.lost import ErrorSums
 
 @dataclass(frozen=True, slots=True)
 class SyncOptions:
-    """Options shared by all front ends, the same on all ranks."""
+    """Options shared by all front ends, the same on all ranks.
 
-    timeout_s: float = 30.0  # for any single wait for a peer
-    begin_timeout_s: float | None = None  # for a wait for the other ranks to begin a step
-    strict: bool = False  # whether all ranks raise ``LossyError`` if any rank would warn
+    Attributes
+    ----------
+    timeout_s
+        The limit for any single wait for a peer, in seconds.
+    begin_timeout_s
+        The limit for a wait for the other ranks to begin a step; ``timeout_s`` by default.
+    strict
+        Whether all ranks raise ``LossyError`` at the end of a step in which any rank would warn.
+    """
+
+    timeout_s: float = 30.0
+    begin_timeout_s: float | None = None
+    strict: bool = False
 
 
 class LinkUser(Protocol):
@@ -160,10 +170,10 @@ class SyncContext:
         for each in every:
             if each.thread is not None and not each.thread.is_current:
                 continue  # the link's thread may be receiving
-            each.link.step, transport = self.link.step, each.exchange.transport
-            if not transport.note_difference(LinkError()) or transport.difference is None:
+            each.link.step = self.link.step
+            found = each.exchange.transport.note_difference(LinkError())
+            if found is None:
                 continue
-            found = transport.difference
             (one, its_step), (other, step) = ((each.ranks[rank], step) for rank, step in found.places)
             for both in every:
                 if {one, other} <= set(both.ranks):

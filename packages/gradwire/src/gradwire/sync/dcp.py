@@ -23,13 +23,26 @@ from gradwire.sync.checkpoint import IN_FLIGHT, State, entries_in
 def read_ranks(folder: str | os.PathLike[str], key: str) -> list[State]:
     """Read the states of all ranks, of a method or of ``attach``'s handle, from a folder of ``dcp.save``.
 
-    ``folder`` is the ``checkpoint_id``, and ``key`` the key of the method or handle in the dictionary that
-    was passed to ``dcp.save``: ``"pipe"`` for ``dcp.save({"pipe": pipe, ...})``. The states are in rank
-    order, for ``load_state_dict``, or for ``gradwire.redivide``. Raises ``StateError`` if the checkpoint
-    cannot be read, or has no state under this key.
-
     If ``torch.distributed`` is initialised, all its processes call this together. Every process reads the
     residuals of all ranks, and one copy of the gradients in flight.
+
+    Parameters
+    ----------
+    folder
+        The ``checkpoint_id`` of ``dcp.save``, a folder.
+    key
+        The key of the method or handle in the dictionary that was passed to ``dcp.save``: ``"pipe"`` for
+        ``dcp.save({"pipe": pipe, ...})``.
+
+    Returns
+    -------
+    list
+        The states in rank order, for ``load_state_dict``, or for ``gradwire.redivide``.
+
+    Raises
+    ------
+    StateError
+        If the checkpoint cannot be read, or has no state under this key.
     """
     with _readable(folder):
         stored = FileSystemReader(folder).read_metadata().state_dict_metadata

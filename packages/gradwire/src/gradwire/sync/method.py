@@ -50,14 +50,43 @@ class Method(ABC):
     Replicas always begin equal: the first step calls ``synchronise()`` unless the caller did. A parameter
     that is unfrozen, or added to model and optimizer, is trained from the next step on, starting with rank
     0's weights; all ranks add it before the same step. A parameter that is frozen, or that no rank's backward
-    uses, has ``.grad`` None in the update, as in plain torch. The model has dense float32 parameters on one
-    device; raises ``TensorError`` otherwise.
+    uses, has ``.grad`` None in the update, as in plain torch.
 
     As a context manager, it drains and closes at the end of the block, or only closes if the block raised.
 
-    ``sync`` averages gradients, and ``exchange`` exchanges weights and other data between steps.
-    ``residuals`` has the encoding errors of this rank, if the plan keeps them. ``closed`` is whether
-    ``close`` was called.
+    Parameters
+    ----------
+    model
+        A model with dense float32 parameters on one device. Raises ``TensorError`` otherwise.
+    optimizer
+        The model's optimizer, whose ``step`` needs no closure; None at a worker of a server.
+    plan
+        The plan of the gradients' exchange; the same on all ranks.
+    group
+        A process group, or a ``Link``. The method opens connections to the ranks of a process group, and
+        closes them; the caller closes a link.
+    timeout_s
+        The limit for any single wait for a peer, in seconds, unless the group is a link.
+    ledger
+        A ledger, owned by the caller, that counts the steps and every exchange by its bucket.
+    strict
+        Whether a step raises ``LossyError`` on all ranks, instead of a warning on one rank, if encoding
+        errors repeatedly exceed half of a parameter's gradient; the same on all ranks. The error follows the
+        update, and training can continue.
+    choose
+        A function that receives the named parameters, and returns the chooser of each step's plan; ``plan``
+        is the plan of the first steps.
+    options
+        Options as a text that must be equal on all ranks; not compared if empty.
+
+    Attributes
+    ----------
+    sync, exchange
+        The object that averages gradients, and the one that exchanges weights and other data between steps.
+    residuals
+        The encoding errors of this rank, if the plan keeps them.
+    closed
+        Whether ``close`` was called.
     """
 
     def __init_subclass__(cls, **options: object) -> None:
@@ -70,15 +99,15 @@ class Method(ABC):
     def __init__(
         self,
         model: nn.Module,
-        optimizer: torch.optim.Optimizer | None,  # None at a worker of a server
-        plan: Plan,  # of the gradients' exchange, the same on all ranks
-        group: Group,  # the caller closes a link, the method its connections to the ranks of a process group
-        timeout_s: float,  # for any single wait for a peer, unless the group is a link
-        ledger: Ledger | None,  # owned by the caller; counts the steps and every exchange by its bucket
-        strict: bool = False,  # the same on all ranks; whether ``LossyError`` replaces a warning on one rank
+        optimizer: torch.optim.Optimizer | None,
+        plan: Plan,
+        group: Group,
+        timeout_s: float,
+        ledger: Ledger | None,
+        strict: bool = False,
         *,
         choose: Callable[[Iterable[tuple[str, Parameter]]], PlanChooser] | None = None,
-        options: str = "",  # must be equal on all ranks; not compared if empty
+        options: str = "",
     ) -> None:
         name = type(self).__name__
         check_extras(name, ledger, strict)
@@ -148,11 +177,20 @@ class Method(ABC):
     def state_dict(self, *, drain: bool = False) -> State:
         """Return the method's state, to save with the states of model, optimizer, and scheduler.
 
-        The state is a flat dictionary of strings and CPU tensors, described in ``gradwire.sync.checkpoint``.
         Each rank has its own state; ``gradwire.redivide`` makes states for a different number of ranks. With
-        ``"auto"``, it includes the decisions. It includes gradients in flight, and training is unaffected;
-        with ``drain``, they are applied first. All ranks call this together; get the states of model and
-        optimizer after this call. Raises ``ExchangeError`` if the exchange of a gradient in flight failed.
+        ``"auto"``, the state includes the decisions. The state includes gradients in flight, and training is
+        unaffected; with ``drain``, they are applied first. All ranks call this together; get the states of
+        model and optimizer after this call.
+
+        Returns
+        -------
+        dict
+            A flat dictionary of strings and CPU tensors, described in ``gradwire.sync.checkpoint``.
+
+        Raises
+        ------
+        ExchangeError
+            If the exchange of a gradient in flight failed.
         """
         if drain:
             self.drain()
@@ -282,16 +320,29 @@ class WorkerMethod(Method):
     """
 
     def step(self, compute_loss: Callable[[], torch.Tensor]) -> StepRecord:
-        """Train on one batch; return the loss on this rank's batch, and the seconds and bytes of the step.
+        """Train on one batch.
 
-        ``compute_loss`` runs the forward pass and returns a scalar, the mean loss over this rank's batch. The
-        loss's gradient is averaged over the workers, which gives the gradient of the whole batch if all
-        ranks' batches have the same size.
+        Parameters
+        ----------
+        compute_loss
+            A function that runs the forward pass and returns a scalar, the mean loss over this rank's batch.
+            The loss's gradient is averaged over the workers, which gives the gradient of the whole batch if
+            all ranks' batches have the same size.
 
-        Raises ``SpecError`` or ``TensorError``, before anything is sent, if ``compute_loss`` is not a
-        function or returns no loss, or if the optimizer has parameters outside of the model. Raises
-        ``ExchangeError``, which names rank, peer and step, if a peer is gone, is too slow or sent invalid
-        data. If the method is strict, also raises ``LossyError``, on all ranks after the same step.
+        Returns
+        -------
+        StepRecord
+            The loss on this rank's batch, and the seconds and bytes of the step.
+
+        Raises
+        ------
+        SpecError, TensorError
+            If ``compute_loss`` is not a function or returns no loss, or if the optimizer has parameters
+            outside of the model. Nothing has been sent.
+        ExchangeError
+            If a peer is gone, is too slow or sent invalid data; the message names rank, peer and step.
+        LossyError
+            If the method is strict, on all ranks after the same step.
         """
         self.check_open()
         if not callable(compute_loss):

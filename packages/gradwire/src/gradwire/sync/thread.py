@@ -310,8 +310,14 @@ class Lanes:
         ending, lane = f"; {AFTER_AGREEING}", len(self._contexts)
         link = connect(first.group, first.timeout_s, AttachError, ending, tos=plan.tos, lane=lane)
         first.ranks = first.ranks or range(link.world)
-        own = replace(first, exchange=Exchange(link, plan), ranks=range(link.world), owns_link=True)
-        own.is_closed, own.thread = False, None
-        self._contexts.append(own)
+        context = replace(
+            first,
+            exchange=Exchange(link, plan),
+            ranks=range(link.world),
+            owns_link=True,
+            is_closed=False,
+            thread=None,
+        )
+        self._contexts.append(context)
         for each in self._contexts:
             each.siblings = self._contexts

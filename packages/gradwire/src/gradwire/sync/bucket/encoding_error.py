@@ -149,13 +149,18 @@ class EncodingErrorMeter(StepObserver):
         """Return a warning for every group with several large errors and no earlier warning."""
         lossy: dict[Hashable, list[str]] = {}
         with self._counting:
+            if max(self._often.values(), default=0) < SEVERAL:
+                return []
             for name, often in self._often.items():
                 if often >= SEVERAL and self._groups[name] not in self._warned:
                     lossy.setdefault(self._groups[name], []).append(name)
             self._warned.update(lossy)
-            worst = {max(names, key=self._last.__getitem__): len(names) - 1 for names in lossy.values()}
-            sentences = [self._sentence(name, self._last[name], others) for name, others in worst.items()]
-        return [f"rank {self._context.rank}: {sentence}" for sentence in sentences]
+            return [self._finding(names) for names in lossy.values()]
+
+    def _finding(self, names: Sequence[str]) -> str:
+        """Return the warning for a group's parameters with several large errors."""
+        worst = max(names, key=self._last.__getitem__)
+        return f"rank {self._context.rank}: {self._sentence(worst, self._last[worst], len(names) - 1)}"
 
     def _sentence(self, name: str, share: float, others: int) -> str:
         more = f" (and more than half for {counted(others, 'other parameter')})" if others else ""

@@ -25,11 +25,21 @@ T = TypeVar("T")
 
 @dataclass(frozen=True, slots=True)
 class StepCost:
-    """The cost of one step's gradients on this rank."""
+    """The cost of the gradients of one training step on this rank.
 
-    step: int  # from 1, including steps before a checkpoint
-    wait_s: float = 0.0  # for which the training thread waited for averages
-    exchange: ExchangeCost = field(default_factory=ExchangeCost)  # the sum
+    Attributes
+    ----------
+    step
+        The step's number from 1, including steps before a checkpoint.
+    wait_s
+        Seconds for which the training thread waited for averages.
+    exchange
+        The total cost of these exchanges.
+    """
+
+    step: int
+    wait_s: float = 0.0
+    exchange: ExchangeCost = field(default_factory=ExchangeCost)
 
 
 class BetweenSteps(Protocol):

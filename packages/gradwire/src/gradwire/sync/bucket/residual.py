@@ -35,10 +35,17 @@ AUTO = "auto"  # the field of the decisions of a run that chooses its plan; opti
 class Residuals:
     """The residuals of one rank, by key; empty if the plan keeps no residuals.
 
-    ``rank`` and ``world``, the number of ranks, are saved in a state. ``counts`` has the number of floats for
-    every possible key, if known; a state with other keys is then refused. ``usual`` has the same for the keys
-    that a state always has, so that ``torch.distributed.checkpoint`` can load it into a new object;
-    ``counts`` by default.
+    Parameters
+    ----------
+    plan
+        The plan, whose ``keeps_residual`` says whether residuals are kept.
+    rank, world
+        The rank that owns the residuals, and the number of ranks; saved in a state.
+    counts
+        The number of floats for every possible key, if known. A state with other keys is then refused.
+    usual
+        The number of floats for the keys that a state always has, so that ``torch.distributed.checkpoint``
+        can load it into a new object; ``counts`` by default.
     """
 
     def __init__(
@@ -90,7 +97,8 @@ class Residuals:
     def scale(self, factor: float) -> None:
         """Multiply all residuals by ``factor``, for gradients with a new scale. See ``Attached``.
 
-        No exchange may be running. Raises ``SpecError`` for a factor that is not above 0 and finite.
+        No exchange may be running. Raises ``SpecError``, and changes nothing, for a factor that is not above
+        0 and finite.
         """
         if not is_real(factor, 0.0, sys.float_info.max) or factor == 0:
             raise SpecError(

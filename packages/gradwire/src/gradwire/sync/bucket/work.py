@@ -68,7 +68,8 @@ class GradientBucket:
     is_last: bool = True
     layout: Layout | None = None  # without, one codec, no measurement, and no residuals by name
     name: str | None = None  # in the ledger, the same in every step; ``bucket <index>`` by default
-    request: BucketRequest = field(default_factory=BucketRequest)  # is completed by the step's own
+    # The front end's request, to which residual, norms, timeout, and default views are added.
+    request: BucketRequest = field(default_factory=BucketRequest)
     feedback: BucketFeedback | None = None  # by default the residuals of the parameters in ``layout``
     staged: Staged | None = None  # the tensor's copy in host memory, if it is kept from step to step
     observers: Sequence[BucketObserver] = ()  # in addition to the step's

@@ -71,13 +71,26 @@ class FlatGradients:
     parameter that occurs twice (tied weights) is included once. The gradient of a parameter that backward
     does not use, or that has been frozen, is exchanged as 0 (``unused``).
 
-    The parameters are dense float32 on one device, in the same order on every rank; raises ``TensorError``
-    for others, and without any. ``with_frozen`` includes parameters that don't require a gradient now. With
-    ``on_device``, gradients stay on their device, for an exchange that encodes them there.
+    Parameters
+    ----------
+    parameters
+        Dense float32 parameters on one device, in the same order on every rank. Raises ``TensorError`` for
+        other parameters, and without any parameter.
+    with_frozen
+        Whether to include parameters that don't require a gradient now.
+    on_device
+        Whether gradients stay on their device, for an exchange that encodes them there.
 
-    ``flat``, a 1-D contiguous float32 tensor on the parameters' device, is the concatenation of the gradients
-    in the order of ``parameters``. ``buffer``, of the same length, is exchanged: ``flat`` itself on the CPU
-    and if gradients stay on their device, else host memory, which ``staged`` fills.
+    Attributes
+    ----------
+    flat
+        1-D contiguous float32 tensor on the parameters' device, the concatenation of all gradients. Each view
+        has the parameter's shape.
+    buffer
+        The buffer to exchange, of the same length: ``flat`` itself on the CPU and if gradients stay on their
+        device, else host memory, which ``staged`` fills.
+    parameters
+        The parameters, each once, in the order of the buffer.
     """
 
     def __init__(

@@ -40,11 +40,24 @@ _LATER_FIELDS = {"device_nbytes", "scales"}  # fields that earlier states of cou
 
 @dataclass(frozen=True, slots=True)
 class BucketCounts:
-    """The costs of one bucket's exchanges on this rank. Counts can be added."""
+    """The costs of one bucket's exchanges on this rank. Counts can be added.
+
+    Attributes
+    ----------
+    exchanges
+        The number of exchanges.
+    gradient_nbytes
+        The bytes of float32 gradient that were averaged; 0 for exchanges of weights. A ring of p ranks sends
+        ``2 (p - 1) / p`` of a gradient, so ``cost.raw_nbytes`` differs.
+    exposed_s
+        Seconds for which the training thread waited; all other seconds overlapped with computation.
+    cost
+        The total seconds and bytes of the exchanges, overlapped or not.
+    """
 
     exchanges: int = 0
-    gradient_nbytes: int = 0  # of averaged float32; a ring of p ranks sends 2 (p - 1) / p times as many
-    exposed_s: float = 0.0  # for which the training thread waited; the rest overlapped with computation
+    gradient_nbytes: int = 0
+    exposed_s: float = 0.0
     cost: ExchangeCost = field(default_factory=ExchangeCost)
 
     def figures(self) -> dict[str, float]:
@@ -202,20 +215,38 @@ class StepRecord:
     The three times add up to the wall time of the training thread. During a wait, the activity of the
     exchange is unknown. So a wait of ``w`` seconds is divided in proportion to the times of the whole
     exchange: ``codec_s`` gets ``w * (encode_s + decode_s) / total_s``, and ``exposed_s`` the rest. In a
-    synchronous step, ``w`` is the time of the whole exchange, ``cost.total_s``; in a pipelined step, only the
-    part that did not overlap with computation.
+    synchronous step, ``w`` is the time of the whole exchange; in a pipelined step, only the part that did not
+    overlap with computation.
 
     Bytes are the bytes of the exchanges that this step waited for. A pipelined step waits for an earlier
     step's gradient, so the sum over all steps is complete only with the record of ``drain()``.
+
+    Attributes
+    ----------
+    loss
+        Mean loss over ``steps``; NaN if none was computed (a server, a drain).
+    compute_s
+        Seconds of forward, backward, update and copies.
+    codec_s
+        Seconds of waiting while chunks were encoded and decoded.
+    exposed_s
+        Seconds of waiting for the network and the peers.
+    cost
+        Seconds and bytes of the exchanges, overlapped or not; in a synchronous step, ``cost.total_s`` is
+        ``wait_s``.
+    steps
+        The number of steps in the sum.
+    correction_s
+        Seconds of ``compute_s`` that an eager pipeline spent on its virtual updates.
     """
 
-    loss: float = math.nan  # the mean over ``steps``; NaN if none was computed (a server, a drain)
-    compute_s: float = 0.0  # of forward, backward, update and copies
-    codec_s: float = 0.0  # of waiting while chunks were encoded and decoded
-    exposed_s: float = 0.0  # of waiting for the network and the peers
-    cost: ExchangeCost = field(default_factory=ExchangeCost)  # of the exchanges, overlapped or not
+    loss: float = math.nan
+    compute_s: float = 0.0
+    codec_s: float = 0.0
+    exposed_s: float = 0.0
+    cost: ExchangeCost = field(default_factory=ExchangeCost)
     steps: int = 0
-    correction_s: float = 0.0  # the part of ``compute_s`` for the virtual updates of an eager pipeline
+    correction_s: float = 0.0
 
     @classmethod
     def of_wait(cls, wait_s: float, cost: ExchangeCost) -> StepRecord:

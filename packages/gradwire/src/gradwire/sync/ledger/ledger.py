@@ -219,9 +219,10 @@ class Ledger:
         return sealed(state)
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
-        """Replace the counts with a result of ``state_dict`` on this rank, and continue from there.
+        """Replace the counts with a result of ``state_dict``, and continue from there.
 
-        Raises ``StateError``, and changes nothing, for an invalid state and for a different rank's state.
+        States of version 1, without relative errors, can be loaded, too. Raises ``StateError``, and changes
+        nothing, for an invalid state and for a different rank's state.
         """
         given = SOURCE.fields(state)
         version = given.get("version", one_of(*_READ))

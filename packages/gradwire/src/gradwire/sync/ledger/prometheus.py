@@ -101,8 +101,20 @@ class PrometheusFile:
     The file is replaced atomically at most every ``every_s`` seconds, at the end of a step, and at ``close``.
     ``docs/accounting.md`` has the names of the metrics. Each rank of a host needs its own file.
 
-    Raises ``SpecError`` for a ``path`` that doesn't end in ``.prom``, because the collector ignores it, or
-    whose folder doesn't exist, and ``JobError`` for a folder that can't be written.
+    Parameters
+    ----------
+    path
+        The file, whose name must end in ``.prom``, in a folder that exists and is writable.
+    every_s
+        The least time between two writes, in seconds.
+
+    Raises
+    ------
+    SpecError
+        For a path that doesn't end in ``.prom``, because the collector ignores it, or whose folder doesn't
+        exist.
+    JobError
+        For a folder that can't be written.
     """
 
     def __init__(self, path: str | os.PathLike[str], every_s: float = EVERY_S) -> None:

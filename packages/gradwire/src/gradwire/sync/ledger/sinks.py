@@ -27,15 +27,31 @@ _TAGS = ("ratio", "raw_nbytes", "wire_nbytes", "codec_s", "wait_s", "exposed_s",
 
 @dataclass(frozen=True, slots=True)
 class StepCounts:
-    """The counts of one step, for sinks."""
+    """The counts of one step, for sinks.
+
+    Attributes
+    ----------
+    rank, step
+        The rank, and the step's number from 1; the numbers continue after a resume.
+    complete
+        Whether the step ended; False for the counts at ``close``, such as exchanges of a drained pipeline.
+    wall_s
+        Seconds since the end of the previous step, or since the creation of the ledger.
+    tally
+        The counts by bucket and by reason.
+    lost
+        The relative errors of encoding, if they were measured.
+    decided
+        The plans that the run chose before this step and after the previous one, if it chooses its plans.
+    """
 
     rank: int
-    step: int  # from 1; continues after a resume
-    complete: bool  # False for the counts at ``close``, such as exchanges of a drained pipeline
-    wall_s: float  # since the end of the previous step, or since the creation of the ledger
+    step: int
+    complete: bool
+    wall_s: float
     tally: Tally
     lost: StepShares = field(default_factory=StepShares)
-    decided: tuple[Decided, ...] = ()  # the plans that the run chose since the previous step
+    decided: tuple[Decided, ...] = ()
 
 
 class Sink(Protocol):
@@ -55,8 +71,12 @@ class JsonLines:
     """A sink that appends one JSON object per step to a file, with one write per line.
 
     Readers see only whole lines. A resumed run appends to the same file. Several ranks may share it, because
-    every line contains its rank. ``docs/accounting.md`` has the keys. The folder of ``path`` must exist;
-    raises ``SpecError`` if the file cannot be written.
+    every line contains its rank. ``docs/accounting.md`` has the keys.
+
+    Parameters
+    ----------
+    path
+        The file; its folder must exist. Raises ``SpecError`` if it cannot be written.
     """
 
     def __init__(self, path: str | os.PathLike[str]) -> None:
@@ -100,8 +120,12 @@ class TensorBoard:
     ``gradwire/expected_uncompressed_s``. If the writer has ``add_text``, these steps have the plan and its
     reason as ``gradwire/plan``, too. Invalid characters in tags become ``_``.
 
-    The caller owns and closes the ``writer``; raises ``SpecError`` if it has no ``add_scalar``. Without
-    ``buckets``, there are only the tags of the sum.
+    Parameters
+    ----------
+    writer
+        The writer, which the caller owns and closes. Raises ``SpecError`` if it has no ``add_scalar``.
+    buckets
+        Whether each bucket has its own tags, in addition to the sum.
     """
 
     def __init__(self, writer: Any, buckets: bool = True) -> None:
@@ -193,10 +217,19 @@ class WandB:
     The run's own step increases with each call of its ``log``, including the program's calls, so the metrics
     have a separate step as their x-axis, ``gradwire/step``.
 
-    The ``run`` is the result of ``wandb.init``, by default the active run; the caller owns and finishes it.
-    Without ``buckets``, there are only the tags of the sum. Raises ``MissingPackageError`` without ``run``,
-    if wandb isn't installed, and ``SpecError`` if no run is active, and for a run without ``log`` and
-    ``define_metric``.
+    Parameters
+    ----------
+    run
+        The result of ``wandb.init``; by default the active run. The caller owns and finishes it.
+    buckets
+        Whether each bucket has its own tags, in addition to the sum.
+
+    Raises
+    ------
+    MissingPackageError
+        Without ``run``, if wandb isn't installed.
+    SpecError
+        If no run is active, and for a run without ``log`` and ``define_metric``.
     """
 
     def __init__(self, run: Any = None, buckets: bool = True) -> None:
@@ -227,12 +260,23 @@ class WandB:
 
 
 class MLflow:
-    """A sink that logs every step's metrics to an MLflow run, and its plans as artifacts.
+    """A sink that logs every step's metrics to an MLflow run, and plans as artifacts.
 
-    The artifacts are named ``gradwire/plan-STEP.md``. The run has the id ``run_id``, and is by default the
-    active run; the caller owns and ends it. Without ``buckets``, there are only the metrics of the sum.
-    Raises ``MissingPackageError`` if neither mlflow nor mlflow-skinny is installed, and ``SpecError`` without
-    ``run_id``, if no run is active.
+    Metrics have TensorBoard's tags. The artifacts are named ``gradwire/plan-STEP.md``.
+
+    Parameters
+    ----------
+    run_id
+        The run; by default the active run. The caller owns and ends it.
+    buckets
+        Whether each bucket has its own metrics, in addition to the sum.
+
+    Raises
+    ------
+    MissingPackageError
+        If neither mlflow nor mlflow-skinny is installed.
+    SpecError
+        Without ``run_id``, if no run is active.
     """
 
     def __init__(self, run_id: str | None = None, buckets: bool = True) -> None:

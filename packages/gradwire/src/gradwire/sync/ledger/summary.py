@@ -31,16 +31,36 @@ _WORST = 3  # the largest number of buckets or parameters that a sentence lists
 
 @dataclass(frozen=True)
 class Summary:
-    """The totals of one rank's ledger. ``str()`` returns them as a table and sentences."""
+    """The totals of one rank's ledger. ``str()`` returns them as a table and sentences.
+
+    Attributes
+    ----------
+    rank
+        The rank of the ledger.
+    steps
+        The number of steps that ended.
+    wall_s
+        Seconds from the creation of the ledger to the end of its last step.
+    tally
+        The counts by bucket and by reason, including a step that has not ended.
+    lost_sinks
+        One sentence for every sink that failed and was dropped.
+    lost
+        The relative errors of encoding: in total, by bucket and by parameter.
+    warnings
+        The warnings of this process.
+    decided
+        One sentence for every plan that the run has chosen.
+    """
 
     rank: int
     steps: int
-    wall_s: float  # from the creation of the ledger to the end of its last step
-    tally: Tally  # including a step that has not ended
-    lost_sinks: tuple[str, ...] = ()  # a sentence for every sink that failed and was dropped
+    wall_s: float
+    tally: Tally
+    lost_sinks: tuple[str, ...] = ()
     lost: LostBook = field(default_factory=LostBook)
-    warnings: tuple[str, ...] = ()  # of this process
-    decided: tuple[str, ...] = ()  # a sentence for every plan that the run has chosen
+    warnings: tuple[str, ...] = ()
+    decided: tuple[str, ...] = ()
 
     @property
     def buckets(self) -> dict[str, BucketCounts]:
