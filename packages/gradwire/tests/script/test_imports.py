@@ -90,6 +90,6 @@ def test_two_hooks_see_a_module_whose_loader_refuses_attributes(monkeypatch: pyt
             when_imported(NAME, partial(see, name))
         found = importlib.import_module(NAME)
     assert seen == [("a", 3), ("b", 3)]
-    assert type(found.__loader__) is SlottedLoader
-    assert found.__spec__ is not None
-    assert found.__spec__.loader is found.__loader__
+    loaders: list[object] = [found.__loader__, getattr(found.__spec__, "loader", None)]
+    assert isinstance(loaders[0], SlottedLoader)
+    assert loaders[1] is loaders[0]
