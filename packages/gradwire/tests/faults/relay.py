@@ -24,6 +24,8 @@ from gradwire.wire import frame_of
 _LENGTH = struct.Struct("<Q")
 _KEEPALIVE = (1 << 64) - 1
 _PART_NBYTES = 1 << 16
+_BUFFER_NBYTES = 1 << 13
+"""So small that the rank is hardly ahead of its relay: while frames leave late, it still sends."""
 
 
 class RelayedLink(ProcessGroupLink):
@@ -104,8 +106,11 @@ def _read(connection: socket.socket, nbytes: int) -> bytes:
 
 def _connected() -> tuple[socket.socket, socket.socket]:
     """Return both ends of a new TCP connection, since the kernel's pairs of sockets aren't TCP's."""
+    own = socket.socket()
     with socket.create_server(("127.0.0.1", 0)) as listener:
-        own = socket.create_connection(listener.getsockname())
+        listener.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, _BUFFER_NBYTES)
+        own.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, _BUFFER_NBYTES)
+        own.connect(listener.getsockname())
         other, _ = listener.accept()
     for each in (own, other):
         each.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
