@@ -121,7 +121,8 @@ def _begin(case: Case, rank: int, report: Report) -> tuple[Training, list[Armed]
     training = METHODS[case.method](_setup(case, rank))
     if case.plan == "python":
         os.environ[ENGINE] = "python"
-    lines = relays() if rank == case.victim else []
+    is_struck = case.row is not None and case.row.moment in (Moment.FRAME, Moment.CHOICE)
+    lines = relays() if is_struck and rank == case.victim else []  # a kill would lose what a relay holds
     if case.row is not None and case.row.moment is Moment.CALL:
         announce_all_reduces()
     if rank == case.victim:

@@ -7,7 +7,6 @@ threads of its own process, which pass on what they read: bytes to the rank, and
 from __future__ import annotations
 
 import socket
-import struct
 import threading
 from collections.abc import Mapping
 from contextlib import suppress
@@ -18,11 +17,10 @@ import torch
 from faults.wire import Armed, Held
 from gradwire.links import ProcessGroupLink
 from gradwire.links.base import Link, Receiving, Sending
+from gradwire.links.channel import _KEEPALIVE, _LENGTH
 from gradwire.sync import group as sync_group
 from gradwire.wire import frame_of
 
-_LENGTH = struct.Struct("<Q")
-_KEEPALIVE = (1 << 64) - 1
 _PART_NBYTES = 1 << 16
 _BUFFER_NBYTES = 1 << 13
 """So small that the rank is hardly ahead of its relay: while frames leave late, it still sends."""
@@ -95,13 +93,10 @@ def _to_rank(far: socket.socket, near: socket.socket) -> None:
 
 
 def _read(connection: socket.socket, nbytes: int) -> bytes:
-    data = bytearray()
-    while len(data) < nbytes:
-        part = connection.recv(nbytes - len(data))
-        if not part:
-            raise EOFError
-        data += part
-    return bytes(data)
+    data = connection.recv(nbytes, socket.MSG_WAITALL)
+    if len(data) < nbytes:
+        raise EOFError
+    return data
 
 
 def _connected() -> tuple[socket.socket, socket.socket]:
