@@ -53,9 +53,9 @@ class Rank:
             sums.append(sum(row[0] for row in rows))
         return sums
 
-    def run(self, work: Work[Any]) -> tuple[int, Any, list[float]]:
+    def run(self, work: Work[Any], *, urgent: bool = True) -> tuple[int, Any, list[float]]:
         """Return the number of the last step, the result, and the seconds of work before each step."""
-        paced = PacedWork(work, FIRST, STEP_S, 10.0, lambda: self.now, CONFIG)
+        paced = PacedWork(work, FIRST, STEP_S, 10.0, lambda: self.now, CONFIG, urgent=urgent)
         spent = []
         for step in range(FIRST, FIRST + 1000):
             began, sync = self.now, self
@@ -108,7 +108,7 @@ def test_ranks_compare_their_progress_as_often_as_it_takes_no_more_than_the_shar
     meeting_s: float, steps: int
 ) -> None:
     def run(link: Link) -> Any:
-        rank = Rank(link, 0.2, meeting_s * link.rank)  # the slowest rank counts
+        rank = Rank(link, 0.2, meeting_s * (2 - link.rank))  # rank 1 arrives last, and waits least
         return *rank.run(rank.work(40)), rank.exchanged
 
     for step, _, _, exchanged in run_ranks(2, run):
@@ -118,14 +118,33 @@ def test_ranks_compare_their_progress_as_often_as_it_takes_no_more_than_the_shar
         assert late < 40 + steps
 
 
-def test_however_slow_a_rank_is_all_are_done_after_a_fixed_number_of_steps() -> None:
+@pytest.mark.parametrize("urgent", [True, False])
+def test_however_slow_a_rank_is_all_are_done_after_a_fixed_number_of_steps(*, urgent: bool) -> None:
     def run(link: Link) -> Any:
         rank = Rank(link, 100.0 * link.rank)
-        return rank.run(rank.work(200, 3, 400))
+        return rank.run(rank.work(200, 3, 400), urgent=urgent)
 
+    steps = CONFIG.most_paced_steps * (1 if urgent else CONFIG.unhurried_ratio)
     for step, sums, spent in run_ranks(2, run):
-        assert (step, sums) == (FIRST + CONFIG.most_paced_steps, [3.0] * 3)
-        assert len(spent) == CONFIG.most_paced_steps + 1
+        assert (step, sums) == (FIRST + steps, [3.0] * 3)
+        assert len(spent) == steps + 1
+
+
+@pytest.mark.parametrize("meeting_s", [0.0, 0.04, 0.2])
+def test_work_without_hurry_takes_its_share_of_the_steps_however_large_a_piece_is(meeting_s: float) -> None:
+    piece_s, count = 0.25, 12
+
+    def run(link: Link) -> Any:
+        rank = Rank(link, piece_s * link.rank, meeting_s)
+        return rank.run(rank.work(count), urgent=False)
+
+    for _, sums, spent in run_ranks(2, run):
+        assert sums == [3.0]
+        assert len(spent) < CONFIG.unhurried_ratio * CONFIG.paced_doubling_steps
+        assert max(spent) <= 0.05 * STEP_S + piece_s + meeting_s
+        for end in range(1, len(spent) + 1):
+            # The second comparison comes before the first one is known to be long.
+            assert sum(spent[:end]) <= 0.1 * STEP_S * end + piece_s + 2 * meeting_s
 
 
 def test_exchanges_without_work_between_them_are_in_successive_steps() -> None:

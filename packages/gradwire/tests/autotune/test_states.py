@@ -27,6 +27,7 @@ from gradwire.sync.bucket.observe import StepCost
 from support.told_line import WARM_UP, WINDOW
 
 FIRST = WARM_UP + 1
+LOOK = FIRST + WINDOW
 BEST = Decision(Plan.of("quantize:8", residual=False), 0.5, 1.0, 0.1, "the best", nbytes=1e6)
 RIVAL = replace(BEST, plan=Plan.of("bf16", residual=False), reason="the rival", nbytes=2e6)
 MIXED = Plan.of("quantize:8", residual=False, codecs=[{"match": "a", "codec": "bf16"}])
@@ -229,6 +230,19 @@ def test_8_while_steps_settle_no_plan_is_tried(run: Driven) -> None:
     assert [number for number, _ in run.made] == [4, 5, 8]
 
 
+@pytest.mark.parametrize(
+    ("best", "numbers"), [(BEST, [15, 5, 8]), (RIVAL, [15, 5, 9])], ids=["the present plan", "another"]
+)
+def test_8_a_plan_that_stays_when_only_gradients_change_is_not_tried_again(
+    run: Driven, best: Decision, numbers: list[int]
+) -> None:
+    run.told.found = Findings(TIMES, TunerEvent.MANY_NEED_OTHERS, BEST)
+    run.to(LOOK)
+    run.told.decisions = (best, RIVAL if best is BEST else BEST)
+    run.to(LOOK + 1)
+    assert [number for number, _ in run.made[3:]] == numbers
+
+
 def test_9_to_12_rivals_have_their_turns_and_the_fastest_stays(run: Driven) -> None:
     run.told.decisions, run.told.took_s = (BEST, RIVAL), [0.45, 0.4, 0.4, 0.45]
     run.to(FIRST)
@@ -263,36 +277,54 @@ def test_13_another_step_time_asks_for_another_choice_once_patience_has_passed(r
     assert (run.decide_at, run.told.forgotten) == (due + 1, ["line"])
 
 
-def test_13_new_step_times_and_new_gradients_measure_both(run: Driven) -> None:
+@pytest.mark.parametrize(
+    ("event", "forgotten"),
+    [
+        (TunerEvent.LEANER_SUITS, ["line", "gradients"]),
+        (TunerEvent.SOME_NEED_OTHERS, ["line"]),  # the check has measured all codecs
+    ],
+)
+def test_13_new_step_times_and_new_gradients_measure_what_the_check_has_not(
+    run: Driven, event: TunerEvent, forgotten: list[str]
+) -> None:
     run.to(FIRST + WINDOW)
-    run.told.found = Findings(SLOWER, TunerEvent.SOME_NEED_OTHERS, GENTLER)
+    run.told.found = Findings(SLOWER, event, GENTLER)
     vars(run.tuner)["_watch"].patience = WINDOW
     run.to(FIRST + 2 * WINDOW)
     assert [number for number, _ in run.made[3:]] == [13, 5]
-    assert (run.plan, run.told.forgotten) == (BEST.plan, ["line", "gradients"])
-
-
-LOOK = FIRST + WINDOW
+    assert (run.plan, run.told.forgotten) == (BEST.plan, forgotten)
 
 
 def test_14_parameters_get_other_codecs_at_once(run: Driven) -> None:
     run.told.found = Findings(TIMES, TunerEvent.SOME_NEED_OTHERS, GENTLER)
     run.to(LOOK)
     assert run.made[3:] == [(14, "hold to hold: some parameters need other codecs")]
-    assert (run.plan, run.decide_at, run.told.forgotten) == (GENTLER.plan, FIRST, ["gradients"])
+    assert (run.plan, run.decide_at, run.told.forgotten) == (GENTLER.plan, FIRST, [])
     assert len(vars(run.tuner)["_times"]) == 0, "the next window is the first one of this plan"
 
 
 @pytest.mark.parametrize(
-    ("found", "number", "said"),
+    ("found", "number", "said", "forgotten", "urgent"),
     [
-        (Findings(TIMES, TunerEvent.MANY_NEED_OTHERS, GENTLER), 15, "many values need a more precise codec"),
-        (Findings(TIMES, TunerEvent.PLAN_IS_UNSUITED), 16, "the codec breaks the contract"),
-        (Findings(TIMES, TunerEvent.LEANER_SUITS), 17, "a smaller codec meets the contract"),
+        (
+            Findings(TIMES, TunerEvent.MANY_NEED_OTHERS, GENTLER),
+            15,
+            "many values need a more precise codec",
+            [],
+            False,
+        ),
+        (Findings(TIMES, TunerEvent.PLAN_IS_UNSUITED), 16, "the codec breaks the contract", [], True),
+        (
+            Findings(TIMES, TunerEvent.LEANER_SUITS),
+            17,
+            "a smaller codec meets the contract",
+            ["gradients"],
+            False,
+        ),
     ],
 )
 def test_15_to_17_gradients_ask_for_another_choice(
-    run: Driven, found: Findings, number: int, said: str
+    run: Driven, found: Findings, number: int, said: str, forgotten: list[str], *, urgent: bool
 ) -> None:
     run.told.found = found
     run.to(LOOK)
@@ -301,7 +333,8 @@ def test_15_to_17_gradients_ask_for_another_choice(
         (5, "probe to probe: the next step chooses a plan"),
     ]
     assert run.plan == (BEST if found.gentler is None else found.gentler).plan
-    assert (run.decide_at, run.told.forgotten) == (LOOK + 1, ["gradients"]), "the line is what it was"
+    assert (run.decide_at, run.told.forgotten) == (LOOK + 1, forgotten), "the line is what it was"
+    assert vars(run.tuner)["_is_urgent"] == urgent
 
 
 def test_18_a_repeated_step_keeps_its_plan(run: Driven) -> None:

@@ -12,7 +12,7 @@ import torch
 
 from gradwire.autotune.contract import Contract, draw
 from gradwire.autotune.costs import PacedWork, Work
-from gradwire.autotune.decision import STAYS, Decision, Saved, State, fingerprint
+from gradwire.autotune.decision import STAYS, Decision, Saved, State, fingerprint, same_way
 from gradwire.autotune.sampler import BucketSampler
 from gradwire.autotune.samples import Samples
 from gradwire.autotune.settings import Auto, CandidateRules, terms_of
@@ -69,6 +69,9 @@ class Autotuner(PlanChooser):
         self._has_read = False  # whether ``prepare`` has read the file
         self._choosing: PacedWork[Trial | None] | None = None
         self._looking: PacedWork[Findings] | None = None
+        self._is_urgent = (
+            True  # whether the next choice is: the present plan may be slow or break the contract
+        )
         self._decide_at, self._delay = self._config.warm_up_steps + 1, 1
         self._steps, self._before = 0, 0  # steps begun, and steps of earlier processes
         self._chosen: Plan | None = None  # by the latest call of begin
@@ -229,15 +232,17 @@ class Autotuner(PlanChooser):
     def _choose(self, sync: BetweenSteps) -> TunerEvent | None:
         """Do this step's part of the choice. After the last part, store the trial, and return the event."""
         if self._choosing is None:
-            present, now = sync.context.plan, self._times.median
-            self._choosing = self._paced(self._survey.choose(self._samples, now, present), now)
+            work = self._survey.choose(self._samples, self._times.median, sync.context.plan)
+            self._choosing = self._paced(work, urgent=self._is_urgent)
         if not self._choosing.advance(self._step, sync):
             return None
         found, self._choosing = self._choosing.result, None
         if found is None:
             return TunerEvent.LACKS_SAMPLES
-        is_settling = self._step <= self.settles_at
-        self._trial = Trial(found.decisions[:1], config=self._config) if is_settling else found
+        # Step times haven't changed if only the gradients have, so the present plan needs no comparison.
+        is_kept = not self._is_urgent and same_way(found.decisions[0].plan, sync.context.plan)
+        is_alone = is_kept or self._step <= self.settles_at
+        self._trial = Trial(found.decisions[:1], config=self._config) if is_alone else found
         if STAYS in found.decisions[0].reason:
             return TunerEvent.FOUND_NO_PLAN
         return TunerEvent.FOUND_ONE_PLAN if self._trial.present is None else TunerEvent.FOUND_RIVALS
@@ -247,15 +252,17 @@ class Autotuner(PlanChooser):
         if self._looking is None and is_due:
             may_choose = self._watch.may_decide(self._step, self._config.early_share_of_patience)
             how = self._samples, self._times.median, sync.context.plan, self.decisions
-            self._looking = self._paced(self._survey.look(*how, may_choose=may_choose), self._times.median)
+            work = self._survey.look(*how, may_choose=may_choose)
+            self._looking = self._paced(work, urgent=False)
         if self._looking is None or not self._looking.advance(self._step, sync):
             return None
         self._found, self._looking = self._looking.result, None
         has_changed = self._watch.changed(self._step, self._found.times)
         return TunerEvent.STEP_TIME_CHANGED if has_changed else self._found.event
 
-    def _paced(self, work: Work[T], now: StepTime) -> PacedWork[T]:
-        return PacedWork(work, self._step, now.step_s, self._timeout_s, self._clock, self._config)
+    def _paced(self, work: Work[T], *, urgent: bool) -> PacedWork[T]:
+        how = self._step, self._times.median.step_s, self._timeout_s, self._clock, self._config
+        return PacedWork(work, *how, urgent=urgent)
 
     def _connect_lanes(self, sync: BetweenSteps) -> None:
         """Connect the lanes of the chosen plan, or keep the present plan."""
@@ -346,9 +353,9 @@ class Autotuner(PlanChooser):
 
     def measure_again(self) -> None:
         """Schedule a choice in the next step, with new measurements of the links."""
-        self._decide_at = self._step + 1
+        self._decide_at, self._is_urgent = self._step + 1, True
         self._survey.forget_line()
-        if self._found.event is not None:
+        if self._found.event is TunerEvent.LEANER_SUITS:  # the check has measured only some codecs
             self._survey.forget_gradients()
 
     def adapt(self) -> None:
@@ -360,12 +367,14 @@ class Autotuner(PlanChooser):
     def adapt_and_choose(self) -> None:
         """Use the parameters' new codecs now, and schedule a choice in the next step."""
         self._take_gentler()
-        self._decide_at = self._step + 1
+        self._decide_at, self._is_urgent = self._step + 1, False
 
     def choose_again(self) -> None:
         """Schedule a choice in the next step, with new samples of gradients."""
         self._decide_at = self._step + 1
-        self._survey.forget_gradients()
+        self._is_urgent = self._found.event is TunerEvent.PLAN_IS_UNSUITED
+        if not self._is_urgent:  # the check has measured only some codecs
+            self._survey.forget_gradients()
 
     def repeat(self) -> None:
         """Keep the plan, exchange nothing, and take the step's samples again."""
@@ -380,5 +389,4 @@ class Autotuner(PlanChooser):
 
     def _take_gentler(self) -> None:
         assert self._found.gentler is not None
-        self._survey.forget_gradients()  # gradients have changed since they were measured
         self._take(self._found.gentler)

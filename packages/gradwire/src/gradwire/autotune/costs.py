@@ -67,13 +67,19 @@ def at_once(work: Work[T], exchange: Exchange | None = None) -> T:
 
 
 class PacedWork(Generic[T]):
-    """Work that begins before step ``first``, and is done at most ``most_paced_steps`` later.
+    """Work in pieces that begins before step ``first``, and takes a share of each step.
 
-    A rank runs its local pieces by its own clock: at least one in each step, and more until they have taken
-    ``paced_share`` of ``step_s``, which doubles every ``paced_doubling_steps``. The ranks compare whether all
-    have reached the next ``Together``, and if so, run it in the same step, whatever their clocks say. They
-    compare in every step if that takes at most ``paced_share`` of a step, else less often, but at least in
-    every ``meeting_steps``-th step. ``result`` is valid once ``advance`` has returned True.
+    A rank runs its local pieces by its own clock. If the work is ``urgent``, each step runs at least one
+    piece, and more until they have taken ``paced_share`` of ``step_s``. Otherwise, the pieces take half of
+    this share on average: what a piece takes beyond its step's share is subtracted from later shares.
+
+    The ranks compare whether all have reached the next ``Together``, and if so, run it in the same step,
+    whatever their clocks say. They compare so often that comparisons take ``paced_share`` of the steps, or
+    half of it if the work isn't urgent, and at least in every ``meeting_steps``-th step.
+
+    The share doubles every ``paced_doubling_steps``, and the work is done at most ``most_paced_steps`` after
+    ``first``. If the work isn't urgent, both are ``unhurried_ratio`` times as many steps. ``result`` is valid
+    once ``advance`` has returned True.
     """
 
     result: T
@@ -86,27 +92,32 @@ class PacedWork(Generic[T]):
         timeout_s: float,
         clock: Callable[[], float],
         config: AutoConfig,
+        *,
+        urgent: bool = True,
     ) -> None:
-        self._work, self._first, self._step_s = work, first, step_s
-        self._timeout_s, self._clock, self._config = timeout_s, clock, config
+        self._work, self._first, self._timeout_s = work, first, timeout_s
+        self._clock, self._config = clock, config
+        self._urgent, self._slowness = urgent, 1 if urgent else config.unhurried_ratio
+        self._share_s = config.paced_share * step_s / (1 if urgent else 2)
+        self._left_s = 0.0  # of the steps' shares so far; negative if pieces have taken more
         self._next: Together | None = None
         self._met, self._rest_steps, self._meeting_s = 0, 0, 0.0  # of the latest comparison
         self._all_wait = True  # whether all ranks wait for the next Together, with no local pieces left
 
     def advance(self, step: int, sync: BetweenSteps) -> bool:
         """Run this step's pieces; return whether the work is done, the same on all ranks."""
-        began, late = self._clock(), step - self._first
-        config = self._config
-        is_last = late >= config.most_paced_steps
-        share = config.paced_share * 2 ** (late // config.paced_doubling_steps)
-        until = inf if is_last else began + share * self._step_s
+        late = (step - self._first) // self._slowness
+        go_on = is_last = late >= self._config.most_paced_steps
+        share_s = self._share_s * 2 ** (late // self._config.paced_doubling_steps)
+        self._left_s = share_s + (0.0 if self._urgent else min(self._left_s, 0.0))
+        until = inf if is_last else self._clock() + self._left_s
+        must_run = self._urgent or step == self._first
         while True:
-            self._run_local(until)
-            go_on = is_last
+            self._run_local(until, at_least=int(must_run))
             if not self._all_wait:
-                if not is_last and self._met < late < self._met + self._rest_steps:
+                if not is_last and self._met < step < self._met + self._rest_steps:
                     return False
-                waiting, go_on = self._agree(sync, until, late)
+                waiting, go_on = self._agree(sync, until, step)
                 if not waiting:
                     return False
             assert self._next is not None
@@ -120,13 +131,14 @@ class PacedWork(Generic[T]):
     def _waits(self) -> bool:
         return self._next is not None
 
-    def _run_local(self, until: float) -> None:
-        """Run local pieces up to the next ``Together``: at least one piece, and none after ``until``."""
-        while not self._waits:
+    def _run_local(self, until: float, at_least: int) -> None:
+        """Run local pieces up to the next ``Together`` or ``until``, but ``at_least`` this many."""
+        began = self._clock()
+        while not self._waits and (at_least > 0 or self._clock() <= until):
             is_done = self._resume(None)
             assert not is_done, "work ends with a Together, so that all ranks end in the same step"
-            if not self._waits and self._clock() > until:
-                return
+            at_least -= 1
+        self._left_s -= self._clock() - began
 
     def _resume(self, value: Any) -> bool:
         """Run one piece, with the ``value`` of the previous ``Together``; return whether all work is done."""
@@ -138,21 +150,24 @@ class PacedWork(Generic[T]):
         self._all_wait = self._all_wait and self._waits
         return False
 
-    def _agree(self, sync: BetweenSteps, until: float, late: int) -> tuple[bool, bool]:
+    def _agree(self, sync: BetweenSteps, until: float, step: int) -> tuple[bool, bool]:
         """Return whether all ranks wait for the next ``Together``, and whether all have time left."""
         began = self._clock()
         own = [float(self._waits), float(began <= until), float(self._meeting_steps)]
         rows = sync.exchange_now("progress", lambda exchange: gather(exchange, own, self._timeout_s))
         waiting, in_time, steps = zip(*rows, strict=True)
-        self._met, self._rest_steps = late, int(max(steps))
+        # The last rank to arrive waits only for the comparison, and the others also for this rank.
+        self._met, self._rest_steps = step, int(min(steps))
         self._meeting_s = self._clock() - began
         return all(waiting), all(in_time)
 
     @property
     def _meeting_steps(self) -> int:
-        """The steps until the next comparison, so that comparisons take at most ``paced_share`` of steps."""
-        most, share_s = self._config.meeting_steps, self._config.paced_share * self._step_s
-        return most if self._meeting_s >= most * share_s else max(1, ceil(self._meeting_s / share_s))
+        """The steps until the next comparison, so that comparisons take at most a share of the steps."""
+        most = self._config.meeting_steps
+        return (
+            most if self._meeting_s >= most * self._share_s else max(1, ceil(self._meeting_s / self._share_s))
+        )
 
 
 _TIMES = ("encode_s", "decode_s", "decode_add_s")

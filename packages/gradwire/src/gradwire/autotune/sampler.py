@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 
 import torch
 
-from gradwire.autotune.samples import Samples, Shadow, Shapes, lost_shares
+from gradwire.autotune.samples import Reference, Samples, Shadow, Shapes
 from gradwire.collectives import ring
 from gradwire.costs import ExchangeCost
 from gradwire.devices import on_host
@@ -140,7 +140,7 @@ class BucketSampler(BucketObserver):
     def _shares(
         self, exact: torch.Tensor, found: torch.Tensor, names: Sequence[str], shapes: Shapes
     ) -> dict[str, float]:
-        shares = lost_shares(exact, found, shapes, config=self._samples.config)
+        shares = Reference(exact, shapes, config=self._samples.config).lost_shares(found)
         return dict(zip(names, shares, strict=True))
 
 

@@ -37,12 +37,14 @@ class Samples:
     _shapes: list[Shapes] = field(default_factory=list)
     _values: dict[int, torch.Tensor] = field(default_factory=dict)
     _sums: dict[int, torch.Tensor] = field(default_factory=dict)
-    _mean_norms: Sequence[torch.Tensor | None] = ()
+    _mean_norms: Sequence[torch.Tensor] = ()
     _known: dict[Codec, list[float]] = field(default_factory=dict)
+    _references: dict[int, Reference] = field(default_factory=dict)
 
     def expect(self, shapes: Shapes, names: Sequence[str]) -> int:
         """Give the next bucket its place, and return its index; in the same order on all ranks."""
         self._known.clear()
+        self._references.clear()
         self.names += names
         sizes = [*map(math.prod, shapes)]
         self.sizes += sizes
@@ -119,11 +121,12 @@ class Samples:
         the column's feature is absent from the rank's few examples.
         """
         self._known.clear()
+        self._references.clear()
         counts = [sum(_counts(shapes, len(values))) for values, shapes in self._buckets]
         self._mean_norms = torch.split(norms, counts)
 
     def shares(self, codec: Codec) -> list[float]:
-        """Return each parameter's relative error in one encoding; see ``lost_shares``."""
+        """Return each parameter's relative error in one encoding; see ``Reference``."""
         at_once(self.measure([codec]))
         return self._known[codec]
 
@@ -132,12 +135,18 @@ class Samples:
         for codec in codecs:
             if codec in self._known:
                 continue
-            shares, means = list[float](), self._mean_norms or [None] * len(self.counts)
-            for (values, shapes), norms in zip(self._buckets, means, strict=True):
+            shares = list[float]()
+            for index, (values, shapes) in enumerate(self._buckets):
                 found = _decoded(codec, values, shapes, self.placed_for)
-                shares += lost_shares(values, found, shapes, norms, self.config)
+                shares += self._reference(index, values, shapes).lost_shares(found)
                 yield None
             self._known[codec] = shares
+
+    def _reference(self, index: int, values: torch.Tensor, shapes: Shapes) -> Reference:
+        if index not in self._references:
+            norms = self._mean_norms[index] if self._mean_norms else None
+            self._references[index] = Reference(values, shapes, norms, self.config)
+        return self._references[index]
 
 
 @dataclass(frozen=True)
@@ -190,32 +199,49 @@ def _decoded(codec: Codec, values: torch.Tensor, shapes: Shapes, placed_for: int
     return decoded if part.is_in_place else torch.cat(part.apart(decoded))
 
 
-def lost_shares(
-    values: torch.Tensor,
-    found: torch.Tensor,
-    shapes: Shapes,
-    norms: torch.Tensor | None = None,
-    config: AutoConfig = DEFAULT,
-) -> list[float]:
-    """Return the relative error of each parameter in ``found``, over its sampled values.
+class Reference:
+    """An exact gradient, with the squared norms by which squared errors are divided.
 
     The norm of a whole matrix hides columns with much smaller norms. For a parameter with rows and columns,
-    the error is therefore at least the ``slice_quantile`` of the errors of rows and columns, divided by
-    ``slice_room``.
-    ``norms`` of columns and rows replace smaller norms of ``values``. The relative error of a zero gradient
-    is 0 if the gradient is decoded exactly, and otherwise 1.
+    the relative error is therefore at least the ``slice_quantile`` of the errors of rows and columns, divided
+    by ``slice_room``. ``norms`` of columns and rows replace smaller norms of ``values``.
     """
-    shares, squares = list[float](), (values.double().square(), (found - values).double().square())
-    judged = iter(() if norms is None else torch.split(norms.double().square(), _counts(shapes, len(values))))
-    parts = (_parts(each, shapes) for each in squares)
-    for own, lost, shape in zip(*parts, shapes, strict=True):
-        share = float(_shares(own.sum(), lost.sum()))
-        for of_own, of_lost in zip(_slice_sums(own, shape), _slice_sums(lost, shape), strict=True):
-            whole = of_own if norms is None else of_own.maximum(next(judged))
-            within = float(_shares(whole, of_lost).quantile(config.slice_quantile))
-            share = max(share, within / config.slice_room)
-        shares.append(share)
-    return shares
+
+    def __init__(
+        self,
+        values: torch.Tensor,
+        shapes: Shapes,
+        norms: torch.Tensor | None = None,
+        config: AutoConfig = DEFAULT,
+    ) -> None:
+        self._values, self._shapes, self._config = values, shapes, config
+        # Fresh memory for each codec would take longer than the sums.
+        self._squares = torch.empty_like(values, dtype=torch.float64)
+        self._wholes = self._sums(torch.mul(values.double(), values, out=self._squares))
+        if norms is not None:
+            means = iter(torch.split(norms.double().square(), _counts(shapes, len(values))))
+            self._wholes = [
+                (own, [each.maximum(next(means)) for each in slices]) for own, slices in self._wholes
+            ]
+
+    def lost_shares(self, found: torch.Tensor) -> list[float]:
+        """Return the relative error of each parameter in ``found``, over its sampled values.
+
+        The relative error of a zero gradient is 0 if the gradient is decoded exactly, and otherwise 1.
+        """
+        shares, lost = list[float](), torch.sub(found, self._values, out=self._squares).square_()
+        for (own, wholes), (lost_own, slices) in zip(self._wholes, self._sums(lost), strict=True):
+            share = float(_shares(own, lost_own))
+            for whole, of_lost in zip(wholes, slices, strict=True):
+                within = float(_shares(whole, of_lost).quantile(self._config.slice_quantile))
+                share = max(share, within / self._config.slice_room)
+            shares.append(share)
+        return shares
+
+    def _sums(self, squares: torch.Tensor) -> list[tuple[torch.Tensor, list[torch.Tensor]]]:
+        """Return the sum of each parameter's squares, and the sums of its columns and rows."""
+        pairs = zip(_parts(squares, self._shapes), self._shapes, strict=True)
+        return [(part.sum(), _slice_sums(part, shape)) for part, shape in pairs]
 
 
 def _parts(values: torch.Tensor, shapes: Shapes) -> Sequence[torch.Tensor]:

@@ -132,6 +132,9 @@ class AutoConfig:
         50, "steps", "The share doubles after each interval, so that a choice ends even on a busy machine."
     )
     most_paced_steps: int = _of(150, "steps", "After this many steps, the remaining work runs in one step.")
+    unhurried_ratio: int = _of(
+        4, "times as many steps", "The present plan is good enough until a check or another choice is done."
+    )
     meeting_steps: int = _of(
         10, "steps", "The longest interval between comparisons of progress; a comparison takes a latency."
     )

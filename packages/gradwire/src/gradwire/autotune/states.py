@@ -42,7 +42,10 @@ class TunerEvent(Enum):
     CHOICE_IS_NEXT = "a choice is due before the next step, and this step isn't sampled yet"
     LACKS_SAMPLES = "a choice is due, and a rank's sample is missing or not finite"
     FOUND_NO_PLAN = "rank 0 could not predict the step times of plans"
-    FOUND_ONE_PLAN = "no other plan may be as good as the best plan, or step times aren't steady yet"
+    FOUND_ONE_PLAN = (
+        "no other plan may be as good as the best plan, or step times aren't steady yet, or only the "
+        "gradients have changed and the present plan stays the best"
+    )
     FOUND_RIVALS = "several plans may be the best"
     HAS_NEXT_TURN = "a turn is over, and another turn in the same direction follows"
     TURNS_BACK = "all plans have had their first turn, and several plans are fast enough for another"

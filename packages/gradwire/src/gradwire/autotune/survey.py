@@ -183,9 +183,7 @@ class Survey:
         if not self._own_shares or self._shares_of != samples.names:  # the same condition on all ranks
             yield from self._average_norms(samples)
             yield from samples.measure(encodings(self._settings.candidates))
-            self._shares_of = samples.names
-            self._own_shares = self._contract.own_errors(samples, self._settings.candidates)
-            self._costs.forget_sizes()
+            self._take_shares(samples)
         if self._is_first:
             with suppress(GradwireError):  # rank 0 measures again, and reports the reason
                 values = typical(samples.flat, self._config)
@@ -198,6 +196,12 @@ class Survey:
             own = yield from self._decide(samples, rows, present)
         found = yield from self._broadcast(_CHOICE, CHOICES, own)
         return Trial(found, present, self._config)
+
+    def _take_shares(self, samples: Samples) -> None:
+        """Take the relative errors of all candidates; sizes of payloads are then outdated."""
+        self._shares_of = samples.names
+        self._own_shares = self._contract.own_errors(samples, self._settings.candidates)
+        self._costs.forget_sizes()
 
     def _gather(self, what: str, row: Sequence[float]) -> Work[list[list[float]]]:
         rows: list[list[float]] = yield Together(what, lambda each: gather(each, row, self._timeout_s))
@@ -306,6 +310,7 @@ class Survey:
         if present.codec not in codecs:  # the plan of the first steps, not a chosen plan
             return None
         rows = yield from self._gather_errors(samples, codecs)
+        self._take_shares(samples)  # a choice that follows needs no second measurement
         own_gentler: Decision | None = None
         if self._rank == 0:
             errors = self._contract.errors(rows, samples, codecs, [present.algorithm], present)
