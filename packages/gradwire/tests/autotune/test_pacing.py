@@ -16,7 +16,7 @@ from support.told_line import WARM_UP, tell_line
 
 STEP_S, FIRST = 1.0, 6
 CONFIG = replace(
-    DEFAULT, paced_share=0.1, paced_doubling_steps=20, most_paced_steps=60, meeting_steps=5, most_trials=1
+    DEFAULT, paced_share=0.2, paced_doubling_steps=20, most_paced_steps=60, meeting_steps=5, most_trials=1
 )
 
 
@@ -130,7 +130,7 @@ def test_however_slow_a_rank_is_all_are_done_after_a_fixed_number_of_steps(*, ur
         assert len(spent) == steps + 1
 
 
-@pytest.mark.parametrize("meeting_s", [0.0, 0.04, 0.2])
+@pytest.mark.parametrize("meeting_s", [0.0, 0.04, 0.4])
 def test_work_without_hurry_takes_its_share_of_the_steps_however_large_a_piece_is(meeting_s: float) -> None:
     piece_s, count = 0.25, 12
 
@@ -141,10 +141,10 @@ def test_work_without_hurry_takes_its_share_of_the_steps_however_large_a_piece_i
     for _, sums, spent in run_ranks(2, run):
         assert sums == [3.0]
         assert len(spent) < CONFIG.unhurried_ratio * CONFIG.paced_doubling_steps
-        assert max(spent) <= 0.05 * STEP_S + piece_s + meeting_s
+        assert max(spent) <= 0.1 * STEP_S + piece_s + meeting_s
         for end in range(1, len(spent) + 1):
             # The second comparison comes before the first one is known to be long.
-            assert sum(spent[:end]) <= 0.1 * STEP_S * end + piece_s + 2 * meeting_s
+            assert sum(spent[:end]) <= 0.2 * STEP_S * end + piece_s + 2 * meeting_s
 
 
 def test_exchanges_without_work_between_them_are_in_successive_steps() -> None:

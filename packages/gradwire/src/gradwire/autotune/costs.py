@@ -69,13 +69,13 @@ def at_once(work: Work[T], exchange: Exchange | None = None) -> T:
 class PacedWork(Generic[T]):
     """Work in pieces that begins before step ``first``, and takes a share of each step.
 
-    A rank runs its local pieces by its own clock. If the work is ``urgent``, each step runs at least one
-    piece, and more until they have taken ``paced_share`` of ``step_s``. Otherwise, the pieces take half of
-    this share on average: what a piece takes beyond its step's share is subtracted from later shares.
+    A rank runs its local pieces by its own clock, until they have taken half of ``paced_share`` of
+    ``step_s``. If the work is ``urgent``, each step runs at least one piece. Otherwise, the pieces take their
+    share on average: what a piece takes beyond its step's share is subtracted from later shares.
 
     The ranks compare whether all have reached the next ``Together``, and if so, run it in the same step,
-    whatever their clocks say. They compare so often that comparisons take ``paced_share`` of the steps, or
-    half of it if the work isn't urgent, and at least in every ``meeting_steps``-th step.
+    whatever their clocks say. They compare so often that comparisons take the other half of the share, and
+    at least in every ``meeting_steps``-th step.
 
     The share doubles every ``paced_doubling_steps``, and the work is done at most ``most_paced_steps`` after
     ``first``. If the work isn't urgent, both are ``unhurried_ratio`` times as many steps. ``result`` is valid
@@ -98,7 +98,7 @@ class PacedWork(Generic[T]):
         self._work, self._first, self._timeout_s = work, first, timeout_s
         self._clock, self._config = clock, config
         self._urgent, self._slowness = urgent, 1 if urgent else config.unhurried_ratio
-        self._share_s = config.paced_share * step_s / (1 if urgent else 2)
+        self._share_s = config.paced_share * step_s / 2  # of pieces, and of comparisons
         self._left_s = 0.0  # of the steps' shares so far; negative if pieces have taken more
         self._next: Together | None = None
         self._met, self._rest_steps, self._meeting_s = 0, 0, 0.0  # of the latest comparison
