@@ -14,6 +14,7 @@ import gradwire
 from gradwire import Auto, Link
 from gradwire.autotune import AutoConfig, InitialPlan
 from gradwire.autotune.settings import DEFAULT, terms_of
+from gradwire.autotune.states import TRANSITIONS
 from gradwire.errors import SpecError
 from gradwire.planner.candidates import SEGMENTS_NBYTES
 from support.piloted import Run
@@ -103,3 +104,20 @@ def test_invalid_thresholds_are_refused(wrong: dict[str, Any], reason: str) -> N
 def test_codecs_are_measured_on_as_much_as_the_smallest_segment_has() -> None:
     assert DEFAULT.part_nbytes == min(SEGMENTS_NBYTES)
     assert DEFAULT.resample_steps % DEFAULT.window_steps == 0
+
+
+def test_docs_show_every_transition_and_every_threshold() -> None:
+    path = Path(__file__).parents[4] / "docs" / "_site" / "choices.py"
+    spec = importlib.util.spec_from_file_location("choices", path)
+    assert spec is not None
+    assert spec.loader is not None
+    choices = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(choices)
+    for write, rows in ((choices.transitions, TRANSITIONS), (choices.thresholds, fields(DEFAULT))):
+        lines = write().splitlines()
+        assert len(lines) == 2 + len(rows)
+        assert len({line.count("|") for line in lines}) == 1, "no cell has a bar of its own"
+        assert all(cell.strip() for line in lines[2:] for cell in line.strip("|").split("|"))
+    page = (path.parents[1] / "auto.md").read_text(encoding="utf-8")
+    assert "<!-- site: transitions -->" in page
+    assert "<!-- site: thresholds -->" in page

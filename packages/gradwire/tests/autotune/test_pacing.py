@@ -147,6 +147,27 @@ def test_work_without_hurry_takes_its_share_of_the_steps_however_large_a_piece_i
             assert sum(spent[:end]) <= 0.2 * STEP_S * end + piece_s + 2 * meeting_s
 
 
+def test_work_that_becomes_urgent_has_a_piece_in_every_step() -> None:
+    later = 30
+
+    def run(link: Link) -> Any:
+        rank = Rank(link, 0.5)
+        paced = PacedWork(rank.work(20), FIRST, STEP_S, 10.0, lambda: rank.now, CONFIG, urgent=False)
+        pieces = []
+        for step in range(FIRST, FIRST + 100):
+            if step == FIRST + later:
+                paced.hurry(step)
+            is_done = paced.advance(step, rank)  # type: ignore[arg-type]
+            pieces.append(rank.pieces)
+            if is_done:
+                return pieces
+        raise AssertionError("the work never ends")
+
+    for pieces in run_ranks(2, run):
+        assert pieces[later - 1] <= 1 + later * 0.1 * STEP_S / 0.5
+        assert len(pieces) <= later + 20 + CONFIG.meeting_steps
+
+
 def test_exchanges_without_work_between_them_are_in_successive_steps() -> None:
     def run(link: Link) -> Any:
         rank = Rank(link, 1.0)

@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-import importlib.util
 import logging
 from collections.abc import Callable, Sequence
-from dataclasses import fields, replace
+from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -34,6 +33,8 @@ MIXED = Plan.of("quantize:8", residual=False, codecs=[{"match": "a", "codec": "b
 GENTLER = replace(BEST, plan=MIXED, reason="gentler")
 STATE = State(2, 30, 26, 120, 6, [(6, BEST)], {"a": 0.1}, ["bf16"])
 TIMES, SLOWER = StepTime(0.5, 0.0, 0.5), StepTime(0.5, 0.0, 1.5)
+MANY = Findings(TIMES, TunerEvent.MANY_NEED_OTHERS, GENTLER)
+LEANER = Findings(TIMES, TunerEvent.LEANER_SUITS)
 
 
 NOTHING = Together("nothing", lambda _exchange: None)
@@ -217,6 +218,18 @@ def test_7_where_nothing_can_be_chosen_the_plan_stays(run: Driven) -> None:
     assert (run.plan, run.tuner.decisions[0][0]) == (before, FIRST)
 
 
+def test_7_a_choice_that_failed_is_not_saved_for_the_next_run(
+    run: Driven, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    monkeypatch.setenv("GRADWIRE_AUTO", str(tmp_path / "auto.json"))
+    failed = Decision(run.plan, 1.0, 1.0, 0.5, f"fp8 over ring {STAYS}: why")
+    for decision, is_saved in ((failed, False), (BEST, True)):
+        one = Driven(caplog)
+        one.told.decisions = [decision]
+        one.to(FIRST)
+        assert (tmp_path / "auto.json").exists() == is_saved
+
+
 def test_8_the_only_plan_is_adopted(run: Driven) -> None:
     run.to(FIRST)
     assert run.made[2:] == [(8, "probe to hold: one plan is expected to be the best")]
@@ -236,7 +249,7 @@ def test_8_while_steps_settle_no_plan_is_tried(run: Driven) -> None:
 def test_8_a_plan_that_stays_when_only_gradients_change_is_not_tried_again(
     run: Driven, best: Decision, numbers: list[int]
 ) -> None:
-    run.told.found = Findings(TIMES, TunerEvent.MANY_NEED_OTHERS, BEST)
+    run.told.found = replace(MANY, gentler=BEST)
     run.to(LOOK)
     run.told.decisions = (best, RIVAL if best is BEST else BEST)
     run.to(LOOK + 1)
@@ -306,21 +319,9 @@ def test_14_parameters_get_other_codecs_at_once(run: Driven) -> None:
 @pytest.mark.parametrize(
     ("found", "number", "said", "forgotten", "urgent"),
     [
-        (
-            Findings(TIMES, TunerEvent.MANY_NEED_OTHERS, GENTLER),
-            15,
-            "many values need a more precise codec",
-            [],
-            False,
-        ),
+        (MANY, 15, "many values need a more precise codec", [], False),
         (Findings(TIMES, TunerEvent.PLAN_IS_UNSUITED), 16, "the codec breaks the contract", [], True),
-        (
-            Findings(TIMES, TunerEvent.LEANER_SUITS),
-            17,
-            "a smaller codec meets the contract",
-            ["gradients"],
-            False,
-        ),
+        (LEANER, 17, "a smaller codec meets the contract", ["gradients"], False),
     ],
 )
 def test_15_to_17_gradients_ask_for_another_choice(
@@ -368,18 +369,18 @@ def test_19_a_loaded_checkpoint_starts_the_run_again(run: Driven) -> None:
     assert run.saved.steps == STATE.steps + 1
 
 
-def test_docs_show_every_transition_and_every_threshold() -> None:
-    path = Path(__file__).parents[4] / "docs" / "_site" / "choices.py"
-    spec = importlib.util.spec_from_file_location("choices", path)
-    assert spec is not None
-    assert spec.loader is not None
-    choices = importlib.util.module_from_spec(spec)
-    spec.loader.exec_module(choices)
-    for write, rows in ((choices.transitions, TRANSITIONS), (choices.thresholds, fields(DEFAULT))):
-        lines = write().splitlines()
-        assert len(lines) == 2 + len(rows)
-        assert len({line.count("|") for line in lines}) == 1, "no cell has a bar of its own"
-        assert all(cell.strip() for line in lines[2:] for cell in line.strip("|").split("|"))
-    page = (path.parents[1] / "auto.md").read_text(encoding="utf-8")
-    assert "<!-- site: transitions -->" in page
-    assert "<!-- site: thresholds -->" in page
+@pytest.mark.parametrize("state", [{"auto": replace(STATE, world=3).to_json()}, {}], ids=["other", "none"])
+def test_19_a_run_that_loads_no_usable_choice_begins_as_a_new_one(run: Driven, state: dict[str, str]) -> None:
+    run.told.found = MANY
+    run.to(LOOK)
+    run.tuner.load(state)
+    run.told.decisions = (GENTLER, RIVAL)
+    run.to(LOOK + 1 + WARM_UP)
+    assert [number for number, _ in run.made[5:]] == [19, 4, 5, 9], "rivals are tried"
+
+
+def test_a_checkpoint_has_a_limited_number_of_decisions(run: Driven) -> None:
+    run.to(FIRST)
+    run.tuner.decisions += [(FIRST + i, BEST) for i in range(1000)]
+    assert len(run.saved.decisions) < 100
+    assert run.saved.decisions[-1] == run.tuner.decisions[-1]

@@ -82,6 +82,16 @@ def test_a_plan_that_was_adapted_is_compared_with_its_own_first_window() -> None
     assert windows(watch, 26, FAST) is not None
 
 
+def test_a_plan_that_stays_is_compared_with_its_first_window_after_an_earlier_decision() -> None:
+    watch = Watch()
+    watch.decided(6)
+    watch.changed(26, FAST)
+    watch.decided(46, keeps_reference=True)
+    assert windows(watch, 46, SLOW) is not None
+    watch.decided(246)
+    assert windows(watch, 246, SLOW) is None
+
+
 def test_a_part_of_the_patience_passes_sooner() -> None:
     watch = Watch()
     watch.decided(6)

@@ -69,9 +69,8 @@ class Autotuner(PlanChooser):
         self._has_read = False  # whether ``prepare`` has read the file
         self._choosing: PacedWork[Trial | None] | None = None
         self._looking: PacedWork[Findings] | None = None
-        self._is_urgent = (
-            True  # whether the next choice is: the present plan may be slow or break the contract
-        )
+        self._is_urgent = True  # whether the present plan may be slow or break the contract
+        self._is_kept = False  # whether the choice that has just ended keeps the present plan
         self._decide_at, self._delay = self._config.warm_up_steps + 1, 1
         self._steps, self._before = 0, 0  # steps begun, and steps of earlier processes
         self._chosen: Plan | None = None  # by the latest call of begin
@@ -163,19 +162,19 @@ class Autotuner(PlanChooser):
         decide_at = self._decide_at if is_settled else self._steps + 1
         counts = (self._world, self._steps, decide_at, self._watch.patience, self._watch.since)
         refused = sorted(map(str, self._contract.refused))
-        state = State(*counts, self.decisions, self._contract.seen, refused, terms_of(self._settings))
+        decisions = self.decisions[-self._config.most_saved_decisions :]
+        state = State(*counts, decisions, self._contract.seen, refused, terms_of(self._settings))
         return {AUTO: state.to_json()}
 
     def load(self, state: Mapping[str, Any]) -> None:
         """Continue from a saved state at the next step; all ranks load, and rank 0's state is used.
 
-        A state of a different number of ranks, or with a plan that the present settings don't allow, is
-        ignored, and the run measures again. Raises ``StateError``.
+        A state without a choice, of a different number of ranks, or with a plan that the present settings
+        don't allow is ignored, and the run measures again. Raises ``StateError``.
         """
-        if AUTO in state:
-            loaded = State.from_json(state[AUTO])
-            fits = loaded.world == self._world and self._saved.allows(loaded)
-            self._loaded, self._is_loaded = loaded if fits else None, True
+        loaded = State.from_json(state[AUTO]) if AUTO in state else None
+        fits = loaded is not None and loaded.world == self._world and self._saved.allows(loaded)
+        self._loaded, self._is_loaded = loaded if fits else None, True
 
     @property
     def intention(self) -> str:
@@ -232,7 +231,7 @@ class Autotuner(PlanChooser):
     def _choose(self, sync: BetweenSteps) -> TunerEvent | None:
         """Do this step's part of the choice. After the last part, store the trial, and return the event."""
         if self._choosing is None:
-            work = self._survey.choose(self._samples, self._times.median, sync.context.plan)
+            work = self._survey.choose(self._samples, lambda: self._times.median, sync.context.plan)
             self._choosing = self._paced(work, urgent=self._is_urgent)
         if not self._choosing.advance(self._step, sync):
             return None
@@ -240,8 +239,8 @@ class Autotuner(PlanChooser):
         if found is None:
             return TunerEvent.LACKS_SAMPLES
         # Step times haven't changed if only the gradients have, so the present plan needs no comparison.
-        is_kept = not self._is_urgent and same_way(found.decisions[0].plan, sync.context.plan)
-        is_alone = is_kept or self._step <= self.settles_at
+        self._is_kept = not self._is_urgent and same_way(found.decisions[0].plan, sync.context.plan)
+        self._delay, is_alone = 1, self._is_kept or self._step <= self.settles_at
         self._trial = Trial(found.decisions[:1], config=self._config) if is_alone else found
         if STAYS in found.decisions[0].reason:
             return TunerEvent.FOUND_NO_PLAN
@@ -251,9 +250,12 @@ class Autotuner(PlanChooser):
         """Run this step's part of a check that is due or has begun. After the last part, return the event."""
         if self._looking is None and is_due:
             may_choose = self._watch.may_decide(self._step, self._config.early_share_of_patience)
-            how = self._samples, self._times.median, sync.context.plan, self.decisions
+            how = self._samples, lambda: self._times.median, sync.context.plan, self.decisions
             work = self._survey.look(*how, may_choose=may_choose)
             self._looking = self._paced(work, urgent=False)
+            self._survey.has_broken = False
+        if self._looking is not None and self._survey.has_broken:
+            self._looking.hurry(self._step)
         if self._looking is None or not self._looking.advance(self._step, sync):
             return None
         self._found, self._looking = self._looking.result, None
@@ -273,7 +275,8 @@ class Autotuner(PlanChooser):
         """Sample this step if the plan is checked against the contract before the next step."""
         buckets, self._buckets = self._buckets, 0
         since, config = self._step + 1 - self._decide_at, self._config
-        if since == config.window_steps or (since > 0 and since % config.resample_steps == 0):
+        is_due = since == config.window_steps or (since > 0 and since % config.resample_steps == 0)
+        if is_due and self._state is TunerState.HOLD and self._looking is None:
             self._samples = self._no_samples(None if self._rules.whole else draw(self._step, buckets))
 
     def _no_samples(self, drawn: int | None = None) -> Samples:
@@ -282,7 +285,8 @@ class Autotuner(PlanChooser):
 
     def _adopt(self, decision: Decision, why: str = "") -> None:
         if self._trial.present is None:
-            self._watch.decided(self._step)
+            self._watch.decided(self._step, keeps_reference=self._is_kept)
+            self._is_kept = False
         # While a pipeline fills, steps don't wait for averages.
         self._times.forget(self._trial.settling + decision.plan.pipeline)
         self._contract.begin()
@@ -291,7 +295,8 @@ class Autotuner(PlanChooser):
     def _take(self, decision: Decision, why: str = "") -> None:
         self.decisions.append((self._step, decision))
         self._tell(decision, why)
-        self._saved.save(decision if self._trial.present is None else self._trial.decisions[0])
+        if STAYS not in decision.reason:  # the next run may be able to choose
+            self._saved.save(decision if self._trial.present is None else self._trial.decisions[0])
         self._chosen = decision.plan
 
     def _keep(self, present: Plan, why: str) -> None:
@@ -359,7 +364,7 @@ class Autotuner(PlanChooser):
             self._survey.forget_gradients()
 
     def adapt(self) -> None:
-        """Use the parameters' new codecs, and make the next window the reference of step times."""
+        """Use the parameters' new codecs, and make the next window the reference for step times."""
         self._take_gentler()
         self._times.forget()
         self._watch.forget()
@@ -379,6 +384,7 @@ class Autotuner(PlanChooser):
     def repeat(self) -> None:
         """Keep the plan, exchange nothing, and take the step's samples again."""
         self._samples, self._buckets = self._samples and self._no_samples(self._samples.drawn), 0
+        self._times.restart()
 
     def forget(self) -> None:
         """Discard all measurements, and the trial, if any."""
@@ -386,6 +392,8 @@ class Autotuner(PlanChooser):
         self._survey.forget_line()
         self._survey.forget_gradients()
         self._trial, self._choosing, self._looking = Trial(()), None, None
+        self._watch, self._is_urgent, self._is_kept, self._delay = Watch(self._config), True, False, 1
+        self._contract.begin()
 
     def _take_gentler(self) -> None:
         assert self._found.gentler is not None

@@ -23,8 +23,8 @@ _UNKNOWN = -1.0
 _FIGURES = ("plain", "gentler", "shadow", "planned")
 """The parts of a row, each with every parameter's relative error.
 
-``plain`` and ``shadow`` are with the plan's codec, ``gentler`` and ``planned`` with the parameter's codec.
-``plain`` and ``gentler`` are estimates from one encoding; ``shadow`` and ``planned`` are measured.
+``plain`` and ``shadow`` are errors with the plan's codec, ``gentler`` and ``planned`` with the parameter's
+codec. ``plain`` and ``gentler`` are estimated from one encoding; ``shadow`` and ``planned`` are measured.
 """
 
 
@@ -113,9 +113,9 @@ class RelativeErrors:
         """Return a more precise codec for each parameter in ``names``; all other parameters use ``codec``.
 
         A parameter's codec is the codec with the fewest bytes that meets the contract. But each codec needs
-        its own frames. Therefore, a parameter gets the next larger codec of other parameters, if this codec
-        meets the contract and adds at most ``few_bytes_share`` of the bytes. Parameters with less than this
-        share of the bytes are not compressed.
+        its own frames. Therefore, a parameter gets the next larger codec that other parameters use, if
+        this codec meets the contract and adds at most ``few_bytes_share`` of the bytes. Parameters with less
+        than this share of the bytes are not compressed.
         """
         none = Identity()
         usable = (each for each in self.shares if each not in (codec, none) and each not in refused)

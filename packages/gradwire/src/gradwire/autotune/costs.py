@@ -12,6 +12,7 @@ from collections.abc import Callable, Generator, Iterable, Mapping, Sequence
 from dataclasses import astuple, dataclass, fields, replace
 from functools import partial
 from math import ceil, inf
+from threading import BrokenBarrierError
 from typing import TYPE_CHECKING, Any, Generic, TypeVar
 
 import torch
@@ -73,13 +74,13 @@ class PacedWork(Generic[T]):
     ``step_s``. If the work is ``urgent``, each step runs at least one piece. Otherwise, the pieces take their
     share on average: what a piece takes beyond its step's share is subtracted from later shares.
 
-    The ranks compare whether all have reached the next ``Together``, and if so, run it in the same step,
-    whatever their clocks say. They compare so often that comparisons take the other half of the share, and
-    at least in every ``meeting_steps``-th step.
+    The ranks compare their progress: once all have reached the next ``Together``, they run it in the same
+    step, whatever their clocks say. They compare so often that comparisons take the other half of the share,
+    and at least in every ``meeting_steps``-th step.
 
     The share doubles every ``paced_doubling_steps``, and the work is done at most ``most_paced_steps`` after
-    ``first``. If the work isn't urgent, both are ``unhurried_ratio`` times as many steps. ``result`` is valid
-    once ``advance`` has returned True.
+    ``first``. If the work isn't urgent, both numbers of steps are multiplied by ``unhurried_ratio``.
+    ``result`` is valid once ``advance`` has returned True.
     """
 
     result: T
@@ -97,16 +98,21 @@ class PacedWork(Generic[T]):
     ) -> None:
         self._work, self._first, self._timeout_s = work, first, timeout_s
         self._clock, self._config = clock, config
-        self._urgent, self._slowness = urgent, 1 if urgent else config.unhurried_ratio
+        self._urgent = urgent
         self._share_s = config.paced_share * step_s / 2  # of pieces, and of comparisons
         self._left_s = 0.0  # of the steps' shares so far; negative if pieces have taken more
         self._next: Together | None = None
         self._met, self._rest_steps, self._meeting_s = 0, 0, 0.0  # of the latest comparison
         self._all_wait = True  # whether all ranks wait for the next Together, with no local pieces left
 
+    def hurry(self, step: int) -> None:
+        """Make the work urgent from ``step`` on; all ranks call this before the same step."""
+        if not self._urgent:
+            self._urgent, self._first = True, step
+
     def advance(self, step: int, sync: BetweenSteps) -> bool:
         """Run this step's pieces; return whether the work is done, the same on all ranks."""
-        late = (step - self._first) // self._slowness
+        late = (step - self._first) // (1 if self._urgent else self._config.unhurried_ratio)
         go_on = is_last = late >= self._config.most_paced_steps
         share_s = self._share_s * 2 ** (late // self._config.paced_doubling_steps)
         self._left_s = share_s + (0.0 if self._urgent else min(self._left_s, 0.0))
@@ -156,14 +162,14 @@ class PacedWork(Generic[T]):
         own = [float(self._waits), float(began <= until), float(self._meeting_steps)]
         rows = sync.exchange_now("progress", lambda exchange: gather(exchange, own, self._timeout_s))
         waiting, in_time, steps = zip(*rows, strict=True)
-        # The last rank to arrive waits only for the comparison, and the others also for this rank.
+        # The last rank to arrive waits only for the comparison; the other ranks also wait for the last rank.
         self._met, self._rest_steps = step, int(min(steps))
         self._meeting_s = self._clock() - began
         return all(waiting), all(in_time)
 
     @property
     def _meeting_steps(self) -> int:
-        """The steps until the next comparison, so that comparisons take at most a share of the steps."""
+        """The steps until the next comparison, so that comparisons take at most their share of all steps."""
         most = self._config.meeting_steps
         return (
             most if self._meeting_s >= most * self._share_s else max(1, ceil(self._meeting_s / self._share_s))
@@ -245,7 +251,7 @@ class Costs:
         if self._host is None:
             try:
                 self._host = measure_host(cores(), self._sharing, self._config.cost_repeats)
-            except LinkError:  # no local network
+            except (LinkError, BrokenBarrierError):  # no local network, or a machine that stalls
                 self._host = HostCost(cores=cores(), ranks_per_machine=self._sharing)
         return self._host
 

@@ -84,13 +84,13 @@ def search(
     config: AutoConfig,
     wanted: Callable[[Prediction], float],
 ) -> Work[list[Prediction]]:
-    """Predict the plans that are most likely the fastest, and return them, the fastest first.
+    """Predict the plans that are most likely to be the fastest, and return them, the fastest first.
 
-    Plans without compression are predicted with all algorithms; each codec with the ``most_algorithms`` of
-    the smallest lower bounds, unless a bound exceeds the fastest time by more than ``slack``, and the present
-    codec also with the ``present`` algorithm. The ``most_resized`` plans with the smallest values of
-    ``wanted``, and the fastest plan without compression, are also predicted with other segment sizes and with
-    more lanes.
+    Plans without compression are predicted with all algorithms. Each codec is predicted with the
+    ``most_algorithms`` algorithms that have the smallest lower bounds, unless a bound exceeds the fastest
+    time by more than ``slack``. The present codec is also predicted with the ``present`` algorithm. The
+    ``most_resized`` plans with the smallest values of ``wanted``, and the fastest plan without compression,
+    are also predicted with other segment sizes and with more lanes.
     """
     groups = dict[tuple[str, str], list[Plan]]()
     for count, plan in enumerate(candidates(space, predictor.workload, predictor.world)):
@@ -222,7 +222,9 @@ def _rivals(
     world: int,
     config: AutoConfig = DEFAULT,
 ) -> list[Decision]:
-    """Return the fastest decisions of other kinds that may be as good as the best decision, in this order.
+    """Return the fastest decisions of other kinds that may be as good as the best one, the fastest first.
+
+    If there are more than ``most_trials`` decisions, the first ones of this list are returned:
 
     1. no compression, if the best decision compresses;
     2. a plan with far fewer bytes, in case the times don't differ;

@@ -209,8 +209,8 @@ def _answer(
 ) -> tuple[Estimate | None, str]:
     """Return an estimate and "", or None and the error message.
 
-    Unless the deployment is the observed one, each host is assumed to be a separate machine, outside a
-    testbed.
+    Outside a testbed, each host is assumed to be a separate machine, unless the deployment is the observed
+    one.
     """
     assert seen.line is not None, "the link was measured, or has the given rate"
     is_here = rate is None and hosts == seen.world

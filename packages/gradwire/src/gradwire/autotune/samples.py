@@ -22,7 +22,7 @@ Shapes = Sequence[tuple[int, ...]]
 class Samples:
     """One rank's gradients of one step, before averaging; of large buckets, each parameter's first rows.
 
-    Buckets have their places in the order of ``expect``. The threads of several lanes store their values.
+    Buckets are in the order of the calls of ``expect``. The threads of several lanes store their values.
     """
 
     counts: list[int] = field(default_factory=list)  # the floats of each whole bucket
@@ -40,9 +40,10 @@ class Samples:
     _mean_norms: Sequence[torch.Tensor] = ()
     _known: dict[Codec, list[float]] = field(default_factory=dict)
     _references: dict[int, Reference] = field(default_factory=dict)
+    _scratch: torch.Tensor | None = None  # of all references, which are used one after the other
 
     def expect(self, shapes: Shapes, names: Sequence[str]) -> int:
-        """Give the next bucket its place, and return its index; in the same order on all ranks."""
+        """Add a bucket, and return its index; all ranks add their buckets in the same order."""
         self._known.clear()
         self._references.clear()
         self.names += names
@@ -145,7 +146,9 @@ class Samples:
     def _reference(self, index: int, values: torch.Tensor, shapes: Shapes) -> Reference:
         if index not in self._references:
             norms = self._mean_norms[index] if self._mean_norms else None
-            self._references[index] = Reference(values, shapes, norms, self.config)
+            if self._scratch is None or len(self._scratch) < len(values):
+                self._scratch = torch.empty_like(values, dtype=torch.float64)
+            self._references[index] = Reference(values, shapes, norms, self.config, self._scratch)
         return self._references[index]
 
 
@@ -204,7 +207,8 @@ class Reference:
 
     The norm of a whole matrix hides columns with much smaller norms. For a parameter with rows and columns,
     the relative error is therefore at least the ``slice_quantile`` of the errors of rows and columns, divided
-    by ``slice_room``. ``norms`` of columns and rows replace smaller norms of ``values``.
+    by ``slice_room``. ``norms`` of columns and rows replace smaller norms of ``values``. ``scratch`` is
+    float64 memory for as many values: fresh memory for each codec would take longer than the sums.
     """
 
     def __init__(
@@ -213,10 +217,12 @@ class Reference:
         shapes: Shapes,
         norms: torch.Tensor | None = None,
         config: AutoConfig = DEFAULT,
+        scratch: torch.Tensor | None = None,
     ) -> None:
         self._values, self._shapes, self._config = values, shapes, config
-        # Fresh memory for each codec would take longer than the sums.
-        self._squares = torch.empty_like(values, dtype=torch.float64)
+        if scratch is None:
+            scratch = torch.empty_like(values, dtype=torch.float64)
+        self._squares = scratch[: len(values)]
         self._wholes = self._sums(torch.mul(values.double(), values, out=self._squares))
         if norms is not None:
             means = iter(torch.split(norms.double().square(), _counts(shapes, len(values))))

@@ -133,7 +133,7 @@ class AutoConfig:
     )
     most_paced_steps: int = _of(150, "steps", "After this many steps, the remaining work runs in one step.")
     unhurried_ratio: int = _of(
-        4, "times as many steps", "The present plan is good enough until a check or another choice is done."
+        8, "times as many steps", "Until work that isn't urgent is done, the present plan is good enough."
     )
     meeting_steps: int = _of(
         10, "steps", "The longest interval between comparisons of progress; a comparison takes a latency."
@@ -162,7 +162,7 @@ class AutoConfig:
         "Rows and columns with larger errors hardly learn; coarse rounding doesn't raise the loss.",
     )
     compared_count: int = _of(
-        1 << 16, "floats of a drawn bucket", "The exact average sends this many floats uncompressed."
+        1 << 16, "floats of a drawn bucket", "DDP's exact average sends this many floats uncompressed."
     )
     least_compared_count: int = _of(
         1 << 13, "floats of a drawn bucket", "An eighth of a small bucket would be too small a sample."
@@ -190,6 +190,9 @@ class AutoConfig:
         0.02,
         "seconds",
         "If ranks take longer to exchange a number, links are measured in pieces between later steps.",
+    )
+    most_saved_decisions: int = _of(
+        32, "decisions", "A plan may name thousands of parameters, and a checkpoint's message is limited."
     )
     most_file_nbytes: int = _of(1 << 24, "bytes", "No decision is this large.")
 

@@ -44,7 +44,7 @@ class TunerEvent(Enum):
     FOUND_NO_PLAN = "rank 0 could not predict the step times of plans"
     FOUND_ONE_PLAN = (
         "no other plan may be as good as the best plan, or step times aren't steady yet, or only the "
-        "gradients have changed and the present plan stays the best"
+        "gradients have changed and the present plan is still the best"
     )
     FOUND_RIVALS = "several plans may be the best"
     HAS_NEXT_TURN = "a turn is over, and another turn in the same direction follows"
@@ -277,8 +277,10 @@ class Watch:
         self.since, self.change = 0, 0.0
         self._reference: StepTime | None = None
 
-    def decided(self, step: int) -> None:
+    def decided(self, step: int, *, keeps_reference: bool = False) -> None:
         """Start a new comparison after the decision before ``step``, and update the patience.
+
+        ``keeps_reference`` says that the plan stays, so its step times are comparable.
 
         The patience doubles, or is reset if the steps since the previous decision were quiet.
         """
@@ -287,7 +289,9 @@ class Watch:
             quiet = step - self.since > self.patience + config.quiet_steps
             longer = min(2 * self.patience, config.most_patience_steps)
             self.patience = config.patience_steps if quiet else longer
-        self.since, self._reference = step, None
+        self.since = step
+        if not keeps_reference:
+            self.forget()
 
     def forget(self) -> None:
         """Make the next window the reference, because the plan and its step times have changed."""

@@ -122,6 +122,12 @@ class StepTimes:
         self._latest.clear()
         self._ended, self._uncounted = None, uncounted - 1
 
+    def restart(self) -> None:
+        """Begin the current step again, because it is repeated."""
+        self._buckets.clear()
+        if self._ended is not None:
+            self._ended = self.read()
+
     def _add(self, step: StepTime) -> None:
         if self._uncounted == 0:
             self._latest.append(step)
@@ -268,6 +274,7 @@ def observe(
     median, scatter = steps.times.median, steps.times.disagreement
     row = [*astuple(median), scatter, *_machine()]
     if line is None:
+        gather(exchange, [0.0], timeout_s)  # ranks may be late, and the measurement has a shorter timeout
         link = exchange.link
         own_line = measure_line(hosts_of(link), link.rank, DEFAULT.attaching_piece_s)
         row += at_once(own_line, exchange)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, fields, replace
 from math import inf
@@ -92,6 +92,7 @@ class Survey:
         self._own_shares: list[float] = []  # of the sampled parameters, until gradients may change
         self._shares_of: list[str] = []
         self._own_line: tuple[float, ...] = ()  # until step times change
+        self.has_broken = False  # whether the latest check has found that parameters break the contract
         self.most_lanes = MAX_LANES if rules.has_lanes else 1
 
     def forget_line(self) -> None:
@@ -158,9 +159,12 @@ class Survey:
         assert self._hosts is not None
         return network.measure_line(self._hosts, self._rank, budget_s, self._config, self._timeout_s)
 
-    def choose(self, samples: Samples | None, now: StepTime, present: Plan) -> Work[Trial | None]:
+    def choose(
+        self, samples: Samples | None, now: Callable[[], StepTime], present: Plan
+    ) -> Work[Trial | None]:
         """Choose a plan and its rivals, and return their trial, which is equal on all ranks.
 
+        ``now`` returns the present step times, which are exchanged after the measurements of this rank.
         Return None if a rank lacks a finite sample.
         """
 
@@ -177,7 +181,7 @@ class Survey:
             self._take_hosts((yield Together(_CHOICE, lambda exchange: hosts_of(exchange.link))))
         if not self._own_line:
             config = self._config
-            share_s = min(config.paced_share * now.step_s, config.longest_piece_s)
+            share_s = min(config.paced_share * now().step_s, config.longest_piece_s)
             self._own_line = yield from self._measure_line(max(share_s, config.piece_s))
         yield None
         if not self._own_shares or self._shares_of != samples.names:  # the same condition on all ranks
@@ -189,7 +193,7 @@ class Survey:
                 values = typical(samples.flat, self._config)
                 yield from self._costs.time(self._line, self._settings.candidates, values)
         costs = self._costs.row(self._settings.candidates)
-        rows = yield from self._gather(_CHOICE, [*_times(now), *self._own_shares, *costs, *self._own_line])
+        rows = yield from self._gather(_CHOICE, [*_times(now()), *self._own_shares, *costs, *self._own_line])
         yield None
         own: tuple[Decision, ...] = ()
         if self._rank == 0:
@@ -198,7 +202,7 @@ class Survey:
         return Trial(found, present, self._config)
 
     def _take_shares(self, samples: Samples) -> None:
-        """Take the relative errors of all candidates; sizes of payloads are then outdated."""
+        """Store the relative errors of all candidates, and mark the sizes of payloads as outdated."""
         self._shares_of = samples.names
         self._own_shares = self._contract.own_errors(samples, self._settings.candidates)
         self._costs.forget_sizes()
@@ -264,7 +268,7 @@ class Survey:
     def look(
         self,
         samples: Samples | None,
-        now: StepTime,
+        now: Callable[[], StepTime],
         present: Plan,
         decisions: Sequence[tuple[int, Decision]],
         *,
@@ -274,7 +278,7 @@ class Survey:
 
         ``may_choose`` says whether enough steps have passed for a new choice because of gradients.
         """
-        times = self._slowest((yield from self._gather(_LOOK, _times(now))))
+        times = self._slowest((yield from self._gather(_LOOK, _times(now()))))
         if samples is None:
             return Findings(times)
         yield from self._average_norms(samples)
@@ -283,7 +287,11 @@ class Survey:
         rows = yield from self._gather(_LOOK, self._contract.row(samples, present))
         names = self._contract.judge(rows, samples, present)
         if names is not None:
+            self.has_broken = True
             gentler = yield from self._excepted(samples, present, names, decisions)
+            times = self._slowest(
+                (yield from self._gather(_LOOK, _times(now())))
+            )  # the link may have changed
             if gentler is None:
                 return Findings(times, TunerEvent.PLAN_IS_UNSUITED)
             newly = part_of(names - excepted(present, names), samples.size_of)
@@ -308,6 +316,7 @@ class Survey:
         """
         codecs = self._settings.candidates
         if present.codec not in codecs:  # the plan of the first steps, not a chosen plan
+            self.forget_gradients()
             return None
         rows = yield from self._gather_errors(samples, codecs)
         self._take_shares(samples)  # a choice that follows needs no second measurement

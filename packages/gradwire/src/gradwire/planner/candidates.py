@@ -28,7 +28,7 @@ from gradwire.timing.environment import Environment
 from gradwire.wire import MAX_FRAME_NBYTES
 
 PIECE_COUNT, MOST_PIECES = 1 << 18, 1024
-"""The assumed parameters of a model of known size only: parameters of 1 MiB, or up to 1024 larger ones."""
+"""The assumed parameters of a model whose layers are unknown: of 1 MiB each, or up to 1024 larger ones."""
 
 
 LOCAL_UPDATES = 2.5
@@ -170,7 +170,7 @@ class Space:
     """The search space: the values to try for each field of a plan, in order of preference.
 
     Buckets of several sizes are tried only for a pipeline of 1 whose backward takes time that exchanges can
-    overlap; ``"sharded"`` exchanges only with a ring, a single bucket, and a pipeline of 1. Raises
+    overlap; ``"sharded"`` is tried only with a ring, a single bucket, and a pipeline of 1. Raises
     ``SpecError`` if a name is unknown or a list is empty.
     """
 

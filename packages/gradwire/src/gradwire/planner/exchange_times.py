@@ -198,7 +198,7 @@ _FASTEST_NBYTES_PER_S = 1e15
 class ReplayEffort:
     """The limits of replays, a trade-off between accuracy and run time."""
 
-    # more are extrapolated from two shorter buckets: the segments of the shorter one, and twice as many
+    # more frames are extrapolated from two shorter buckets, the second with twice as many segments
     frames: int = MOST_FRAMES
     segments: int = FEWEST_SEGMENTS  # in each chunk of the shorter bucket
     # bucket sizes from one power of two to the next, between which times are interpolated
@@ -338,7 +338,7 @@ class ExchangeTimes:
         return replace(terms, wait_s=max(0.0, seconds - terms.work_s))
 
     def walk_s(self, plan: BucketPlan, count: int) -> float:
-        """Return the seconds of a schedule without pipelining; with several lanes, their share per lane."""
+        """Return the seconds of a schedule without pipelining, divided by the number of lanes."""
         environment = as_seen_by(plan.algorithm, self.environment)
         host = environment.host
         cost = environment.cost(plan.codec)
