@@ -112,9 +112,20 @@ def test_a_parameter_that_gets_other_memory_on_the_way_is_told(run_exchanges: Ra
     run_exchanges(1, body)
 
 
+class _Counting(torch.optim.SGD):
+    """Counts its steps in its state, which has no parameter for it."""
+
+    def step(self, closure: Any = None) -> Any:
+        state: dict[Any, Any] = self.state
+        state["steps"] = state.get("steps", 0) + 1
+        state.setdefault("in place", torch.zeros(())).add_(1)
+        return super().step(closure)
+
+
 MAKERS: dict[str, Callable[[Any], torch.optim.Optimizer]] = {
     "SGD": lambda p: torch.optim.SGD(p, lr=0.1, momentum=0.9, weight_decay=1e-2),
     "Adam": lambda p: torch.optim.Adam(p, lr=0.01, amsgrad=True),
+    "counting": lambda p: _Counting(p, lr=0.1, momentum=0.9),
 }
 
 

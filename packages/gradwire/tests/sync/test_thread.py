@@ -21,7 +21,7 @@ from gradwire.links.loopback import loopback
 from gradwire.plan import Plan
 from gradwire.sync.context import SyncContext
 from gradwire.sync.daemon import SWITCH_S, start
-from gradwire.sync.thread import CallWork, CommunicationThread, longest_s
+from gradwire.sync.thread import CallWork, CommunicationThread, Lanes, longest_s
 from support.faulty_link import Fault, FaultyLink
 from support.pipes import pipe_sgd, through
 
@@ -72,6 +72,12 @@ def _train(method: PipeSGD, batch_loss: BatchLoss, steps: int) -> None:
     rank = method.exchange.link.rank
     for _ in range(steps):
         method.step(batch_loss(method.model, method.steps_done, slice(rank, rank + 1)))
+
+
+def _join_all() -> None:
+    for thread in threading.enumerate():
+        if thread.name.startswith("gradwire"):
+            thread.join(5)
 
 
 def _names(error: object, *words: str) -> bool:
@@ -213,9 +219,17 @@ def test_an_exchange_that_never_returns_is_given_up(monkeypatch: pytest.MonkeyPa
     monkeypatch.undo()
     work.wait()
     assert work.value.wire_nbytes == 0
-    for thread in threading.enumerate():
-        if thread.name.startswith("gradwire"):
-            thread.join(5)
+    _join_all()
+
+
+def test_a_method_whose_peer_dies_during_the_measurements_leaves_no_thread(make_model: MakeModel) -> None:
+    link, peer = loopback(2, timeout_s=5.0)
+    peer.close()
+    model = make_model()
+    with pytest.raises(ExchangeError):
+        DSync(model, torch.optim.SGD(model.parameters(), lr=0.1), group=link)
+    _join_all()  # the fixture then finds no thread
+    link.close()
 
 
 @pytest.mark.parametrize(("world", "count", "frames"), [(2, 100, 2), (4, 100, 6), (2, 4 << 18, 2 * 5)])
@@ -227,19 +241,21 @@ def test_patience_covers_every_frame_of_a_slow_network(world: int, count: int, f
 def test_d_sync_reports_a_dead_peer_too(
     run_exchanges: Ranks, make_model: MakeModel, batch_loss: BatchLoss
 ) -> None:
-    def body(exchange: Exchange) -> str:
+    def body(exchange: Exchange) -> list[str]:
         model, rank = make_model(), exchange.link.rank
         method = DSync(model, torch.optim.SGD(model.parameters(), lr=0.1), exchange.plan, group=exchange.link)
         for t in range(2):
             method.step(batch_loss(model, t, slice(rank, rank + 1)))
         if rank == 1:
             exchange.close()
-            return ""
+            return []
         with pytest.raises(ExchangeError) as caught:
             method.step(batch_loss(model, 2, slice(rank, rank + 1)))
-        return str(caught.value)
+        return [str(caught.value), *caught.value.__notes__]
 
-    assert _names(run_exchanges(2, body)[0], "rank 0", "rank 1", "step 0")
+    said, *notes = run_exchanges(2, body)[0]
+    assert _names(said, "rank 0", "rank 1", "step 0")
+    assert notes == ["while exchanging the gradient of step 3; create a new DSync"]
 
 
 @pytest.mark.parametrize("usual_s", [0.005, 0.0001])
@@ -256,6 +272,21 @@ def test_threads_switch_quickly_while_one_communicates(usual_s: float) -> None:
         assert sys.getswitchinterval() == pytest.approx(usual_s, abs=2e-6)
     finally:
         sys.setswitchinterval(before)
+
+
+def test_a_thread_that_cannot_start_ends_the_exchange_and_changes_no_interval(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    def refuse(_: threading.Thread) -> None:
+        raise RuntimeError("can't start new thread")
+
+    context, before = SyncContext(Exchange(loopback(1)[0], Plan())), sys.getswitchinterval()
+    with monkeypatch.context() as patched:
+        patched.setattr(threading.Thread, "start", refuse)
+        with pytest.raises(RuntimeError, match="can't start new thread"):
+            Lanes(context).put(CallWork(context, "it", lambda _: None, None))
+    assert sys.getswitchinterval() == before
+    assert context.exchange.failure == "can't start new thread"
 
 
 def test_a_switch_interval_that_someone_sets_meanwhile_stays() -> None:

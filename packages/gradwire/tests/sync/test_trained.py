@@ -14,7 +14,7 @@ from torch.distributed._composable.replicate import replicate
 import gradwire
 from gradwire import DSync
 from gradwire.codecs import parse
-from gradwire.errors import ExchangeError, SpecError
+from gradwire.errors import ExchangeError, SpecError, TensorError
 from gradwire.exchange import Exchange
 from gradwire.plan import Plan
 from gradwire.sync.trained import check_model
@@ -119,6 +119,61 @@ def test_ranks_that_unfreeze_other_parameters_are_told(run_exchanges: Ranks) -> 
     assert run_exchanges(2, body)[1].startswith(
         "rank 1: expected the same trained parameters on all ranks, but those of rank 1"
     )
+
+
+def test_ranks_that_have_unfrozen_other_parameters_may_repeat_the_step(run_exchanges: Ranks) -> None:
+    def body(exchange: Exchange) -> list[torch.Tensor]:
+        rank = exchange.link.rank
+        layers = [nn.Linear(2, 2, bias=False) for _ in range(3)]
+        model = nn.ModuleList(layers).requires_grad_(False)
+        layers[0].requires_grad_(True)
+        loss = partial(_sum_of_squares, model)
+        optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+        with DSync(model, optimizer, exchange.plan, group=exchange.link) as method:
+            method.step(loss)
+            layers[1 + rank].requires_grad_(True)
+            with pytest.raises(ExchangeError, match="unfreeze the same parameters on all ranks"):
+                method.step(loss)
+            with torch.no_grad():
+                layers[1].weight.fill_(1.0 + rank)
+                layers[2].weight.fill_(3.0 + rank)
+            model.requires_grad_(True)
+            method.step(loss)
+        return [each.detach().clone() for each in model.parameters()]
+
+    first, second = run_exchanges(2, body)
+    assert all(torch.equal(own, other) for own, other in zip(first, second, strict=True))
+    assert first[1].flatten().tolist() == pytest.approx([0.8] * 4)  # rank 0's 1, less 0.1 * 2 * 1
+    assert first[2].flatten().tolist() == pytest.approx([2.4] * 4)
+
+
+def test_an_unsupported_parameter_is_refused_in_every_step(run_exchanges: Ranks) -> None:
+    def body(exchange: Exchange) -> torch.Tensor:
+        rank = exchange.link.rank
+        layers = [nn.Linear(2, 2, bias=False) for _ in range(2)]
+        model = nn.ModuleList(layers)
+        layers[1].double().requires_grad_(False)
+        optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+        loss = partial(_sum_of_squares, model)
+        method = DSync(model, optimizer, exchange.plan, group=exchange.link)
+        method.step(loss)
+        before = layers[1].weight.detach().clone()
+        layers[1].requires_grad_(True)
+        for _ in range(2):
+            with pytest.raises(TensorError, match=r"got a torch\.float64 tensor"):
+                method.step(lambda: loss() * (1 + rank))
+        assert torch.equal(layers[1].weight, before)
+        layers[1].float()
+        method.step(loss)
+        method.close()
+        return layers[1].weight.detach().clone()
+
+    first, second = run_exchanges(2, body)
+    assert torch.equal(first, second)
+
+
+def _sum_of_squares(model: nn.Module) -> torch.Tensor:
+    return torch.stack([each.square().sum().float() for each in model.parameters()]).sum()
 
 
 def test_an_old_gradient_of_a_frozen_parameter_moves_nothing(run_exchanges: Ranks) -> None:

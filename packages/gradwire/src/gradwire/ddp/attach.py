@@ -154,7 +154,7 @@ def attach(
         if ledger is None and book is not None:
             undo.callback(book.close)
         undo.callback(sync.close)
-        import_all_of_torch()  # takes seconds; no timeout_s runs now, and the first log line is out already
+        import_all_of_torch()  # takes seconds; no timeout is running, and the first log line is already out
         chooser.prepare(sync)
         _register(model, HookState(model, sync, names))
         warn_about_broadcast_buffers(model)

@@ -19,11 +19,12 @@ from torch.nn.parallel import DistributedDataParallel
 from torch.utils.hooks import unserializable_hook
 
 from gradwire.codecs.rules import check_names
-from gradwire.ddp.reducer import DDPBucket, joins
+from gradwire.ddp.reducer import DDPBucket
 from gradwire.errors import AttachError, ExchangeError, SpecError
 from gradwire.log import LOG
 from gradwire.plan import Plan
 from gradwire.sync.gradient_sync import GradientSync
+from gradwire.sync.replicas.compare import joins
 from gradwire.sync.trained import REPLICATE, is_replicated
 from gradwire.units import format_size
 
@@ -76,7 +77,7 @@ def check_model(model: DistributedDataParallel) -> None:
 
 
 def check_plan(plan: Plan, model: DistributedDataParallel) -> None:
-    """Raise ``SpecError`` for a sharded or pipelined plan, or for a rule of the plan without parameters."""
+    """Raise ``SpecError`` for a sharded or pipelined plan, or for a rule that matches no parameter."""
     if plan.for_whole_gradients("attach").pipeline > 1:
         raise SpecError(
             f"attach: expected a plan with pipeline=1, got pipeline={plan.pipeline}; use pipeline=1, or "
@@ -124,7 +125,7 @@ class AveragedParameters:
         self._note()
 
     def _note(self) -> None:
-        """Store each module's parameters and modules, with references, so that Python reuses no id."""
+        """Store each module's parameters and submodules. The references keep Python from reusing ids."""
         self._groups = [
             group for each in self._module.modules() for group in (each._parameters, each._modules)
         ]
@@ -136,11 +137,11 @@ class AveragedParameters:
 
 
 def _in_buckets(model: DistributedDataParallel) -> set[torch.Tensor]:
-    """Return the parameters in DDP's buckets, as listed in the zero buckets that ``join`` uses."""
+    """Return the parameters in DDP's buckets, as listed in the zero-filled buckets of ``join``."""
     return {each for bucket in model.reducer._get_zeros_like_grad_buckets() for each in bucket.parameters()}
 
 
-# Placeholders for hooks in a copy of an attached model, which has no thread and no connections.
+# Placeholders for hooks in a copy of an attached model. The copy has no thread and no connections.
 #
 # ``copy.deepcopy`` of a ``DistributedDataParallel`` (also in ``torch.optim.swa_utils.AveragedModel``) creates
 # a new reducer, which would silently average the copy's gradients uncompressed.
@@ -158,7 +159,7 @@ class CopiedCheck:
 
     def __call__(self, model: nn.Module, _inputs: object) -> None:
         """Raise ``ExchangeError`` if DDP would average the gradients of this forward pass."""
-        if torch.is_grad_enabled() and getattr(model, "require_backward_grad_sync", True):
+        if torch.is_grad_enabled() and _synchronises(model):
             raise ExchangeError(
                 "expected a model with gradwire attached, got an unattached copy, whose gradients would be "
                 "averaged uncompressed; attach the copy, or evaluate the copy under torch.no_grad()"
@@ -205,8 +206,8 @@ def forget_original(model: DistributedDataParallel) -> None:
 class BackwardCheck:
     """A forward hook that records forward passes, and raises an error if DDP would not average a gradient.
 
-    A compiled forward pass is traced once and not recorded. ``versions`` are torch's version counters of
-    parameters with hooks at the end of the last forward pass; empty once all gradients are averaged.
+    A compiled forward pass is traced once and not recorded. ``versions`` has torch's version counters, at the
+    end of the last forward pass, of the parameters with hooks; it is empty once all gradients are averaged.
     """
 
     def __init__(self, sync: GradientSync, parameters: Iterable[torch.Tensor]) -> None:
@@ -308,7 +309,7 @@ class ForwardCheck:
         """Raise an error if DDP could not average the next backward pass."""
         if torch.compiler.is_compiling() or not torch.is_grad_enabled():  # a compiled pass is traced once
             return
-        if getattr(model, "require_backward_grad_sync", True):
+        if _synchronises(model):
             self._sync.check()
         self._averaged.check()
         if self._sync.steps_done > 0 and not self._sync.context.is_over and _will_cut_buckets(model):

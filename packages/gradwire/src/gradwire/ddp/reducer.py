@@ -25,6 +25,7 @@ from gradwire.sync.bucket.work import GradientBucket
 from gradwire.sync.flat.gradients import float_count
 from gradwire.sync.gradient_sync import GradientSync
 from gradwire.sync.layout import Layout
+from gradwire.sync.replicas.compare import joins
 
 # The number of ranks that still have batches under DDP's ``join``.
 #
@@ -36,15 +37,10 @@ _SHADOWS = getattr(DistributedDataParallel, "_match_all_reduce_for_bwd_pass", No
 """DDP's function that calls the hook on a rank that has joined, or None if this torch lacks it."""
 
 
-def joins(model: nn.Module) -> bool:
-    """Return whether a model is within DDP's context ``join``."""
-    return bool(getattr(getattr(model, "_join_config", None), "enable", False))
-
-
 def divides_by_active(model: nn.Module) -> bool:
     """Return whether a model divides its gradients by the number of ranks that still have batches.
 
-    The result is the same on all ranks. In a ``Join`` of several models, DDP divides so only for the first
+    The result is the same on all ranks. In a ``Join`` of several models, DDP does this only for the first
     model.
     """
     is_first = getattr(getattr(model, "_join_config", None), "is_first_joinable", False)
@@ -52,7 +48,7 @@ def divides_by_active(model: nn.Module) -> bool:
 
 
 def has_joined() -> bool:
-    """Return whether DDP is calling the hook for a joined rank. Raises ``AttachError`` if unknown."""
+    """Return whether DDP is calling the hook for a joined rank. Raises ``AttachError`` if this is unknown."""
     if _SHADOWS is None:
         raise AttachError(
             f"gradwire cannot detect joined ranks with torch {torch.__version__}; omit "
@@ -99,7 +95,7 @@ class DDPBucket(Protocol):
 
 
 class BucketReducer:
-    """The reducer of one model's buckets. ``names`` of the parameters are the keys of residuals."""
+    """The reducer of one model's buckets. The parameters' ``names`` are the keys of their residuals."""
 
     def __init__(self, sync: GradientSync, names: Mapping[torch.Tensor, str]) -> None:
         self._sync, self._rank, self._names = sync, sync.context.rank, names

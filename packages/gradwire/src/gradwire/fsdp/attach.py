@@ -222,7 +222,7 @@ def _groups(
 
 
 def _residuals_of(unit: Unit, layouts: UnitLayouts) -> Iterator[tuple[str, int]]:
-    """Yield the keys and lengths of a unit's residuals if all of its parameters have gradients."""
+    """Yield the keys and lengths of a unit's residuals for passes in which all parameters have gradients."""
     count, shards = sum(layouts.counts), unit.shard_group
     if shards is not None and shards.size() > 1:
         yield residual_key(f"{unit.name}.gradients", count * shards.size()), count * shards.size()

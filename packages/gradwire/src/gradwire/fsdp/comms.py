@@ -51,7 +51,7 @@ class ShardedSteps:
         self._buckets = 0
 
     def forward(self, *_: object) -> None:
-        """Set the step of a forward pass's exchanges: the next step if backward may follow, else the last."""
+        """Set the exchanges' step: the next step if backward may follow, else the last complete step."""
         self.contexts.step = self.sync.context.step + torch.is_grad_enabled()
 
     def reduce(
@@ -138,7 +138,7 @@ class _Comm:
 
 
 class GatherWeights(_Comm):
-    """The all-gather of one unit's weights: all members compute with decoded shards, also the owner."""
+    """The all-gather of one unit's weights: all members, including the owner, compute with decoded shards."""
 
     def __init__(self, bucket: str, steps: ShardedSteps, before: Any, codec: Codec) -> None:
         super().__init__(bucket, steps, before)

@@ -18,7 +18,7 @@ import torch.distributed as dist
 from gradwire.codecs import Codec
 from gradwire.collectives import ring
 from gradwire.devices import Staging
-from gradwire.errors import AttachError, GradwireError
+from gradwire.errors import AttachError
 from gradwire.exchange import Exchange
 from gradwire.plan import Plan
 from gradwire.sync.context import SyncContext, SyncOptions
@@ -113,16 +113,8 @@ class SyncContexts:
         context = member.context
         context.check()
         context.link.step = self.step
-        try:
-            with profiled(what):
-                yield member
-        except BaseException as error:
-            failure = context.fail(error)
-            if isinstance(failure, GradwireError):
-                context.annotate(failure, f"in the {purpose.value} ({what})")
-            if failure is not error:
-                raise failure from error
-            raise
+        with context.failing(f"in the {purpose.value} ({what})"), profiled(what):
+            yield member
 
     def follow(self, plan: Plan) -> None:
         """Switch the gradients to a different plan. All ranks must do so between the same two steps."""
@@ -131,7 +123,7 @@ class SyncContexts:
             member.context.exchange.follow(self._plans[purpose])
 
     def close(self) -> None:
-        """Close all links. Later calls of any other method raise an error."""
+        """Close all links. Later exchanges raise an error."""
         for context in self._contexts:
             context.is_closed = context.is_closed or not context.is_over
             context.exchange.close("the attachment of attach_fsdp is closed")

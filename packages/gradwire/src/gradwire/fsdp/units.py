@@ -29,7 +29,7 @@ class UnitLayouts:
     A scattered bucket consists of every rank's shards of all parameters, padded to the same length. Between
     replicas, FSDP reduces the shards of one rank. ``shapes`` are the shapes of one rank's shards, with
     padding. FSDP omits parameters without a gradient and does not name the omitted parameters. The encoding
-    error of such a bucket is measured as a whole.
+    error of a bucket without these parameters is measured as a whole.
     """
 
     unit: str

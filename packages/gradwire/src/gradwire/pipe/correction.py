@@ -51,7 +51,7 @@ def check_forward(model: nn.Module) -> None:
 
 _IMMUTABLE = (int, float, bool, complex, str, bytes, type(None))
 _CHANGEABLE = (torch.Tensor, list, dict, set, tuple)
-"""The types of attributes that are copied, because they may change in place; wrapped methods aren't."""
+"""The types of attributes that are copied because they may change in place. Wrapped methods aren't copied."""
 _APART = ("state", "param_groups", "defaults")
 """The optimizer attributes that are copied separately, or only read."""
 
@@ -60,10 +60,10 @@ class VirtualWeights:
     """A second set of a model's trainable weights and of its optimizer's state.
 
     The constructor allocates memory for the weights; the first use allocates memory for the optimizer's
-    state. Virtual updates don't change the optimizer's ``state``, ``param_groups``, and attributes that are
+    state. Virtual updates don't change the optimizer's ``state``, ``param_groups``, or attributes that are
     numbers, tensors, or containers of them. The user's step hooks don't run for virtual updates.
 
-    The trainable ``parameters``, each once, are the masters outside of ``ahead``. Raises ``SpecError`` if
+    Outside of ``ahead``, the trainable ``parameters``, each once, hold the masters. Raises ``SpecError`` if
     ``optimizer`` wraps another optimizer, because virtual updates would change the inner optimizer's state.
     """
 
@@ -161,6 +161,9 @@ class VirtualWeights:
         sources, copies = list[torch.Tensor](), list[torch.Tensor]()
         state = defaultdict[Any, Any](dict)
         for owner, values in self._optimizer.state.items():
+            if not isinstance(values, dict):  # some optimizers also have strings as keys
+                state[owner] = _copy(values)
+                continue
             state[owner] = {}
             for name, value in values.items():
                 if isinstance(value, torch.Tensor):
@@ -209,7 +212,7 @@ class Eager:
     """The eager correction: virtual weights from the local gradients of the last ``steps`` steps.
 
     The correction stores ``steps`` copies of the gradient, and ``VirtualWeights``. A gradient that isn't
-    finite makes no virtual update, and a parameter without a gradient isn't updated. Each local gradient is
+    finite causes no virtual update, and a parameter without a gradient isn't updated. Each local gradient is
     clipped to the 2-norm ``max_norm``. With ``steps`` of 0, ranks compute gradients at the master weights, as
     in Pipe-SGD's algorithm 1.
     """
@@ -239,7 +242,7 @@ class Eager:
             return
         if self._copied is None:
             if not self._free:
-                self.keep(len(self._own) - 1)  # the oldest's average is applied before the next backward
+                self.keep(len(self._own) - 1)  # the oldest one's average is applied before the next backward
             self._copied = self._free.pop()
         bucket.view(self._copied.flat).copy_(bucket.view(gradients.flat))
 

@@ -53,8 +53,8 @@ class PipeSGD(WorkerMethod):
 
     Buffers of the model (a BatchNorm's running statistics) start with rank 0's values and then differ between
     ranks during training. An eager pipeline copies rank 0's buffers to all ranks in every ``drain``.
-    Unfreezing a parameter drains the pipeline first. A frozen parameter still gets the gradients of earlier
-    steps.
+    If a parameter is unfrozen, the next step or ``load_state_dict`` first drains the pipeline. A frozen
+    parameter still gets the gradients of earlier steps.
 
     Parameters
     ----------

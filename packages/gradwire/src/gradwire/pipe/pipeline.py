@@ -29,7 +29,7 @@ from gradwire.sync.trained import TrainedParameters
 
 @dataclass(frozen=True, slots=True)
 class Treatment:
-    """The options by which a pipeline processes gradients besides averaging: arguments of ``PipeSGD``."""
+    """The arguments of ``PipeSGD`` by which a pipeline corrects, clips, and changes gradients."""
 
     correction: str
     max_norm: float
@@ -185,8 +185,8 @@ class Pipeline:
         if len(counts) > self._size or {*counts, *own} - {self.count}:
             raise StateError(
                 f"a pipeline of {self._size}: expected at most {self._size} gradients in flight with "
-                f"{self.count} floats each, got {counts}, and {own} floats in local gradients; resume with "
-                "the same model and plan, or drain before saving"
+                f"{self.count} floats each, got gradients of {counts} floats and local gradients of {own}; "
+                "resume with the same model and plan, or drain before saving"
             )
 
     def resume(self, in_flight: Sequence[InFlight]) -> None:

@@ -2,7 +2,7 @@
 
 - ``gradient_sync``: the object behind every front end, which starts buckets and ends steps
 - ``bucket``: a bucket's work, residuals, encoding errors, and observers
-- ``thread``, ``daemon``: the communication threads, their links, and their end at the exit
+- ``thread``, ``daemon``: the communication threads, their links, and their end when the process exits
 - ``context``, ``group``: the state of a link, and how the ranks agree and connect
 - ``messages``: small exchanges between steps
 - ``layout``: the parameters in a bucket

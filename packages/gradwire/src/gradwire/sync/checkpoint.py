@@ -100,10 +100,10 @@ class RankState:
     rank: int
     world: int
     steps_done: int
-    method: str = ""  # empty in files of older versions, and so is the plan, in JSON
-    plan: str = ""
+    method: str = ""  # empty in files of older versions
+    plan: str = ""  # as JSON; empty in files of older versions
     in_flight: Sequence[InFlight] = ()  # oldest first
-    room: tuple[int, int, int] = (0, 0, 0)  # a pipeline's most averages and own gradients, and their floats
+    room: tuple[int, int, int] = (0, 0, 0)  # most averages, most own gradients, and the floats in each
     residuals: Mapping[str, torch.Tensor] = field(default_factory=dict)  # by the keys of ``Residuals``
     model: Mapping[str, torch.Tensor] | None = None
     optimizer: Mapping[str, Any] | None = None

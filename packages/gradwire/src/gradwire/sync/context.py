@@ -2,14 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import Protocol
 
 import torch.distributed as dist
 
 from gradwire.costs import ExchangeCost
-from gradwire.errors import ExchangeError, LinkError, add_note
+from gradwire.errors import ExchangeError, GradwireError, LinkError, add_note
 from gradwire.exchange import Exchange
 from gradwire.exchange.frames import Difference
 from gradwire.links.base import Link
@@ -38,7 +39,7 @@ class SyncOptions:
 
 
 class LinkUser(Protocol):
-    """The interface of the communication thread, which owns a link, for ``SyncContext.fail``."""
+    """The communication thread's interface for ``SyncContext.fail``. The thread owns a link."""
 
     @property
     def is_current(self) -> bool:
@@ -52,16 +53,16 @@ class LinkUser(Protocol):
 class SyncContext:
     """The state shared by all exchanges over one model's link on one rank.
 
-    FSDP has one context for each purpose and group; every other front end has one in total. The exchange's
-    ``transport`` records the failure, if any. With ``fails_late``, only ``wait`` raises it, so that a
-    pipeline raises a step's error when the step's average is due; otherwise every call does.
+    FSDP has one context for each purpose and group; every other front end has one for each lane. The
+    exchange's ``transport`` records the failure, if any. With ``fails_late``, only ``wait`` raises it, so
+    that a pipeline raises a step's error when the step's average is due; otherwise every call does.
     """
 
     exchange: Exchange
     options: SyncOptions = SyncOptions()
     ledger: Ledger | None = None
     group: dist.ProcessGroup | None = None  # averages what no codec supports; None if a link was passed
-    model: str = "this model's exchange"  # in errors, as the next two
+    model: str = "this model's exchange"  # used in errors, like the next two fields
     remedy: str = "create a new link"
     late_advice: str = "give the link a longer timeout_s"  # if the communication thread is late
     owns_link: bool = True  # whether closing the exchange also closes the link, as a failure does
@@ -160,6 +161,19 @@ class SyncContext:
             else:
                 each.thread.give_up(reason)
         return reason
+
+    @contextmanager
+    def failing(self, doing: str) -> Iterator[None]:
+        """Run a ``with`` block in which any error ends this context, with a note that contains ``doing``."""
+        try:
+            yield
+        except BaseException as error:
+            failure = self.fail(error)
+            if isinstance(failure, GradwireError):
+                self.annotate(failure, doing)
+            if failure is not error:
+                raise failure from error
+            raise
 
     def _out_of_step(self, every: Iterable[SyncContext]) -> ExchangeError | None:
         """Return an error if a link of ``every`` shows that two ranks are at different steps, else None.

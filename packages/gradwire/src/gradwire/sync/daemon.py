@@ -4,8 +4,8 @@ At shutdown, the interpreter ends every daemon thread that returns to Python. A 
 kernel or from Gloo has C++ on its stack, so that ending it aborts the process with code 134, and a launcher
 would restart the finished job. So the process first waits, up to a limit, for running work.
 
-Then it closes all connections, which would keep it alive until the peers end, and waits a little for threads
-that this breaks off. Both waits are in ``atexit``, after the end of all non-daemon threads, which may train.
+Then the process closes all connections, which would keep it alive until the peers end, and waits briefly for
+the interrupted threads. Both waits are in ``atexit``, after the end of non-daemon threads, which may train.
 """
 
 from __future__ import annotations
@@ -48,13 +48,13 @@ def start(
     thread = Thread(target=lambda: _watched(run, thread), name=name, daemon=True)
     global _usual_switch_s
     with _counting:
+        thread.start()  # first, because it may raise an error; the thread's end needs the lock
         if not _under_way:
             _usual_switch_s = sys.getswitchinterval()
             sys.setswitchinterval(min(_usual_switch_s, SWITCH_S))
         _under_way[thread] = finish, break_off
     atexit.unregister(_end_all)
     atexit.register(_end_all)  # last registered, first called: before the connections are closed
-    thread.start()
     return thread
 
 

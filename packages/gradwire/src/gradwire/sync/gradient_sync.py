@@ -124,7 +124,7 @@ class GradientSync:
             context.link.step = context.steps_before + step
         self._active, self._has_begun, self._counted = active, active is not None, StepCost(0)
         self._begun_lanes.clear()
-        plans = [plan for each in self._observers if (plan := self._observed(each.begin, step, self))]
+        plans = [plan for each in self._observers if (plan := self._observed(step, each.begin, step, self))]
         assert len(plans) <= 1, "one observer chooses plans"
         for plan in plans:  # nothing is on the network now
             self.follow(plan)
@@ -176,7 +176,7 @@ class GradientSync:
         """Count an all-gather of ``count`` weights, for which training waited ``wait_s`` seconds."""
         self.context.count(name, cost, wait_s)
         for each in self._observers:
-            each.gathered(count, wait_s)
+            self._observed(self.steps_done + 1, each.gathered, count, wait_s)
 
     def agree(self) -> None:
         """Start the agreement of all ranks on a ``LossyError`` after a step's last bucket, as ``start`` does.
@@ -200,18 +200,16 @@ class GradientSync:
         """Wait for the buckets of a step, store their encoding errors as residuals, and count the step.
 
         Pipelines wait only for the buckets of steps up to ``until``, numbered as in ``steps_done``;
-        ``waited_s`` are the seconds that they have already waited. Residuals change only if all of the step's
-        averages are finite, which is the same on all ranks, because averages have the same bits. Raises the
-        exchange's error.
+        ``waited_s`` are the seconds that they have already waited. ``BucketResiduals`` change only if all of
+        the step's averages are finite, which is the same on all ranks, because averages have the same bits; a
+        ``FlatResidual`` has changed in the exchange. Raises the exchange's error; unfinished work then stays
+        pending.
         """
         began, done = perf_counter(), list[Work]()
         cost, self._counted, before_s = self._counted.exchange, StepCost(0), self._counted.wait_s
-        pending, self._pending = self._pending, deque()
-        while pending and (until is None or pending[0].step <= until):
-            work = pending.popleft()
-            cost += work.wait()
-            done.append(work)
-        self._pending = pending
+        while self._pending and (until is None or self._pending[0].step <= until):
+            cost += self._pending[0].wait()
+            done.append(self._pending.popleft())
         feedback = [each.feedback for each in done if isinstance(each, BucketWork)]
         if all(each.usable for each in feedback):
             for each in feedback:
@@ -220,7 +218,7 @@ class GradientSync:
         self._is_in_step = False
         found = StepCost(self.context.step, before_s + waited_s + perf_counter() - began, cost)
         for observer in self._observers:
-            self._observed(observer.end, found)
+            self._observed(self.steps_done, observer.end, found)
         return found
 
     def end_step(self) -> None:
@@ -263,8 +261,8 @@ class GradientSync:
         """Run ``call`` on the communication thread, while no other exchange is running; return its value.
 
         All ranks make the same call between the same two steps; ``what`` names it in errors, as a noun
-        phrase. The call's waits have the limit ``begin_timeout_s``. Its errors end the exchange, and are
-        raised here. Raises ``LinkTimeoutError`` if the thread stays busy.
+        phrase. The call limits its own waits, usually to ``begin_timeout_s``. Its errors end the exchange,
+        and are raised here. Raises ``LinkTimeoutError`` if the thread stays busy.
         """
         self.context.check()
         context, what = self.context, f"{what} before step {self.context.steps_done + 1}"
@@ -318,7 +316,7 @@ class GradientSync:
         """Close the link and join the thread; may be called twice. Raises ``LinkTimeoutError``."""
         context = self.context
         context.is_closed = context.is_closed or context.exchange.transport.failure is None
-        self._lanes.close(max((work.nbytes // 4 for work in self._pending), default=0))
+        self._lanes.close(sum(work.nbytes for work in self._pending) // 4)
 
     def _next_timeout_s(self, lane: SyncContext, *, is_bypassed: bool) -> float:
         """Return the limit of the next bucket's waits for a peer, in seconds.
@@ -333,7 +331,7 @@ class GradientSync:
         return self.context.begin_timeout_s
 
     def _watch(self, work: BucketWork) -> None:
-        found = [self._observed(each.bucket, work) for each in self._observers]
+        found = [self._observed(work.step, each.bucket, work) for each in self._observers]
         work.observers += [each for each in found if each is not NULL_BUCKET]
 
     def _started_native(self, work: BucketWork) -> bool:
@@ -360,7 +358,7 @@ class GradientSync:
         work.stage()
         self._lanes.put(work)
 
-    def _observed(self, call: Callable[..., T], *given: object) -> T:
+    def _observed(self, step: int, call: Callable[..., T], *given: object) -> T:
         """Call an observer and return its value; an unexpected exception ends the exchange on all ranks.
 
         A ``GradwireError`` is raised unchanged, because all ranks raise it, for example if replicas differ.
@@ -370,6 +368,6 @@ class GradientSync:
         except GradwireError:
             raise
         except Exception as error:
-            name, step = getattr(call, "__qualname__", repr(call)), self.context.steps_done + 1
+            name = getattr(call, "__qualname__", repr(call))
             what = f"rank {self.context.rank}: {name} failed in step {step}: {error!r}"
             raise self.fail(ExchangeError(what)) from error

@@ -18,7 +18,6 @@ from gradwire.codecs.rules import check_names
 from gradwire.deferred import outside_inference
 from gradwire.errors import ExchangeError, SpecError, StateError, shown
 from gradwire.exchange import Exchange
-from gradwire.exchange.frames import leave
 from gradwire.links.base import Link
 from gradwire.plan import Plan
 from gradwire.sync.bucket.observe import NO_CHOOSER, PlanChooser
@@ -138,8 +137,10 @@ class Method(ABC):
             self._lay_out()
             self._chooser.prepare(self.sync)
         except BaseException:
-            if link is not group:
-                leave(link, None)
+            if hasattr(self, "sync"):
+                self.sync.end()
+            elif link is not group:
+                link.close()
             raise
 
     @property

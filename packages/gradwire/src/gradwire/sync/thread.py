@@ -56,7 +56,7 @@ class Work(ABC):
         timeout_s: float | None = None,  # for any single wait for a peer; by default the link's
         *,
         done: str = "exchanged",
-        count: Callable[[Work, float], None] | None = None,  # gets the seconds of named work's first wait
+        count: Callable[[Work, float], None] | None = None,  # receives the seconds of named work's first wait
     ) -> None:
         self.context, self.name, self.what, self.done = context, name, what, done
         self.timeout_s, self._count = timeout_s, count
@@ -221,7 +221,7 @@ def longest_s(exchange: Exchange, count: int, timeout_s: float | None = None) ->
 class Lanes:
     """The links and threads of one model's buckets on one rank.
 
-    All other work also uses lane 0, the link of ``context``. A failure of one lane ends all lanes.
+    All work except buckets uses lane 0, the link of ``context``. A failure of one lane ends all lanes.
     """
 
     def __init__(self, context: SyncContext) -> None:
@@ -280,7 +280,8 @@ class Lanes:
         """Queue a piece of work on the communication thread of its lane."""
         context = work.context
         if context not in self._threads:
-            self._threads[context] = CommunicationThread(context, self._contexts.index(context))
+            with context.failing("while starting the communication thread"):
+                self._threads[context] = CommunicationThread(context, self._contexts.index(context))
         self._threads[context].put(work)
 
     def end(self) -> None:

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import importlib
 import inspect
-from collections.abc import Collection
+from collections.abc import Collection, Iterable
 
 import torch
 from torch import nn
@@ -19,7 +19,7 @@ from gradwire.costs import ExchangeCost
 from gradwire.errors import ExchangeError, SpecError, shown
 from gradwire.exchange import Exchange
 from gradwire.log import level
-from gradwire.sync.flat.gradients import trainable
+from gradwire.sync.flat.gradients import checked, trainable
 from gradwire.sync.ledger.ledger import Ledger
 from gradwire.sync.replicas.broadcast import broadcast_parameters, count_weights
 from gradwire.sync.replicas.compare import differing, own_parameters
@@ -51,33 +51,34 @@ class TrainedParameters:
         self._look_for_strangers()
         return any(parameter.requires_grad for parameter in self._frozen)
 
-    def grow(self) -> list[Parameter]:
-        """Add all parameters that require a gradient, and return the new ones, in the model's order."""
+    def newcomers(self) -> list[Parameter]:
+        """Return the parameters outside the flat gradient that require a gradient, in the model's order."""
         _check_shared(self._model, self._method)
-        self._every = list(dict.fromkeys(self._model.parameters()))
-        self._known.update(map(id, self._every))
-        before = self._own
-        self.parameters = [each for each in self._every if each.requires_grad or id(each) in before]
+        self._list_every()
+        return [each for each in self._frozen if each.requires_grad]
+
+    def grow(self, newcomers: Iterable[Parameter]) -> None:
+        """Train ``newcomers``, too. Raises ``TensorError``, and changes nothing, if they are unsupported."""
+        joined = self._own.union(map(id, newcomers))
+        self.parameters = checked(each for each in self._every if id(each) in joined)
         self._sort()
-        return [each for each in self.parameters if id(each) not in before]
 
     def shield(self) -> None:
         """Set ``.grad`` of parameters outside the flat gradient to None, so that the optimizer skips them."""
         for parameter in [] if self._optimizer is None else strangers(self._optimizer, self._own):
             parameter.grad = None
 
-    def layout(self) -> str:
-        """Return the positions and shapes of the trained parameters, as a string for comparing ranks."""
-        return str([(at, tuple(each.shape)) for at, each in enumerate(self._every) if id(each) in self._own])
+    def layout(self, newcomers: Iterable[Parameter]) -> str:
+        """Return the places and shapes of the trained parameters and newcomers, for comparing ranks."""
+        joined = self._own.union(map(id, newcomers))
+        return str([(at, tuple(each.shape)) for at, each in enumerate(self._every) if id(each) in joined])
 
     def _look_for_strangers(self) -> None:
         """Find parameters added to the optimizer. Raises ``SpecError`` if one of them isn't in the model."""
         found = [] if self._optimizer is None else strangers(self._optimizer, self._known)
         if not found:
             return
-        self._every = list(dict.fromkeys(self._model.parameters()))
-        self._known.update(map(id, self._every))
-        self._sort()
+        self._list_every()
         foreign = [tuple(each.shape) for each in found if id(each) not in self._known]
         if foreign:
             raise SpecError(
@@ -86,21 +87,27 @@ class TrainedParameters:
                 "create the optimizer from model.parameters(), with all trained modules in one model"
             )
 
+    def _list_every(self) -> None:
+        self._every = list(dict.fromkeys(self._model.parameters()))
+        self._known.update(map(id, self._every))
+        self._sort()
+
     def _sort(self) -> None:
         self._own = set(map(id, self.parameters))
         self._frozen = [each for each in self._every if id(each) not in self._own]
 
 
 def welcome(trained: TrainedParameters, exchange: Exchange, ledger: Ledger | None) -> ExchangeCost:
-    """Add all parameters that require a gradient to ``trained``, starting with rank 0's weights.
+    """Add all parameters that require a gradient to ``trained``, and copy rank 0's weights to the new ones.
 
     All ranks call this before the same step, while no other exchange is running. Raises ``ExchangeError``,
-    including if ranks do not train the same parameters.
+    including if ranks do not train the same parameters, and ``TensorError`` for unsupported parameters. If
+    the exchange hasn't failed, ``trained`` is then unchanged, and the call can be repeated.
     """
-    newcomers = trained.grow()
+    newcomers = trained.newcomers()
     remedy = "unfreeze the same parameters on all ranks, before the same step"
     try:
-        different = differing(trained.layout(), exchange)
+        different = differing(trained.layout(newcomers), exchange)
     except ExchangeError as error:  # another rank may run a different exchange
         own = exchange.link.name_of(exchange.link.rank)
         raise ExchangeError(
@@ -112,6 +119,7 @@ def welcome(trained: TrainedParameters, exchange: Exchange, ledger: Ledger | Non
             f"rank {exchange.link.rank}: expected the same trained parameters on all ranks, but those of "
             f"{different}; {remedy}"
         )
+    trained.grow(newcomers)
     if not newcomers:
         return ExchangeCost()
     cost = broadcast_parameters(newcomers, exchange)
@@ -126,7 +134,7 @@ def strangers(optimizer: torch.optim.Optimizer, known: Collection[int]) -> list[
 
 
 def import_all_of_torch() -> None:
-    """Import ``torch._dynamo`` now; torch's first optimizer would, for seconds in which peers wait."""
+    """Import ``torch._dynamo`` now. Otherwise, the first optimizer imports it, and peers wait for seconds."""
     importlib.import_module("torch._dynamo")
 
 

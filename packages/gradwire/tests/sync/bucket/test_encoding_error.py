@@ -205,7 +205,7 @@ def test_samples_need_not_follow_each_other_and_a_step_without_finite_values_is_
         layout = Layout(("w",), (4,), ("all",))
         layout.norms.own.fill_(own)
         layout.norms.lost.fill_(lost)
-        meter.measured(layout)
+        meter.measured(layout, 2)
         try:
             meter.end_step()
         except LossyWarning as warning:
@@ -224,7 +224,7 @@ def test_advice_is_not_what_one_has() -> None:
             layout = Layout(("w",), (4,), ("all",))
             layout.norms.own.fill_(1.0)
             layout.norms.lost.fill_(0.9)
-            meter.measured(layout)
+            meter.measured(layout, 2)
         with pytest.warns(LossyWarning, match=f"rank 3: {spec} loses .*; {advice}$"):
             meter.end_step()
 
@@ -236,7 +236,7 @@ def test_another_plan_is_judged_by_its_own_losses(recwarn: pytest.WarningsRecord
     def lose(times: int) -> None:
         for _ in range(times):
             layout.norms.sums.copy_(torch.tensor([[1.0], [1.0], [1.0], [0.0]]))
-            meter.measured(layout)
+            meter.measured(layout, 2)
             meter.end_step()
 
     lose(2)

@@ -156,6 +156,22 @@ def test_work_of_a_thread_that_does_not_come_back_is_timed_out(monkeypatch: pyte
     sync.close()
 
 
+def test_a_step_that_was_timed_out_keeps_its_work(monkeypatch: pytest.MonkeyPatch) -> None:
+    exchange = OwnRoutes(Plan())
+    sync, first = started(exchange)
+    second = sync.start(GradientBucket(1, FLOATS.clone()))
+    with monkeypatch.context() as patch:
+        patch.setattr("gradwire.sync.thread.longest_s", lambda *_: 0.2)
+        with pytest.raises(LinkTimeoutError):
+            sync.finish()
+    sync.cancel()
+    exchange.gate.set()
+    first.wait()
+    with pytest.raises(CancelledError):
+        second.wait()
+    sync.close()
+
+
 def test_native_work_is_done_without_a_thread_until_the_thread_has_a_bucket() -> None:
     sync, work = started(opened(Plan(), Native(None)))
     assert work.route is Route.NATIVE
@@ -210,8 +226,11 @@ def test_bypassed_work_that_failed_or_is_timed_out_ends_the_exchange(
     monkeypatch.setattr(dist, "get_world_size", lambda _: 1)
     monkeypatch.setattr(dist, "all_reduce", lambda *_, **__: Waiting(RuntimeError(text)))
     sync, work = started(opened(Plan()), DOUBLES)
-    with pytest.raises(ExchangeError, match=f"rank 0: torch's own all-reduce of bucket 0 failed: {text}"):
+    with pytest.raises(
+        ExchangeError, match=f"rank 0: torch's own all-reduce of bucket 0 failed: {text}"
+    ) as caught:
         work.wait()
+    assert caught.value.__notes__ == ["while backward averaged bucket 0 of step 1; create a new link"]
     with pytest.raises(ExchangeError, match="failed earlier"):
         sync.check()
     sync.close()
@@ -265,6 +284,9 @@ class Watching(StepObserver):
         self._break("bucket")
         return self.alone
 
+    def gathered(self, count: int, wait_s: float) -> None:  # noqa: ARG002
+        self._break("gathered")
+
     def end(self, cost: StepCost) -> None:
         self._break("end")
         self.costs.append(cost)
@@ -306,7 +328,16 @@ def test_an_observer_that_breaks_ends_the_step_on_all_ranks(where: str, run_exch
 
     first, second = run_exchanges(2, body, timeout_s=20.0)
     assert first
-    assert second[0] == f"rank 1: Watching.{where} failed in step {1 + (where == 'end')}: KeyError('{where}')"
+    assert second[0] == f"rank 1: Watching.{where} failed in step 1: KeyError('{where}')"
+
+
+def test_an_observer_that_breaks_at_an_all_gather_ends_the_exchange() -> None:
+    sync = sync_over(opened(Plan()), observers=(Watching("gathered"),))
+    with pytest.raises(ExchangeError, match=r"rank 0: Watching\.gathered failed in step 1: KeyError"):
+        sync.gathered("0.weights", 4, ExchangeCost(), 0.0)
+    with pytest.raises(ExchangeError, match=r"failed earlier \(rank 0: Watching\.gathered failed"):
+        sync.begin()
+    sync.close()
 
 
 @pytest.mark.parametrize("period", [2, 3])

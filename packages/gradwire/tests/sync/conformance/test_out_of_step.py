@@ -75,7 +75,7 @@ def test_ranks_whose_states_have_other_gradients_in_flight_are_named() -> None:
         return error
 
     for error in run_ranks(2, resumed):
-        assert f"at step {STEPS} with 0 gradients in flight, as rank 0, got 2 on rank 1; load the" in error
+        assert f"at step {STEPS} with 0 gradients in flight, like rank 0, got 2 on rank 1; load the" in error
 
 
 def test_ranks_that_all_resume_go_on() -> None:

@@ -14,7 +14,7 @@ from typing import Any
 import pytest
 
 from gradwire.costs import ExchangeCost
-from gradwire.errors import SpecError, StateError
+from gradwire.errors import JobError, SpecError, StateError
 from gradwire.sync.ledger import ledger as ledger_module
 from gradwire.sync.ledger.counts import BucketCounts, BypassCounts
 from gradwire.sync.ledger.ledger import Ledger
@@ -180,6 +180,13 @@ def test_only_rank_0_prints(
     assert caplog.messages == []
     assert registered == []
     assert "Broken" in str(ledger.summary())
+
+
+def test_a_ledger_that_is_refused_prints_nothing_at_exit(tmp_path: Path, registered: list[Any]) -> None:
+    (tmp_path / "file").touch()
+    with pytest.raises(JobError, match="cannot be written"):
+        Ledger(0, at_exit=True, folder=tmp_path / "file" / "run")
+    assert registered == []
 
 
 def test_a_failing_sink_is_reported_once_and_the_others_go_on(caplog: pytest.LogCaptureFixture) -> None:

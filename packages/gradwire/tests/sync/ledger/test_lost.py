@@ -22,8 +22,9 @@ LAYOUT = Layout(("w", "b"), (8, 2), ("all", "all"))
 OTHER = Layout(("c",), (5,), ("all",))
 
 
-def measured(layout: Layout, own: list[float], lost: list[float]) -> ErrorSums:
-    return ErrorSums.of(layout, torch.tensor([own, lost], dtype=torch.float64))
+def measured(layout: Layout, own: list[float], lost: list[float], is_sampled: bool = True) -> ErrorSums:
+    sums = torch.tensor([own, lost], dtype=torch.float64)
+    return ErrorSums.of(layout, sums, is_sampled=is_sampled)
 
 
 def filled(ledger: Ledger) -> Ledger:
@@ -122,19 +123,23 @@ def test_sinks_have_the_shares_of_measured_steps(tmp_path: Any) -> None:
 
     writer, kept = Writer(), Kept()
     ledger = filled(Ledger(0, [JsonLines(tmp_path / "log.jsonl"), TensorBoard(writer), kept]))
+    ledger.exchanged("first", SMALL, lost=measured(LAYOUT, [4.0, 1.0], [1.0, 0.0], is_sampled=False))
+    ledger.end_step()
     ledger.close()
-    one, two, three = map(json.loads, (tmp_path / "log.jsonl").read_text().splitlines())
+    one, two, three, four = map(json.loads, (tmp_path / "log.jsonl").read_text().splitlines())
     assert one["buckets"]["first"]["lost"] == pytest.approx(math.sqrt(1 / 5))
-    assert "lost" not in one, "parameters are listed in sampled steps, which the first one is not"
+    assert one["lost"] == {"w": 0.5, "b": 0.0, "c": 0.0}, "the sync has sampled its step"
     assert two["lost"] == {"w": 0.5, "b": None, "c": 0.0}
     assert two["total"]["lost"] == two["buckets"]["first"]["lost"] == pytest.approx(math.sqrt(6 / 16))
     assert "lost" not in two["buckets"]["third"]
     assert "lost" not in three
+    assert "lost" not in four, "the sync has not sampled its step, whatever number it has here"
+    assert four["buckets"]["first"]["lost"] == one["buckets"]["first"]["lost"]
     assert "lost" not in three["total"]
     assert writer.tags["gradwire/lost", 1] == one["total"]["lost"]
     assert writer.tags["gradwire/second/lost", 2] == 0.0
     assert ("gradwire/lost", 3) not in writer.tags
-    assert [bool(step.lost) for step in kept.steps] == [True, True, False]
+    assert [bool(step.lost) for step in kept.steps] == [True, True, False, True]
 
 
 def test_many_steps_are_counted_as_one_after_the_other() -> None:

@@ -82,9 +82,9 @@ class EncodingErrorMeter(StepObserver):
         work.request = replace(work.request, norms=work.layout.norms)
         return _MeasuredBucket(self, work, work.layout)
 
-    def measured(self, layout: Layout) -> ErrorSums:
-        """Return an exchange's encoding errors from ``layout.norms``, which the next exchange overwrites."""
-        found = ErrorSums.of(layout, layout.norms.sums)
+    def measured(self, layout: Layout, step: int) -> ErrorSums:
+        """Return a step's encoding errors from ``layout.norms``, which the next exchange overwrites."""
+        found = ErrorSums.of(layout, layout.norms.sums, is_sampled=sampled(step))
         if self._context.plan.keeps_residual or not found.usable:
             return found
         with self._counting:
@@ -180,7 +180,7 @@ class _MeasuredBucket(BucketObserver):
 
     def after(self, values: torch.Tensor, exchange: Exchange) -> ExchangeCost:  # noqa: ARG002
         """Store the measured errors in the work."""
-        self._work.lost = self._meter.measured(self._layout)
+        self._work.lost = self._meter.measured(self._layout, self._work.step)
         return ExchangeCost()
 
 

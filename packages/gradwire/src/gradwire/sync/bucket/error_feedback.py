@@ -13,16 +13,16 @@ from gradwire.exchange.feedback import Residual, is_finite
 
 
 class BucketFeedback:
-    """The error feedback of one bucket, from its exchange to the end of its step; this base class has none.
+    """The error feedback of one bucket, from its exchange to its step's end; this base class does nothing.
 
-    The training thread calls ``keep`` once all buckets of the step are averaged and ``usable``: finite, the
-    same on all ranks. The thread of the exchange calls the other methods.
+    The training thread calls ``keep`` once all buckets of the step are averaged and ``usable``, that is,
+    finite, which is the same on all ranks. The thread of the exchange calls the other methods.
     """
 
     usable = True
 
     def lend(self, values: torch.Tensor) -> torch.Tensor | Residual | None:  # noqa: ARG002
-        """Return the residual, or None, for ``Exchange.run``, which replaces it by the encoding error."""
+        """Return the residual, or None, for ``Exchange.run``, which replaces it with the encoding error."""
         return None
 
     def give_back(self) -> None:
@@ -161,8 +161,8 @@ def is_zero(gradient: torch.Tensor) -> bool:
 def other_half(residuals: Sequence[torch.Tensor]) -> torch.Tensor:
     """Return host memory for a bucket's encoding errors, of the total length of its residuals.
 
-    Consecutive residuals are one half of an allocation. The exchange writes the encoding errors to the other
-    half, so that halves are swapped without a copy. If DDP has changed its buckets, the allocation is new.
+    The residuals usually fill one half of an allocation. The exchange writes the encoding errors to the other
+    half, so the halves are swapped without a copy. If DDP has changed its buckets, the allocation is new.
     """
     count = sum(own.numel() for own in residuals)
     first = residuals[0]

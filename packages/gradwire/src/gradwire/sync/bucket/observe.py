@@ -100,7 +100,7 @@ class PlanChooser(StepObserver):
         """Measure before the first step; called once, on all ranks, after all ranks agreed on settings."""
 
     def leave_out(self, seconds: float) -> None:
-        """Subtract ``seconds`` from the current step's time, which training spent on something else."""
+        """Subtract ``seconds``, which training spent on something else, from the current step's time."""
 
     @property
     def intention(self) -> str:

@@ -66,7 +66,7 @@ class GradientBucket:
     index: int  # in the step, from 0, in the same order on all ranks
     tensor: torch.Tensor  # of any dtype and on any device; changed in place
     is_last: bool = True
-    layout: Layout | None = None  # without, one codec, no measurement, and no residuals by name
+    layout: Layout | None = None  # if None: one codec, no measurement, and no residuals by name
     name: str | None = None  # in the ledger, the same in every step; ``bucket <index>`` by default
     # The front end's request, to which residual, norms, timeout, and default views are added.
     request: BucketRequest = field(default_factory=BucketRequest)
@@ -167,7 +167,7 @@ class BucketWork(Work):
         self.cost = cost
 
     def wait(self) -> ExchangeCost:
-        """Wait for the average and return the cost; a failure on another route ends the exchange."""
+        """Wait for the average and return the cost. A failed bypass or native sum ends the exchange."""
         if self.route is Route.THREAD:
             return super().wait()
         began = perf_counter()
@@ -195,7 +195,6 @@ class BucketWork(Work):
         try:
             self.cost = native.wait(longest_s(self.context.exchange, self.nbytes // 4, self.timeout_s))
         except ExchangeError as error:
-            self.context.annotate(error, f"while backward averaged {self.what}")
             self._give_up(error, error.__cause__)
         else:
             self._finish_now()
@@ -205,7 +204,7 @@ class BucketWork(Work):
             work.wait(timedelta(seconds=self.timeout_s or self.context.timeout_s))
         except RuntimeError as error:
             rank, bucket = f"rank {self.context.rank}", f"bucket {self.index}"
-            what = f"{rank}: torch's own all-reduce of {bucket} failed: {error}"
+            what = f"{rank}: torch's own all-reduce of {bucket} failed: {error}; look for a failed rank"
             self._give_up(ExchangeError(what), error)
         else:
             self._result.set_result(None)
@@ -216,6 +215,7 @@ class BucketWork(Work):
 
     def _give_up(self, error: ExchangeError, cause: BaseException | None) -> None:
         error.__cause__ = cause
+        self.context.annotate(error, f"while backward averaged {self.what}")
         self._fail(copied(self.context.fail(error)))  # the error itself would keep the caller's frames
 
     def _fail(self, error: BaseException) -> None:

@@ -29,7 +29,7 @@ class UsedParameters:
     """The used and unused parameters of one step, created after backward, by their numbers.
 
     ``unused`` are the parameters that this rank has not used; by default, those without a gradient.
-    ``absent`` are the parameters that no rank has used: once the ranks have agreed, or from a checkpoint.
+    ``absent`` are the parameters that no rank has used, known from a checkpoint or once the ranks agree.
 
     The rule is that of DDP with ``find_unused_parameters``. If some ranks use a parameter, the other ranks'
     gradients count as 0 in its average. If no rank uses it, it has no gradient, so no optimizer changes it.
@@ -60,7 +60,7 @@ class UsedParameters:
         return self._counted(candidates, users, cost)
 
     def send_up(self, exchange: Exchange) -> ExchangeCost:
-        """Count each parameter's users at rank 0, where alone ``absent`` is then valid; return the cost."""
+        """Count each parameter's users at rank 0 and return the cost; ``absent`` is then valid only there."""
         users = self.flags(self._all)
         cost = Exchange(exchange.link, Plan(algorithm="star")).reduce(users)
         return self._counted(self._all, users, cost)
@@ -165,18 +165,18 @@ class FlatBuckets:
         bucket = self._bucket(gradients, 0, observer, half)
         staged = bucket.staged
         assert staged is not None
-        try:
-            with nullcontext() if context.ledger is None else profiled(f"exchange {WHOLE}"):
-                with staged.stream.current:
-                    work = sync.run(bucket, staged.floats(), context)
-                work.cost.device_nbytes += staged.crossing_nbytes
-                staged.store()
-                if sync.meter.agrees(work.step):
-                    cost, work.verdict = sync.meter.agree(context.exchange)
-                    work.cost += cost
-        except BaseException as error:
-            context.fail(error)
-            raise
+        context.exchange.transport.check()
+        with (
+            context.failing(f"while exchanging the {WHOLE} of step {sync.steps_done + 1}"),
+            nullcontext() if context.ledger is None else profiled(f"exchange {WHOLE}"),
+        ):
+            with staged.stream.current:
+                work = sync.run(bucket, staged.floats(), context)
+            work.cost.device_nbytes += staged.crossing_nbytes
+            staged.store()
+            if sync.meter.agrees(work.step):
+                cost, work.verdict = sync.meter.agree(context.exchange)
+                work.cost += cost
         sync.meter.count(work, work.cost.total_s)
         return work.cost
 

@@ -75,7 +75,7 @@ class FlatGradients:
     ----------
     parameters
         Dense float32 parameters on one device, in the same order on every rank. Raises ``TensorError`` for
-        other parameters, and without any parameter.
+        other parameters, and if there are none.
     with_frozen
         Whether to include parameters that don't require a gradient now.
     on_device
@@ -96,7 +96,7 @@ class FlatGradients:
     def __init__(
         self, parameters: Iterable[Parameter], *, with_frozen: bool = False, on_device: bool = False
     ) -> None:
-        self.parameters = _checked(parameters) if with_frozen else trainable(parameters)
+        self.parameters = checked(parameters) if with_frozen else trainable(parameters)
         self.flat, views = _flat(self.parameters)
         self._staging = Staging(on_device)
         self.buffer = self._staging.stand_in(self.flat)
@@ -133,7 +133,7 @@ class FlatGradients:
         self._untouched = [view._version for view in self._views]
 
     def unused(self, numbers: Iterable[int] | None = None) -> tuple[int, ...]:
-        """Return which parameters, of ``numbers`` or all, got no gradient from ``zero`` to ``collect``."""
+        """Return the parameters, of ``numbers`` or all, that got no gradient from ``zero`` to ``collect``."""
         among = range(len(self._views)) if numbers is None else numbers
         # Backward adds to a view in place, which increases the view's version.
         return tuple(each for each in among if self._views[each]._version == self._untouched[each])
@@ -209,7 +209,7 @@ class FlatWeights:
     """
 
     def __init__(self, parameters: Iterable[Parameter]) -> None:
-        self._parameters = _checked(parameters)
+        self._parameters = checked(parameters)
         self._flat, self._views = _flat(self._parameters)
         self._staging = Staging()
         self.buffer = self._staging.stand_in(self._flat)
@@ -230,8 +230,8 @@ class FlatWeights:
 
 
 def trainable(parameters: Iterable[Parameter]) -> list[Parameter]:
-    """Return the parameters that require a gradient, each once. Raises ``TensorError`` without a weight."""
-    found = _checked(parameter for parameter in parameters if parameter.requires_grad)
+    """Return the parameters that require a gradient, each once. Raises ``TensorError`` if all are empty."""
+    found = checked(parameter for parameter in parameters if parameter.requires_grad)
     if not any(parameter.numel() for parameter in found):
         raise TensorError(
             f"expected a model with at least one trainable weight, got {len(found)} trainable parameters, "
@@ -240,7 +240,8 @@ def trainable(parameters: Iterable[Parameter]) -> list[Parameter]:
     return found
 
 
-def _checked(parameters: Iterable[Parameter]) -> list[Parameter]:
+def checked(parameters: Iterable[Parameter]) -> list[Parameter]:
+    """Return the parameters, each once. Raises ``TensorError`` for unsupported ones, and for none."""
     unique = list({id(parameter): parameter for parameter in parameters}.values())
     if not unique:
         raise TensorError(

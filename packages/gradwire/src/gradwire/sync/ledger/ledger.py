@@ -1,8 +1,8 @@
 """The ledger: the exchanges by bucket and step, the bypasses of the codec, and the encoding errors.
 
 Users hardly notice if compression did not run, or if a codec dropped nearly all of a gradient, which gives
-the best ratio. So every gradient that bypassed the codec is counted, with the reason, and every measured
-error.
+the best ratio. So the ledger counts every gradient that bypassed the codec, with the reason, and every
+measured error.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ _READ = (1, 2, 3, 4, _VERSION)  # version 1 has no relative errors, and versions
 
 
 class Ledger:
-    """The counts of one rank. All threads may count at any time.
+    """The counts of one rank's exchanges. All threads may count at any time.
 
     Parameters
     ----------
@@ -87,11 +87,11 @@ class Ledger:
         self._counting = Lock()
         self._writing = Lock()  # held while sinks write; threads that only count never wait for it
         self._folder = None if folder is None or rank != 0 else Path(folder)
-        if at_exit and rank == 0:
-            atexit.register(_unless_forked, os.getpid(), self._print_summary)
         if self._folder is not None:
             check_folder_writable("a ledger's folder", self._folder)
             atexit.register(_unless_forked, os.getpid(), self._save_once)
+        if at_exit and rank == 0:
+            atexit.register(_unless_forked, os.getpid(), self._print_summary)
 
     def exchanged(
         self,
@@ -101,7 +101,7 @@ class Ledger:
         gradient_nbytes: int | None = None,
         lost: ErrorSums | None = None,
     ) -> None:
-        """Count one exchange in the current step, of a bucket with the same name in every step.
+        """Count one exchange of a bucket in the current step; a bucket has the same name in every step.
 
         ``exposed_s`` is the time for which the training thread waited, in seconds. ``gradient_nbytes`` is the
         number of bytes of float32 gradient that were averaged, by default the bytes that were sent, before
@@ -165,7 +165,8 @@ class Ledger:
     def prometheus(self) -> str:
         """Return the counts in the text format of Prometheus, for the program's own endpoint.
 
-        The sink ``PrometheusFile`` writes the same text to a file while training runs.
+        The sink ``PrometheusFile`` writes such a text to a file while training runs. After a resume, its
+        counters start at 0, and those of this text continue.
         """
         totals = self.summary()
         errors = {name: each.last for name, each in totals.lost.buckets.items() if each.samples}

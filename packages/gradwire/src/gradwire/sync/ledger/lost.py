@@ -53,20 +53,22 @@ class ErrorSums:
     """The squared norms from one exchange, as float64.
 
     ``sums`` has four rows (this rank's gradient, its encoding error, the encoded values, the decoded values)
-    and one column per parameter. ``own`` and ``lost`` are the sums of the first two rows.
+    and one column per parameter. ``own`` and ``lost`` are the sums of the first two rows. ``is_sampled`` is
+    whether the step is ``sampled`` in the count of the sync, from which the ledger's count may differ.
     """
 
     layout: Layout
     sums: torch.Tensor
     own: float
     lost: float
+    is_sampled: bool = True
 
     @classmethod
-    def of(cls, layout: Layout, sums: torch.Tensor) -> ErrorSums:
+    def of(cls, layout: Layout, sums: torch.Tensor, *, is_sampled: bool = True) -> ErrorSums:
         """Return the measurements of an exchange, summed over the layout's copies."""
         by_parameter = sums.view(len(sums), layout.copies, -1).sum(1)
         own, lost, *_ = by_parameter.sum(1).tolist()
-        return cls(layout, by_parameter, own, lost)
+        return cls(layout, by_parameter, own, lost, is_sampled)
 
     @property
     def usable(self) -> bool:
@@ -124,6 +126,7 @@ class StepShares:
     total: float | None = None
     buckets: Mapping[str, float | None] = field(default_factory=dict)
     sums: Mapping[tuple[str, ...], torch.Tensor] = field(default_factory=dict)
+    is_sampled: bool = False
 
     @property
     def parameters(self) -> dict[str, float | None]:
@@ -180,7 +183,7 @@ class LostBook:
             waiting.append(each_sum[:2])
             if len(waiting) == _TOGETHER:
                 self._settle(names)
-        return StepShares(total, buckets, sums)
+        return StepShares(total, buckets, sums, any(each.is_sampled for _, each in measured))
 
     def copy(self) -> LostBook:
         """Return a copy that later counts don't change."""

@@ -1,7 +1,8 @@
 """A ledger in the text format of Prometheus, as a string and as a file that is replaced while training runs.
 
-Counters are sums since the start of the process or, after a resume, of the run. A bucket is a label, so
-the number of buckets is limited: Prometheus stores a time series for every value of a label.
+Counters of a file are sums since the start of the process; those of ``Ledger.prometheus`` continue after a
+resume. A bucket is a label, so the number of buckets is limited: Prometheus stores a time series for every
+value of a label.
 """
 
 from __future__ import annotations
@@ -22,7 +23,7 @@ from gradwire.sync.ledger.sinks import StepCounts
 MOST_LABELS = 20
 """The number of buckets, and of reasons, that have their own time series; the others are summed.
 
-They are the first to occur, because a counter must not move from one label to another.
+The first to occur have their own, because a counter must not move from one label to another.
 """
 OTHERS = "(others)"
 EVERY_S = 15.0  # between two writes of the file, which Prometheus reads every 15 s to 60 s

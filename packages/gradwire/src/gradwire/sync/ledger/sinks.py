@@ -17,7 +17,7 @@ from torch.profiler import record_function
 
 from gradwire.errors import MissingPackageError, SpecError
 from gradwire.sync.ledger.counts import BucketCounts, Decided, Tally
-from gradwire.sync.ledger.lost import StepShares, sampled
+from gradwire.sync.ledger.lost import StepShares
 from gradwire.version import how_to_install
 
 _OPEN = os.O_WRONLY | os.O_APPEND | os.O_CREAT | os.O_NONBLOCK  # a pipe without a reader must not block
@@ -91,7 +91,7 @@ class JsonLines:
             ) from error
 
     def write(self, step: StepCounts) -> None:
-        """Append the step's line. Raises ``OSError`` without leaving part of a line."""
+        """Append the step's line. Raises ``OSError``; a full disk keeps no part of the line."""
         if self._file is None:
             raise ValueError(f"{self.path} is closed")
         line = json.dumps(_object(step), allow_nan=False).encode() + b"\n"
@@ -181,7 +181,7 @@ def profiled(name: str) -> AbstractContextManager[object]:
 
 def _object(step: StepCounts) -> dict[str, Any]:
     tally, lost = step.tally, step.lost
-    by_parameter = {"lost": dict(lost.parameters)} if lost and sampled(step.step) else {}
+    by_parameter = {"lost": lost.parameters} if lost.is_sampled else {}
     decided = [asdict(each) | {"plan": json.loads(each.plan)} for each in step.decided]
     return {
         "rank": step.rank,

@@ -1,4 +1,4 @@
-"""The state that all ranks share, weights, buffers, optimizer states and options, and its comparison."""
+"""The comparison of the state that all ranks share: weights, buffers, optimizer states, and options."""
 
 from __future__ import annotations
 
@@ -69,6 +69,11 @@ def _ignored_names(model: nn.Module) -> set[str]:
     """
     names = getattr(model, "_ddp_params_and_buffers_to_ignore", ())
     return {str(name).removeprefix(".") for name in names}
+
+
+def joins(model: object) -> bool:
+    """Return whether a model is within DDP's context ``join``."""
+    return bool(getattr(getattr(model, "_join_config", None), "enable", False))
 
 
 def replica_hashes(
@@ -155,8 +160,8 @@ def check_replicas(
     """Compare all ranks' weights, buffers, and optimizer states.
 
     Every rank calls this while no exchange of the link is running. All buffers in ``state_dict`` are compared
-    except the running statistics of normalisation layers, which differ between ranks in training. Every rank
-    sends 96 bytes, without loss. Raises ``StateError`` on every rank, naming the ranks that differ from the
+    except the running statistics of normalisation layers, which differ between ranks in training. The ranks
+    gather 96 bytes of each rank. Raises ``StateError`` on every rank, naming the ranks that differ from the
     majority (in a tie, from rank 0), and ``ExchangeError``.
     """
 
@@ -183,8 +188,8 @@ def check_in_flight(steps_done: int, in_flight: int, exchange: Exchange) -> None
     if other is not None:
         raise StateError(
             f"expected all ranks to resume at step {steps_done} with {counted(every[0], 'gradient')} in "
-            f"flight, as rank 0, got {every[other]} on rank {other}; load the same checkpoint on all ranks, "
-            "and call drain on all ranks or on none"
+            f"flight, like rank 0, got {every[other]} on rank {other}; load the same checkpoint on all "
+            "ranks, and call drain on all ranks or on none"
         )
 
 
@@ -285,18 +290,20 @@ class ReplicaWatch(StepObserver):
         self._model = weakref.ref(model)
 
     def ask(self) -> None:
-        """Request a check by SHA-256 at the beginning of the next step."""
+        """Request a check by SHA-256 at the beginning of the next step, even under ``join``."""
         self._is_requested = True
 
     def begin(self, step: int, sync: BetweenSteps) -> None:
-        """Compare the replicas if due, except under ``join``: ranks without batches then have old weights."""
+        """Compare the replicas if requested or due.
+
+        Under ``join``, no regular check is due, because ranks without batches have old weights.
+        """
         model = self._model()
         module = getattr(model, "module", None)
-        has_joined = getattr(getattr(model, "_join_config", None), "enable", False)
         if module is not None and self._is_requested:
             self._is_requested = False
             self.compare(sync)
-        elif module is not None and self.is_due(step - 1) and not has_joined:
+        elif module is not None and self.is_due(step - 1) and not joins(model):
             compare_now(sync, replica_hashes(module, self.optimizer, crc32c_of))
 
     def compare(self, sync: BetweenSteps, optimizer: torch.optim.Optimizer | None = None) -> None:
