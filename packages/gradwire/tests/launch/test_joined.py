@@ -8,6 +8,7 @@ import pytest
 
 from gradwire.errors import ExchangeError, JobError, LinkError
 from gradwire.launch.local import RankContext, Task, run_joined
+from gradwire.launch.rendezvous import open_store
 from support.launched import launch
 
 
@@ -44,6 +45,19 @@ def test_what_a_peer_did_is_told_with_what_this_rank_did(
     with pytest.raises(JobError) as caught:
         run_joined(task(work), print)
     assert str(caught.value) == "rank 1 failed (step 7): rank 0 is gone"
+
+
+def test_a_rank_0_without_options_is_told_in_one_sentence(monkeypatch: pytest.MonkeyPatch) -> None:
+    store = open_store(5.0)
+    launch(monkeypatch, 1, 2, store.port)
+
+    def work(context: RankContext[str], _options: str) -> None:
+        context.join_store()
+
+    with pytest.raises(
+        JobError, match=r"^rank 1 failed \(starting\): rank 1 could not compare .*\(nothing within 1 s\); see"
+    ):
+        run_joined(Task(work, "options", 2, 1.0), print)
 
 
 def test_other_errors_stay_what_they_are(monkeypatch: pytest.MonkeyPatch) -> None:

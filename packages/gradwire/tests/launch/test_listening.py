@@ -11,10 +11,11 @@ from datetime import timedelta
 import pytest
 from torch._C._distributed_c10d import HashStore, PrefixStore, TCPStore
 
-from gradwire.errors import LinkTimeoutError
+from gradwire.errors import LinkError, LinkTimeoutError
 from gradwire.launch import addresses
 from gradwire.launch.addresses import OTHER_VARIABLE, VARIABLE
 from gradwire.launch.listening import direct_gloo, listening_address
+from gradwire.launch.rendezvous import joined_group
 from gradwire.launch.store import TimedStore
 from gradwire.links.rendezvous.connect import connect_ranks
 from support.endpoints import names
@@ -77,7 +78,7 @@ def test_a_rank_that_does_not_say_its_address_is_named(store: TCPStore) -> None:
     [
         ({}, "127.0.0.1", "lo"),
         ({}, "192.0.2.77", None),
-        ({VARIABLE: "eth7"}, "127.0.0.1", "eth7"),
+        ({VARIABLE: "lo,eth7"}, "192.0.2.77", "lo,eth7"),
         ({OTHER_VARIABLE: "lo"}, "192.0.2.77", "lo"),
     ],
 )
@@ -89,3 +90,19 @@ def test_gloo_is_sent_to_the_interface_of_the_links(
     monkeypatch.setattr(addresses, "address_of_name", lambda: route)
     direct_gloo(HashStore(), 0, 2, "test", 10.0)
     assert environment.get(VARIABLE) == expected
+
+
+def test_a_rank_with_a_selected_interface_keeps_no_other_waiting(
+    store: TCPStore, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for rank, variables in ((1, {VARIABLE: "lo"}), (0, {})):
+        monkeypatch.setattr(os, "environ", dict(variables))
+        direct_gloo(store, rank, 2, "test", 1.0)
+
+
+def test_a_group_that_a_rank_does_not_join_is_an_error_of_one_line(store: TCPStore) -> None:
+    with (
+        pytest.raises(LinkError, match=r"^rank 0 could not join the other 1 ranks: .*nothing within 0\.3 s"),
+        joined_group(store, 0, 2, 0.3),
+    ):
+        pass

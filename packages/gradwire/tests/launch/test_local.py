@@ -32,6 +32,13 @@ def fail_with_an_echo(context: RankContext[str], _: str) -> None:
     raise SpecError("the cause")
 
 
+def fail_while_the_other_finishes(context: RankContext[str], _: str) -> None:
+    context.doing = "writing the report"
+    if context.rank == 0:
+        raise SpecError("the cause")
+    time.sleep(0.3)
+
+
 def warn(context: RankContext[str], sentence: str) -> None:
     logging.getLogger(LOSSY_LOGGER).warning(f"rank {context.rank}: {sentence}")
     context.report("warned")
@@ -82,6 +89,11 @@ def test_every_rank_has_its_seat_and_all_share_a_store() -> None:
 def test_the_cause_is_told_from_its_echo() -> None:
     with pytest.raises(JobError, match=r"^sailor 1 failed \(far along\): the cause$"):
         run_local(make_task(fail_with_an_echo, 2), lambda _: None)
+
+
+def test_a_rank_that_finishes_meanwhile_does_not_hide_the_cause() -> None:
+    with pytest.raises(JobError, match=r"^sailor 0 failed \(writing the report\): the cause$"):
+        run_local(make_task(fail_while_the_other_finishes, 2), lambda _: None)
 
 
 def test_who_leaves_without_a_word_is_named_with_the_last_event() -> None:

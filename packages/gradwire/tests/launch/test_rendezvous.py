@@ -19,10 +19,10 @@ def test_a_local_store_needs_no_file() -> None:
 
 def test_ranks_with_other_options_are_refused() -> None:
     store = HashStore()
-    check_same_options(store, 0, {"lr": 0.03, "workers": 4})
-    check_same_options(store, 1, {"lr": 0.03, "workers": 4})
+    check_same_options(store, 0, {"lr": 0.03, "workers": 4}, 5.0)
+    check_same_options(store, 1, {"lr": 0.03, "workers": 4}, 5.0)
     with pytest.raises(JobError, match=r"on all ranks, got lr=0\.5 on rank 1 and lr=0\.03 on rank 0"):
-        check_same_options(store, 1, {"lr": 0.5, "workers": 4})
+        check_same_options(store, 1, {"lr": 0.5, "workers": 4}, 5.0)
 
 
 def test_a_stranger_at_the_port_who_says_nothing_is_not_waited_for(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -19,7 +19,8 @@ from gradwire.codecs import parse
 from gradwire.errors import ExchangeError, LinkError, LinkTimeoutError
 from gradwire.exchange import Exchange
 from gradwire.links import Port, ProcessGroupLink, ThrottledLink
-from gradwire.links.process_group import check_tos
+from gradwire.links.process_group import check_tos, store_of
+from gradwire.links.rendezvous.attempt import own_part
 from gradwire.plan import SEGMENT_UNIT_NBYTES, Plan
 from support.certificates import needs_openssl, variables
 from support.noise import likely, undisturbed
@@ -183,6 +184,37 @@ def test_ranks_that_do_not_all_come_are_a_timeout(run_processes: RunProcesses) -
     message = run_processes(2, absent_rank)[0]
     assert message.startswith("rank 0 connecting with the 2 ranks of its group (rank 1 did not join): ")
     assert "no progress within 0.5 s; check that all ranks run" in message
+
+
+def a_refusal_on_one_rank() -> float:
+    with pytest.raises(LinkError, match=r"did not join|expected a permutation"):
+        make_link(0.5, ranks=[0, 0] if dist.get_rank() else None)
+    dist.barrier()
+    link, tensor = make_link(20.0), torch.ones(10)
+    Exchange(link, Plan()).all_reduce(tensor, average=False)
+    return tensor[0].item()
+
+
+def test_after_a_refusal_on_one_rank_all_may_try_again(run_processes: RunProcesses) -> None:
+    assert run_processes(2, a_refusal_on_one_rank) == [2.0, 2.0]
+
+
+def late_and_gone() -> float:
+    group, started = dist.group.WORLD, time.monotonic()
+    assert group is not None
+    if dist.get_rank() == 1:
+        time.sleep(1.5)
+        own_part(group, store_of(group), "rank 1 joining", 20.0)
+    else:
+        with pytest.raises(LinkTimeoutError, match=r"rank 1 did not join.*: no progress within 2 s"):
+            make_link(2.0)
+    seconds = time.monotonic() - started
+    dist.barrier()
+    return seconds
+
+
+def test_all_parts_of_connecting_have_one_timeout(run_processes: RunProcesses) -> None:
+    assert 1.9 < run_processes(2, late_and_gone)[0] < 3.3
 
 
 def two_links_and_the_group_itself() -> tuple[float, float, float]:

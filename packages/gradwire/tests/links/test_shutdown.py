@@ -131,3 +131,16 @@ def test_a_peer_that_cannot_be_told_is_no_error() -> None:
     broken = new_comm()
     broken.Isend = refuse
     assert not ClosedLink(MPI, broken, [], none, none, Keepalives(MPI, broken)).is_settled()
+
+
+def test_the_peers_after_one_that_cannot_be_told_are_told() -> None:
+    class Partly(Comm):
+        def Isend(self, message: list[Any], peer: int, tag: int) -> Request:  # noqa: N802
+            if peer == 1:
+                raise RuntimeError("no memory")
+            return super().Isend(message, peer, tag)
+
+    none: Any = np.zeros(WORLD, dtype=np.int64)
+    comm: Any = Partly()
+    ClosedLink(MPI, comm, [], none, none, Keepalives(MPI, comm))
+    assert list(comm.sent) == [2]

@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import time
+import weakref
 from collections.abc import Callable, Sequence
 from typing import Any
 
@@ -211,6 +212,34 @@ def test_a_frame_of_an_unthrottled_sender_is_refused(nbytes: int) -> None:
         LinkError, match="rank 1 receiving from rank 0: expected a frame from a throttled link"
     ):
         receiving.wait()
+
+
+def test_receives_of_any_sizes_hold_no_more_buffers_than_are_in_flight(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    made: list[weakref.ref[torch.Tensor]] = []
+
+    def noted(nbytes: int) -> torch.Tensor:
+        memory = torch.zeros(nbytes, dtype=torch.uint8)
+        made.append(weakref.ref(memory))
+        return memory
+
+    monkeypatch.setattr(throttle, "frame_memory", noted)
+    sender, receiver = throttled(2, rate=None)
+
+    def exchange(*sizes: int) -> None:
+        receivings = [receiver.irecv(0, torch.zeros(nbytes, dtype=torch.uint8)) for nbytes in sizes]
+        for nbytes in sizes:
+            sender.isend(1, torch.full((nbytes,), 7, dtype=torch.uint8))
+        for receiving, nbytes in zip(receivings, sizes, strict=True):
+            assert receiving.wait().tolist() == [7] * nbytes
+
+    for _ in range(5):
+        exchange(1000, 10)
+    assert len(made) == 2
+    for nbytes in (2000, 3000, 4000):
+        exchange(nbytes, nbytes)
+    assert sum(each() is not None for each in made) == 2
 
 
 def test_a_link_without_a_rate_stays_as_it_is() -> None:

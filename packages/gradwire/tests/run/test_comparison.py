@@ -71,8 +71,8 @@ def compared(plain: float, bf16: float, scatter: float = 0.01, cycles: int = 5) 
         (compared(2.0, 1.0), ", and as fast as with its bf16 hook, a tie: 1.00 times as fast (0.9"),
         (compared(0.5, 0.6), "a step was slower than with PyTorch's own all-reduce: 0.50 times as fast (0."),
         (compared(1.0, 2.0, scatter=0.1), "a step was too noisy to compare with PyTorch's own all-reduce: "),
-        (compared(2.0, 1.5, cycles=2), "Too short to choose: the script ended after 2 of 5 cycles"),
-        (Compared({}, 5, ""), "Too short to choose: the script ended after 0 of 5 cycles"),
+        (compared(2.0, 1.5, cycles=2), "Too short to compare: the script ended after 2 of 5 cycles"),
+        (Compared({}, 5, ""), "Too short to compare: the script ended after 0 of 5 cycles"),
         (Compared({PLAIN: (2.0, 2.1, 2.0), ATTACHED: (1.0, 1.0, 1.0)}, 3, ""), "fast as with PyTorch's own"),
     ],
 )

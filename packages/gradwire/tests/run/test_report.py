@@ -56,7 +56,7 @@ def test_a_comparison_is_said_with_what_it_cannot_tell() -> None:
     assert "With gradwire, a step was 2.0" in text
     assert "The loss was not compared" in text
     short = printed(RunOutcome((model(),), {PLAIN: (), ATTACHED: ()}, ""))
-    assert "Too short to choose: the script ended after 0 of 3 cycles" in short
+    assert "Too short to compare: the script ended after 0 of 3 cycles" in short
     assert "Too short" not in printed(RunOutcome((REFUSED,), {}, "")), "nothing was there to compare"
 
 

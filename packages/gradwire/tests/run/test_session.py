@@ -10,7 +10,7 @@ import pytest
 import torch
 
 from gradwire.run.comparison import ATTACHED, BF16, PLAIN
-from gradwire.run.models import SETTLING
+from gradwire.run.models import IDLE_STEPS, SETTLING
 from gradwire.run.outcome import RunOutcome
 from gradwire.run.session import NO_PASS
 from gradwire.run.settings import RunSettings
@@ -147,6 +147,16 @@ def test_steps_take_turns(run_processes: Run, tmp_path: Path, kind: str, methods
         assert found["steps"] == SETTLING + 15 + 4, "gradwire's ledger has the steps that it averaged"
     assert results[0][1] == results[1][1]
     assert outcome(tmp_path).cycles_s is not None
+
+
+def test_a_model_that_trains_no_more_does_not_keep_the_others_from_gradwire(
+    run_processes: Run, tmp_path: Path
+) -> None:
+    for seen, cycles in run_processes(2, run_ranks.finished_in_a_turn, str(tmp_path)):
+        assert seen[:IDLE_STEPS] == [PLAIN] * IDLE_STEPS
+        assert seen[IDLE_STEPS : IDLE_STEPS + SETTLING] == [ATTACHED] * SETTLING
+        assert cycles == 3
+        assert seen[-4:] == [ATTACHED] * 4
 
 
 def test_a_run_that_chooses_its_plan_is_compared_after_its_choice(run_processes: Run, tmp_path: Path) -> None:

@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from gradwire.collectives import TABLE
 from gradwire.errors import SpecError
 from gradwire.timing import replay as replay_module
-from gradwire.timing.environment import FREE, CodecCost, CodecPoint, Environment
+from gradwire.timing.environment import CodecCost, CodecPoint, Environment
 from gradwire.timing.line import HostCost, Line
 from gradwire.timing.replay import replay
 
@@ -21,6 +21,7 @@ BIG_SEGMENT = 1 << 24
 NBYTES = 4 * COUNT
 ALGORITHMS = sorted(TABLE)
 ALONE = HostCost()
+FREE = CodecCost("free", (CodecPoint(1, 4.0, 0.0, 0.0, 0.0),), exact=True)
 
 
 def environment(

@@ -118,7 +118,7 @@ def own_choice(environment: Mapping[str, str], store_host: str = "", lane: int =
 def choice_towards(others: Iterable[str], environment: Mapping[str, str]) -> str:
     """Return the address to listen on, for a rank on the store's host, given the addresses of other ranks.
 
-    If no route leads to another host, it is the first selected address, or that of this host's name.
+    If no route leads to another host, the result is the first selected address, or that of the host's name.
     """
     selected = selection(environment)
     allowed = () if selected is None else selected.addresses()

@@ -29,7 +29,7 @@ def listening_address(store: TimedStore, rank: int, world: int, deadline: float,
 
 
 def address_key(rank: int) -> str:
-    """Return the key of a rank's address in the store; "" is an address that depends on other ranks."""
+    """Return the key of a rank's address in the store; the value "" means that it depends on other ranks."""
     return f"address {rank}"
 
 
@@ -45,10 +45,12 @@ def _others(store: TimedStore, rank: int, world: int, deadline: float) -> Iterat
 def direct_gloo(store: Store, rank: int, world: int, doing: str, timeout_s: float) -> None:
     """Make this process's Gloo groups listen on its links' interface, not on the address of the host's name.
 
-    All ranks of the store call this once, with the same key prefix, unless the user selects an interface.
+    All ranks of the store call this once, with the same key prefix. A rank for which the user selects an
+    interface keeps it, and publishes its address for the other ranks. Raises the errors of
+    ``listening_address``.
     """
-    if world > 1 and not os.environ.get(VARIABLE):
+    if world > 1:
         timed = TimedStore(PrefixStore("gradwire/gloo", store), doing)
         name = interface_of(listening_address(timed, rank, world, monotonic() + timeout_s))
-        if name:
+        if name and not os.environ.get(VARIABLE):
             os.environ[VARIABLE] = name

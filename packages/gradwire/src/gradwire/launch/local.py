@@ -1,4 +1,4 @@
-"""Tasks whose ranks run as supervised processes on this machine, or as one rank of a launched job."""
+"""Tasks that run as supervised processes on this machine, one per rank, or as one rank of a launched job."""
 
 from __future__ import annotations
 
@@ -52,10 +52,10 @@ class Task(Generic[Options, Event]):
     """A task that all ranks run together.
 
     Every rank calls ``work`` with its context and ``options``. Local processes import ``work`` by name, so it
-    must be a module-level function, and import the modules in ``preload``, which take seconds, once.
-    ``timeout_s`` limits a rank's waits for other ranks. ``shared`` are the options, by name, that must be the
-    same on all launched ranks. ``title`` returns the name of a rank in messages, and ``when`` the time for
-    messages, such as "during run 2", from the last event or None.
+    must be a module-level function. The modules in ``preload`` take seconds to import, so the fork server
+    imports them once for all processes. ``timeout_s`` limits a rank's waits for other ranks. ``shared`` are
+    the options, by name, that must be the same on all launched ranks. ``title`` returns the name of a rank in
+    messages, and ``when`` the time for messages, such as "during run 2", from the last event or None.
     """
 
     work: Callable[[RankContext[Event], Options], None]
@@ -210,7 +210,6 @@ class _Children(Generic[Options, Event]):
                     self._give_up(rank, message)
                 elif isinstance(message, Finished):
                     finished.add(rank)
-                    self._pipes = {pipe: other for pipe, other in self._pipes.items() if other != rank}
                 elif isinstance(message, Warned):
                     _LOSSY.warning(message.sentence)
                 else:
@@ -241,10 +240,12 @@ class _Children(Generic[Options, Event]):
             assert isinstance(pipe, Connection)
             rank = self._pipes[pipe]
             try:
-                yield rank, pipe.recv()
+                message = pipe.recv()
             except (EOFError, OSError):
-                del self._pipes[pipe]
-                yield rank, None
+                message = None
+            if message is None or isinstance(message, Finished):
+                del self._pipes[pipe]  # the end of the pipe after Finished is no failure
+            yield rank, message
 
     def _give_up(self, rank: int, failure: Failed | None) -> NoReturn:
         """Collect other ranks' failures within the grace time, and raise the likely cause."""
@@ -274,7 +275,7 @@ class _Children(Generic[Options, Event]):
         return f"{title} {how} {when}; the other processes were ended and nothing was written"
 
     def _end(self) -> None:
-        """Kill all processes. They write no files, so none is left partly written."""
+        """Kill all processes. They write no files, so no file is left partly written."""
         for process in self._processes:
             if process.is_alive():
                 process.kill()
@@ -290,7 +291,7 @@ def run_joined(task: Task[Options, Event], show: Callable[[Event], None]) -> Non
 
     def join_store() -> Store:
         store = join_launched(task.timeout_s)
-        check_same_options(store, rank, task.shared)
+        check_same_options(store, rank, task.shared, task.timeout_s)
         return store
 
     context: RankContext[Event] = RankContext(rank, world, show, join_store)

@@ -27,7 +27,7 @@ from gradwire.errors import JobError, LinkError, LinkTimeoutError
 from gradwire.launch.addresses import with_port
 from gradwire.launch.launched import launched_rank, whole
 from gradwire.launch.listening import direct_gloo
-from gradwire.launch.store import server_of, within
+from gradwire.launch.store import TimedStore, server_of, within
 
 LOCAL = "127.0.0.1"
 SLACK_S = 5.0
@@ -89,13 +89,16 @@ def join_launched(timeout_s: float) -> Store:
         ) from error
 
 
-def check_same_options(store: Store, rank: int, options: Mapping[str, object]) -> None:
-    """Raise ``JobError`` if this rank's options differ from rank 0's."""
+def check_same_options(store: Store, rank: int, options: Mapping[str, object], timeout_s: float) -> None:
+    """Raise ``JobError`` if this rank's options differ from rank 0's, ``LinkError`` without rank 0's."""
     own = {key: str(value) for key, value in options.items()}
+    doing = f"rank {rank} could not compare its options with rank 0's"
+    timed, deadline = TimedStore(store, doing), monotonic() + timeout_s
     if rank == 0:
-        store.set("options", json.dumps(own))
+        timed.set("options", json.dumps(own), deadline)
         return
-    first = json.loads(store.get("options"))
+    with in_words(doing, timeout_s):
+        first = json.loads(timed.get(["options"], deadline)[0])
     for key, value in own.items():
         if first.get(key) != value:
             raise JobError(
@@ -151,8 +154,8 @@ def _reach(host: str, port: int, timeout_s: float, rank: int) -> None:
 def joined_group(store: Store, rank: int, world: int, timeout_s: float) -> Iterator[dist.ProcessGroup]:
     """Yield the default process group, over Gloo, and destroy it after the block. Raises ``LinkError``."""
     doing = f"rank {rank} could not join the other {world - 1} ranks"
-    direct_gloo(store, rank, world, doing, timeout_s)
     with in_words(doing, timeout_s):
+        direct_gloo(store, rank, world, doing, timeout_s)
         limit = timedelta(seconds=timeout_s)
         dist.init_process_group("gloo", store=store, rank=rank, world_size=world, timeout=limit)
     try:
@@ -168,11 +171,16 @@ def gather(group: dist.ProcessGroup, values: torch.Tensor) -> torch.Tensor:
     return torch.stack(rows)
 
 
-def wait_for(store: Store, key: str) -> None:
-    """Block until a rank sets ``key``, without a limit: a measurement may take arbitrarily long."""
+def wait_for(store: Store, key: str, failure: str = "") -> None:
+    """Block until a rank sets ``key``, without a limit: a measurement may take arbitrarily long.
+
+    Raises ``LinkError`` if a rank has set the key ``failure`` to a message, or the store doesn't answer.
+    """
     port, place = server_of(store)
     try:
         while not within(partial(store.check, [key]), ANSWER_S, port):
+            if failure and within(partial(store.check, [failure]), ANSWER_S, port):
+                raise LinkError(store.get(failure).decode())
             sleep(POLL_S)
     except TimeoutError as error:
         raise LinkTimeoutError(
@@ -183,11 +191,13 @@ def wait_for(store: Store, key: str) -> None:
 
 @contextmanager
 def in_words(doing: str, timeout_s: float) -> Iterator[None]:
-    """Run a ``with`` block, and convert torch's ``RuntimeError`` of many lines to a ``LinkError`` of one."""
+    """Run a ``with`` block, and convert torch's long errors, and timeouts, to a ``LinkError`` of one line."""
     started = monotonic()
     try:
         yield
-    except RuntimeError as error:
+    except LinkError:
+        raise
+    except (RuntimeError, TimeoutError) as error:
         late = monotonic() - started >= timeout_s * 0.9
         reason = f"nothing within {timeout_s:g} s" if late else str(error).splitlines()[0]
         raise LinkError(

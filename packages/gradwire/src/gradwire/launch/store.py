@@ -58,7 +58,8 @@ def within(call: Callable[[], Answer], timeout_s: float, port: int | None = None
 
 def _wake() -> None:
     """Before the interpreter shuts down, make threads that wait for an answer return from torch's code."""
-    left = dict(_calls)
+    # not those that the system could not start
+    left = {thread: port for thread, port in dict(_calls).items() if thread.is_alive()}
     join_all(left, _END_S)
     silent = {port for thread, port in left.items() if thread.is_alive() and port is not None}
     if silent:
@@ -107,7 +108,7 @@ class StoreTimeoutError(StoreError, LinkTimeoutError):
 
 
 class TimedStore:
-    """A store each of whose calls has a deadline, a time of ``time.monotonic``.
+    """A store whose calls each have a deadline, a time of ``time.monotonic``.
 
     Methods raise ``StoreTimeoutError`` if the store does not answer, and ``StoreError`` if the store is gone.
     Errors start with ``doing``, which names the caller and its purpose. ``host`` is the store's host, or ""

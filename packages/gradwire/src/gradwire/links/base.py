@@ -8,21 +8,22 @@
 - One thread at a time calls ``isend``, ``irecv`` and ``close``. Several threads may wait concurrently, each
   for a different peer.
 - ``isend_marked(to, frame, floats_nbytes)`` is ``isend`` for a frame whose last bytes are float32 that NICs
-  may compress. A link whose ``tos`` isn't 0 sends these floats on connections marked with that type of
+  may compress. A link with ``tos`` above 0 sends these floats on connections marked with that type of
   service; ``irecv`` receives both kinds of frames. ``tos`` is None if no connection can pass through a NIC.
 - Frames between two ranks arrive in the order of their sends; receives match in the order of ``irecv``.
 - A link is one lane: one ordered stream of frames to each peer. K lanes to a peer are K links, each with its
   own exchange, to which buckets are assigned in a fixed order.
-- ``wait(timeout_s, keepalive)`` never hangs. A wait raises ``LinkTimeoutError`` after ``timeout_s`` without
-  progress (the link's default for None), and ``LinkError`` if the peer is gone. Errors name the peer. Close
-  the link after an error, because it is unusable. With ``keepalive``, frames between any two ranks count as
-  progress, because a rank that serves other ranks first is not dead. An exchange waits with ``keepalive``,
-  because all ranks of the exchange stop if one rank stops.
+- ``wait(timeout_s, keepalive)`` never hangs. A wait raises ``LinkTimeoutError`` if its frame is incomplete
+  after ``timeout_s`` (the link's default for None), even while bytes of the frame still move, and
+  ``LinkError`` if the peer is gone. Errors name the peer. Close the link after an error, because it is
+  unusable. With ``keepalive``, the timeout starts anew whenever frames move between any two ranks, because a
+  rank that serves other ranks first is not dead. An exchange waits with ``keepalive``, because all ranks of
+  the exchange stop if one rank stops.
 - ``keep_alive(timeout_s)`` reports that a frame is moving. A wrapper around a link calls it regularly while
   it delays a frame.
 - ``all_reduce(tensor, timeout_s)`` sums a tensor by the transport's native all-reduce, if ``HAS_ALL_REDUCE``.
   All ranks call it together, with the same number of values, while no frame is in flight. A peer that sends
-  nothing for ``timeout_s`` is an error, as in ``wait``. ``begin_all_reduce`` doesn't wait for the sum. Any
+  nothing for ``timeout_s`` is an error. ``begin_all_reduce`` doesn't wait for the sum. Any
   thread may call ``begin_all_reduce`` once ``begins_all_reduces`` is true, in the same order on all ranks.
   Between calls, ``begins_all_reduces`` is the same on all ranks, and once true, it stays true.
 - ``step`` is the training step of the frames that this rank sends or last sent; None outside of training. The
@@ -125,9 +126,9 @@ class Link(ABC):
         self.__dict__.setdefault("_counted", WeakSet[Sequences]()).add(received)
 
     def is_repeated(self, peer: int, frame: torch.Tensor) -> bool:
-        """Return whether ``frame`` repeats the number of the last frame from ``peer``. Raises ``FrameError``.
+        """Return whether ``frame`` repeats the number of ``peer``'s previous frame. Raises ``FrameError``.
 
-        A rank's last frame is never repeated.
+        The frame that a rank sends as it leaves is never a repeat.
         """
         number, counted = sequence_of(frame), list(self.__dict__.get("_counted", ()))
         if number is None:

@@ -101,8 +101,8 @@ class Operation:
 class Channel:
     """The connection to one peer, and its frames in flight; the lock ``turn`` guards all of it.
 
-    ``names`` are those of this rank and of the peer in errors. The ``marked`` channel to the same peer
-    carries the ends of some frames; it is ``bare``: without lengths, and only with data that this rank
+    ``names`` are the names of this rank and of the peer in errors. The ``marked`` channel to the same peer
+    carries the ends of some frames. It is ``bare``: it carries no lengths, and only data that this rank
     awaits.
     """
 
@@ -152,7 +152,7 @@ class Channel:
                 self._end_use()
 
     def restore(self, link: Mover, end: End, memory: Callable[[], torch.Tensor]) -> list[Operation]:
-        """End native code's use, and return its receives in order; open ones get a new ``memory``."""
+        """End native code's use, and return its receives in order; open receives get new ``memory``."""
         with self.turn:
             self._end_use()
             self._filled, self._low_water = len(end.length), end.low_water
@@ -184,7 +184,7 @@ class Channel:
             )
 
     def reason_of(self, error: int, announced: int = 0) -> str:
-        """Return the reason for native code's failure: an ``errno``, or 0 at the end, or a length."""
+        """Return why native code failed, given its ``errno`` (0: the peer is gone) or a length too large."""
         if announced:
             return _too_large(MAX_FRAME_NBYTES, announced)
         return self._reason(OSError(error, os.strerror(error))) if error else self._gone()
@@ -319,7 +319,7 @@ class Channel:
             self._fail(self.incoming, _too_large(room, nbytes))
             return
         if floats_nbytes > nbytes:
-            counted = f"got one of {nbytes} bytes with {floats_nbytes} bytes of floats"
+            counted = f"got {nbytes} bytes with {floats_nbytes} bytes of floats; use one plan on all ranks"
             self._fail(self.incoming, f"expected a frame at least as long as its floats, {counted}")
             return
         own_nbytes = nbytes - floats_nbytes

@@ -55,12 +55,15 @@ class Reduction:
                     raise LinkError(f"{self._what}: {OWN_END}")
                 now = time.monotonic()
                 # A peer may have received its sum, and leave, while this rank's sum is still incomplete. But
-                # a peer that has failed keeps Gloo's connections until its process ends.
+                # a peer that has failed keeps Gloo's connections open until its process ends.
                 ended = min(ended, now + ranks.connect_s) if ranks.gone() else inf
                 if now > ended:
                     raise LinkError(f"{self._what}{ranks.closed_peer()}: the sum is incomplete")
                 if now > until:
-                    raise LinkTimeoutError(f"{self._what}: the sum is incomplete after {most_s:g} s")
+                    raise LinkTimeoutError(
+                        f"{self._what}: the sum is incomplete after {most_s:g} s; check that all ranks run, "
+                        "or use a longer timeout_s"
+                    )
             self._work.wait()
         except RuntimeError as error:
             raise ranks.failed(error, self._what, self._timeout_s) from error
@@ -69,10 +72,10 @@ class Reduction:
 class GlooAllReduce:
     """One rank's end of a link's Gloo all-reduces.
 
-    The prefix ``all-reduce`` of ``store`` must be unused. ``names`` are the ranks in errors. ``connect_s``
-    limits Gloo's connections once all ranks have arrived. ``gone`` returns the peers that have closed their
-    links. Gloo listens at ``address``, unless its environment variable names an interface; if empty, Gloo
-    chooses.
+    The prefix ``all-reduce`` of ``store`` must be unused. ``names`` are the names of the ranks in errors.
+    ``connect_s`` limits Gloo's connections once all ranks have arrived. ``gone`` returns the peers that have
+    closed their links. Gloo listens at ``address``, unless ``GLOO_SOCKET_IFNAME`` names an interface. If
+    ``address`` is empty, Gloo chooses.
     """
 
     def __init__(
@@ -153,6 +156,7 @@ class GlooAllReduce:
             for peer in self.gone():
                 raise LinkError(f"{what}: {self._names[peer]} has closed its link")
 
+        check()  # Gloo doesn't wait in the store if the keys of an earlier connection are set
         watched = _WatchedStore(TimedStore(self._store, what), time.monotonic() + timeout_s, check)
         try:
             gloo: Any = dist.ProcessGroupGloo  # torch's stub lacks the options
@@ -164,7 +168,7 @@ class GlooAllReduce:
         except LinkError:
             raise
         except TimeoutError as error:
-            raise LinkTimeoutError(f"{what}: not all ranks joined within {timeout_s:g} s") from error
+            raise LinkTimeoutError(f"{what}: not all ranks joined: {no_progress(timeout_s)}") from error
 
     def _devices(self) -> list[Any]:
         """Return a Gloo device for each address at which Gloo listens."""

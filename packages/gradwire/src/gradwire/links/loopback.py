@@ -71,7 +71,8 @@ class _Channel:
                 size, room = send.tensor.numel(), receive.tensor.numel()
                 if size > room:
                     send.failure = receive.failure = (
-                        f"{receive.what}: expected at most {room} bytes, got {size}"
+                        f"{receive.what}: expected at most {room} bytes, got {size}; use the same plan on "
+                        "all ranks"
                     )
                 else:
                     receive.tensor = receive.tensor[:size].copy_(send.tensor)

@@ -38,7 +38,7 @@ calls = threading.Lock()
 
 
 def poll(is_done: Callable[[], bool], timeout_s: float, active_at: Callable[[], float] | None = None) -> bool:
-    """Poll ``is_done``, often at first, and return whether it became true within ``timeout_s`` of inactivity.
+    """Poll ``is_done``, often at first; return whether it became true before ``timeout_s`` of inactivity.
 
     ``active_at``, called a few times per timeout, returns the time (``time.monotonic``) of other activity.
     """
@@ -154,8 +154,8 @@ class ClosedLink:
         self._awaited = {peer for peer in range(sent.size) if peer != comm.Get_rank()}
         self._counts = np.stack((sent, keepalives.sent), axis=1)
         self._fins: list[MPI.Request] = []
-        with suppress(RuntimeError):  # a peer that gets no FIN has a timeout
-            for peer in self._awaited:
+        for peer in self._awaited:
+            with suppress(RuntimeError):  # a peer that gets no FIN has a timeout
                 self._fins.append(comm.Isend([self._counts[peer], mpi.INT64_T], peer, FIN))
 
     def is_settled(self) -> bool:

@@ -17,6 +17,7 @@ from __future__ import annotations
 
 import os
 import socket
+import time
 import weakref
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
@@ -82,7 +83,7 @@ class ProcessGroupLink(SocketLink):
         The members' global ranks in the order of the link's ranks: ``[3, 0, 1, 2]`` makes global rank 3 the
         link's rank 0. None keeps the group's order.
     timeout_s
-        The default timeout of waits without progress.
+        The timeout of connecting, and the default timeout of waits.
     tos
         The type of service that marks the connections for values that NICs may compress, such as
         ``gradwire.wire.TOS``; 0 for no such connections. The same on all members.
@@ -101,6 +102,8 @@ class ProcessGroupLink(SocketLink):
         tos: int = 0,
         lane: int = 0,
     ) -> None:
+        deadline, number = time.monotonic() + timeout_s, _links_made.get(group, 0)
+        _links_made[group] = number + 1  # before errors, because the other ranks count this link, too
         check_tos(tos)
         members = dist.get_process_group_ranks(group)
         order = list(members if ranks is None else ranks)
@@ -109,8 +112,6 @@ class ProcessGroupLink(SocketLink):
                 f"ranks: expected a permutation of the group's ranks {sorted(members)}, got {order}; list "
                 "each rank once"
             )
-        number = _links_made.get(group, 0)
-        _links_made[group] = number + 1
         rank = order.index(dist.get_rank())
         tls = encryption(os.environ)
         if tls is None:
@@ -122,12 +123,12 @@ class ProcessGroupLink(SocketLink):
         names = [f"rank {each}" for each in order]
         what = f"{names[rank]} connecting with the {len(order)} ranks of its group"
         store = PrefixStore(f"link {number}", own_part(group, store_of(group), what, timeout_s))
-        connections = connect_ranks(store, rank, names, timeout_s, tls, lane=lane)
+        connections = connect_ranks(store, rank, names, timeout_s, tls, lane=lane, deadline=deadline)
         marked: Mapping[int, socket.socket] = {}
         try:
             if tos:
                 apart = PrefixStore("marked", store)
-                marked = connect_ranks(apart, rank, names, timeout_s, tos=tos, lane=lane)
+                marked = connect_ranks(apart, rank, names, timeout_s, tos=tos, lane=lane, deadline=deadline)
         except BaseException:
             for each in connections.values():
                 each.close()
@@ -145,7 +146,7 @@ class ProcessGroupLink(SocketLink):
         """Replace ``tensor`` with its sum over all ranks, with Gloo's all-reduce."""
         if not self.HAS_ALL_REDUCE:
             raise LinkError(
-                "expected a link without TLS, which Gloo's all-reduce doesn't support, got one with TLS; "
+                "expected a link without TLS, because Gloo's all-reduce sends plain text, got one with TLS; "
                 "use algorithm='ring'"
             )
         self._gloo.sum(tensor, self.timeout_s if timeout_s is None else timeout_s)

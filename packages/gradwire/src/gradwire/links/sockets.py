@@ -39,8 +39,9 @@ _open_links = weakref.WeakSet["SocketLink"]()
 class SocketLink(Link):
     """A link over connected, non-blocking stream sockets to all other ranks, which the link owns and closes.
 
-    ``names`` are the ranks in errors, by default "rank 0" and so on. ``marked`` has a second socket for every
-    other rank, for floats that NICs may compress, and ``tos`` is their type of service; 0 without them.
+    ``names`` are the ranks' names in errors, by default "rank 0" and so on. ``marked`` has a second socket
+    for every other rank, for floats that NICs may compress. ``tos`` is the marked sockets' type of service;
+    0 without them.
     """
 
     HAS_PARTINGS = True
@@ -174,7 +175,7 @@ class SocketLink(Link):
             return [(each, each.lend()) for each in channels]
 
     def reclaim(self) -> None:
-        """End the use of connections that ``lend`` has returned, after an interrupt."""
+        """End native code's use of the connections that ``lend`` has returned, after an interrupt."""
         for each in self._channels.values():
             each.reclaim()
 

@@ -7,8 +7,8 @@ switch, so an idle receiver adds no second delay. No thread delays frames: a fra
 link immediately, with its departure time, and a wait sleeps until its frame is due. The clock is
 CLOCK_MONOTONIC, which the processes of one machine share.
 
-A wait with ``keepalive`` lasts until the frame is due, however slow the port, because bytes of this frame or
-of earlier frames are always moving, and sends keepalives to the other ranks.
+A wait with ``keepalive`` sends keepalives to the other ranks. It lasts until the frame is due, however slow
+the port, because bytes of this frame or of earlier frames are always moving.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ class Timeline:
         self._busy: list[tuple[int, int]] = []
 
     def occupy(self, start_ns: int, duration_ns: int) -> tuple[int, int]:
-        """Reserve ``duration_ns`` of free time from ``start_ns`` on; return the start and end of the time."""
+        """Reserve ``duration_ns`` of free time from ``start_ns`` on; return its start and end."""
         if duration_ns <= 0:
             return start_ns, start_ns
         pieces = self._free_pieces(start_ns, duration_ns)
@@ -163,8 +163,10 @@ class ThrottledLink(Wrapper):
         self._free.append(labelled)
 
     def _take(self, nbytes: int) -> torch.Tensor:
-        if self._free and self._free[-1].numel() >= nbytes:
-            return self._free.pop()
+        """Return the pool's largest buffer, or replace it with a new one if it is too small."""
+        sizes = [each.numel() for each in self._free]
+        if sizes and (largest := self._free.pop(sizes.index(max(sizes)))).numel() >= nbytes:
+            return largest
         return frame_memory(nbytes)
 
 

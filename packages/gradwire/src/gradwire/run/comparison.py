@@ -27,7 +27,7 @@ SKIPPED_STEPS = 1
 LEAST_CYCLES = 3
 """The minimum number of cycles, because fewer cycles give no useful interval."""
 NOISY_SHARE = 0.3
-"""The largest width of a tie's interval (its ends' ratio minus 1); a wider one around 1 is unknown."""
+"""The largest width of a tie's interval (its ends' ratio minus 1); a wider one around 1 is noise."""
 
 
 class Turns:
@@ -107,7 +107,7 @@ class Compared:
         """Return the result of the comparison in a sentence."""
         if self.is_short:
             return (
-                f"Too short to choose: the script ended after {self.cycles} of {self.wanted} cycles of the "
+                f"Too short to compare: the script ended after {self.cycles} of {self.wanted} cycles of the "
                 f"comparison, and a confidence interval needs {LEAST_CYCLES}; run more steps."
             )
         methods = [method for method in (PLAIN, BF16) if method in self.cycles_s]

@@ -104,10 +104,11 @@ Future = torch.futures.Future[torch.Tensor]
 
 
 def plain_hook(model: DistributedDataParallel, bucket: Any) -> Future:
-    """Average a bucket as DDP does without a hook, with the same bits.
+    """Average a bucket as DDP does without a hook, with the same bits unless gradients stay views of buckets.
 
-    To average, DDP divides gradients that are views of a bucket and are not reset to None, and multiplies all
-    other gradients by the inverse.
+    DDP multiplies gradients by the inverse of the world size, as this hook does. But DDP divides gradients
+    that are views of a bucket and are not reset to None. The last bits may then differ, unless the world size
+    is a power of two.
     """
     group, gradients = model.process_group, bucket.buffer()
     gradients.mul_(1.0 / group.size())
@@ -124,7 +125,7 @@ _HOOKS: Mapping[str, Callable[[DistributedDataParallel, Any], Future]] = {PLAIN:
 
 
 class FsdpModel:
-    """The outermost module that the script has sharded by ``fully_shard``, with the names of ``DdpModel``."""
+    """The outermost module that the script has sharded by ``fully_shard``, with ``DdpModel``'s interface."""
 
     methods: tuple[str, ...] = (PLAIN, ATTACHED)
 

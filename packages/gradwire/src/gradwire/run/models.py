@@ -19,10 +19,13 @@ from gradwire.sync.ledger.summary import ledger_fields
 SETTLING = 10
 """The steps with an unchanged plan before a comparison: more than a trial of a plan, which takes 5 or 6."""
 
+IDLE_STEPS = 100
+"""The steps of smaller models after which the timed model counts as finished; a GAN's turns are shorter."""
+
 
 @dataclass(eq=False)
 class RunModel:
-    """A model of the script that has begun training, with gradwire's handle, or the reason for none."""
+    """A script's model that has begun training, with gradwire's handle, or the reason why it has none."""
 
     trained: AttachableModel
     passed: Passed  # called at the end of each step, with the method that averaged it
@@ -59,7 +62,9 @@ class ModelTurns:
 
     In each turn, one method averages the gradients of all models. Only steps of the model with the most
     parameters are timed. If a model is added, or the timed model's plan changes, the comparison starts over.
-    All ranks switch after the same steps, because turns depend only on steps and plans.
+    It also starts over if the other models train for ``IDLE_STEPS`` steps without the timed model, which the
+    script may have deleted. Then another model is timed. All ranks switch after the same steps, because turns
+    depend only on steps and plans, and not on when Python collects a deleted model.
     """
 
     def __init__(self, cycles: int) -> None:
@@ -69,7 +74,7 @@ class ModelTurns:
         self._marks: Marks | None = None
         self._mark: Any = None
         self._plan: Plan | None = None
-        self._same, self._attached_until_s = 0, 0.0
+        self._same, self._idle, self._attached_until_s = 0, 0, 0.0
 
     @property
     def is_over(self) -> bool:
@@ -99,7 +104,13 @@ class ModelTurns:
         """Record the end of a step that ``method`` averaged, and choose the method of the next step."""
         if not self._cycles or self.is_over:
             return
+        if model not in self._models:
+            self.add(model)  # it trains again
         timed = max(self._models, key=lambda each: each.floats)
+        self._idle = 0 if model is timed else self._idle + 1
+        if self._idle >= IDLE_STEPS:
+            self._restart()
+            self._models.remove(timed)
         if model is not timed:
             return
         if method == ATTACHED and timed.handle.plan != self._plan:
@@ -125,7 +136,7 @@ class ModelTurns:
     def _restart(self) -> None:
         if self._turns is not None:
             self._use(ATTACHED, self._turns.method)
-        self._turns, self._same = None, 0
+        self._turns, self._same, self._idle = None, 0, 0
 
     def _use(self, method: str, before: str) -> None:
         """Switch all models from the method ``before`` to ``method``, from the next step on."""

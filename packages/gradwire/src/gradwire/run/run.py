@@ -59,7 +59,7 @@ class RunOptions:
 
 
 def run_attached(options: RunOptions) -> int:
-    """Run the script with gradwire attached, report, and return its exit code. Raises ``JobError``."""
+    """Run the script with gradwire, report, and return the script's exit code. Raises ``JobError``."""
     with private_folder() as folder:
         settings = RunSettings(
             str(folder), options.plan, options.timeout_s, options.strict, options.cycles, options.quiet

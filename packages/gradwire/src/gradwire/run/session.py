@@ -178,7 +178,7 @@ class RunSession:
             say(f"{found.verdict()} The script continues with gradwire.")
 
     def _save(self, *, now: bool = False) -> None:
-        """Write the outcome on rank 0; on every other rank, write an empty file to show that it ran."""
+        """Write the outcome on rank 0; on every other rank, write an empty file to show that the rank ran."""
         if self._rank is None or (not now and monotonic() - self._saved_at < SAVED_EVERY_S):
             return
         self._saved_at = monotonic()

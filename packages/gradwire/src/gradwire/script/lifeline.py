@@ -22,12 +22,12 @@ PREFIX = "gradwire-script-"
 _ENDED = ".ended"
 _ALIVE, _BEGUN, _DONE = "alive", b"on", b"done"
 _REMOVAL_S = 2.0
-"""The seconds of retries to remove a folder, to which a process may be about to add a file."""
+"""The seconds for which the removal of a folder is retried, because a process may be about to add a file."""
 
 
 @contextmanager
 def private_folder() -> Iterator[Path]:
-    """Yield a new private folder, and remove it at the end, and earlier the leftovers of killed commands."""
+    """Remove the leftovers of killed commands, and yield a new private folder, removed at the end."""
     remove_leftovers()
     folder = Path(tempfile.mkdtemp(prefix=PREFIX))
     try:

@@ -237,7 +237,7 @@ def _whole_parts(x: torch.Tensor, count: int) -> list[torch.Tensor]:
 def _seconds(
     codec: Codec, parts: list[torch.Tensor], count: int, rest_s: float, repeats: int = REPEATS
 ) -> dict[str, list[float]]:
-    """Return the seconds of each call, by the field of ``CodecPoint``, with cold caches."""
+    """Return the seconds of each call with cold caches, keyed by the field of ``CodecPoint``."""
     copies = repeats if rest_s else max(repeats, min(COLD_NBYTES // (4 * count), 4 * repeats))
     chunks = [parts[i % len(parts)].clone() for i in range(copies)]
     frames = [torch.zeros(HEADER_NBYTES + codec.max_nbytes(count), dtype=torch.uint8) for _ in chunks]

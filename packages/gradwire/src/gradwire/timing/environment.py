@@ -99,10 +99,6 @@ def _between(below: float | None, above: float | None, share: float) -> Any:
     return None if below is None or above is None else (1 - share) * below + share * above
 
 
-FREE = CodecCost("free", (CodecPoint(1, 4.0, 0.0, 0.0, 0.0),), exact=True)
-"""The cost of an identity codec that takes no time, as the closed forms assume."""
-
-
 @dataclass(frozen=True)
 class Environment:
     """The network, the hosts, the codecs' costs, and the gradient noise for which plans are predicted.

@@ -67,7 +67,7 @@ class Direction:
     alone: list[Train] = field(default_factory=list)  # trains sent alone
     both: list[Train] = field(default_factory=list)  # trains sent while this rank also received trains
     nbytes: int = _FIRST_NBYTES  # of the next train
-    # the timeout of a piece's waits until the peer's first answer; None: the link's
+    # the timeout of a piece's waits until the peer's first answer; None: the link's timeout
     late_s: float | None = None
     _limit_s: float | None = field(default=None, init=False)
 

@@ -151,6 +151,29 @@ def test_without_a_free_descriptor_a_rank_waits_idly_and_names_the_cause() -> No
     assert busy_s < 0.5, "it spins"
 
 
+def test_a_lack_of_descriptors_that_is_over_is_not_given_as_the_cause(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    accept, refused = socket.socket.accept, list[bool]()
+
+    def refuse_once(listening: socket.socket) -> Any:
+        if not refused:
+            refused.append(True)
+            raise OSError(errno.EMFILE, "Too many open files")
+        return accept(listening)
+
+    monkeypatch.setattr(socket.socket, "accept", refuse_once)
+    store = HashStore()
+    with ThreadPoolExecutor(1) as pool:
+        waiting = pool.submit(connect_ranks, store, 0, names(2), 1.0)
+        where, _ = endpoint(store, 0)
+        store.set("rank 1", f"127.0.0.1 9 {bytes(16).hex()} 0")
+        with socket.create_connection(where, timeout=5):
+            error = waiting.exception(20)
+    assert refused
+    assert "rank 1 did not connect to this rank at 127.0.0.1 within 1 s" in str(error)
+
+
 class Stalling(HashStore):
     """A store that doesn't answer who looks for the endpoint of rank 1, until ``released`` is set."""
 

@@ -105,6 +105,7 @@ class Acceptor:
             if error.errno in _EXHAUSTED:
                 self._make_room(error)
             return  # any other error: the other end has disconnected
+        self._exhausted = ""
         connection.setblocking(False)
         pending = _Pending(connection, connection.fileno())
         pending.verification = self._verify(pending, connections)
@@ -224,20 +225,22 @@ def connect_ranks(
     encryption: Encryption | None = None,
     tos: int = 0,
     lane: int = 0,
+    deadline: float | None = None,
 ) -> Connections:
     """Return a connection to every other rank, within ``timeout_s`` for all together.
 
-    Exactly these ranks share ``store``, which has no other keys named ``rank N``. ``names`` are the ranks in
-    errors. Without ``encryption``, connections are in plain text. ``tos`` marks connections for float32 only,
-    or is 0. The ``lane`` selects one of several interfaces in ``GLOO_SOCKET_IFNAME``. Raises
-    ``LinkTimeoutError`` that names a rank that doesn't join, or a store that doesn't answer, and
+    ``deadline`` is the end of ``timeout_s``, a time of ``time.monotonic``; None for a timeout from now on.
+    Exactly these ranks share ``store``, which has no other keys named ``rank N``. ``names`` are the ranks'
+    names in errors. Without ``encryption``, connections are in plain text. ``tos`` marks connections for
+    float32 only, or is 0. The ``lane`` selects one of several interfaces in ``GLOO_SOCKET_IFNAME``. Raises a
+    ``LinkTimeoutError`` that names a rank that doesn't join, or a store that doesn't answer, and a
     ``LinkError`` if this rank cannot listen or reach a rank, if only some ranks use TLS, or if
     ``GRADWIRE_TCP_CONGESTION`` is invalid.
     """
     options = SocketOptions(tos, congestion(os.environ))
     if len(names) == 1:
         return Connections()
-    deadline = time.monotonic() + timeout_s
+    deadline = time.monotonic() + timeout_s if deadline is None else deadline
     doing = f"connecting lane {lane}" if lane else "connecting"
     what = f"{names[rank]} {doing} with the {len(names)} ranks of its group"
     endpoints = Endpoints(store, what, deadline, names)

@@ -25,8 +25,8 @@ _KERNEL = Path("/proc/sys/net/ipv4")
 class SocketOptions:
     """The options of a lane's sockets from the first packet on: type of service and congestion control.
 
-    ``leaves_by`` is the local address of connections that this rank opens. 0 and "" leave the kernel's
-    choice.
+    ``leaves_by`` is the local address of connections that this rank opens. 0 and "" leave the choice to the
+    kernel.
     """
 
     tos: int = 0

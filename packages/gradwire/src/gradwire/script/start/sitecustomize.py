@@ -19,7 +19,11 @@ def run_hidden(here: str, path: list[str]) -> None:
 
 
 if __name__ == "sitecustomize":
-    from gradwire.script.entry import prepare
-
-    prepare()
-    run_hidden(os.path.dirname(os.path.abspath(__file__)), sys.path)
+    try:
+        from gradwire.script.entry import prepare
+    except ImportError:  # another Python, without gradwire, that the script starts
+        pass
+    else:
+        prepare()
+    finally:
+        run_hidden(os.path.dirname(os.path.abspath(__file__)), sys.path)
