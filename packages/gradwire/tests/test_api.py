@@ -70,6 +70,11 @@ def many_calls() -> dict[str, torch.Tensor]:
     results["star"] = gradwire.all_reduce(x.clone(), gradwire.parse("bf16"), algorithm="star")
     results["scalar"] = gradwire.all_reduce(torch.tensor(float(rank)), "identity", average=False)
     results["empty"] = gradwire.all_reduce(torch.empty(0, 5))
+    parameter = torch.nn.Parameter(x.clone())
+    loss = parameter.square().sum()
+    results["parameter"] = gradwire.all_reduce(parameter).detach()
+    with pytest.raises(RuntimeError, match="modified by an inplace operation"):
+        torch.autograd.backward(loss)
     torch_sum = x.clone()
     dist.all_reduce(torch_sum)
     results["torch"] = torch_sum

@@ -79,6 +79,8 @@ def test_what_is_no_checkpoint_is_refused(tmp_path: Path) -> None:
     ):
         with pytest.raises(StateError, match=reason):
             gradwire.load_checkpoint(tmp_path / name)
+    with pytest.raises(OSError, match="it is a pipe or a device, not a regular file"):
+        checkpoints.check_summed(tmp_path / "pipe")
     with pytest.raises(SpecError, match="expected a dictionary of states, got 7"):
         gradwire.save_checkpoint(tmp_path / "rank0.pt", 7)  # type: ignore[arg-type]
     with pytest.raises(JobError, match="cannot be written"):

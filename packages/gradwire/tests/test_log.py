@@ -77,6 +77,7 @@ def test_an_application_that_configures_logging_later_has_each_line_once(
 def test_the_applications_level_holds_unless_the_variable_is_set(monkeypatch: pytest.MonkeyPatch) -> None:
     warnings = CONFIGURED.format(level="WARNING")
     assert lines(monkeypatch, before=warnings) == ["app: ignored", "app: a Python warning, too"]
+    assert lines(monkeypatch, before=CONFIGURED.format(level="ERROR")) == []
     assert "app: attached" in lines(monkeypatch, "info", before=warnings)
     quiet = 'logging.getLogger("gradwire").setLevel(logging.WARNING)'
     assert lines(monkeypatch, before=quiet) == ["gradwire: ignored"]

@@ -43,7 +43,8 @@ def test_a_column_without_entries_is_left_out_and_a_head_without_names_is_not_dr
         "line     1gbit",
         "compute  2ms",
     ]
-    assert lines(Table(COLUMNS, []), "end") == ["end"]
+    for rows in ([], [("", "", "")]):
+        assert lines(Table(COLUMNS, rows), "end") == ["end"]
 
 
 def test_what_is_too_wide_is_folded_where_a_spec_has_joints_and_a_sentence_spaces() -> None:

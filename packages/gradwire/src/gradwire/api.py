@@ -21,7 +21,7 @@ from gradwire.plan import Plan, PlanLike
 from gradwire.sync.bucket.work import FLOATS
 from gradwire.sync.group import check_timeout, connect, member_group
 
-# The checks of whether an exchange can change a tensor in place, directly or through a float32 copy.
+# Checks that an exchange can change a tensor in place, directly or through a float32 copy.
 
 _EIGHT_BITS = (torch.float8_e4m3fn, torch.float8_e5m2, torch.float8_e4m3fnuz, torch.float8_e5m2fnuz)
 _TAKEN = (*FLOATS, *_EIGHT_BITS, torch.float64)
@@ -29,7 +29,7 @@ _TAKEN = (*FLOATS, *_EIGHT_BITS, torch.float64)
 
 
 def check_in_place(tensor: torch.Tensor, caller: str) -> None:
-    """Raise ``TensorError`` if ``caller`` could not change ``tensor`` in place, with the remedy."""
+    """Raise ``TensorError``, with the remedy, if ``caller`` can't change ``tensor`` in place."""
     if (fault := _fault(tensor, caller)) is not None:
         raise TensorError(f"{caller}: expected {fault}")
 
@@ -97,7 +97,7 @@ _KEPT_EXCHANGES = 8  # the most exchanges kept for a group, because every exchan
 
 
 class _Member:
-    """The link of one process for one of the user's groups, with the exchanges of the plans used last.
+    """The link of one process for one of the user's groups, with exchanges for the most recently used plans.
 
     All ranks call ``all_reduce`` with the same plans in the same order, so all ranks evict the same exchange.
     """
@@ -135,7 +135,8 @@ def all_reduce(
     and back (on its device, if the plan has ``encode_on="device"``), and the result is rounded once to the
     tensor's dtype, as by ``copy_``. A float64 result is therefore limited to the precision and range of
     float32. Autograd doesn't record the call, as with ``torch.distributed.all_reduce``: you can average
-    parameters, and no gradient flows through the call.
+    parameters, and no gradient flows through the call. ``backward`` raises an error if it needs the values
+    from before the call.
 
     Parameters
     ----------
@@ -157,8 +158,8 @@ def all_reduce(
         See ``Plan``.
     plan
         A plan in any form that ``Plan.of`` accepts, instead of ``codec``, ``algorithm``, and
-        ``segment_nbytes``. If it is a file, every call reads the file. The plan's pipeline and bucket size
-        have no effect here: ``tensor`` is one bucket.
+        ``segment_nbytes``. If it is a file, every call reads the file. The plan's pipeline, bucket size, and
+        residual have no effect here: ``tensor`` is one bucket, and no state is kept between calls.
     timeout_s
         The timeout of a wait for a peer; above 0, at most 1e6.
 
@@ -191,6 +192,7 @@ def all_reduce(
         if chosen.tos not in members:
             members[chosen.tos] = _Member(group, timeout_s, chosen.tos)
         staged = Staged(tensor, staging=Staging(chosen.encodes_on_device))
+        torch.autograd.graph.increment_version(tensor)  # kernels write its memory without torch
         try:
             with staged.stream.current:
                 members[chosen.tos].exchange(chosen).all_reduce(staged.floats(), average, timeout_s=timeout_s)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from contextlib import ExitStack
 from functools import cached_property
 from typing import TYPE_CHECKING, Any, Protocol
@@ -90,7 +90,7 @@ class Attached:
     def _read(self, state: Mapping[str, Any]) -> Mapping[str, Any]:
         own, is_sharded = self._sync.residuals, self._watch is None
         opened = state
-        if not (isinstance(state, Mapping) and "residuals" in state):  # as older versions nested them
+        if not (isinstance(state, Mapping) and "residuals" in state):  # older versions nested the residuals
             found = unpack(state, own.rank, None if is_sharded else own.world, self._method)
             decided = {AUTO: found.auto} if found.auto else {}
             opened = {**found.of_residuals(), STEPS: found.steps_done, **decided}
@@ -113,10 +113,10 @@ class Attached:
         """Compare all ranks' weights, and the states of their optimizers, bit for bit.
 
         All ranks call this together, after loading a checkpoint. The default optimizer is the one passed to
-        ``attach``. Parameters that DDP ignores aren't compared. Every rank sends 64 bytes. If bits differ,
-        all ranks raise a ``StateError`` with the ranks that differ from the majority, or from rank 0 without
-        a majority. Also raises ``ExchangeError``, and ``SpecError`` if the optimizer can't be compared or the
-        weights are sharded.
+        ``attach``. Parameters that DDP ignores aren't compared. The hashes have 64 bytes. If bits differ,
+        all ranks raise a ``StateError`` that names the ranks that differ from the majority or, without a
+        majority, from rank 0. Also raises ``ExchangeError``, and ``SpecError`` if the optimizer can't be
+        compared or the weights are sharded.
         """
         self._replicas.compare(self._sync, optimizer)
 
@@ -129,7 +129,7 @@ class Attached:
         """Estimate the step time on this cluster, on another network, or with another number of hosts.
 
         All ranks call this together between two steps. The first call starts to record steps. Calls return
-        None until five steps are recorded. ``rate`` is a rate such as ``"10gbit"``, or bytes per second; by
+        None until six steps are recorded. ``rate`` is a rate such as ``"10gbit"``, or bytes per second; by
         default the link is measured. Raises ``SpecError``, ``DataError`` and ``ExchangeError``.
         """
         return self._recorder.estimate(self._sync, rate, hosts)
@@ -170,6 +170,13 @@ class Attached:
         uses its original collectives again.
         """
         self._undo.close()
+
+    def _after_close(self, act: Callable[[], object]) -> None:
+        """Call ``act`` once, at the end of ``close``."""
+        undo = ExitStack()
+        undo.callback(act)
+        undo.push(self._undo)
+        self._undo = undo
 
     def _leave_out(self, seconds: float) -> None:
         """Subtract the ``seconds`` of a comparison with another hook from the current step's time."""

@@ -99,7 +99,7 @@ def summed(content: object) -> Callable[[BinaryIO], None]:
 
 def check_summed(path: str | os.PathLike[str]) -> None:
     """Raise ``StateError`` if a file doesn't match its checksum; files of older versions have none."""
-    with Path(path).open("rb") as file:
+    with open_ordinary(path) as file:  # reading a pipe would block forever
         if _comment(file).startswith(_MARK):
             _verify(file, path)
 

@@ -54,7 +54,7 @@ class LinkTimeoutError(LinkError, TimeoutError):
 
 
 def no_progress(timeout_s: float) -> str:
-    """Return the reason of a ``LinkTimeoutError``, with its remedy; ``timeout_s`` is in seconds."""
+    """Return the reason for a ``LinkTimeoutError``, with its remedy; ``timeout_s`` is in seconds."""
     return f"no progress within {timeout_s:g} s; check that all ranks run, or use a longer timeout_s"
 
 

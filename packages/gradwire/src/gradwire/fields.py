@@ -213,7 +213,7 @@ def anything(value: object) -> Any:
 
 
 def one_of(*values: T) -> Kind[T]:
-    """Return the kind that accepts exactly ``values``. A value of another type, as True for 1, is invalid."""
+    """Return the kind that accepts exactly ``values``. A value of another type (True for 1) is invalid."""
 
     def read(value: object) -> T:
         for each in values:
@@ -284,7 +284,7 @@ def named(known: Collection[str], needed: Collection[str] = ()) -> Kind[dict[str
 
 
 def only(known: Collection[str], kind: Kind[T]) -> Kind[T]:
-    """Return a kind that drops a mapping's fields except ``known``, and validates the result by ``kind``."""
+    """Return a kind that drops a mapping's fields outside ``known``, and validates the rest by ``kind``."""
     return lambda value: kind({name: each for name, each in mapping(value).items() if name in known})
 
 

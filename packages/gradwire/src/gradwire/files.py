@@ -102,7 +102,7 @@ def _print(content: bytes) -> None:
 
 @contextmanager
 def output_kept_for_files() -> Iterator[None]:
-    """Run a ``with`` block: ``write_files`` prints to standard output, all others to standard error."""
+    """Run a ``with`` block: only ``write_files`` prints to standard output, all else to standard error."""
     sys.stdout.flush()
     with ExitStack() as undo:
         kept: TextIO | int = sys.stdout

@@ -11,7 +11,7 @@ import logging
 import os
 import sys
 
-from gradwire.errors import SpecError
+from gradwire.errors import LOSSY_LOGGER, SpecError
 
 LOG = logging.getLogger("gradwire")
 """The logger of all lines. Its child ``gradwire.lossy`` logs the lines that are also Python warnings."""
@@ -67,4 +67,5 @@ def _is_shown(record: logging.LogRecord) -> bool:
 
 _FALLBACK = _Fallback()
 LOG.addHandler(_FALLBACK)  # before ``open_log``, this handler writes only warnings, as Python does
-LOG.addFilter(_is_shown)
+for _each in (LOG, logging.getLogger(LOSSY_LOGGER)):  # a logger's filter doesn't see its children's lines
+    _each.addFilter(_is_shown)

@@ -66,7 +66,7 @@ def thread_seconds() -> ThreadSeconds:
 
 
 def describe_machine(**more: object) -> dict[str, object]:
-    """Return a description of the machine, with ``more`` facts, without names of machine and user."""
+    """Return a description of the machine, with ``more`` facts, without the names of machine or user."""
     return {
         "system": f"{platform.system()} {platform.machine()}",
         "kernel": platform.release(),
@@ -130,12 +130,12 @@ def described() -> Any:
 def rates_in_words() -> str | None:
     """Return the testbed's link rates and delay, such as ``1gbit``, or None outside. Raises ``JobError``."""
     try:
-        return described_in_words(described())
+        return described_in_words(described(), f"unset {TOPOLOGY}")
     except SpecError as error:
-        raise JobError(f"{TOPOLOGY} holds no valid network: {error}; unset {TOPOLOGY}") from error
+        raise JobError(f"{TOPOLOGY} holds no valid network: {error}") from error
 
 
-def described_in_words(found: Any) -> str | None:
+def described_in_words(found: Any, remedy: str = "run the command that wrote it again") -> str | None:
     """Return the link rates and the delay in a testbed's description, in words. Raises ``SpecError``."""
     if found is None:
         return None
@@ -146,7 +146,7 @@ def described_in_words(found: Any) -> str | None:
         core = parse_rate(topology.get("core", "unlimited"))
         delay_s, by = parse_duration(topology.get("delay", "0")), found.get("impairment")
     except (AttributeError, KeyError, TypeError, ValueError) as error:
-        raise SpecError(f"expected a testbed's rates, got {found!r:.80}") from error
+        raise SpecError(f"expected a testbed's rates, got {found!r:.80}; {remedy}") from error
     rates = format_rate(slowest) + (f" to {format_rate(others[-1])}" if others else "")
     if core is not None:
         rates += f", {format_rate(core)} between groups"

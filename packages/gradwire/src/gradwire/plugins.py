@@ -19,11 +19,11 @@ from gradwire.errors import SpecError, one_line
 from gradwire.version import NEEDED
 
 COMMANDS = "gradwire.commands"
-"""The entry-point group of commands. An object maps commands to (line of help, ``module:function``)."""
+"""The entry-point group of commands. An entry maps commands to pairs (line of help, ``module:function``)."""
 CODECS = "gradwire.codecs"
 """The entry-point group of codecs: names in specs, and the codecs' classes."""
 ALGORITHMS = "gradwire.algorithms"
-"""The entry-point group of algorithms: names in plans, and modules like ``collectives.Collective``."""
+"""The entry-point group of algorithms: names in plans, and modules that implement ``Collective``."""
 PAGES = "gradwire.pages"
 """The entry-point group of pages: kinds of records, and modules whose ``PAGES`` maps schemas to functions."""
 CHECKS = "gradwire.checks"
@@ -68,7 +68,7 @@ def origin(group: str, name: str) -> str | None:
 
 
 def origins(group: str, kind: str, used: Iterable[str]) -> dict[str, str]:
-    """Return which packages (see ``origin``) define the names ``used``, keyed by kind and name."""
+    """Return the packages (see ``origin``) that define the names ``used``, keyed by kind and name."""
     found = {name: origin(group, name) for name in used}
     return {f"the package of {kind} {name}": each for name, each in found.items() if each is not None}
 

@@ -18,6 +18,7 @@ import torch
 from torch import nn
 from torch.nn import Parameter
 
+from gradwire.codecs import Identity
 from gradwire.collectives import ring
 from gradwire.collectives.frame_order import segments
 from gradwire.costs import ExchangeCost
@@ -80,7 +81,7 @@ class Shard:
             part.grad = None if number in absent else gradient[low:high]
 
     def check(self, optimizer: torch.optim.Optimizer) -> None:
-        """Raise ``SpecError`` if parameters, whose gradients aren't averaged, were added to the optimizer."""
+        """Raise ``SpecError`` if the optimizer has new parameters, whose gradients aren't averaged."""
         if strange := strangers(optimizer, {id(part) for part, _, _ in self._slices.values()}):
             raise SpecError(
                 f"expected an optimizer of this rank's shard, got one with {len(strange)} new parameters "
@@ -211,7 +212,7 @@ class Sharded(WorkerMethod):
         self._read()
         flat = self._gradients.buffer
         flat[self._shard.start : self._shard.stop] = self._shard.masters
-        count_weights(self.ledger, Exchange(self.exchange.link, Plan.of("identity")).broadcast(flat))
+        count_weights(self.ledger, self.exchange.broadcast(flat, Identity()))
         names = {id(each): name for name, each in self.model.named_parameters()}
         return {
             names[id(each)]: self._gradients.part(number, flat).view(each.shape).clone()

@@ -13,7 +13,7 @@ from typing import Any
 WIDTH = 80
 _LEAST_TEXT = 8  # the minimum width to which a column of text is narrowed, in characters
 _FEW_COLUMNS = 4
-"""The most columns that are separated by two spaces even if text is wrapped; more get one space."""
+"""The most columns that two spaces separate even if text is wrapped; one space separates more columns."""
 _AFTER = re.compile(r"(\s+|(?<=[,:+]))")
 """The positions at which a line may be wrapped: spaces, and within specs after a comma, colon, or plus."""
 
@@ -84,7 +84,7 @@ def figure(value: float) -> str:
 
 
 def _table_lines(table: Table, width: int) -> list[str]:
-    if not table.rows:
+    if not (table.rows and table.columns):
         return []
     heads = [_head(table.columns), *table.rows]
     natural = [

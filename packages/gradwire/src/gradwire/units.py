@@ -23,7 +23,7 @@ _THOUSANDS = {"": 0, "k": 3, "K": 3, "M": 6, "G": 9, "B": 9}
 _MOST_COUNT = 10**13
 _WHOLE = re.compile("[0-9]{1,18}")
 _MOST_DIGITS = 100
-"""The most digits in a number, because Python itself raises an error above some thousand digits."""
+"""The most digits in a number, because Python itself raises an error above a few thousand digits."""
 SLOWEST, FASTEST = 10**3, 10**12
 """The limits of link rates in bit/s. Between these limits, frame times fit into nanoseconds."""
 
@@ -158,12 +158,14 @@ def exact_size(nbytes: int) -> str:
 
 
 def format_duration(seconds: float) -> str:
-    """Format a time with three digits and a suitable unit."""
+    """Format a time with three digits and a suitable unit; from 1000 s on, in whole seconds."""
     if seconds == 0:
         return "0"
     rounded = abs(float(f"{seconds:.3g}"))  # 999.6 ms become 1 s
     exponent = min(max(math.floor(math.log10(rounded) / 3), -3), 0)
-    return f"{seconds * 1000.0**-exponent:.3g}{('s', 'ms', 'us', 'ns')[-exponent]}"
+    number = seconds * 1000.0**-exponent
+    digits = f"{number:.0f}" if rounded >= 1000 else f"{number:.3g}"
+    return f"{digits}{('s', 'ms', 'us', 'ns')[-exponent]}"
 
 
 def _scaled(number: float, units: tuple[str, ...]) -> str:

@@ -52,7 +52,7 @@ def installed(package: str) -> str | None:
 
 
 def import_problem(package: str) -> str:
-    """Import a package, and return the reason if this fails, otherwise ""."""
+    """Import a package; return the reason for a failure, or an empty string."""
     try:
         importlib.import_module(package)
     except Exception as error:  # a damaged installation may raise any exception
@@ -69,6 +69,6 @@ EXTRAS = MappingProxyType(
 
 
 def how_to_install(extra: str) -> str:
-    """Return the command that installs an extra from source: a name on an index doesn't prove its owner."""
+    """Return the command to install an extra from source, because an index doesn't prove a name's owner."""
     package = EXTRAS.get(extra, "gradwire")
     return f"run pip install './packages/{package}[{extra}]' in gradwire's source folder"

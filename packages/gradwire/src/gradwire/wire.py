@@ -43,7 +43,7 @@ _CHECKSUM = struct.Struct("<I")
 _PLACE = struct.Struct("<II")
 _STEP_SHIFT = 1
 _EARLY = 1 << 14
-"""The first value of step + 1 that doesn't fit into a header. From it on, headers have the low 14 bits."""
+"""The first value of step + 1 too large for a header. From this value on, headers have its low 14 bits."""
 _LARGEST_STEP = (1 << 32) - 1
 _CLOSE = 1 << 10
 PARTING_NBYTES = HEADER_NBYTES + 2 * _PLACE.size
@@ -165,7 +165,7 @@ def step_of(flags: int, near: int) -> int | None:
 
 
 def parting_frame(places: Sequence[tuple[int, int]], *, has_left: bool) -> torch.Tensor:
-    """Return a rank's last frame, with one or two ranks' steps, and whether the first closed its link."""
+    """Return a rank's last frame, with one or two ranks' steps and whether the first rank has left."""
     payload = b"".join(_PLACE.pack(rank, min(step, _LARGEST_STEP)) for rank, step in places)
     frame = frame_memory(HEADER_NBYTES + len(payload))
     memory_of(frame)[HEADER_NBYTES:] = payload
@@ -203,7 +203,7 @@ class Sequences:
 
 
 def check_step(frame: torch.Tensor, step: int | None) -> None:
-    """Raise ``OutOfStepError`` for a last frame, and for a frame of another step, if both have a step."""
+    """Raise ``OutOfStepError`` for a last frame, or if the frame's step and ``step`` exist and differ."""
     _check_step(frame, Header.unpack(_head(frame)), flags_of(step), step)
 
 
@@ -305,8 +305,8 @@ def open_frame(
 def _is_out_of_order(header: Header, expected: Expected) -> bool:
     """Return whether a frame of a different step repeats the previous frame, or follows a lost frame.
 
-    Otherwise, it has the expected sequence number, or a number of another exchange over the same link. If the
-    frame before this step was repeated, the number is one too low; if this step's last was lost, too high.
+    Otherwise, it has the expected sequence number, or a number of another exchange over the same link. The
+    number of a repeated frame is one too low. If the last frame of this step was lost, it is one too high.
     """
     theirs, ours = header.flags >> _STEP_SHIFT, expected.flags >> _STEP_SHIFT
     if 0 in (theirs, ours):

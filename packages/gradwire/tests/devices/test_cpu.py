@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import threading
+
 import numpy as np
 import pytest
 import torch
 
+from gradwire.devices import base
 from gradwire.devices.base import CPU, CPU_STREAM, bring_back, fetch, serves
 
 
@@ -27,6 +30,27 @@ def test_a_load_copies_once_and_not_before_somebody_waits() -> None:
     event.wait()
     event.order()
     assert host.tolist() == [7.0] * 6, "what was written since stays"
+
+
+def test_a_second_thread_waits_until_the_copy_of_the_first_is_complete(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    host, begun, may_copy = torch.zeros(2), threading.Event(), threading.Event()
+
+    def slow(*tensors: torch.Tensor) -> None:
+        begun.set()
+        may_copy.wait(30)
+        fetch(*tensors)
+
+    monkeypatch.setattr(base, "fetch", slow)
+    event = CPU_STREAM.load(host, torch.ones(2, dtype=torch.float16))
+    first = threading.Thread(target=event.wait)
+    first.start()
+    assert begun.wait(30)
+    threading.Timer(0.1, may_copy.set).start()
+    event.wait()
+    assert host.tolist() == [1.0, 1.0]
+    first.join()
 
 
 def test_the_tensors_own_memory_is_not_copied() -> None:

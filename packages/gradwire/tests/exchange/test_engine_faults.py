@@ -292,6 +292,25 @@ def test_an_interrupt_beside_the_run_closes_every_connection(
         theirs.close()
 
 
+def test_nothing_follows_a_part_of_a_frame_for_which_memory_ended(monkeypatch: pytest.MonkeyPatch) -> None:
+    ours, theirs = socket.socketpair()
+    ours.setblocking(False)
+    link = SocketLink(0, {1: ours}, 5.0)
+    link.step = 3
+
+    def run_without_memory(*_: object, **__: object) -> None:
+        ours.send(b"a part of a frame")
+        raise MemoryError
+
+    monkeypatch.setattr("gradwire._native.engine.run", run_without_memory)
+    with pytest.raises(MemoryError):
+        Exchange(link, PLAN).all_reduce(torch.ones(COUNT))
+    assert ours.fileno() == -1
+    assert theirs.recv(1 << 20) == b"a part of a frame"
+    assert theirs.recv(1 << 20) == b""
+    theirs.close()
+
+
 def test_a_thread_in_a_run_does_not_abort_the_end_of_the_process() -> None:
     script = """
 import socket, threading, torch

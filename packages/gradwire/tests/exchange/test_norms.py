@@ -13,7 +13,7 @@ import pytest
 import torch
 
 from gradwire import collectives
-from gradwire.codecs import Codec, parse
+from gradwire.codecs import Codec, Identity, parse
 from gradwire.errors import TensorError
 from gradwire.exchange import Exchange, Norms
 from gradwire.links import Link, loopback
@@ -177,3 +177,23 @@ def test_borders_of_another_bucket_are_refused() -> None:
     (link,) = loopback(1)
     with pytest.raises(TensorError, match="for 4 elements, the tensor's length, got norms for 5"):
         Exchange(link, Plan()).all_reduce(torch.ones(4), norms=Norms([0, 5]))
+
+
+class Negated(Identity):
+    """A codec of another package, which negates values in Python around the compiled format."""
+
+    def _encode(self, x: torch.Tensor, out: torch.Tensor) -> int:
+        return super()._encode(-x, out)
+
+    def _decode(self, payload: torch.Tensor, out: torch.Tensor) -> None:
+        super()._decode(payload, out)
+        out.neg_()
+
+
+def test_a_codec_that_decodes_in_python_is_not_decoded_by_its_format() -> None:
+    sums = torch.tensor([1.0, -2.0, 3.0])
+    codec, received, adopted = Negated(), torch.empty(3), sums.clone()
+    payload = codec.encode(sums)
+    assert codec.decode_finished(payload, received, 2)
+    assert Norms([0, 3]).lose(codec, payload, adopted, 0, None, divisor=2) == (0.0, True)
+    assert received.tolist() == adopted.tolist() == [0.5, -1.0, 1.5]

@@ -17,10 +17,12 @@ from gradwire.exchange import Norms
 from gradwire.exchange.feedback import Residual
 from gradwire.exchange.request import BucketRequest, Half
 from gradwire.exchange.views import ParameterViews
-from gradwire.links import Link
+from gradwire.links import Link, loopback
 from gradwire.plan import SEGMENT_UNIT_NBYTES
 from support.bucket_requests import request_of
+from support.faulty_link import Fault, FaultyLink
 from support.mixed import exact_mean, is_bf16_mean
+from support.summing import Summing
 from support.sums import bits
 
 RunRanks = Callable[..., list[Any]]
@@ -284,6 +286,37 @@ def test_nan_with_one_codec_keeps_the_residuals_of_all(waits: bool, run_ranks: R
         return torch.cat(values).tolist(), residual.replaced
 
     assert run_ranks(2, run) == [([0.25] * 24, False)] * 2
+
+
+@pytest.mark.parametrize("value", [float("nan"), 0.5])
+def test_so_they_are_with_codecs_that_run_one_after_the_other(value: float, run_ranks: RunRanks) -> None:
+    views = ParameterViews((8, 8, 8), (parse("quantize:8"), parse("bf16"), parse("quantize:8")))
+
+    def run(link: Link, algorithm: str) -> tuple[torch.Tensor, torch.Tensor]:
+        bucket, residual = torch.linspace(-1.0, 1.0, 24), torch.full((24,), 0.25)
+        bucket[10] = value
+        exchange = Exchange(link, Plan(parse("fp8"), algorithm, residual=True))
+        exchange.run(bucket, BucketRequest(views=views, residual=residual))
+        return bucket, residual
+
+    one_by_one = run_ranks(2, run, "backend", links=[Summing(link) for link in loopback(2)])
+    for found, together in zip(one_by_one, run_ranks(2, run, "ring"), strict=True):
+        assert all(map(torch.equal, map(bits, found), map(bits, together)))
+        assert (found[1].tolist() == [0.25] * 24) == (value != 0.5)
+
+
+def test_a_residual_stays_if_the_run_of_a_later_codec_fails(run_ranks: RunRanks) -> None:
+    views = ParameterViews((8, 8), (parse("quantize:8"), parse("bf16")))
+    residuals = [torch.full((16,), 0.25) for _ in range(2)]
+
+    def run(link: Link) -> None:
+        exchange = Exchange(link, Plan(parse("fp8"), "backend", residual=True))
+        exchange.run(torch.linspace(-1.0, 1.0, 16), BucketRequest(views=views, residual=residuals[link.rank]))
+
+    broken = Fault("fail", rank=1, step=2)  # a run of a ring of two sends two frames
+    links = [Summing(FaultyLink(link, [broken])) for link in loopback(2)]
+    assert all(isinstance(each, ExchangeError) for each in run_ranks(2, run, links=links, errors="return"))
+    assert [each.tolist() for each in residuals] == [[0.25] * 16] * 2
 
 
 def test_what_does_not_match_the_views_is_refused_before_anything_is_sent(run_ranks: RunRanks) -> None:

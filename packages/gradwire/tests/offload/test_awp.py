@@ -101,6 +101,7 @@ def test_the_threshold_is_the_mean_change_until_the_error_drops() -> None:
         ({"threshold": "1"}, "expected a finite number or 'auto' for the threshold, got '1'"),
         ({"interval": 0}, "expected a whole number of at least 1 batch for interval, got 0"),
         ({"step_bits": 4}, "expected 8, 16, 24 or 32 for step_bits, got 4"),
+        ({"start_bits": 8.0}, "expected 8, 16, 24 or 32 for start_bits, got 8.0"),
         ({"watched": 3}, "expected threshold='auto' with watched"),
         (
             {"threshold": "auto", "watched": 0},
@@ -180,8 +181,10 @@ def test_norms_of_other_layers_are_refused() -> None:
         policy.observe([1.0])
     with pytest.raises(SpecError, match="expected 1 validation errors, got 0"):
         calibrate_threshold([[1.0]], [])
-    with pytest.raises(SpecError, match="expected norms of at least two batches, got 1"):
+    with pytest.raises(SpecError, match="expected norms of at least two batches with finite changes, got"):
         calibrate_threshold([[1.0]])
+    with pytest.raises(SpecError, match="expected a norm of each layer in every batch, got"):
+        calibrate_threshold([[1.0, 2.0], [1.0]])
 
 
 @pytest.mark.parametrize(
@@ -206,3 +209,11 @@ def test_a_resumed_policy_keeps_to_its_own_bounds() -> None:
     low.load_state_dict(free.state_dict())
     high.load_state_dict({**free.state_dict(), "bits": [8, 32]})
     assert (low.bits, high.bits) == ([16, 16], [24, 32])
+
+
+def test_a_count_of_a_longer_interval_gains_bits_in_the_next_batch() -> None:
+    long, short = AWP(threshold=1.0, interval=9), AWP(threshold=1.0, interval=3)
+    for _ in range(6):
+        long.observe([1.0])
+    short.load_state_dict(long.state_dict())
+    assert [short.observe([1.0]) for _ in range(4)] == [[16], [16], [16], [24]]

@@ -84,6 +84,32 @@ def test_an_error_reaches_whoever_joins_and_the_optimizer_is_whole_again() -> No
     steps.close()
 
 
+def test_when_a_step_fails_no_later_step_runs_after_the_error() -> None:
+    first, second = (nn.Parameter(torch.ones(2)) for _ in range(2))
+    optimizer, may_end = torch.optim.SGD([first, second], lr=1.0), threading.Event()
+
+    def fail() -> None:
+        raise ArithmeticError("gone")
+
+    def deliver() -> None:
+        second.grad = torch.ones(2)
+
+    steps = LayerSteps(optimizer)
+
+    def wait(*_: object) -> None:
+        may_end.wait(30)
+
+    optimizer.register_step_pre_hook(wait)
+    steps.submit({first}, fail)
+    steps.submit({second}, deliver)
+    threading.Timer(0.1, may_end.set).start()
+    with pytest.raises(ArithmeticError, match="gone"):
+        steps.join()
+    assert second.tolist() == [0.0, 0.0]
+    assert len(optimizer.state_dict()["param_groups"][0]["params"]) == 2
+    steps.close()
+
+
 def test_each_backward_pass_wants_its_step() -> None:
     parameter = nn.Parameter(torch.ones(2))
     steps = LayerSteps(torch.optim.SGD([parameter], lr=0.1))

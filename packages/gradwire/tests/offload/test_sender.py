@@ -115,14 +115,15 @@ def test_deltas_are_decoded_before_anybody_waits_for_them() -> None:
     optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
     offload = HostOffload(model, optimizer, "delta", device="cpu")
     offload.wait()
-    before, decoded_s = offload.replica.get_parameter("weight").clone(), offload.ledger.decode_s
+    weight, decoded_s = offload.replica.get_parameter("weight"), offload.ledger.decode_s
+    before = weight.clone()
     change(model)
     optimizer.step()
     deadline = time.monotonic() + 30
     while offload.ledger.decode_s == decoded_s:
         assert time.monotonic() < deadline, "nothing is decoded until somebody waits"
         time.sleep(0.001)
-    assert torch.equal(offload.replica.get_parameter("weight"), before), "a forward pass may still read it"
+    assert torch.equal(weight, before), "a forward pass may still read it"
     offload.wait()
     assert torch.equal(offload.replica.get_parameter("weight"), model.weight.bfloat16().float())
     offload.close()

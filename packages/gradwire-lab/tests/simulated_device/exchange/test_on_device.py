@@ -282,6 +282,16 @@ def test_a_bucket_is_copied_for_a_residual_on_the_host_and_that_is_counted() -> 
         assert (one[3].device_nbytes, other[3].device_nbytes) == (8 * n, 0)
 
 
+def test_a_residual_on_the_device_is_copied_with_its_bucket_for_a_codec_without_kernels() -> None:
+    plan, n = Plan(parse("ecsq:1"), residual=True), 200
+    way = plan, gpu_cases.gradient, n, 2, True
+    expected = run_ranks(2, kept, [None, None], *way)
+    found = run_ranks(2, kept, [Simulated(), Simulated()], *way)
+    for one, other in zip(chain(*found), chain(*expected), strict=True):
+        assert all(torch.equal(a, b) for a, b in zip(one[:3], other[:3], strict=True))
+        assert (one[3].device_nbytes, other[3].device_nbytes) == (16 * n, 0)
+
+
 def test_a_residual_elsewhere_is_refused() -> None:
     (link,) = loopback(1)
     with pytest.raises(

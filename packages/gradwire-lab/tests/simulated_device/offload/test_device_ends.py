@@ -33,6 +33,9 @@ def test_what_a_device_raises_becomes_one_sentence() -> None:
     )
     with gone, end.at_work("a copy"):
         raise RuntimeError("gone")
+    lost = pytest.raises(DeviceError, match="layers that fraction keeps on the device are lost")
+    with lost, DeviceEnd(Simulated(), [], has_residents=True).at_work("a copy"):
+        raise RuntimeError("gone")
     for other in (TensorError("own"), ArithmeticError("strange")):
         with pytest.raises(type(other)), end.at_work("a copy"):
             raise other

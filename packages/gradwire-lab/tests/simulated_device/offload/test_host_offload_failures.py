@@ -132,6 +132,20 @@ def test_a_device_lost_at_any_moment_leaves_masters_that_train_on(moment: str) -
     assert_same(everything(model, optimizer), trained(3))
 
 
+def test_with_layers_on_a_lost_device_the_errors_ask_for_the_last_checkpoint() -> None:
+    model, device = make_model(), Simulated()
+    with Kernels(device):
+        offload = HostOffload(model, make_optimizer(model), "static:32", device=device, fraction=0.5)
+        step(offload, device, 0)
+        device.lose()
+        offload.refresh()
+        advice = "load the last checkpoint, because layers that fraction keeps on the device are lost"
+        with pytest.raises(DeviceError, match=advice):
+            offload.wait()
+        with pytest.raises(DeviceError, match=advice), pytest.warns(UserWarning, match="previous buffers"):
+            offload.close()
+
+
 def test_a_failed_backward_adds_nothing_to_gradients_that_were_there() -> None:
     model, device = make_model(), Simulated()
     with Kernels(device):

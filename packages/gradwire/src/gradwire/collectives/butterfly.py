@@ -12,8 +12,8 @@ which adds this bucket to its own bucket and returns the sum at the end.
 Card, for ``p`` ranks and a bucket of ``n`` bytes:
 
 - steps: ``2 lg m``, and 2 more if ``p`` is above ``m``
-- bytes sent by every rank: ``2 (m - 1) / m n``; by a partner of a rank from ``m`` up: ``n`` more; received:
-  the same
+- bytes sent by every rank below ``m``: ``2 (m - 1) / m n``; by a partner of a rank from ``m`` up: ``n``
+  more; by a rank from ``m`` up: ``n``; received: the same
 - extra memory: a rank keeps all encoded sums that it must forward, up to half of the encoded bucket, and a
   partner of a rank from ``m`` up all of it
 - exactness: chunk ``c`` is summed along a tree of ``lg m`` levels, each partial sum rounded to float32; a

@@ -56,7 +56,7 @@ class Segment:
 class Action:
     """A rank's operation on one frame, at ``place`` in its step.
 
-    With ``keep``, the buffer is kept to forward.
+    With ``keep``, the frame's buffer is kept until the frame is forwarded.
     """
 
     do: Do

@@ -293,7 +293,7 @@ def _full_counts(levels: Iterable[Level], nodes: int) -> Iterator[int]:
 
 
 def _joined(name: str, group: list[list[int]], count: int, unit: int, instances: list[Instance]) -> list[int]:
-    """Append a group's instances, and return its units' owners, ``count`` for each unit of its nodes."""
+    """Append a group's instances; return the owners of its units, ``count`` for each unit of its nodes."""
     owners: list[int] = []
     for members, equal in groupby(zip(*group, strict=True)):
         first, width = len(owners), count * sum(1 for _ in equal)

@@ -16,6 +16,7 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager, nullcontext
+from threading import Lock
 from typing import Any, TypeVar
 
 from gradwire.deferred import torch
@@ -118,12 +119,13 @@ class _Load(Event):
     """The event of a copy that the first waiting thread makes, to spare the thread that queued the copy."""
 
     def __init__(self, *left: torch.Tensor) -> None:
-        self._left = left
+        self._left, self._lock = left, Lock()
 
     def wait(self) -> None:
-        left, self._left = self._left, ()
-        if left:
-            fetch(*left)
+        with self._lock:  # a second thread waits until the copy is complete
+            if self._left:
+                fetch(*self._left)
+                self._left = ()
 
     def order(self) -> None:
         self.wait()  # on the CPU, the host is the device
@@ -203,7 +205,7 @@ def register(owner: Callable[[torch.Tensor], Device | None]) -> None:
 
 
 def owner_of(tensor: torch.Tensor) -> Device | None:
-    """Return the simulated device that owns a CPU tensor's memory, or usually None: the CPU owns it."""
+    """Return the simulated device that owns a CPU tensor's memory, or None if, as usual, the CPU owns it."""
     for owner in _owners:
         found = owner(tensor)
         if found is not None:

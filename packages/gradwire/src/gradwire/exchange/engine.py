@@ -1,4 +1,4 @@
-"""One run of a schedule by the native engine, with ``ScheduleRun``'s frames, without the interpreter lock."""
+"""One run of a schedule by the native engine: ``ScheduleRun``'s frames, sent without the interpreter lock."""
 
 from __future__ import annotations
 
@@ -168,17 +168,22 @@ class EngineRun:
         ]
         if self._link not in _engines:
             _engines[self._link] = core.Engine()
-        return core.run(
-            _engines[self._link],
-            peers,
-            self._order.native,
-            [_native_part(part) for part in self._parts],
-            flags=resources.flags,
-            ranks=self._ranks,
-            device=self._payloads,
-            timeout_s=resources.timeout_s,
-            times=(activity.moved_at, activity.heard_at, activity.sent_at),
-        )
+        try:
+            return core.run(
+                _engines[self._link],
+                peers,
+                self._order.native,
+                [_native_part(part) for part in self._parts],
+                flags=resources.flags,
+                ranks=self._ranks,
+                device=self._payloads,
+                timeout_s=resources.timeout_s,
+                times=(activity.moved_at, activity.heard_at, activity.sent_at),
+            )
+        except BaseException:  # without memory: a last frame could come after a part of a frame
+            reclaim(self._link)
+            self._link.close()
+            raise
 
     @property
     def _ranks(self) -> int:

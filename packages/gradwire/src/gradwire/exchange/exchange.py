@@ -20,7 +20,7 @@ from gradwire.devices import CPU, Staged, device_of
 from gradwire.errors import ExchangeError, FrameError, LinkError, PayloadError, SpecError
 from gradwire.exchange.backend import NativeAllReduce, NativeReducer, in_words
 from gradwire.exchange.engine import EngineRun, NativeOrder, forget_engine, lend, native_order, reclaim
-from gradwire.exchange.feedback import FeedbackFactory, Residual, commit_all
+from gradwire.exchange.feedback import FeedbackFactory, Residual, commit_all, waiting
 from gradwire.exchange.frames import Buffers, Framer, Transport, incoming_buffers
 from gradwire.exchange.norms import Norms
 from gradwire.exchange.on_device import DeviceFeedback
@@ -48,13 +48,14 @@ class Exchange:
     link
         This rank's link, which the link's creator closes.
     plan
-        The plan, the same on all ranks. A plan with ``offload`` needs a link with marked connections;
-        otherwise, the constructor raises ``LinkError``.
+        The plan, the same on all ranks. With ``offload``, the link's connections must be marked, unless the
+        link has none (``tos`` is None); otherwise, the constructor raises ``LinkError``.
 
     Attributes
     ----------
     transport
-        The link and its first failure, shared by the threads and groups that use the link.
+        The first failure, shared by the threads that use this exchange. Another exchange over the same link
+        has its own, although each failure closes the link for both.
     starts
         Whether the plan uses the native all-reduce, so that ``start`` may start it for some buckets.
     """
@@ -162,6 +163,9 @@ class Exchange:
         check_views(tensor, request, request.views)
         parts, total, residual = request.views.parts, ExchangeCost(), request.residual
         is_together = parts and self._reducer is None  # the transport sums one tensor at a time
+        if isinstance(residual, torch.Tensor) and not is_together and len(parts) > 1:
+            with waiting(residual, request.views.counts) as kept:
+                return self.run(tensor, replace(request, residual=kept))
         if isinstance(residual, Residual):
             residual.replaced = residual.finite = True
         try:
@@ -297,10 +301,16 @@ class Exchange:
         return parts
 
     def _run_on_host(self, parts: Sequence[CodecValues], request: BucketRequest) -> ExchangeCost:
-        """Exchange host copies of values on a device, for a request that needs the host."""
-        start, staged = time.perf_counter(), [Staged(each.tensor) for each in parts]
-        pairs = zip(parts, staged, strict=True)
-        accounting = self._run([replace(each, tensor=copy.floats()) for each, copy in pairs], request)
+        """Exchange host copies of values and residuals on a device, for a request that needs the host."""
+        start, staged, moved = time.perf_counter(), list[Staged](), list[CodecValues]()
+        for each in parts:
+            staged.append(copy := Staged(each.tensor))
+            residual = each.residual
+            if isinstance(residual, torch.Tensor):  # a residual on the host is used in place
+                staged.append(kept := Staged(residual))
+                residual = kept.floats()
+            moved.append(replace(each, tensor=copy.floats(), residual=residual))
+        accounting = self._run(moved, request)
         for copy in staged:
             copy.store().order()
             accounting.device_nbytes += copy.crossing_nbytes

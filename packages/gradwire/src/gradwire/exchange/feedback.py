@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import ClassVar
 
@@ -16,7 +17,7 @@ import torch
 
 from gradwire import _native
 from gradwire.codecs import Codec
-from gradwire.devices import CPU, device_of
+from gradwire.devices import CPU, Staged, device_of
 from gradwire.exchange.norms import Norms
 
 
@@ -55,12 +56,27 @@ class Residual:
         return torch.split(self.lost, [each.numel() for each in self.values])
 
 
+@contextmanager
+def waiting(residual: torch.Tensor, counts: Sequence[int]) -> Iterator[Residual]:
+    """Yield a ``Residual`` for one run per codec; the tensor changes at the end, and only if all succeed."""
+    staged = Staged(residual)
+    values = staged.floats()
+    found = Residual(torch.split(values, [*counts]), torch.empty_like(values), waits=True)
+    yield found
+    found.waits = False
+    if found.replaced:
+        found.replace()
+    else:
+        found.heal()
+    staged.store().order()
+
+
 Ranges = list[tuple[int, int]]
 """The starts and ends of ranges of a bucket's elements."""
 
 
 class ErrorFeedback:
-    """Feedback without a residual, the base class: a rank adopts the decoded values of sums that it encodes.
+    """The base class, for runs without a residual: a rank adopts the decoded values of sums that it encodes.
 
     After a run, ``finite`` says whether all final values are finite, and ``crossed_nbytes`` is the number of
     bytes that crossed a device's bus, without received payloads.

@@ -89,7 +89,7 @@ class Framer:
     def open(
         self, frame: torch.Tensor, count: int, sequence: int, flags: int = 0, most_nbytes: int | None = None
     ) -> torch.Tensor:
-        """Return a received frame's payload. Raises ``FrameError``, also for one above ``most_nbytes``.
+        """Return a received frame's payload. Raises ``FrameError``, also for a payload above ``most_nbytes``.
 
         By default, a payload has at most the size of the codec's largest payload for ``count`` values.
         """
@@ -190,10 +190,10 @@ def leave(link: Link, found: Difference | None) -> None:
 
 
 class Transport:
-    """A link's failure state, shared by all exchanges over the link: the first failure ends all of them.
+    """The failure state of an exchange over a link: the first failure closes the link and ends later calls.
 
-    ``failure`` is the reason why the exchanges are unusable, or None. ``difference`` has the ranks at
-    different training steps, if an exchange failed for that reason.
+    ``failure`` is the reason why the exchange is unusable, or None. ``difference`` has the ranks at different
+    training steps, if the exchange failed for that reason.
     """
 
     def __init__(self, link: Link) -> None:

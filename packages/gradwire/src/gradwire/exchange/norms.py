@@ -14,7 +14,7 @@ import torch
 from gradwire import _native, collectives
 from gradwire._native import Pass
 from gradwire.codecs import Codec
-from gradwire.codecs.native import NativeCodec
+from gradwire.codecs.native import is_compiled
 from gradwire.collectives.frame_order import segments
 from gradwire.errors import TensorError
 from gradwire.plan import FLOAT_NBYTES, Plan
@@ -85,7 +85,7 @@ class Norms:
         added, too. With a ``divisor``, ``elements`` become the decoded values, divided by it. Return the
         error's sum of squares, and whether all adopted values are finite.
         """
-        if isinstance(codec, NativeCodec) and _native.has_ranges(codec.compiled[0]):
+        if is_compiled(codec) and _native.has_ranges(codec.compiled[0]):
             name, params = codec.compiled
             ranges = start, self.borders, self.sums[1:]
             compares = lost is None

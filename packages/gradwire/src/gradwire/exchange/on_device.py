@@ -35,7 +35,7 @@ class DeviceFeedback(ErrorFeedback):
     """Error feedback of a bucket on a device, computed by kernels that are queued there.
 
     The host waits for an event for each payload (with ``DevicePayloads``, only for each encoded payload), and
-    for an event at the end. The codec has kernels for devices, and the residual is on the bucket's device.
+    for an event at the end. The codec must have kernels, and the residual must be on the bucket's device.
     Only ``commit`` changes the residual, and adds the sums of squares to the norms. Raises
     ``MissingPackageError`` without Triton.
     """

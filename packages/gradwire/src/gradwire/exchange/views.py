@@ -115,7 +115,7 @@ class CodecPart:
             self.put(residual, part)
 
     def between(self, start: int, stop: int) -> Iterator[tuple[int, int, int]]:
-        """Yield the pieces of exchanged values: start in the bucket, number of values, and of zeros."""
+        """Yield pieces of exchanged values: start in the bucket, number of values, and number of zeros."""
         borders, counts = self.borders, self.counts
         number = bisect_right(borders, start) - 1
         while number < len(counts) and borders[number] < stop:
@@ -216,7 +216,7 @@ class ParameterViews:
 
 
 def views_of(plan: Plan, world: int, names: Sequence[str], counts: Sequence[int]) -> ParameterViews | None:
-    """Return the views of a bucket's parameters, or None if the bucket has one codec and no padding."""
+    """Return the views of a bucket's parameters; None if the plan has one codec and no padding is needed."""
     views = ParameterViews.of(plan, world, counts, [plan.encoding_of(name) for name in names])
     return None if not plan.codecs and views.is_in_place else views
 

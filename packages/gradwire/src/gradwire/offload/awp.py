@@ -10,7 +10,7 @@ from dataclasses import astuple, dataclass
 from itertools import pairwise
 from typing import Any, Literal
 
-from gradwire.codecs.spec import is_whole
+from gradwire.codecs.spec import is_real, is_whole
 from gradwire.errors import SpecError, StateError, refuse
 from gradwire.fields import Source, one_of, optional, pair, real, rows, whole
 from gradwire.offload.policies import FORMATS, Policy
@@ -82,8 +82,7 @@ class AWP(Policy):
         max_bits: int = 32,
         watched: int | None = None,
     ) -> None:
-        is_real = isinstance(threshold, int | float) and is_number(threshold) and math.isfinite(threshold)
-        if threshold != AUTO and not is_real:
+        if threshold != AUTO and not is_real(threshold, -sys.float_info.max, sys.float_info.max):
             refuse("a finite number or 'auto' for the threshold", threshold, "pass 'auto' to measure it")
         if not is_whole(interval, 1, sys.maxsize):
             remedy = "pass, for example, the number of batches in half an epoch"
@@ -97,7 +96,7 @@ class AWP(Policy):
                 "a whole number of at least 1 batch for watched", watched, "omit watched for two intervals"
             )
         for name, bits in (("step_bits", step_bits), ("start_bits", start_bits), ("max_bits", max_bits)):
-            if isinstance(bits, bool) or bits not in FORMATS:
+            if not is_whole(bits, 8, 32) or bits not in FORMATS:
                 refuse(f"8, 16, 24 or 32 for {name}", bits, "choose one of these")
         if start_bits > max_bits:
             raise SpecError(
@@ -149,7 +148,7 @@ class AWP(Policy):
         bits, count = self.bits[layer], self.counts[layer]
         if self.threshold is not None and change(self._norms[layer], norm) < self.threshold:
             count += 1
-        return (min(bits + self.step_bits, self.max_bits), 0) if count == self.interval else (bits, count)
+        return (min(bits + self.step_bits, self.max_bits), 0) if count >= self.interval else (bits, count)
 
     def _measure(self, changes: Sequence[float]) -> None:
         """Add a batch's changes to the measurement. After the last batch, set the threshold and the bits."""
@@ -235,7 +234,7 @@ def calibrate_threshold(norms: Sequence[Sequence[float]], errors: Sequence[float
         The validation error after each batch. Batches after the first drop are omitted. Without ``errors``,
         all batches are used.
 
-    Raises ``SpecError`` if there are fewer than two batches.
+    Raises ``SpecError`` without two batches with finite changes, or if batches have different layers.
 
     Examples
     --------
@@ -246,11 +245,13 @@ def calibrate_threshold(norms: Sequence[Sequence[float]], errors: Sequence[float
         raise SpecError(
             f"expected {len(norms)} validation errors, got {len(errors)}; pass one error for each batch"
         )
+    if len({len(each) for each in norms}) > 1:
+        refuse("a norm of each layer in every batch", norms, "record the norms of the same layers")
     drops = [batch for batch, (old, new) in enumerate(pairwise(errors or ()), 1) if new < old]
     watched = norms[: drops[0] + 1] if drops else norms
     changes = [
         change(old, new) for before, now in pairwise(watched) for old, new in zip(before, now, strict=True)
     ]
     if not (finite := [each for each in changes if math.isfinite(each)]):
-        raise SpecError(f"expected norms of at least two batches, got {len(watched)}; record more batches")
+        refuse("norms of at least two batches with finite changes", watched, "record more batches")
     return math.fsum(finite) / len(finite)

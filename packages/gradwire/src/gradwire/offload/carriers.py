@@ -114,7 +114,7 @@ class Carrier(ABC):
                 replica.copy_(self._whole(end, number, span[0], replica))
 
     def _whole(self, end: int, number: int, begin: int, replica: torch.Tensor) -> torch.Tensor:
-        """Return a float32 view of an unencoded master in an end's buffer, cached until it is moved."""
+        """Return a float32 view of an unencoded master in an end's buffer, cached for its position."""
         known, view = self._views.get((end, number), (-1, replica))
         if known != begin:
             view = self.on_device[end][begin : begin + replica.nbytes].view(torch.float32).view(replica.shape)

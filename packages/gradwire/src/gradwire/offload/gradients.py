@@ -81,7 +81,7 @@ class GradientReturn:
         self._probes = {origin.number: replica for replica, origin in self._origins.items()}  # to detect DDP
         self._steps, self._ledger, self.sums = steps, ledger, GradientSums(len(ends))
         self._lock = threading.Lock()
-        self._passes = weakref.WeakValueDictionary[int, _BackwardPass]()  # those that run, by graph task id
+        self._passes = weakref.WeakValueDictionary[int, _BackwardPass]()  # running passes, by graph task id
         self._ddps: dict[int, DistributedDataParallel | None] = {}  # the module that wraps each end's replica
         self._drivers: dict[int, int] = {}  # the thread that ran each end's last forward pass
         self._maker = threading.get_ident()
@@ -131,7 +131,7 @@ class GradientReturn:
         self._hooks[replica] = register(replica, self._take)  # type: ignore[no-untyped-call]
 
     def _follow(self, number: int) -> None:
-        """Freeze and unfreeze the parameters of an end's replica as their masters are."""
+        """Freeze or unfreeze the parameters of an end's replica to match their masters."""
         changed = [
             (replica, origin)
             for replica, origin in self._origins.items()

@@ -68,8 +68,8 @@ class HostOffload:
     timed
         Whether the ledger measures the seconds of copies.
     fraction
-        The fraction of the model's weights, in bytes, whose masters and optimizer state are on the host. Of
-        the layers, from the first one on, each that fits into ``1 - fraction`` stays on the device, with its
+        The fraction of the model's weights, in bytes, whose masters and optimizer state are on the host. From
+        the first layer on, each layer that fits into ``1 - fraction`` stays on the device with its
         masters and optimizer state, and none of its bytes are sent.
     pin_memory
         Whether copies use pinned host memory; by default, if the device is an accelerator.
@@ -129,14 +129,17 @@ class HostOffload:
             )
         names, pinned = {each.name for each in self._layers}, pin_memory is not False
         ends = [
-            DeviceEnd(each.device, [layer for layer in each.layers if layer.name in names], pinned)
+            DeviceEnd(
+                each.device, [layer for layer in each.layers if layer.name in names], pinned, bool(residents)
+            )
             for each in self._all
         ]
+        self._end = ends[0]
         self._sender = Sender(ends, self.policy, self.ledger, timed=timed, threads=threads, numa=numa)
         self._steps = LayerSteps(optimizer) if step_in_backward else None
         self._gradients = GradientReturn(ends, self.ledger, self._steps)
         try:
-            with ends[0].at_work("the optimizer's state"):
+            with self._end.at_work("the optimizer's state"):
                 self._residents = Residents(residents, optimizer, self._all[0].device)
         except BaseException:
             self._sender.close()
@@ -230,7 +233,10 @@ class HostOffload:
 
     @outside_inference
     def close(self) -> None:
-        """Remove all hooks. The model keeps the masters and receives the first replica's buffers."""
+        """Remove all hooks. The model keeps the masters and receives the first replica's buffers.
+
+        Raises ``DeviceError`` if the device is lost, and with it the layers that stay on it.
+        """
         for each in self._hooks:
             each.remove()
         self._gradients.close()
@@ -238,7 +244,8 @@ class HostOffload:
         if self._steps is not None:
             self._steps.close()
         self._take_buffers()
-        self._residents.close()
+        with self._end.at_work("the return of its layers to the host"):
+            self._residents.close()
 
     def _register_hooks(self) -> Iterator[Any]:
         for number, each in enumerate(self._all):
@@ -298,7 +305,7 @@ class HostOffload:
                 self._send(observe=True, full=self._stale, only=set() if self._stale else updated)
 
     def _refresh(self) -> None:
-        """Send all weights in full: in the current bits, or before the first batch in the first bits."""
+        """Send all weights in full: in the current bits or, before the first batch, in the first bits."""
         self._sender.give_up()
         buffers = len([*self.model.buffers()])
         self._give_buffers(range(buffers) if self._buffers_stale else self._buffers_written.find())

@@ -101,7 +101,7 @@ _counting = threading.Lock()  # the lock for all ledgers' counts, because severa
 
 @dataclass
 class LayerCounts:
-    """The bytes of one layer, accumulated over all sends, except those that align parameters."""
+    """The bytes of one layer, accumulated over all sends, without the bytes that align parameters."""
 
     sends: int = 0  # the number of times that the layer was sent to a device
     sent_nbytes: int = 0  # bytes of payload
@@ -118,7 +118,7 @@ class OffloadLedger:
     layers
         The counts of each layer, by name.
     norm_s, pack_s
-        Seconds in which the packing thread computed norms, and mostly packed in the same pass; and seconds in
+        Seconds in which the packing thread computed norms, usually packing in the same pass; and seconds in
         which it only packed.
     packing_cpu_s
         CPU seconds of the packing thread, without its helper threads, for norms and packing.

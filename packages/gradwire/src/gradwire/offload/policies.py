@@ -77,7 +77,7 @@ class Static(Policy):
     """
 
     def __init__(self, bits: int) -> None:
-        if isinstance(bits, bool) or bits not in FORMATS:
+        if not is_whole(bits, 8, 32) or bits not in FORMATS:
             refuse("a static format of 8, 16, 24 or 32 bits", bits, "choose one of these")
         self.bits = bits
 

@@ -7,16 +7,17 @@ import threading
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
+from functools import partial
 from typing import Any, TypeAlias
 
 import torch
 from torch import nn
 
+from gradwire.codecs.spec import is_real
 from gradwire.devices import Device, device_of, on_host
 from gradwire.devices.base import CPU
 from gradwire.errors import DeviceError, GradwireError, SpecError, refuse, shown
 from gradwire.offload.layers import Layer, layers_of
-from gradwire.units import is_number
 
 DeviceLike: TypeAlias = "torch.device | str | Device"
 """A device in any form that users may pass."""
@@ -29,6 +30,7 @@ class DeviceEnd:
     device: Device
     layers: Sequence[Layer]  # the layers to copy, in the same order at every end
     pinned: bool = True  # whether copies use pinned memory of the host
+    has_residents: bool = False  # whether the masters of other layers are on the device
 
     @property
     def masters(self) -> list[nn.Parameter]:
@@ -54,7 +56,7 @@ class DeviceEnd:
 
     @contextmanager
     def at_work(self, doing: str) -> Iterator[None]:
-        """Run a ``with`` block that does ``doing``, and raise ``DeviceError`` if the device fails in it."""
+        """Run a ``with`` block, named ``doing`` in errors; raise ``DeviceError`` if its device fails."""
         try:
             yield
         except GradwireError:
@@ -65,16 +67,44 @@ class DeviceEnd:
                 "device or a larger fraction (the master weights are unchanged)"
             ) from error
         except RuntimeError as error:
-            raise DeviceError(
-                f"{self.device} failed during {doing} ({_line(error)}); save the master weights and the "
-                "optimizer's state, which are intact on the host, close this HostOffload, and create a "
-                "HostOffload on another device"
-            ) from error
+            remedy = (
+                "save the master weights and the optimizer's state, which are intact on the host, close this "
+                "HostOffload"
+            )
+            if self.has_residents:
+                remedy = "load the last checkpoint, because layers that fraction keeps on the device are lost"
+            what = f"{self.device} failed during {doing} ({_line(error)})"
+            raise DeviceError(f"{what}; {remedy}, and create a HostOffload on another device") from error
 
 
 def _line(error: BaseException) -> str:
     """Return the first line of an error. In torch's errors, advice for torch's developers follows."""
     return str(error).partition("\n")[0].strip(" .")
+
+
+class _ArrivingParameters(dict[str, Any]):
+    """A module's parameters: its layers arrive when a parameter is read, even if the module isn't called."""
+
+    def __init__(self, module: nn.Module, arrive: Callable[[], None]) -> None:
+        super().__init__(module._parameters)
+        self._module, self._arrive = module, arrive
+        module._parameters = self
+
+    def __getitem__(self, name: str) -> Any:
+        self._arrive()
+        return super().__getitem__(name)
+
+    def items(self) -> Any:
+        """Return the names and parameters, as ``Module.parameters`` reads them."""
+        self._arrive()
+        return super().items()
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return dict, (dict(self.items()),)  # nothing arrives in a copy of the replica
+
+    def remove(self) -> None:
+        """Make reads independent of the layers again, as hooks are removed."""
+        self._module._parameters = dict(self)
 
 
 class Replica:
@@ -96,6 +126,7 @@ class Replica:
             yield module.register_forward_pre_hook(
                 lambda module, _, read=read: self._reach(module, read, arrive)
             )
+            yield _ArrivingParameters(module, partial(arrive, read))
 
     def _enter(self, begin: Callable[[], None], arrive: Callable[[Sequence[Layer]], None]) -> None:
         """Begin a forward pass. The first pass waits for all weights, and records the called modules."""
@@ -112,7 +143,7 @@ class Replica:
             arrive(read)
 
     def _leave(self) -> None:
-        """End a forward pass. A layer whose module isn't called is needed at the start: another reads it."""
+        """End a forward pass. A layer whose module isn't called is needed at the start by another module."""
         called, self._pass.called = self._pass.called, None
         if called is None or self._is_known:
             return
@@ -168,7 +199,7 @@ def split_layers(layers: Sequence[Layer], fraction: float) -> tuple[list[Layer],
     In the order of the model, each layer stays on the device if its bytes still fit into ``1 - fraction`` of
     all bytes: forward needs the first layers' weights first, and backward returns their gradients last.
     """
-    if isinstance(fraction, bool) or not is_number(fraction) or not 0 <= fraction <= 1:
+    if not is_real(fraction, 0.0, 1.0):
         refuse("a number from 0 to 1 for fraction", fraction, "omit fraction to keep all layers on the host")
     room = (1 - fraction) * sum(each.count for each in layers)
     hosts, residents = list[Layer](), list[Layer]()

@@ -176,7 +176,7 @@ class Sender:
     def _observe(self, left: deque[Message], full: bool) -> Packing:
         """Choose bits by the policy, and return the messages that were packed while norms were computed.
 
-        Messages are packed in the previous bits. Those whose new bits are known and equal are sent at once,
+        Messages are packed in the previous bits. Messages whose bits are known to stay are sent at once,
         in order, and removed from ``left``. The last message is sent only after all norms, so that a thread
         that waits for it gets the policy's errors. An error of a message sent here is raised after the policy
         has observed the norms, because the policy counts batches.

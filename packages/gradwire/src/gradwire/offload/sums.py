@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Callable, Collection, Iterator, Sequence, Set
-from concurrent.futures import Future, ThreadPoolExecutor
+from concurrent.futures import Future, ThreadPoolExecutor, wait
 from contextlib import contextmanager
 from dataclasses import dataclass
 
@@ -137,8 +137,9 @@ class LayerSteps:
         self._jobs.append(self._thread.submit(self._step, parameters, deliver))
 
     def join(self) -> None:
-        """Wait for the queued steps. Raises the error of the first step that failed."""
+        """Wait until all queued steps have ended. Raises the error of the first step that failed."""
         jobs, self._jobs = self._jobs, []
+        wait(jobs)
         for each in jobs:
             each.result()
 
