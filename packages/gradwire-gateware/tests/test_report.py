@@ -27,8 +27,8 @@ def test_a_block_is_there_once_for_every_format() -> None:
 @pytest.mark.parametrize(
     ("blocks", "targets", "sentence"),
     [
-        (["fifo"], ["ecp5"], "expected one of inceptionn-compressor, .* as blocks, got 'fifo'"),
-        (["float-adder"], ["asic"], "expected one of xilinx7, intel, ecp5 as targets, got 'asic'"),
+        (["fifo"], ["ecp5"], "expected one of inceptionn-compressor, .* for --blocks, got 'fifo'"),
+        (["float-adder"], ["asic"], "expected one of xilinx7, intel, ecp5 for --targets, got 'asic'"),
     ],
 )
 def test_unknown_names_are_refused(blocks: list[str], targets: list[str], sentence: str) -> None:
@@ -64,6 +64,18 @@ def test_a_block_is_measured_once(monkeypatch: pytest.MonkeyPatch, tmp_path: Pat
     version = "2"
     list(measure(wanted))
     assert len(tops) == 3, "another tool may give other cells"
+
+
+def test_a_cache_that_cannot_be_written_loses_no_measurement(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    (tmp_path / "file").touch()
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "file"))
+    monkeypatch.setattr(report, "export", lambda *_: Export("module skid_buffer();\n", []))
+    monkeypatch.setattr(report, "synthesise", lambda *_: {"resources": {"LUT": 3}})
+    monkeypatch.setattr(Tool, "version", lambda _: "1")
+    (row,) = measure(cells(["skid-buffer"], ["xilinx7"], 256))
+    assert row["resources"] == {"LUT": 3}
 
 
 def test_a_missing_tool_is_said_before_anything_is_measured(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -121,8 +121,8 @@ def _quantise(
 def _rounded(stage: Pipeline, x: Value, peak: Value, is_zero: Value, bits: int) -> Value:
     """Return the register of the rounded mantissa of ``x``, three stages later: ties to even, saturated.
 
-    A value ``distance`` below the peak has its highest bit as far below a mantissa's. From ``bits + 1`` on,
-    and for subnormals, whose peak is 32 or more, that is below one half.
+    A value ``distance`` below the peak has its highest bit ``distance`` bits below a mantissa's highest bit.
+    From ``bits + 1`` on, and for subnormals, whose peak is 32 or more, the value is below one half.
     """
     difference = (peak - x[23:31])[:8]
     is_small = is_zero | (difference > bits)

@@ -89,7 +89,7 @@ BLOCKS = MappingProxyType(
         "nic-receiver": Block(
             "Ethernet frames from the link", "nic.receiver", "Receiver", _CARD, parameters=("mtu",)
         ),
-        "nic": Block("both ways of a network card", "nic.card", "Card", _CARD, parameters=("mtu", "flows")),
+        "nic": Block("both directions of a NIC", "nic.card", "Card", _CARD, parameters=("mtu", "flows")),
         "distributor": Block(
             "packets of a wide stream to lanes", "lanes", "Distributor", parameters=("lanes", "chunk_words")
         ),

@@ -18,7 +18,7 @@ _MEANINGS = {
     "tdata": "a word, byte 0 in bits 7..0",
     "tkeep": "mask of valid bytes; only a last word may be partial",
     "tvalid": "the producer has a word",
-    "tready": "the consumer accepts it at the next edge",
+    "tready": "the consumer accepts a word at the next edge",
     "tlast": "the last word of a packet",
     "a": "a float32",
     "b": "a float32",

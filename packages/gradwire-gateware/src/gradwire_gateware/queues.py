@@ -59,7 +59,7 @@ def _next(address: Value, places: int) -> Value:
 
 
 _FILLED = 5
-"""The largest number of records of a queue that reports room. Ten more records may be in flight."""
+"""A queue reports room while it has fewer records than this. Ten more records may be in flight."""
 _ON_THEIR_WAY = 8
 """The number of words that may still arrive at a memory that reports no room."""
 _SMALL = 15

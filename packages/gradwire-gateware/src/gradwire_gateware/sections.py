@@ -67,9 +67,9 @@ def join(m: Module, sections: Sequence[Any], out: Any) -> None:
 def cut(m: Module, come: Any, is_known: Value, sections: Sequence[tuple[Value, int, int]]) -> list[Any]:
     """Split a packet into sections, and return their streams.
 
-    A section has a size, a largest size, and its memory's words. Words wait for ``is_known``, the sizes, and
-    for room. After a packet, one cycle has no word, because a section's remainder may have to leave. So only
-    registers decide whether a word enters, wherever the sections are on the chip.
+    Each section is a size, a largest size, and a memory depth in words. Words wait until ``is_known`` marks
+    the sizes as valid, and for room. After a packet, one cycle has no word, because a section's remainder may
+    have to leave. So only registers decide whether a word enters, wherever the sections are on the chip.
     """
     skip: Value = Const(0)
     most_skipped = 0

@@ -11,12 +11,13 @@ import sys
 import tempfile
 from collections.abc import Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import suppress
 from pathlib import Path
 from types import MappingProxyType
 from typing import Any, NamedTuple
 
 from gradwire.codecs import TABLE
-from gradwire.errors import MissingPackageError, SpecError, shown
+from gradwire.errors import JobError, MissingPackageError, SpecError, shown
 from gradwire.files import cache_folder, write_files
 from gradwire.machine import cores
 from gradwire.tables import Column, Table
@@ -200,7 +201,7 @@ def cells(blocks: Sequence[str], targets: Sequence[str], width: int) -> list[Cel
         for name in names:
             if name not in known:
                 raise SpecError(
-                    f"expected one of {', '.join(known)} as {called}, got {shown(name)}; choose one"
+                    f"expected one of {', '.join(known)} for --{called}, got {shown(name)}; choose one"
                 )
     return [
         Cell(block, codec, width, target)
@@ -241,7 +242,8 @@ def _measured(cell: Cell, versions: dict[str, str]) -> Row:
         with tempfile.TemporaryDirectory(prefix="gradwire-") as folder:
             top = cell.block.replace("-", "_")
             found = synthesise(TARGETS[cell.target], verilog, top, Path(folder))
-        write_files({kept: json.dumps(found).encode()})
+        with suppress(JobError):  # without a cache, the next report takes longer
+            write_files({kept: json.dumps(found).encode()})
     return {**cell._asdict(), **found, "tools": versions, "verilog_sha256": _digest(verilog)}
 
 

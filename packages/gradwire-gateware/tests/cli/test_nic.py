@@ -1,9 +1,13 @@
 from __future__ import annotations
 
+import signal
+from typing import Any
+
 import pytest
 
 from gradwire.cli import main
-from gradwire_gateware.cli.nic import parser, settings_of
+from gradwire.errors import JobError
+from gradwire_gateware.cli.nic import parser, serve, settings_of
 
 BOTH = ["--host", "a", "--link", "b"]
 
@@ -52,3 +56,38 @@ def test_a_mistake_is_one_sentence(
     assert out == ""
     assert sentence in err
     assert err.count("\n") == 1
+
+
+class FakeNic:
+    """Counts nothing, and gets SIGTERM when its interfaces are checked."""
+
+    def __enter__(self) -> FakeNic:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        pass
+
+    def counts(self) -> dict[str, dict[str, int]]:
+        return {}
+
+    def check(self) -> None:
+        signal.raise_signal(signal.SIGTERM)
+
+
+def test_counters_that_cannot_be_written_do_not_end_the_nic(capsys: pytest.CaptureFixture[str]) -> None:
+    told: list[str] = []
+
+    def tell(_counts: object) -> None:
+        told.append("asked")
+        if len(told) == 1:
+            raise JobError("the disk is full")
+
+    start: Any = FakeNic
+    before = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGUSR1})
+    try:
+        signal.raise_signal(signal.SIGUSR1)
+        serve(start, tell)
+    finally:
+        signal.pthread_sigmask(signal.SIG_SETMASK, before)
+    assert told == ["asked", "asked"], "on SIGUSR1, and at the end"
+    assert capsys.readouterr() == ("", "gradwire: the disk is full\n")

@@ -107,6 +107,7 @@ def test_a_bug_has_another_exit_code(
         (KeyboardInterrupt(), 130, "gradwire: interrupted\n"),
         (SystemExit(143), 143, "gradwire: ended by SIGTERM\n"),
         (SystemExit(129), 129, "gradwire: ended by SIGHUP\n"),
+        (SystemExit("a plugin's reason"), 1, "a plugin's reason\n"),
         (OSError(28, "No space left on device"), 2, "No space left on device\n"),
     ],
 )
@@ -125,6 +126,41 @@ def test_what_ends_a_command_is_told(
     told = capsys.readouterr().err
     assert told.endswith(printed)
     assert told.count("\n") == 1
+
+
+@pytest.mark.parametrize(("raised", "code"), [(None, 0), (1, 1), (3, 3)])
+def test_a_command_may_exit_with_a_code_of_its_own(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch, raised: int | None, code: int
+) -> None:
+    def leave(_words: object) -> None:
+        sys.stdout.write("done\n")
+        sys.exit(raised)
+
+    monkeypatch.setattr("gradwire.cli.codecs.run", leave)
+    assert main(["codecs"]) == code
+    assert capsys.readouterr() == ("done\n", "")
+
+
+def test_a_deleted_folder_is_one_sentence(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    (tmp_path / "gone").mkdir()
+    monkeypatch.chdir(tmp_path / "gone")
+    (tmp_path / "gone").rmdir()
+    assert main(["codecs", "--no-measure"]) == 2
+    said = "gradwire: the current folder has been deleted; change to an existing folder\n"
+    assert capsys.readouterr() == ("", said)
+
+
+def test_what_ends_the_search_for_settings_is_told(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def interrupted(_folder: Path) -> None:
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(sys.modules["gradwire.cli.main"], "find_settings", interrupted)
+    assert main(["codecs", "--no-measure"]) == 130
+    assert capsys.readouterr() == ("", "gradwire: interrupted\n")
 
 
 @pytest.mark.processes

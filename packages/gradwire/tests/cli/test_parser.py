@@ -25,6 +25,8 @@ def parser() -> Parser:
         (["--rate", "x"], "argument --rate: expected a whole number, got 'x'"),
         (["--ra", "1"], "expected an option of gradwire test, got --ra (did you mean '--rate'?)"),
         (["--out", ""], "argument --out: expected a path, got an empty string; name a file"),
+        (["--out", "-"], "argument --out: expected a file, got '-', which only --json accepts; name one"),
+        (["--out", "./-"], "argument --out: expected a file, got './-', which only --json accepts; name one"),
         (["-h"], "expected an option of gradwire test, got -h"),
     ],
 )

@@ -49,6 +49,7 @@ SCRIPT = """
         (["--try", "--continue", "--", "x"], "gradwire: expected --try or --continue, got both; omit one"),
         (["--try", "--rates", "1gbit", "--", "x"], "expected --try or --rates, got both"),
         (["--json", "/", "--", "x"], "gradwire: --json / is a folder; pass a file"),
+        (["--json", "a", "--save", "a", "--", "x"], "two files for --json and --save, got a twice; change"),
     ],
 )
 def test_a_mistake_is_one_sentence(

@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import errno
 import json
+import os
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -50,6 +53,21 @@ def test_outside_of_a_repository_only_the_current_folder_counts(home: Path) -> N
     assert file_of(home) is None
     (home / "gradwire.toml").write_text("")
     assert file_of(home) == "gradwire.toml"
+
+
+def test_a_parent_that_this_user_may_not_search_is_no_repository(
+    home: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    stat = os.stat
+
+    def refuse(path: Any, *words: Any, **options: Any) -> os.stat_result:
+        if str(path) == str(home.parent / ".git"):
+            raise PermissionError(errno.EACCES, "Permission denied")
+        return stat(path, *words, **options)
+
+    (home.parent / "gradwire.toml").write_text("")
+    monkeypatch.setattr(os, "stat", refuse)
+    assert file_of(home) is None
 
 
 def test_a_variable_names_the_file_or_none(home: Path, monkeypatch: pytest.MonkeyPatch) -> None:

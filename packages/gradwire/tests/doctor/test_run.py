@@ -77,14 +77,20 @@ def test_a_timeout_that_is_none_is_refused_first(timeout_s: float, examined: lis
 
 
 def test_a_rank_without_a_store_reports_for_itself(
-    examined: list[tuple[Any, ...]], monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+    examined: list[tuple[Any, ...]],
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+    tmp_path: Path,
 ) -> None:
     def nobody(timeout_s: float) -> HashStore:
         raise JobError(f"rank 0 did not come within {timeout_s:g} s")
 
     launch(monkeypatch, 1, 3)
     monkeypatch.setattr(ranks, "join_launched", nobody)
-    assert run_doctor(DoctorOptions(timeout_s=2.0)) == 1
+    file = tmp_path / "doctor.json"
+    file.write_text("rank 0's")
+    assert run_doctor(DoctorOptions(json_file=file, timeout_s=2.0)) == 1
+    assert [each.read_text() for each in tmp_path.iterdir()] == ["rank 0's"], "only rank 0 writes a record"
     assert examined == [(None, 3, 3)], "with three neighbours"
     printed = capsys.readouterr().out
     assert printed.startswith("gradwire doctor: rank 1 of 3\n")

@@ -87,6 +87,13 @@ def test_bytes_in_flight_that_reach_half_of_a_buffers_limit_are_a_warning(
         assert "net.ipv4.tcp_rmem='4096 131072 10000000'" in finding.detail
 
 
+def test_the_rate_is_that_of_the_direction_that_a_buffer_limits(make_cards: Cards) -> None:
+    kernels = TcpSettings(2_000_000, 64 << 20), TcpSettings(64 << 20)
+    cards = make_cards(2, {rank: {"tcp": kernel} for rank, kernel in enumerate(kernels)})
+    (finding,) = check_distance(cards, {1: Look(0.05, 12.5e6, 125e6)})
+    assert finding.detail.startswith("ranks 0 and 1: 1.25MB in flight (100mbit over a round trip of 100ms)")
+
+
 def test_the_tightest_link_is_named(make_cards: Cards) -> None:
     small = TcpSettings(1 << 20, 1 << 20, 0)
     cards = make_cards(3, {rank: {"tcp": small} for rank in range(3)})

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from pathlib import Path
 
 import pytest
@@ -67,8 +68,28 @@ def test_a_ledger_is_this_rank_s_own(model: DistributedDataParallel, tmp_path: P
     attachment = Attachment("identity", ledger=lambda rank: Ledger(rank, [JsonLines(lines)]))
     attachment.attach(model)
     attachment.attached.ledger.bypassed("a test", "bucket 9", 4)  # no step ends it; close must write it
-    attachment.close()
+    attachment.attached.close()  # as the caller of Accelerate's attach_prepared does
     assert "a test" in lines.read_text(encoding="utf-8")
+    attachment.close()
+
+
+def test_a_ledger_of_a_function_is_closed_if_the_model_is_refused(model: DistributedDataParallel) -> None:
+    ends: list[str] = []
+
+    class Sink(JsonLines):
+        def close(self) -> None:
+            super().close()
+            ends.append("closed")
+
+    first = Attachment("identity")
+    first.attach(model)
+    for rank, error in ((0, AttachError), (3, SpecError)):
+        ends.clear()
+        ledger = Ledger(rank, [Sink(os.devnull)])
+        with pytest.raises(error):
+            Attachment("identity", ledger=dict.fromkeys(range(4), ledger).__getitem__).attach(model)
+        assert ends == ["closed"]
+    first.close()
 
 
 def test_before_training_there_is_nothing_attached() -> None:

@@ -8,7 +8,7 @@ import pytest
 import torch
 from torch._C._distributed_c10d import HashStore
 
-from gradwire.errors import GradwireError
+from gradwire.errors import GradwireError, LinkError
 from gradwire.launch.local import RankContext
 from gradwire.line_rate.ranks import check_network, is_speaker, met_ranks
 from gradwire.links import ProcessGroupLink, ThrottledLink
@@ -66,5 +66,19 @@ def test_one_rank_alone_meets_sums_and_hears_itself() -> None:
             assert [type(link) for link in kinds] == [ProcessGroupLink, ThrottledLink]
             for link in kinds:
                 link.close()
+    finally:
+        torch.set_num_threads(before)
+
+
+def test_a_rank_that_waits_for_its_turn_hears_of_another_ranks_failure() -> None:
+    """The two ranks are alone, one after the other, with one store."""
+    store, before = HashStore(), torch.get_num_threads()
+    context: RankContext[Any] = RankContext(0, 1, lambda _: None, lambda: store, doing="its work")
+    try:
+        with pytest.raises(ZeroDivisionError), met_ranks(context, 5.0):
+            raise ZeroDivisionError
+        reason = r"^rank 0 has failed \(its work\); see its error$"
+        with pytest.raises(LinkError, match=reason), met_ranks(context, 5.0) as ranks:
+            ranks.hear("never said")
     finally:
         torch.set_num_threads(before)

@@ -7,8 +7,9 @@ from typing import Any
 
 import pytest
 
-from gradwire.errors import JobError
+from gradwire.errors import JobError, SpecError
 from gradwire.line_rate.run import Outputs
+from support.launched import launch
 
 
 def fail() -> bytes:
@@ -32,8 +33,22 @@ def test_only_what_was_asked_for_is_made(tmp_path: Path) -> None:
 
 def test_one_file_cannot_be_both(tmp_path: Path) -> None:
     record = tmp_path / "out"
-    with pytest.raises(JobError, match=r"^expected two files for --json and .*out twice; change one path$"):
+    with pytest.raises(SpecError, match=r"^expected two files for --json and .*out twice; change one path$"):
         Outputs(json_file=record, plot_file=tmp_path / "." / "out").check_outputs()
+    with pytest.raises(SpecError, match=r"^expected two files for the page of --json and --plot, got .*html"):
+        Outputs(json_file=record, plot_file=tmp_path / "out.html").check_outputs()
+
+
+def test_only_the_rank_that_writes_must_be_able_to_write(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "file").touch()
+    outputs = Outputs(json_file=tmp_path / "file" / "a", plot_file=tmp_path / "file" / "b")
+    launch(monkeypatch, 1, 2)
+    outputs.check_outputs()
+    launch(monkeypatch, 0, 2)
+    with pytest.raises(JobError, match="cannot be written"):
+        outputs.check_outputs()
 
 
 def test_an_older_result_is_refused_unless_it_may_go(tmp_path: Path) -> None:

@@ -6,8 +6,8 @@ from pathlib import Path
 
 import pytest
 
-from gradwire.errors import JobError
-from gradwire.page import beside, check_record, keep, write_page
+from gradwire.errors import JobError, SpecError
+from gradwire.page import beside, check_record, check_results, keep, write_page
 
 
 @pytest.mark.parametrize(
@@ -34,6 +34,19 @@ def test_an_older_page_is_refused_unless_it_may_go(tmp_path: Path) -> None:
     ):
         check_record("--json", record, overwrite=False)
     check_record("--json", record, overwrite=True)
+
+
+def test_another_result_replaces_neither_the_record_nor_its_page(tmp_path: Path) -> None:
+    record = tmp_path / "a.json"
+    check_results(record, "--save", tmp_path / "b.json", overwrite=False)
+    check_results(None, "--save", record, overwrite=False)
+    for name, what in (("a.json", "--json"), ("a.html", "the page of --json")):
+        with pytest.raises(SpecError, match=rf"^expected two files for {what} and --save, got .*{name} twi"):
+            check_results(record, "--save", tmp_path / "c" / ".." / name, overwrite=True)
+    record.write_text("old")
+    for own, other in ((record, None), (None, record)):
+        with pytest.raises(JobError, match="already exists"):
+            check_results(own, "--save", other, overwrite=False)
 
 
 def test_a_page_that_cannot_be_made_or_written_is_one_sentence(

@@ -114,6 +114,19 @@ def test_a_pass_without_all_gradients_is_no_step_unless_ddp_was_told_so() -> Non
         assert steps == wanted
 
 
+def test_the_gradient_of_an_unused_parameter_is_zeros() -> None:
+    model = FakeDdp({})
+    model.find_unused_parameters = True
+    watch = watch_of(model, [], warm_up=3, steps=1)
+    for _ in range(4):
+        model.zero_grad()
+        model.last(torch.ones(3, 4)).sum().backward()
+    assert model.last.weight.grad is not None
+    wanted = torch.cat([torch.zeros(16), model.last.weight.grad.flatten()])
+    assert len(watch.recorded.gradients) == 3
+    assert all(torch.equal(each, wanted) for each in watch.recorded.gradients)
+
+
 def test_a_model_that_gradwire_is_attached_to_is_a_problem() -> None:
     model = FakeDdp({})
     watch = watch_of(model, [])

@@ -22,6 +22,13 @@ def test_places_begin_where_the_steps_were_observed() -> None:
         ("1gbit", 2, 1),
         ("1gbit", 8, 1),
     ]
+    found = deployments(observed(ranks_per_machine=4), other, [2, 4], shared_machine=False)
+    assert [(each.network, each.hosts, each.ranks_per_machine) for each in found] == [
+        ("this one", 4, 4),
+        ("this one", 2, 1),
+        ("1gbit", 2, 1),
+        ("1gbit", 4, 1),
+    ]
     shared = deployments(observed(line=None), other, [2, 8], shared_machine=True)
     assert [(each.network, each.ranks_per_machine) for each in shared] == [("1gbit", 2), ("1gbit", 8)]
 

@@ -72,7 +72,7 @@ def _export(arguments: Sequence[str]) -> None:
     values = {} if words.parameters is None else read_parameters(words.parameters)
     made = export(words.block, words.codec, words.width, values)
     write_files({words.verilog: made.verilog.encode()})
-    columns = [Column.of_text("port"), Column.of_text("way"), Column("bits"), Column.of_text("meaning")]
+    columns = [Column.of_text("port"), Column.of_text("dir"), Column("bits"), Column.of_text("meaning")]
     show(Table(columns, [(port.name, port.direction, str(port.bits), port.meaning) for port in made.ports]))
 
 

@@ -7,9 +7,11 @@ import os
 import signal
 import sys
 from collections.abc import Callable, Sequence
+from contextlib import suppress
 from types import MappingProxyType
 
 from gradwire.cli.parser import Parser, add_json, add_overwrite, add_usual, add_values, seconds
+from gradwire.errors import JobError
 from gradwire.files import STANDARD_OUTPUT, check_writable, write_files
 from gradwire.records import to_json
 from gradwire.tables import Column, Table, show
@@ -145,8 +147,8 @@ _ENDS = (signal.SIGTERM, signal.SIGINT, signal.SIGHUP)
 def serve(start: Callable[[], Nic], tell: Callable[[Counts], None], ready: int | None = None) -> None:
     """Run a NIC until SIGTERM, SIGINT, or SIGHUP. Then stop it and pass its counters to ``tell``.
 
-    On SIGUSR1, pass the current counters to ``tell``. The signals stay blocked in this thread and in the
-    NIC's threads.
+    On SIGUSR1, pass the current counters to ``tell``, whose error is only printed. The signals stay blocked
+    in this thread and in the NIC's threads.
 
     Parameters
     ----------
@@ -169,7 +171,11 @@ def serve(start: Callable[[], Nic], tell: Callable[[Counts], None], ready: int |
             if came is None:
                 nic.check()
             elif came.si_signo == signal.SIGUSR1:
-                tell(nic.counts())
+                try:
+                    tell(nic.counts())
+                except (JobError, OSError) as error:  # the host still needs its network
+                    with suppress(OSError):
+                        sys.stderr.write(f"gradwire: {error}\n")
             else:
                 break
     tell(nic.counts())

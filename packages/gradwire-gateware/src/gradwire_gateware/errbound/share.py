@@ -169,8 +169,6 @@ def summed(m: Module, word: Value, is_last: Value, begins: Value) -> tuple[Value
     return takes, stage.hold(found, resets=True), Double.of(stage.hold(other.data))
 
 
-LATENCY = 5
-"""The number of stages from a count to the value with which its sum is compared."""
 _LEAST_BITS = SIGNIFICAND_BITS + 1
 
 

@@ -79,7 +79,7 @@ class _PlacedWord(NamedTuple):
         )
 
     def goes(self, successor_goes: Value) -> Value:
-        """Return whether the position gets free: a word moves with its successor, a last word alone."""
+        """Return whether the position becomes free: a word moves with its successor, a last word alone."""
         return successor_goes | ~self.valid | self.last
 
 

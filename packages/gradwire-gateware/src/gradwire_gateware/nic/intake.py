@@ -1,4 +1,4 @@
-"""The input of a NIC: frames wait in a memory, and a second stream has them at once."""
+"""The input of a NIC: frames wait in a memory, and a second stream passes them on at once."""
 
 from __future__ import annotations
 

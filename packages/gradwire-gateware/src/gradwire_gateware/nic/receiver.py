@@ -38,7 +38,7 @@ class Receiver(Circuit):
     """A forwarder of Ethernet frames from the link that decompresses packets of a peer's NIC.
 
     Every frame waits while its whole floats are decompressed into a memory, and its CRC is verified. It
-    leaves unchanged, or with the decompressed payload, after its checksum, or is dropped.
+    is dropped, leaves unchanged or, once its new checksum is known, leaves with the decompressed payload.
     """
 
     def __init__(self, codec: Inceptionn, width: int = 256, *, mtu: int = 1500, tos: int = TOS) -> None:

@@ -196,7 +196,7 @@ def _product(value: Value, columns: list[int]) -> list[Value]:
 
 
 class TcpSum(Meter):
-    """A meter of TCP's checksum: 0 if the packet's is correct, and the right one if the packet's is 0.
+    """A meter of a packet's TCP checksum: 0 if the checksum is correct, the correct one if it is 0.
 
     16-bit words are added in little-endian order, so that the result's low byte is first in the packet.
     The stages are: the mask; masking; sums of four words, twice; the frame's sum; and two that fold it.

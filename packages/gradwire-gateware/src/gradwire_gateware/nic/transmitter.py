@@ -34,7 +34,7 @@ from gradwire_gateware.stream import Circuit, Pipeline, block_ports, clipped, fi
 
 KEY_BITS = 96
 FLOW = data.StructLayout({"source": 32, "destination": 32, "ports": 32, "first": 2, "is_open": 1})
-"""A connection: outgoing packets' addresses and ports, byte 0 first, and its first number's low bits."""
+"""A connection: outgoing packets' addresses and ports, byte 0 first; its first sequence number modulo 4."""
 
 
 class FlowTable(Circuit):
@@ -154,7 +154,7 @@ class Transmitter(Circuit):
     """A forwarder of Ethernet frames to the link that compresses payloads as ``gradwire nic`` does.
 
     Every frame waits while its payload, from the first whole float on, is compressed into a memory, and its
-    checksum verified. It leaves unchanged, or with the shim and the compressed payload, after its CRC.
+    checksum is verified. It leaves unchanged or, once its CRC is known, with the shim and compressed payload.
     """
 
     def __init__(

@@ -162,7 +162,7 @@ def note_of(codec: Codec) -> CodecNote:
 
 
 def card(codec: Codec, speed: Speed | None) -> list[str | Table]:
-    """Return the card of a codec: its description, formula, and bound, when to use it, size, and speed."""
+    """Return the card of a codec: its description, formula, bound, size, and speed, and when to use it."""
     note, bits = note_of(codec), f"{_most_bits(codec)} at most"
     page = f"docs/codecs/{codec.name}.md" if codec.name in NOTES else f"in the documentation of {note.source}"
     speeds = ""

@@ -39,7 +39,7 @@ def run(arguments: Sequence[str]) -> None:
 
 @dataclass(frozen=True)
 class Option:
-    """One option: its names, its help, and the values that the shell offers; None if it takes no value."""
+    """One option: its names, its help, and the values that the shell offers, or None without a value."""
 
     names: tuple[str, ...]
     text: str

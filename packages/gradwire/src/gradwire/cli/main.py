@@ -23,8 +23,6 @@ from gradwire.version import NEEDED, import_problem, version
 EXIT_BUG = 1
 EXIT_INTERRUPTED = 130
 EXIT_CLOSED = 128 + signal.SIGPIPE
-EXIT_BY_RICH = 1
-"""The exit code with which the package rich ends the process after standard output is closed."""
 EXITS_BY_SIGNAL = MappingProxyType({128 + number: number for number in (signal.SIGTERM, signal.SIGHUP)})
 
 COMMANDS = MappingProxyType(
@@ -110,28 +108,30 @@ def main(arguments: Sequence[str] | None = None) -> int:
     sys.stdout, sys.stderr = sys.stdout or _nowhere(), sys.stderr or _nowhere()  # None if closed
     if isinstance(sys.stdout, TextIOWrapper):
         sys.stdout.reconfigure(errors="backslashreplace")  # as stderr: file names may be invalid UTF-8
-    try:
-        call = _call(words)
-    except GradwireError as error:
-        return _mistake(str(error))
-    with serving(call):
-        return _run(words, call)
+    return _run(words)
 
 
 def _call(words: Sequence[str]) -> Call:
     """Return the ``Call`` for a command line, with the current folder's settings. Raises ``SpecError``."""
     if not words or words[0].startswith("-"):
         return Call()
-    settings = find_settings(Path.cwd())
+    try:
+        folder = Path.cwd()
+    except FileNotFoundError as error:
+        raise SpecError("the current folder has been deleted; change to an existing folder") from error
+    settings = find_settings(folder)
     if settings is not None:
         settings.check_commands({*commands(), *ELSEWHERE})
     return Call(words[0], settings)
 
 
-def _run(words: Sequence[str], call: Call) -> int:
+def _run(words: Sequence[str]) -> int:
+    call = Call()
     try:
-        code = _dispatch(words)
-        sys.stdout.flush()
+        call = _call(words)
+        with serving(call):
+            code = _dispatch(words)
+            sys.stdout.flush()
         return code
     except GradwireError as error:
         if call.is_verbose:
@@ -145,9 +145,12 @@ def _run(words: Sequence[str], call: Call) -> int:
     except OSError as error:
         return _mistake(f"the operating system reported: {error}")
     except SystemExit as leaving:
-        if leaving.code == EXIT_BY_RICH:
+        if isinstance(leaving.__context__, BrokenPipeError):  # the package rich raises this exit
             return _closed()
-        code = leaving.code if isinstance(leaving.code, int) else EXIT_BUG
+        if isinstance(leaving.code, str):  # as Python does
+            sys.stderr.write(f"{leaving.code}\n")
+            return EXIT_BUG
+        code = leaving.code or 0
         if code in EXITS_BY_SIGNAL:
             sys.stderr.write(f"gradwire: ended by {EXITS_BY_SIGNAL[code].name}\n")
         return code

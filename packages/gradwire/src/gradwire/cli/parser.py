@@ -17,6 +17,7 @@ from typing import Any, NoReturn, TypeVar
 
 from gradwire.cli.call import current_call
 from gradwire.errors import SpecError, one_line, shown, suggestion
+from gradwire.files import STANDARD_OUTPUT
 from gradwire.units import parse_duration
 
 EXIT_MISTAKE = 2
@@ -130,11 +131,11 @@ class Inspected(BaseException):
 
 
 inspecting: ContextVar[bool] = ContextVar("inspecting", default=False)
-"""The switch of ``--help``: if true, it raises ``Inspected`` with the parser instead of printing help."""
+"""The flag with which ``--help`` raises ``Inspected`` instead of printing the help."""
 
 
 def chosen(kind: Callable[..., Chosen], words: argparse.Namespace, **others: object) -> Chosen:
-    """Return the dataclass ``kind`` of ``others``, and of the options that are named after its fields."""
+    """Return an instance of the dataclass ``kind``, from ``others`` and options named after its fields."""
     dataclass: Any = kind
     named = {each.name: getattr(words, each.name, None) for each in fields(dataclass)} | others
     return kind(**{name: value for name, value in named.items() if value is not None})
@@ -143,7 +144,7 @@ def chosen(kind: Callable[..., Chosen], words: argparse.Namespace, **others: obj
 def add_values(group: argparse._ActionsContainer, *rows: tuple[str, str, Any, Any, str]) -> None:
     """Add options with values, each a row: name, metavar, type (None: text), default, and help.
 
-    The name of the option's value follows the option's name, if it differs: ``--warm-up warmup``.
+    If the value's name differs from the option's, it follows the option: ``--warm-up warmup``.
     """
     for name, metavar, kind, default, words in rows:
         option, _, dest = name.partition(" ")
@@ -192,7 +193,7 @@ def add_timeout(group: argparse._ActionsContainer, default_s: float | None, note
 def add_json(group: argparse._ActionsContainer, dest: str = "json") -> None:
     """Add ``--json``, the file to which a command writes its record."""
     text = "write the record as JSON to this file (-: standard output)"
-    group.add_argument("--json", dest=dest, type=file_path, metavar="FILE", help=text)
+    group.add_argument("--json", dest=dest, type=output_path, metavar="FILE", help=text)
 
 
 def add_save(group: argparse._ActionsContainer) -> None:
@@ -237,7 +238,16 @@ def check_range(option: str, value: int, low: int, high: int) -> None:
 
 
 def file_path(text: str) -> Path:
-    """Return the path of a file; reject an empty string, which an unset shell variable may have caused."""
+    """Return the path of a file; reject ``-``, because only ``--json`` may be standard output."""
+    found = output_path(text)
+    if found == STANDARD_OUTPUT:
+        problem = f"expected a file, got {shown(text)}, which only --json accepts; name one"
+        raise argparse.ArgumentTypeError(problem)
+    return found
+
+
+def output_path(text: str) -> Path:
+    """Return a path, which may be ``-``; reject an empty string, which an unset variable may have caused."""
     if not text:
         raise argparse.ArgumentTypeError("expected a path, got an empty string; name a file")
     return Path(text)

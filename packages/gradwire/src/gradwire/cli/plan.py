@@ -13,8 +13,8 @@ from gradwire.cli.lists import algorithm_specs, codec_specs
 from gradwire.cli.parser import Parser, add_json, add_options, add_overwrite, add_save, add_usual, check_range
 from gradwire.cli.progress import measuring
 from gradwire.errors import SpecError
-from gradwire.files import check_writable, write_files
-from gradwire.page import beside, check_record, keep
+from gradwire.files import write_files
+from gradwire.page import beside, check_results, keep
 from gradwire.plan import MOST_HOSTS
 from gradwire.planner.request import FARTHEST, PlanRequest
 from gradwire.tables import show
@@ -103,12 +103,7 @@ def _check(words: argparse.Namespace) -> None:
     check_range("--pipeline", words.pipelines, 1, 16)
     if words.hosts > MOST_HOSTS:
         raise SpecError(f"expected 2 to {MOST_HOSTS} for --hosts, got {words.hosts}; pass fewer hosts")
-    if words.json is not None:
-        check_record("--json", words.json, words.overwrite)
-    if words.save is not None:
-        check_writable("--save", words.save, words.overwrite)
-    if words.json is not None and words.save is not None and words.json.resolve() == words.save.resolve():
-        raise SpecError(f"expected two files for --json and --save, got {words.save} twice; change one path")
+    check_results(words.json, "--save", words.save, words.overwrite)
 
 
 def _write(words: argparse.Namespace, choice: Choice) -> None:

@@ -7,8 +7,7 @@ from collections.abc import Sequence
 from gradwire.cli.lists import between_commas
 from gradwire.cli.parser import Parser, add_json, add_overwrite, add_save, add_usual, check_range, chosen
 from gradwire.errors import SpecError, shown
-from gradwire.files import check_writable
-from gradwire.page import check_record
+from gradwire.page import check_results
 from gradwire.plan import MOST_HOSTS
 from gradwire.profile.settings import Settings
 from gradwire.units import parse_duration, parse_rate, parse_whole
@@ -31,10 +30,7 @@ def run(arguments: Sequence[str]) -> int:
                 option = {"goes_on": "continue"}.get(name, name.replace("_", "-"))
                 why = "--try measures on this network and ends the script"
                 raise SpecError(f"expected --try or --{option}, got both; omit one, because {why}")
-    if words.json is not None:
-        check_record("--json", words.json, words.overwrite)
-    if words.save is not None:
-        check_writable("--save", words.save, words.overwrite)
+    check_results(words.json, "--save", words.save, words.overwrite)
     latency_s = None if words.latency is None else parse_duration(words.latency)
     from gradwire.profile.run import ProfileOptions, profile  # imports torch, which takes seconds
 
@@ -50,7 +46,7 @@ def _hosts(text: str) -> tuple[int, ...]:
         if number is None or not 2 <= number <= MOST_HOSTS:
             raise SpecError(
                 f"expected numbers from 2 to {MOST_HOSTS} for --hosts, such as 2,4,8, got {shown(each)}; "
-                "pass numbers and commas only"
+                "pass numbers in this range, separated by commas"
             )
         found.append(number)
     return tuple(dict.fromkeys(found))

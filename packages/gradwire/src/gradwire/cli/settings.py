@@ -123,7 +123,7 @@ def find_settings(folder: Path) -> SettingsFile | None:
             raise SpecError(f"{problem}; set {VARIABLE} to an existing file, or unset it")
         return found
     parents = [folder, *folder.parents]
-    top = next((place for place, each in enumerate(parents) if (each / ".git").exists()), 0)
+    top = next((place for place, each in enumerate(parents) if os.path.exists(each / ".git")), 0)
     for place in parents[: top + 1]:
         for name, root in ((OWN, ""), (PYPROJECT, _TABLE)):
             found = _read(Path(os.path.relpath(place / name, folder)), root)

@@ -12,7 +12,7 @@ from gradwire.errors import GradwireError
 
 
 def walk(known: dict[str, tuple[str, str]]) -> Iterator[tuple[tuple[str, ...], Parser | None]]:
-    """Yield the words and the parser of each command and sub-command; None if it has no usable ``Parser``."""
+    """Yield each command's and sub-command's words and parser, with None instead of an unusable parser."""
     for name, (_, where) in known.items():
         yield from _below((name,), where)
 

@@ -159,7 +159,7 @@ def _bucket(rank: int, count: int) -> torch.Tensor:
 # The rates are rough; ``gradwire line-rate`` measures them precisely.
 
 UNLIKE = 2.0
-"""The factor between two rates above which the doctor warns; noise of short measurements is less."""
+"""The factor between two rates above which the doctor warns; it exceeds the noise of short measurements."""
 _WINDOW = 8
 _TRIPS = 8
 _FIRST = (1 << 16, 4)
@@ -216,7 +216,7 @@ def _check_directions(looks: Mapping[int, Look]) -> Finding:
 
 
 def _measure_rate(pair: Pair, trip_s: float, *, back: bool) -> float:
-    """Return one direction's rate by a stream that is long enough; the shorter ones open TCP's window."""
+    """Return one direction's rate, from a long enough stream after shorter streams that open TCP's window."""
     nbytes, count = _FIRST
     enough_s = max(_ENOUGH_S, STREAM_TRIPS * trip_s)
     while True:

@@ -154,10 +154,10 @@ class DoctorOptions:
 
 @dataclass
 class Diagnosis:
-    """The contents of a report, which rank 0 prints, or a rank that cannot reach rank 0."""
+    """The contents of a report. Rank 0 prints the report, and so does a rank that cannot reach rank 0."""
 
     findings: list[Finding] = field(default_factory=list)
     cards: list[Card] = field(default_factory=list)
     ranks: list[int] = field(default_factory=list)  # of the cards
-    offsets: dict[int, Offset] = field(default_factory=dict)  # from rank 0, by rank; so are the looks
+    offsets: dict[int, Offset] = field(default_factory=dict)  # from rank 0, keyed by rank, as are the looks
     looks: dict[int, Look] = field(default_factory=dict)

@@ -20,7 +20,7 @@ from gradwire.doctor.tcp import check_congestion, find_tcp
 from gradwire.errors import SpecError, one_line
 from gradwire.machine import cores, machine_id
 from gradwire.plan import Plan
-from gradwire.units import format_size
+from gradwire.units import counted, format_size
 from gradwire.version import NEEDED, import_problem, version
 from gradwire.wire import VERSION
 
@@ -67,8 +67,8 @@ def find_resources() -> Resources:
 def check_cores(found: Resources, threads: int, neighbours: int) -> Finding:
     """Return a finding on whether the cores suffice for ``neighbours`` ranks of ``threads`` threads each."""
     usable = min(found.cores, math.ceil(found.quota_cores)) if found.quota_cores < math.inf else found.cores
-    ranks = f"{neighbours} rank{'s' if neighbours > 1 else ''} x {threads} threads"
-    has = f"{found.cores} cores"
+    ranks = f"{counted(neighbours, 'rank')} x {counted(threads, 'thread')}"
+    has = counted(found.cores, "core")
     if usable < found.cores:
         has += f", limited to {found.quota_cores:g} by its container's quota"
     if neighbours * threads > max(usable, neighbours):
@@ -94,7 +94,7 @@ def check_limits(found: Resources, world: int) -> Finding:
     """Return a finding on whether the limits of this process allow a job of ``world`` ranks."""
     files = FILES_FOR_ITSELF + FILES_FOR_A_PEER * (world - 1)
     if found.open_files < files:
-        needed = f"expected a limit of at least {files} open files for {world} ranks"
+        needed = f"expected a limit of at least {files} open files for {counted(world, 'rank')}"
         result: Result = "FAIL" if found.open_files < files / 2 else "warn"
         remedy = f"run ulimit -n {max(files, 4096)}"
         return Finding("limits", result, f"{needed}, got {found.open_files:g}; {remedy}")
@@ -113,7 +113,7 @@ def check_memory(found: Resources, neighbours: int) -> Finding:
         return Finding("memory", "ok", "unknown on this system")
     free = f"{format_size(found.memory_nbytes)} free"
     if found.memory_nbytes < neighbours * LEAST_MEMORY_NBYTES:
-        scarce = f"{free} for {neighbours} ranks, below {format_size(LEAST_MEMORY_NBYTES)} each"
+        scarce = f"{free} for {counted(neighbours, 'rank')}, below {format_size(LEAST_MEMORY_NBYTES)} each"
         return Finding("memory", "warn", f"{scarce}; end other programs, or start fewer ranks")
     return Finding("memory", "ok", free)
 

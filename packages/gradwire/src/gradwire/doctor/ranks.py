@@ -73,7 +73,7 @@ _EXAMINATIONS: Mapping[str, Callable[[BaseLink, int], None]] = {
 def lead(
     words: Words, card: Card, world: int, connect: Connect, timeout_s: float, *, lines: bool = True
 ) -> Diagnosis:
-    """Examine all ranks as rank 0, with ``timeout_s`` for each wait, and the rates of links if ``lines``."""
+    """Examine all ranks as rank 0, and the links' rates if ``lines``; ``timeout_s`` limits each wait."""
     leader, code = _LeadingRank(words, timeout_s), 1
     try:
         if leader.introduce(card, world):

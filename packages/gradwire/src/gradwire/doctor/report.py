@@ -157,8 +157,9 @@ def run_doctor(options: DoctorOptions) -> int:
         )
     world = launched_workers(has_server=False, asked=None) or 1
     rank = launched_rank()[0] if world > 1 else 0
-    if options.json_file is not None and rank == 0:
-        check_record("--json", options.json_file, options.overwrite)
+    file = options.json_file if rank == 0 else None
+    if file is not None:
+        check_record("--json", file, options.overwrite)
     if world == 1 or import_problem("torch"):
         title = "gradwire doctor: this machine" if world == 1 else f"gradwire doctor: rank {rank} of {world}"
         card = examine_machine(options.plan_file, world, 1)
@@ -171,6 +172,6 @@ def run_doctor(options: DoctorOptions) -> int:
             return examined
         diagnosis = examined
     show_report(title, diagnosis)
-    if options.json_file is not None:
-        keep(options.json_file, describe(diagnosis), page_of)
+    if file is not None:
+        keep(file, describe(diagnosis), page_of)
     return int(any_failed(diagnosis.findings))

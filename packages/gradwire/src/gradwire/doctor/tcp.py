@@ -39,7 +39,7 @@ def check_congestion(environment: Mapping[str, str]) -> Finding:
 
 
 def check_distance(cards: Sequence[Card], looks: Mapping[int, Look]) -> list[Finding]:
-    """Return findings on all ranks' TCP settings for the distance of their hosts from rank 0's."""
+    """Return findings on whether all ranks' TCP settings suit their hosts' distance from rank 0's host."""
     trip_s = 2 * max(look.latency_s for look in looks.values())
     if trip_s <= DISTANT_S:
         near = f"not important: the longest round trip is {format_duration(trip_s)}"
@@ -74,7 +74,7 @@ def _check_buffers(cards: Sequence[Card], looks: Mapping[int, Look]) -> list[Fin
         return []
     worst = max(tight, key=lambda rank: tight[rank])
     look, limit = looks[worst], int(BUFFER_FACTOR * tight[worst])
-    rate = max(look.there_nbytes_per_s, look.back_nbytes_per_s)
+    rate = tight[worst] / (2 * look.latency_s)  # of the limited direction
     detail = (
         f"ranks 0 and {worst}: {format_size(tight[worst])} in flight ({format_rate(rate)} over a round "
         f"trip of {format_duration(2 * look.latency_s)}) are near the limit of TCP's buffers, which may "

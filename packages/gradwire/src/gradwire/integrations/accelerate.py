@@ -42,7 +42,8 @@ def attach_prepared(
     model
         A ``DistributedDataParallel``, or a compiled module that contains a ``DistributedDataParallel``.
     plan, timeout_s, ledger, strict
-        As for ``gradwire.attach``; ``ledger`` may also be a function of the rank.
+        As for ``gradwire.attach``; ``ledger`` may also be a function of the rank that returns a ledger, which
+        the handle's ``close`` closes.
     resume_residuals
         Whether ``accelerator.load_state`` restores the residuals.
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import re
 from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -126,7 +126,7 @@ class ResidualFolder:
                         each.unlink(missing_ok=True)
 
     def saved_world(self, world: int) -> int:
-        """Return the number of ranks that wrote the files. Raises ``StateError`` if it is ambiguous."""
+        """Return the number of ranks that wrote the files. Raises ``StateError`` if it is unclear."""
         found = sorted(self._worlds())
         if world in found:
             return world
@@ -170,9 +170,9 @@ class Attachment:
     """The gradwire state of a framework's callback or strategy, for one model at a time.
 
     ``plan``, ``timeout_s``, and ``strict`` are as for ``gradwire.attach``; mistakes are found before
-    processes start. ``ledger`` is this rank's ledger, which the caller closes, or a function of the rank that
-    returns a ledger, which ``close`` closes, or None for a new ledger. ``resume_residuals`` says whether a
-    resumed run restores each rank's residuals from the checkpoint.
+    processes start. ``ledger`` is this rank's ledger, which the caller closes; or a function of the rank that
+    returns a ledger, which closes with the attachment; or None for a new ledger. ``resume_residuals`` says
+    whether a resumed run restores each rank's residuals from the checkpoint.
     """
 
     def __init__(
@@ -194,7 +194,7 @@ class Attachment:
 
     @property
     def attached(self) -> Attached:
-        """The handle that ``gradwire.attach`` returned, even after ``close``, or an ``AttachError``."""
+        """The handle from ``gradwire.attach``, also after ``close``. Raises ``AttachError`` without one."""
         if self._attached is None:
             raise AttachError(
                 "gradwire is not attached yet, because the model is wrapped when training begins; read "
@@ -215,15 +215,21 @@ class Attachment:
         self.close()
         self.rank = dist.get_rank(model.process_group)
         self.world = dist.get_world_size(model.process_group)
-        ledger = self._ledger(self.rank) if callable(self._ledger) else self._ledger
-        if ledger is not None and ledger.rank != self.rank:
-            raise SpecError(
-                f"rank {self.rank}: expected a ledger of this rank, got the ledger of rank {ledger.rank}; "
-                "pass a function that creates a ledger for each rank: ledger=gradwire.Ledger"
+        with ExitStack() as undo:
+            ledger = self._ledger
+            if callable(ledger):
+                ledger = ledger(self.rank)
+                undo.callback(ledger.close)
+            if ledger is not None and ledger.rank != self.rank:
+                raise SpecError(
+                    f"rank {self.rank}: expected a ledger of this rank, got the ledger of rank "
+                    f"{ledger.rank}; pass a function that creates a ledger for each rank: "
+                    "ledger=gradwire.Ledger"
+                )
+            self._attached = attach(
+                model, self._auto or self.plan, timeout_s=self._timeout_s, ledger=ledger, strict=self._strict
             )
-        self._attached = attach(
-            model, self._auto or self.plan, timeout_s=self._timeout_s, ledger=ledger, strict=self._strict
-        )
+            self._attached._after_close(undo.pop_all().close)
         self._steps_before = self._attached.ledger.summary().steps
         if scaler is not None:
             self._attached.follow(scaler)
@@ -250,8 +256,6 @@ class Attachment:
         """Close gradwire's thread and connections, if there are any. Repeated calls are allowed."""
         if self._attached is not None:
             self._attached.close()
-            if callable(self._ledger):
-                self._attached.ledger.close()
 
     def state(self, step: int | None) -> dict[str, Any]:
         """Return this rank's state for a checkpoint: residuals or decisions, the step, and a checksum."""
@@ -267,9 +271,9 @@ class Attachment:
             self.attached.load_state_dict(adopted(self.rank, self.world, saved_world, read, step))
 
     def resume_from(self, folder: ResidualFolder, step: int | None) -> None:
-        """Load the states in a folder, which a run that chooses its plan itself doesn't need.
+        """Load the states in a folder, which may be empty if the run chooses its plan itself.
 
-        Raises the errors of ``resume``, and ``StateError`` without states.
+        Raises the errors of ``resume``, and ``StateError`` for any other empty folder.
         """
         if self._auto is not None and folder.empty:
             return

@@ -28,7 +28,8 @@ class GradwireCallback(Attaches, TrainerCallback):
 
     If the plan keeps residuals, every rank writes its residuals to the folder of each checkpoint, unless
     ``save_only_model`` is set. A resumed run reads these residuals. If the number of ranks has changed, the
-    sum of the residuals is redistributed.
+    sum of the residuals is redistributed. If ``train()`` raises an exception, gradwire stays
+    attached until the next ``train()``, or until ``attached.close()``.
 
     Parameters
     ----------

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 
 import torch
 import torch.distributed as dist
@@ -19,6 +19,8 @@ from gradwire.machine import cores
 from gradwire.units import check_link_rate
 
 WORLDS = (2, 64)
+_FAILED = "benchmark/failed"
+"""The store's key for the message of a rank that has failed."""
 
 
 class Ranks:
@@ -54,21 +56,29 @@ class Ranks:
         self._store.set(word, text)
 
     def hear(self, word: str) -> str:
-        """Return the text under the key ``word``; wait for it without a time limit. Raises ``LinkError``."""
+        """Return the text under the key ``word``; wait until it is set, or a rank fails (``LinkError``)."""
         with in_words(f"rank {self.rank} waited for its turn", self.timeout_s):
-            wait_for(self._store, word)
+            wait_for(self._store, word, _FAILED)
             return self._store.get(word).decode()
 
 
 @contextmanager
 def met_ranks(context: RankContext[Event], timeout_s: float) -> Iterator[Ranks]:
-    """Wait until all ranks have joined, yield this rank, with its share of threads; end with a barrier."""
+    """Wait until all ranks have joined, yield this rank, with its share of threads; end with a barrier.
+
+    If the block fails, the waits of the other ranks in ``hear`` end with an error.
+    """
     torch.set_num_threads(max(1, cores() // context.ranks_here))
     store = context.join_store()
     with joined_group(store, context.rank, context.world, timeout_s) as group:
         ranks = Ranks(context, store, group, timeout_s)
-        yield ranks
-        ranks.barrier()
+        try:
+            yield ranks
+            ranks.barrier()
+        except BaseException:
+            with suppress(RuntimeError):  # the store's process may have ended
+                ranks.say(_FAILED, f"rank {ranks.rank} has failed ({context.doing}); see its error")
+            raise
 
 
 def perform(task: Task[Options, Event], show: Callable[[Event], None]) -> None:

@@ -14,14 +14,14 @@ from typing import Any
 
 from gradwire.errors import JobError
 from gradwire.fields import to_values
-from gradwire.files import check_writable, write_files
+from gradwire.files import write_files
 from gradwire.launch.local import RankContext, Task
 from gradwire.line_rate.display import progress
 from gradwire.line_rate.page import draw_line_rate, line_rate_page, show_line_rate
 from gradwire.line_rate.ranks import Ranks, check_network, is_speaker, met_ranks, perform
 from gradwire.links import Link
 from gradwire.machine import cores, described, rates_in_words
-from gradwire.page import check_record, keep
+from gradwire.page import check_results, keep
 from gradwire.records import make_record
 from gradwire.timing.calibrate import REPEATS, end_cost
 from gradwire.timing.line import (
@@ -52,18 +52,13 @@ class Outputs:
     quiet: bool = False
 
     def check_outputs(self) -> None:
-        """Raise ``JobError`` if the result files could not be written at the end."""
+        """Raise ``GradwireError`` on the rank that writes the result files if it couldn't write them."""
         rates_in_words()
-        overwrite = self.overwrite or not is_speaker()
-        if self.json_file is not None:
-            check_record("--json", self.json_file, overwrite)
-        if self.plot_file is not None:
-            check_writable("--plot", self.plot_file, overwrite)
-            if importlib.util.find_spec("matplotlib") is None:
-                raise JobError(f"--plot needs matplotlib, which isn't installed; {how_to_install('plots')}")
-            if self.json_file is not None and self.json_file.resolve() == self.plot_file.resolve():
-                twice = f"expected two files for --json and --plot, got {self.json_file} twice"
-                raise JobError(f"{twice}; change one path")
+        if not is_speaker():
+            return
+        check_results(self.json_file, "--plot", self.plot_file, self.overwrite)
+        if self.plot_file is not None and importlib.util.find_spec("matplotlib") is None:
+            raise JobError(f"--plot needs matplotlib, which isn't installed; {how_to_install('plots')}")
 
     def write_outputs(
         self,

@@ -20,7 +20,7 @@ from types import MappingProxyType
 from typing import TYPE_CHECKING, Any
 
 from gradwire import plugins
-from gradwire.errors import JobError
+from gradwire.errors import JobError, SpecError
 from gradwire.files import STANDARD_OUTPUT, check_writable, write_files
 from gradwire.page.picture import Picture as Picture
 from gradwire.page.picture import can_draw, draw
@@ -183,7 +183,7 @@ MADE_WITH = ("machine", "versions", "commit", "commits")
 
 
 def made_with(records: Sequence[tuple[str, Mapping[str, Any]]]) -> list[Part]:
-    """Return tables of the machine, versions, and commits of records; records with equal values share one."""
+    """Return tables of the machine, versions, and commits of records; equal values share a table."""
     groups: dict[str, list[tuple[str, Mapping[str, Any]]]] = {}
     for name, fields in records:
         same = json.dumps([fields.get(each) for each in MADE_WITH], sort_keys=True)
@@ -296,6 +296,23 @@ def check_record(option: str, record: Path, overwrite: bool) -> None:
         )
 
 
+def check_results(record: Path | None, option: str, other: Path | None, overwrite: bool) -> None:
+    """Check the files of ``--json`` and of ``option``, if given. Raises ``JobError``.
+
+    Raises ``SpecError`` if ``other``, the file of ``option``, is also the record or its page.
+    """
+    if record is not None:
+        check_record("--json", record, overwrite)
+    if other is not None:
+        check_writable(option, other, overwrite)
+    if record is not None and other is not None:
+        for name, path in (("--json", record), ("the page of --json", beside(record))):
+            if path.resolve() == other.resolve():
+                raise SpecError(
+                    f"expected two files for {name} and {option}, got {other} twice; change one path"
+                )
+
+
 def keep(
     path: Path,
     record: Mapping[str, object],
@@ -306,7 +323,7 @@ def keep(
 ) -> bool:
     """Write a record and other files, all or none, then the page; return whether the page was written.
 
-    A record on standard output has no page. Raises ``JobError`` if a file but the page can't be written.
+    A record on standard output has no page. Raises ``JobError`` if a file except the page can't be written.
     """
     text = to_json(record)
     write_files({path: text.encode(), **others})
@@ -316,7 +333,7 @@ def keep(
 
 
 def write_page(page: Path, make: Callable[[], str], *, quiet: bool = False) -> bool:
-    """Make and write a page, or print why it failed, which fails no run; return whether it was written."""
+    """Make and write a page; print a failure, which ends no run. Return whether the page was written."""
     try:
         write_files({page: make().encode()})
     except Exception as error:

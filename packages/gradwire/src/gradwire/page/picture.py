@@ -165,7 +165,7 @@ def paint_bars(
 ) -> list[float]:
     """Draw a stacked horizontal bar for each name, the first at the top, and return the ends of the bars.
 
-    ``parts`` are those of all bars from left to right: a name, a colour, and a length for each bar.
+    ``parts`` are the bars' segments from left to right: a name, a colour, and a length for each bar.
     """
     ends = [0.0] * len(names)
     for name, colour, lengths in parts:
@@ -184,7 +184,7 @@ def bar_height(axes: Axes) -> float:
 
 
 def name_bars(axes: Axes, names: Sequence[str], font_size: int = 9) -> None:
-    """Write the names of horizontal bars at their left, or above them in a narrow figure, first on top."""
+    """Write names left of horizontal bars, or above them in a narrow figure; the first bar is at the top."""
     axes.set_yticks(range(len(names)), names, parse_math=False, fontsize=font_size)
     axes.set_ylim(len(names) - 0.5, -0.5)
     if not is_narrow(axes.figure):

@@ -1,7 +1,7 @@
 """Observe a DDP model: its gradients, and the times at which its gradients and its averages are ready.
 
-DDP averages gradients as without this observer, with the script's communication hook, if any. The averages
-stay bit-identical.
+DDP averages gradients as it does without this observer, with the script's communication hook, if any. The
+averages stay bit-identical.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ def keeping(settings: Settings) -> AutoConfig:
 
 
 class DdpWatch:
-    """An observer of a DDP model until ``remove``; it is passed to ``passed`` after each averaged step."""
+    """An observer of a DDP model until ``remove``, which calls ``passed(self)`` after each averaged step."""
 
     def __init__(
         self, model: DistributedDataParallel, settings: Settings, passed: Callable[[Any], None]
@@ -49,6 +49,7 @@ class DdpWatch:
         self.floats = sum(self._counts)
         self._shares = shares(self._counts)
         self._every = not (model.find_unused_parameters or model.static_graph)
+        self._finds_unused = model.find_unused_parameters and not model.static_graph
         self._device = self._parameters[0].device
         self._marks = marks_of(self._device)
         self._ready: list[tuple[Any, int]] = []
@@ -143,8 +144,11 @@ class DdpWatch:
         if self._every and len(self._ready) < len(self._parameters):
             return
         ready, self._ready = self._ready, []
-        if self._samples and len(self._excerpt) == sum(map(bool, self._shares)):
-            self._excerpts.append([self._excerpt[index] for index in sorted(self._excerpt)])
+        places = [index for index, count in enumerate(self._shares) if count]
+        if self._samples and (self._finds_unused or len(self._excerpt) == len(places)):
+            unused = {index: torch.zeros(self._shares[index]) for index in places}  # as DDP averages them
+            excerpt = unused | self._excerpt
+            self._excerpts.append([excerpt[index] for index in places])
         self._excerpt = {}
         self.steps += 1
         if self.steps >= self._settings.warm_up:
@@ -159,7 +163,7 @@ SETTLING = 5
 
 
 class Attempt:
-    """A trial of gradwire from the model's next forward pass on, unless ``refused`` receives a reason."""
+    """A trial of gradwire from the next forward pass on; ``refused`` gets the reason if attaching fails."""
 
     def __init__(self, watch: DdpWatch, plain_steps: int, refused: Callable[[str], None]) -> None:
         self._watch, self._refused = watch, refused

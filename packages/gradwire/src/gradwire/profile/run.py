@@ -202,8 +202,8 @@ def deployments(
             found.append(Deployment(name, line, number, sharing, is_here))
     if observed.line is not None and not any(each.is_here for each in found):
         ranks = observed.world, observed.ranks_per_machine
-        found.insert(0, Deployment("this one", observed.line, *ranks, is_here=True))
-    return found
+        found.append(Deployment("this one", observed.line, *ranks, is_here=True))
+    return sorted(found, key=lambda each: not each.is_here)
 
 
 @dataclass(frozen=True)

@@ -230,7 +230,7 @@ class Session:
             return observe(exchange, watch.recorded, timeout_s)
 
     def _give_up(self, problem: str) -> None:
-        """Write the problem for the profiler to report, and stop observing: later steps have it, too."""
+        """Write the problem for the profiler to report, and stop observing, as the problem would remain."""
         self._close()
         self._note(Notes(rank=dist.get_rank(), problem=problem))
         if not self._settings.goes_on:
