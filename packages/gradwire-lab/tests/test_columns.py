@@ -1,7 +1,7 @@
 from __future__ import annotations
 
 from gradwire.tables import Column
-from gradwire_lab.columns import ms_of, table_of, text_of
+from gradwire_lab.columns import error_of, ms_of, table_of, text_of
 
 
 def test_each_column_has_its_text_of_each_item() -> None:
@@ -14,3 +14,7 @@ def test_each_column_has_its_text_of_each_item() -> None:
     assert [column.name for column in made.columns] == ["plan", "step", "ratio"]
     assert made.rows == [("fp8", "250", "4.0x")]
     assert table_of(columns, []).rows == []
+
+
+def test_an_error_is_a_share_of_the_measured_seconds() -> None:
+    assert error_of({"predicted_s": 1.5, "measured_s": 2.0}) == -0.25

@@ -6,8 +6,8 @@ import json
 
 import pytest
 
-from gradwire.errors import JobError
-from gradwire.machine import TOPOLOGY, described, is_inside, rates_in_words
+from gradwire.errors import JobError, SpecError
+from gradwire.machine import TOPOLOGY, described, described_in_words, is_inside, rates_in_words
 from gradwire_lab.testbed.topology import Topology
 
 GBIT = 125e6
@@ -57,3 +57,5 @@ def test_what_describes_no_network_is_refused(text: str, monkeypatch: pytest.Mon
     monkeypatch.setenv(TOPOLOGY, text)
     with pytest.raises(JobError, match=rf"^{TOPOLOGY} holds no valid network: .*; unset {TOPOLOGY}$"):
         rates_in_words()
+    with pytest.raises(SpecError, match=r"rates, got .*; run the command that wrote it again$"):
+        described_in_words(json.loads(text))

@@ -12,7 +12,7 @@ from unittest.mock import patch
 import pytest
 import torch
 
-from gradwire.errors import LinkError, LinkTimeoutError
+from gradwire.errors import LinkError, LinkTimeoutError, TensorError
 from gradwire.exchange import Exchange
 from gradwire.launch.addresses import VARIABLE
 from gradwire.links import Link
@@ -94,6 +94,40 @@ def test_a_rank_that_does_not_come_is_a_timeout() -> None:
 def test_another_mark_or_tls_is_refused() -> None:
     with pytest.raises(LinkError, match="tos: expected a type of service from 0x04 to 0xff"):
         marked.marked_link(comms(1)[0], tos=1)  # type: ignore[arg-type]
+
+
+def test_ranks_whose_plan_needs_marks_close_their_link_without(monkeypatch: pytest.MonkeyPatch) -> None:
+    links: list[Link] = []
+
+    def marked_link(*words: Any) -> Link:
+        links.append(connect(*words))
+        return links[-1]
+
+    def connect_unmarked(comm: Comm) -> None:
+        marked.CollectiveCommComp(comm, tos=0)  # type: ignore[arg-type]
+
+    connect = marked.marked_link
+    monkeypatch.setattr(marked, "marked_link", marked_link)
+    with ThreadPoolExecutor(2) as pool:
+        for each in [pool.submit(connect_unmarked, comm) for comm in comms(2)]:
+            with pytest.raises(LinkError, match="expected connections marked for offload inceptionn"):
+                each.result(30)
+    assert len(links) == 2
+    for link in links:
+        with pytest.raises(LinkError, match="this rank has closed its link"):
+            link.irecv(1 - link.rank, torch.empty(64, dtype=torch.uint8))
+
+
+@pytest.mark.parametrize(
+    "buffer",
+    [torch.zeros(3, device="meta"), torch.zeros(3, requires_grad=True), [[1.0], [1.0, 2.0]], None],
+    ids=["on another device", "requires grad", "ragged", "none"],
+)
+def test_what_numpy_cannot_share_is_refused(buffer: Any) -> None:
+    with marked.CollectiveCommComp(comms(1)[0]) as comp:  # type: ignore[arg-type]
+        refused = pytest.raises(TensorError, match="expected buf as a writeable, contiguous float32 array")
+        with refused:
+            comp.Bcast(buffer)
 
 
 @needs_openssl

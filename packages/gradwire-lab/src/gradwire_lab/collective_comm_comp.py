@@ -146,9 +146,13 @@ class CollectiveCommComp:
         plan = Plan(algorithm=algorithm, offload=offload, scale=scale)
         self._mpi = load_mpi()
         self._link = marked_link(comm, timeout_s, tos)
-        self._all, self._star = (
-            Exchange(self._link, each) for each in (plan, replace(plan, algorithm="star"))
-        )
+        try:
+            self._all, self._star = (
+                Exchange(self._link, each) for each in (plan, replace(plan, algorithm="star"))
+            )
+        except BaseException:
+            self._link.close()
+            raise
 
     def __enter__(self) -> Self:
         return self
@@ -216,7 +220,10 @@ def _check_root(root: int) -> None:
 
 def _floats(buffer: Any, what: str) -> torch.Tensor:
     """Return a buffer's memory as a 1-D tensor. Raises ``TensorError``."""
-    array = np.asarray(buffer)
+    try:
+        array = np.asarray(buffer)
+    except (TypeError, ValueError, RuntimeError):  # a CUDA tensor, a ragged list, a tensor with requires_grad
+        array = np.empty(0)  # isn't float32
     if array.dtype != np.float32 or not array.flags.c_contiguous or not array.flags.writeable:
         raise TensorError(
             f"expected {what} as a writeable, contiguous float32 array, got {shown(buffer)}; pass an array "

@@ -26,3 +26,8 @@ def text_of(name: str) -> Callable[[Mapping[str, Any]], str]:
 def ms_of(name: str) -> Callable[[Mapping[str, Any]], str]:
     """Return a function that formats a row's seconds called ``name`` as milliseconds."""
     return lambda row: figure(1e3 * row[name])
+
+
+def error_of(row: Mapping[str, Any]) -> float:
+    """Return the error of a row's predicted seconds as a share of the measured seconds."""
+    return float(row["predicted_s"] / row["measured_s"] - 1)

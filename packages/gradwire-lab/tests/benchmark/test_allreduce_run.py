@@ -9,9 +9,11 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from torch._C._distributed_c10d import HashStore
 
-from gradwire.errors import GradwireError
+from gradwire.errors import GradwireError, JobError
 from gradwire.launch.local import RankContext, Task
+from gradwire.launch.rendezvous import check_same_options
 from gradwire.links import Link
 from gradwire.timing.line import Line, Point, fit
 from gradwire_lab.benchmark import allreduce_run
@@ -120,6 +122,19 @@ def test_the_line_of_the_first_world_serves_all(
     assert record["line"]["nbytes_per_s"] == LINE.nbytes_per_s
     assert [each["speed_up_over_torch"] for each in record["results"]] == [1.0] * 6
     assert record["options"]["worlds"] == [2, 3]
+
+
+def test_ranks_that_measure_the_line_and_ranks_that_know_it_differ(monkeypatch: pytest.MonkeyPatch) -> None:
+    tasks: list[Task[Any, Any]] = []
+    monkeypatch.setattr(allreduce_run, "is_speaker", lambda: False)
+    monkeypatch.setattr(allreduce_run, "perform", lambda task, _show: tasks.append(task))
+    for line in (LINE, None):
+        run_allreduce(replace(SMALL, measures_line=True, line=line))
+    store = HashStore()
+    check_same_options(store, 0, tasks[0].shared, 5.0)
+    check_same_options(store, 1, tasks[0].shared, 5.0)
+    with pytest.raises(JobError, match="got measured=False on rank 1 and measured=True on rank 0"):
+        check_same_options(store, 1, tasks[1].shared, 5.0)
 
 
 def test_only_two_ranks_measure_the_line_and_one_knows_it(

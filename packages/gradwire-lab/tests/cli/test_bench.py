@@ -107,7 +107,7 @@ def test_ranks_of_torchrun_measure_every_pair_and_only_one_speaks(tmp_path: Path
         ("line-rate --json file", "--json file already exists; pass another file, or --overwrite"),
         ("allreduce --plot file", "--plot file already exists"),
         ("allreduce --json a --plot a", "expected two files for --json and --plot, got a twice"),
-        ("allreduce --json a --plot b/../a", "expected two files for --json and --plot, got a twice"),
+        ("allreduce --json a --plot b/../a", "expected two files for --json and --plot, got b/../a twice"),
         ("allreduce --sizes 4,7", "expected multiples of 4 bytes (float32) for --sizes, got 7"),
         ("allreduce --codecs zip", "unknown codec 'zip'"),
         ("allreduce --algorithms gossip", "unknown algorithm 'gossip'"),

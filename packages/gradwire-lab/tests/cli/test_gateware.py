@@ -74,8 +74,8 @@ def test_a_report_is_shown_and_recorded(
             "expected a codec, got none; for example",
         ),
         (["export", "--block", "skid-buffer", "--verilog", ""], "name a file"),
-        (["report", "--blocks", "fifo"], "as blocks, got 'fifo'"),
-        (["report", "--targets", "asic"], "expected one of xilinx7, intel, ecp5 as targets, got 'asic'"),
+        (["report", "--blocks", "fifo"], "for --blocks, got 'fifo'"),
+        (["report", "--targets", "asic"], "expected one of xilinx7, intel, ecp5 for --targets, got 'asic'"),
         (["report", "--json", "/dev/null"], "expected a regular file for --json, got /dev/null"),
     ],
 )

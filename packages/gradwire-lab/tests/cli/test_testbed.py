@@ -283,6 +283,7 @@ def test_an_ordinary_user_may_have_one() -> None:
         ("", "gradwire: expected a codec and options for --nic, such as 'inceptionn:2^-10 --json -', got ''"),
         ("'inceptionn", "gradwire: expected a codec and options for --nic"),
         ("inceptionn:2^-10 --drop 2", "gradwire: expected a share of frames to drop"),
+        ("inceptionn:2^-10 --json nic.json", "gradwire: expected --json - in --nic, got --json nic.json"),
         (
             "inceptionn:2^-10 --dorp 2",
             "gradwire nic: expected an option of gradwire nic, got --dorp (did you mean '--drop'?);",

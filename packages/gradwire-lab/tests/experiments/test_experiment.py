@@ -9,9 +9,9 @@ import pytest
 from gradwire.checkpoints import SUM
 from gradwire.errors import JobError
 from gradwire_lab.experiments.page import page_of
-from gradwire_lab.experiments.papers import chosen
+from gradwire_lab.experiments.papers import EXHIBITS, chosen
 from support.pages import Page
-from support.recorded import STUDY, record
+from support.recorded import STUDY, alter, record
 
 
 def test_its_question_and_its_tables_are_there(tmp_path: Path) -> None:
@@ -35,3 +35,16 @@ def test_its_question_and_its_tables_are_there(tmp_path: Path) -> None:
 def test_a_record_of_another_experiment_is_refused() -> None:
     with pytest.raises(JobError, match=r"expected the schema of an experiment, got .*; install the version"):
         page_of({"schema": "gradwire.experiment-none/1", "rows": []}, [STUDY.experiment])
+
+
+def test_of_exhibits_that_share_an_experiment_the_one_with_its_options_is_judged(tmp_path: Path) -> None:
+    (figures,) = chosen("smart-nic-figures-2-and-4")
+    fields = json.loads((record(tmp_path, figures) / figures.name / "record.json").read_text())
+    html = page_of(fields, [figures.experiment], EXHIBITS)
+    assert re.search(r"\? [A-Z][^?]*: \d+ figures?\. ", Page(html).text)
+    assert html == page_of(fields, [figures.experiment], [figures])
+
+
+def test_an_older_record_without_seconds_has_a_page(tmp_path: Path) -> None:
+    path = alter(record(tmp_path), STUDY, lambda fields: fields.pop("measured_s"))
+    assert "1 reproduced" in Page(page_of(json.loads(path.read_text()), [], [STUDY])).text

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import argparse
+import threading
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from gradwire.errors import SpecError
+from gradwire.errors import JobError, SpecError
 from gradwire.tables import WIDTH, lines
 from gradwire_lab.experiments import fine_tuning
 from gradwire_lab.experiments.experiment import Reporter, Row
@@ -62,6 +63,19 @@ def test_a_small_run_learns_alike_and_sends_fewer_bytes(tmp_path: Path) -> None:
     assert [batch for batch, _ in bf16["errors"]] == [2]
     assert bf16["errors"] == delta["errors"], "a replica has the same bits"
     assert fine_tuning.fewer_bytes({"bf16": bf16, "delta": delta}, "delta", "x86") > 4
+
+
+def test_a_run_that_fails_ends_its_threads(tmp_path: Path) -> None:
+    def report(_row: Row) -> None:
+        raise JobError("the disk is full")
+
+    text = tmp_path / "text"
+    text.write_bytes(bytes(range(32, 127)) * 60)
+    options = FineTuningOptions(str(text), (3e-5,), ("x86",), ("bf16", "delta"), training=1, batches=2)
+    with pytest.raises(JobError, match="the disk is full") as caught:
+        fine_tuning.run(options, fine_tuning.cells(options), [], Reporter(report, lambda _: None))
+    assert caught.tb is not None, "which holds everything that wasn't closed"
+    assert not [each for each in threading.enumerate() if each.name.startswith("gradwire")]
 
 
 def test_claims_say_by_rate_what_deltas_save() -> None:

@@ -19,6 +19,7 @@ from gradwire.timing.line import HostCost
 from gradwire_lab.experiments import gain
 from gradwire_lab.experiments.experiment import Row
 from gradwire_lab.experiments.gain import GainOptions, Model
+from gradwire_lab.experiments.tasks import TASKS, Files
 from gradwire_lab.experiments.training_speed import EXPERIMENT as TRAINING_SPEED
 from support.planner_costs import codec_cost
 
@@ -89,14 +90,27 @@ def test_every_model_has_a_table_with_a_row_for_each_rate() -> None:
     assert "fp8" in printed
 
 
-def test_records_of_training_speed_are_predicted_too(tmp_path: Path) -> None:
-    cell = {"task": "mnist-mlp", "hosts": 2, "rate": "1gbit", "seed": 0}
+def recorded(path: Path, name: str = "mnist-mlp", data: str = "mnist", device: str = "cpu") -> None:
+    """Write a record of training-speed with one run of five methods."""
+    cell = {"task": name, "hosts": 2, "rate": "1gbit", "seed": 0, "data": data}
     steps_s = {"alone": 0.003, "DDP": 0.03, "bf16 hook": 0.02, "fp8 on DDP": 0.01, "PowerSGD 1": 0.01}
     rows = [{**cell, "method": method, "step_s": step_s} for method, step_s in steps_s.items()]
-    record = {"schema": TRAINING_SPEED.schema, "finished": True, "measured_s": 1.0, "rows": rows}
+    record = {
+        "schema": TRAINING_SPEED.schema,
+        "options": {"device": device},
+        "finished": True,
+        "measured_s": 1.0,
+        "rows": rows,
+    }
+    path.parent.mkdir(exist_ok=True)
+    path.write_text(json.dumps(sealed_json(record)), encoding="utf-8")
+
+
+def test_records_of_training_speed_are_predicted_too(tmp_path: Path) -> None:
     (tmp_path / "other").mkdir()
     (tmp_path / "other" / "record.json").write_text('{"schema": "another"}', encoding="utf-8")
-    (tmp_path / "record.json").write_text(json.dumps(sealed_json(record)), encoding="utf-8")
+    recorded(tmp_path / "gpu" / "record.json", device="cuda")
+    recorded(tmp_path / "record.json")
     options = GainOptions(models=("GPT-2",), rates=("1gbit",), hosts=(2,), against=tmp_path)
     first, second, *checks = gain.cells(options)
     assert (first["part"], second["part"]) == ("calibration", "prediction")
@@ -105,6 +119,25 @@ def test_records_of_training_speed_are_predicted_too(tmp_path: Path) -> None:
     gain.run(options, checks, [{**first, "request": values()}], found.append)
     ddp_s, hook_s, fp8_s = (row["predicted_s"] for row in found)
     assert ddp_s > hook_s > fp8_s > 0.003
+
+
+@pytest.mark.parametrize("name", TASKS)
+def test_a_measured_step_is_predicted_with_the_parameters_for_its_data(tmp_path: Path, name: str) -> None:
+    task = TASKS[name](0, 2, Files())
+    recorded(tmp_path / "record.json", name, task.data)
+    cells = gain.cells(GainOptions(against=tmp_path))
+    cell = next(each for each in cells if each.get("method") == "DDP")
+    model = Model(sum(each.numel() for each in task.model.parameters()), cell["compute_s"])
+    expected = gain.predicted({**values(), "shared_machine": True}, model, cell)
+    assert gain.predicted_step_s(values(), cell) == expected["ddp_s"]
+
+
+@pytest.mark.parametrize(("content", "reason"), [("{", "got invalid JSON"), ("[]", "got a list")])
+def test_a_damaged_record_is_one_sentence(tmp_path: Path, content: str, reason: str) -> None:
+    (tmp_path / "record.json").write_text(content)
+    options = GainOptions(against=tmp_path)
+    with pytest.raises(SpecError, match=rf"expected a JSON object for .*record\.json, {reason}"):
+        gain.cells(options)
 
 
 def test_a_calibration_keeps_the_shortest_times_of_its_passes(monkeypatch: pytest.MonkeyPatch) -> None:

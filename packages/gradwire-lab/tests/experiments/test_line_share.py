@@ -8,7 +8,9 @@ import pytest
 
 from gradwire.errors import GradwireError
 from gradwire.tables import lines
+from gradwire.timing.line import Line
 from gradwire_lab.experiments import line_share
+from support.lone_rank import Alone
 
 
 def words(**given: object) -> argparse.Namespace:
@@ -45,6 +47,28 @@ def test_its_table_has_the_fastest_segment_of_each_codec() -> None:
     assert ["1gbit", "1MB", "identity", "512KiB", "50", "50.0", "1.00", "1.00x", "100"] in printed
     assert ["1gbit", "1MB", "fp8", "1MiB", "100", "100.0", "4.00", "2.00x", "50"] in printed
     assert sum("1MB" in line for line in printed) == 2
+
+
+class Measured(Alone):
+    """Rank 0 of three, whose link and exchanges have made-up times."""
+
+    world = 3
+
+    def line(self) -> Line:
+        return Line(1e-4, 1e8)
+
+    def time_s(self, *_exchange: object, **_limits: object) -> list[float]:
+        return [0.5, 9.0, 0.6]
+
+    def ratio(self, *_exchange: object) -> float:
+        return 4.0
+
+
+def test_of_each_network_only_the_link_and_the_exchanges_are_measured() -> None:
+    ranks, cell = Measured(), {"nbytes": 3_000_000, "codec": "fp8", "segment_nbytes": 1 << 20}
+    line_share.measure(ranks, [cell])  # type: ignore[arg-type]
+    figures = {"measured_s": 0.6, "ratio": 4.0, "line_nbytes_per_s": 1e8}
+    assert ranks.rows == [{**cell, **figures, "busbw_nbytes_per_s": pytest.approx(3e6 / 0.6 * 4 / 3)}]
 
 
 @pytest.mark.parametrize(

@@ -94,6 +94,18 @@ def test_an_end_after_the_last_cell_needs_no_measuring(
     assert again.measured == []
 
 
+def test_new_cells_of_a_finished_record_replace_its_rows_and_finish_it(tmp_path: Path) -> None:
+    perform(Squares().experiment(), Options(), tmp_path, quiet=True)
+    squares = Squares().experiment()
+    cells = [{"number": 3, "data": "mnist"}, {"number": 1}]
+    other = type(squares)(**{**vars(squares), "cells": lambda _options: cells})
+    rows = perform(other, Options(), tmp_path, keeps_finished=True, quiet=True)
+    assert rows == [{"number": 3, "data": "mnist", "square": 9}, ALL[1]]
+    record = json.loads((tmp_path / "record.json").read_text())
+    assert record["finished"]
+    assert record["rows"] == rows
+
+
 def test_overwriting_begins_anew(tmp_path: Path) -> None:
     with pytest.raises(KeyboardInterrupt):
         perform(Squares(breaks_after=2).experiment(), Options(), tmp_path, quiet=True)

@@ -7,13 +7,16 @@ from pathlib import Path
 import pytest
 import torch
 
+from gradwire.errors import DataError
 from gradwire_lab.experiments.tasks import (
     CONTEXT,
     HELD_OUT_CONTEXTS,
+    LEAST_TEXT_NBYTES,
     TASKS,
     Files,
     TrainingTask,
     goal_of_bytes,
+    text_batches,
 )
 
 NBYTES = {"mnist-mlp": 2.6e6, "cifar-cnn": 4.4e6, "wide-mlp": 74e6, "gpt": 43e6}
@@ -54,6 +57,21 @@ def test_the_goal_of_bytes_is_that_of_counted_pairs(tmp_path: Path) -> None:
     text.write_bytes(b"ababac" * 1000)
     goal = goal_of_bytes(text)
     assert (round(goal.chance, 2), round(goal.known, 2)) == (0.5, 0.83)  # 'a', and 'b' after 'a'
+
+
+@pytest.mark.parametrize(("half", "least"), [(None, LEAST_TEXT_NBYTES), (0, 2 * LEAST_TEXT_NBYTES)])
+def test_a_text_is_long_enough_for_a_held_out_context_or_refused(
+    tmp_path: Path, half: int | None, least: int
+) -> None:
+    text = tmp_path / "text"
+    text.write_bytes(b"a" * least)
+    training, (held_out, _) = text_batches(text, 1, 0, half)
+    assert held_out.shape == (HELD_OUT_CONTEXTS, CONTEXT)
+    assert next(training)[0].shape == (1, CONTEXT)
+    for short in (least - 1, 0):
+        text.write_bytes(b"a" * short)
+        with pytest.raises(DataError, match=rf"expected at least {least} bytes in .*text, got {short};"):
+            text_batches(text, 1, 0, half)
 
 
 def test_the_wide_layers_begin_with_the_weights_of_he() -> None:

@@ -36,7 +36,13 @@ def test_a_missing_package_names_the_extra(monkeypatch: pytest.MonkeyPatch) -> N
 
 
 @pytest.mark.parametrize(
-    "content", [b"not gzip", gzip.compress(b"1,2,x\n", mtime=0), gzip.compress(b"1,2,3\n", mtime=0)]
+    "content",
+    [
+        b"not gzip",
+        gzip.compress(b"1,2,x\n", mtime=0),
+        gzip.compress(b"1,2,3\n", mtime=0),
+        gzip.compress(b"1,2,3\n", mtime=0)[:10] + b"\xff" * 20,
+    ],
 )
 def test_a_damaged_installation_is_named(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, content: bytes

@@ -121,10 +121,10 @@ def test_a_folder_that_cannot_be_made_is_named(options: JobOptions, tmp_path: Pa
 
 def test_missing_extras_are_named(options: JobOptions, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(importlib.util, "find_spec", lambda name: None if name != "rich" else object())
-    wanted = r"needs matplotlib and scikit-learn.*pip install './packages/gradwire-lab\[train\]'"
+    wanted = r"aren't installed: matplotlib, scikit-learn.*pip install './packages/gradwire-lab\[train\]'"
     with pytest.raises(JobError, match=wanted):
         check(options)
-    with pytest.raises(JobError, match="needs matplotlib, which isn't installed"):
+    with pytest.raises(JobError, match="needs packages that aren't installed: matplotlib"):
         check(replace(options, data="mnist"))
 
 

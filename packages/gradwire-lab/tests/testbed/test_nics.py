@@ -83,3 +83,13 @@ def test_a_nic_that_does_not_start_is_an_error(words: tuple[str, ...], reason: s
     ):
         bed.run(["true"], sinks=(written,))
     assert reason in written.text[0, "err"]
+
+
+def test_a_nic_that_ends_during_a_run_ends_the_run() -> None:
+    short = "import os, sys\nos.write(int(sys.argv[-1]), b'+')\nsys.exit(3)"
+    reason = "the NIC of h0 ended with exit code 3, and the host isn't reachable; start a new run"
+    with (
+        _Testbed(Topology.even(1), nic=(sys.executable, "-c", short)) as bed,
+        pytest.raises(_TestbedError, match=reason),
+    ):
+        bed.run(["sleep", "60"], timeout_s=50)

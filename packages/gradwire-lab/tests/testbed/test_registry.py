@@ -72,6 +72,15 @@ def test_a_folder_that_others_may_write_is_refused() -> None:
         clean()
 
 
+def test_an_entry_that_cannot_be_removed_is_dead_all_the_same() -> None:
+    entry = enter()
+    registry_folder().chmod(0o777)
+    with pytest.raises(errors.TestbedError, match="private to this user"):
+        entry.leave()
+    registry_folder().chmod(0o700)
+    assert dead_and_living() == ([entry.path], [])
+
+
 def test_a_link_in_its_place_is_not_followed(folder: Path) -> None:
     (folder / "elsewhere").mkdir(mode=0o700)
     registry_folder().symlink_to(folder / "elsewhere")

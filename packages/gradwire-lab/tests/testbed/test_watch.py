@@ -70,6 +70,22 @@ def test_the_time_may_be_over_for_one_alone() -> None:
     assert watch.failure == "h0 did not end within 500ms and had to be killed"
 
 
+def test_no_grace_lasts_longer_than_the_timeout() -> None:
+    watch = Watch(2, now=0.0, timeout_s=10.0, grace_s=3600.0)
+    watch.exited(0, 1, 4.0, now=4.0)
+    assert watch.due(10.0) is SIGTERM
+    assert watch.due(12.0) is SIGKILL
+    watch.exited(1, -SIGKILL, 12.0, now=12.0)
+    assert watch.exit_code == 1
+    assert watch.failure == (
+        "h0 ended with exit code 1 after 4s; h1 did not end within 6s after that and had to be killed"
+    )
+    interrupted = Watch(1, now=0.0, timeout_s=10.0, grace_s=3600.0)
+    interrupted.interrupted(4.0)
+    assert interrupted.due(4.0) is SIGINT
+    assert interrupted.due(12.0) is SIGKILL
+
+
 def test_an_interrupt_asks_and_a_second_one_does_not() -> None:
     watch = Watch(2, now=0.0, timeout_s=60.0, grace_s=5.0)
     watch.interrupted(1.0)

@@ -116,7 +116,7 @@ class Checked:
     """The measurements of a correct all-reduce. An incorrect all-reduce raises an error.
 
     ``wire_nbytes`` has the bytes that each rank sent, with headers. ``ratio`` is float bytes per byte sent.
-    Errors are differences from the exact sum. ``first_s`` is the slowest rank's, with the setup.
+    Errors are differences from the exact sum. ``first_s`` is the slowest rank's time, with the setup.
     """
 
     wire_nbytes: tuple[int, ...]

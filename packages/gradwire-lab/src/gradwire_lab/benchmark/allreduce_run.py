@@ -40,14 +40,14 @@ from gradwire_lab.benchmark.page import allreduce_page, draw_allreduce, show_all
 
 LEAST_ITERATIONS = 3
 LEAST_COPIES = 5
-"""The least copies of a bucket in a rank's memory, with float64 copies for the exact sum."""
+"""The minimum number of copies of a bucket in a rank's memory, with float64 copies for the exact sum."""
 
 
 @dataclass(frozen=True)
 class AllReduceOptions(Outputs):
     """The options of an all-reduce benchmark, the same on all ranks except for files.
 
-    At least 3 iterations run, and more within ``most_s``. ``line`` is ``measured_file``'s, or measured.
+    At least 3 iterations run, and more within ``most_s``. ``line`` is from ``measured_file``, or measured.
     """
 
     algorithms: tuple[str, ...] = ("ring",)
@@ -145,7 +145,7 @@ def check(options: AllReduceOptions) -> None:
 
 
 def _check_memory(world: int, nbytes: int) -> None:
-    """Raise ``JobError`` if local ranks need more memory than there is: the kernel would kill one."""
+    """Raise ``JobError`` if local ranks need more memory than the machine has: the kernel would kill one."""
     needed, there = world * nbytes * LEAST_COPIES, os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
     if not is_launched() and needed > there:
         raise JobError(
@@ -216,7 +216,7 @@ def _task(options: AllReduceOptions, world: int) -> Task[AllReduceOptions, Event
         options=options,
         world=world,
         timeout_s=options.timeout_s,
-        shared=_shared(options),
+        shared={**_shared(options), "measured": options.line is not None},
         preload=(__name__,),
         when=_when,
     )

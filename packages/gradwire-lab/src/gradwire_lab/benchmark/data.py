@@ -14,7 +14,7 @@ from gradwire.errors import SpecError, shown
 from gradwire.files import open_ordinary
 
 POOL = (1 << 22) + 9973
-"""The most random values drawn; longer buckets repeat them, further apart than a codec's block."""
+"""The maximum number of random values; longer buckets repeat them, further apart than a codec's block."""
 _SMALLEST, _LARGEST = 1e-30, 1e30
 """The range of scales for which values and their sums are normal float32 numbers."""
 _GOLDEN = 0.6180339887498949

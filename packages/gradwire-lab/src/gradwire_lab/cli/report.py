@@ -31,7 +31,7 @@ def run(arguments: Sequence[str]) -> None:
 
 
 def write(path: Path) -> bool:
-    """Write the run's HTML report, print its place, and return whether that worked; errors are printed."""
+    """Write a record's page, print the page's path, and return whether it was written; errors are printed."""
     return write_page(place(path), lambda: make(path))
 
 

@@ -12,7 +12,7 @@ from types import MappingProxyType
 
 from gradwire.cli.parser import Parser, add_folder, add_timeout, add_usual, add_values, file_path, seconds
 from gradwire.errors import SpecError
-from gradwire.files import check_folder_new, read_text, write_files
+from gradwire.files import STANDARD_OUTPUT, check_folder_new, read_text, write_files
 from gradwire.units import format_duration, parse_rate
 from gradwire_lab.testbed.bed import GRACE_S, Testbed, check_command, inherited_environment
 from gradwire_lab.testbed.delay_line import RelayReport
@@ -186,9 +186,13 @@ def _nic(words: str | None) -> list[str]:
         ) from error
     from gradwire_gateware.cli import nic  # imported here, because it needs the compiled kernels
 
-    nic.settings_of(
-        nic.parser().parse_args(["--host", NIC_HOST, "--link", NIC_LINK, "--codec", codec, *others])
-    )
+    given = nic.parser().parse_args(["--host", NIC_HOST, "--link", NIC_LINK, "--codec", codec, *others])
+    nic.settings_of(given)
+    if given.json not in (None, STANDARD_OUTPUT):
+        raise SpecError(
+            f"expected --json - in --nic, got --json {given.json}, which all NICs would write; pass --json - "
+            "to write each NIC's counters to its host's standard error"
+        )
     return [sys.executable, "-m", "gradwire", "nic", "--codec", codec, *others]
 
 

@@ -77,7 +77,7 @@ def _dots(
     find: Callable[[Trained, Speed], Ratio | None],
     label: str,
 ) -> Picture:
-    """Return the chart of a dot with its interval for each method, below its task's title."""
+    """Return a chart with a dot and its interval for each method, below the task's title."""
     tasks = {title: trained(rows) for title, rows in records.items()}
     found = {
         title: {each: find(task, task.speeds[each]) for each in methods if each in task.speeds}

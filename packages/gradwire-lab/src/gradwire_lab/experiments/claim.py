@@ -137,8 +137,8 @@ class Claim:
     ``of_each`` applies the rule to every figure instead of their mean. ``unit`` is ``SHARE``, ``RATIO``, or
     printed after a number. ``otherwise`` and ``better`` are bounds that figures may meet instead, with
     reasons. ``rests_on`` are the training runs behind times and ratios, or ``samples`` counts the
-    measurements of the least measured figure. The reasons ``not_run``, ``declared`` (a failure declared
-    before the run), and ``other_tool`` (that rows name) override the figures.
+    measurements of the figure with the fewest. The reasons ``not_run``, ``declared`` (a failure declared
+    before the run), and ``other_tool`` (rows of a different tool) override the figures.
     """
 
     text: str

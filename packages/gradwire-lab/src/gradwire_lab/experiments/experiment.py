@@ -31,8 +31,8 @@ class Word:
     """The command-line option of a dataclass field: its help, parsing, and allowed values.
 
     By default, the name is the field's, the default ``shown`` is the field's, and ``read`` handles strings,
-    numbers, paths, and lists. ``always`` reads None for a missing option. ``value`` is the metavar, and
-    ``is_switch`` has none. ``known`` and ``least`` limit the values.
+    numbers, paths, and lists. With ``always``, ``read`` is called with None for a missing option. ``value``
+    is the metavar, which a switch (``is_switch``) lacks. ``known`` and ``least`` limit the values.
     """
 
     text: str
@@ -254,7 +254,7 @@ SHOWN = 3
 
 
 class HeardWarnings(logging.Handler):
-    """A handler of the lossy warnings of this process and its children, the only one in its ``with``."""
+    """A handler of lossy warnings of this process and its children, the only one in its ``with`` block."""
 
     def __init__(self) -> None:
         super().__init__()

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import copy
 from collections.abc import Iterator, Mapping, Sequence
+from contextlib import ExitStack, closing
 from dataclasses import dataclass
 from itertools import groupby, islice
 from statistics import median
@@ -93,19 +94,19 @@ def run(options: FineTuningOptions, cells: Sequence[Cell], _before: Sequence[Row
         task, model = weight_delta.pretrained(options.text, options.training)
         batches = [*islice(task.batches, options.batches + 1)]
         first = Trainee(_learner(task, model, RATES[0]), policy_named(FP32), options.systems[:1])
-        for _ in train_side_by_side([first], batches[: MONITORED + 1], 0.001, MONITORED):
-            compute_s = median(first.compute_s(options.systems[0]))
-        first.close()
+        with closing(first):
+            for _ in train_side_by_side([first], batches[: MONITORED + 1], 0.001, MONITORED):
+                compute_s = median(first.compute_s(options.systems[0]))
         for rate, group in groupby(cells, key=lambda cell: float(cell["lr"])):
-            trainees = {
-                name: Trainee(_learner(task, model, rate), policy_named(name), options.systems)
-                for name in (cell["policy"] for cell in group)
-            }
-            for number in train_side_by_side([*trainees.values()], batches, compute_s, EVERY):
-                report.say(f"{rate:g}: {number} of {options.batches} batches")
-            for policy, trainee in trainees.items():
-                report({"lr": rate, "policy": policy, **trainee.figures(), "compute_s": compute_s})
-                trainee.close()
+            with ExitStack() as stack:
+                trainees = {}
+                for name in (cell["policy"] for cell in group):
+                    trainees[name] = Trainee(_learner(task, model, rate), policy_named(name), options.systems)
+                    stack.callback(trainees[name].close)
+                for number in train_side_by_side([*trainees.values()], batches, compute_s, EVERY):
+                    report.say(f"{rate:g}: {number} of {options.batches} batches")
+                for policy, trainee in trainees.items():
+                    report({"lr": rate, "policy": policy, **trainee.figures(), "compute_s": compute_s})
 
 
 def _learner(task: TrainingTask, model: torch.nn.Module, rate: float) -> Learner:

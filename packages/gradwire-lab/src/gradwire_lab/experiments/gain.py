@@ -6,7 +6,6 @@ records of ``training-speed``, to show its errors.
 
 from __future__ import annotations
 
-import json
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, fields, is_dataclass, replace
 from pathlib import Path
@@ -16,9 +15,10 @@ from typing import TYPE_CHECKING, Any, cast
 from gradwire.cli.lists import between_commas
 from gradwire.codecs import parse
 from gradwire.plan import Plan
+from gradwire.records import read_object
 from gradwire.tables import Column, Table, figure
 from gradwire.units import format_duration, parse_rate
-from gradwire_lab.columns import Columns, ms_of, table_of, text_of
+from gradwire_lab.columns import Columns, error_of, ms_of, table_of, text_of
 from gradwire_lab.experiments.answer import Answer
 from gradwire_lab.experiments.experiment import (
     FOLDER,
@@ -65,6 +65,12 @@ sequences for the largest model. The gain depends on the computation.
 """
 TASK_COUNTS = {"mnist-mlp": 648_010, "wide-mlp": 18_423_050, "gpt": 10_892_800, "cifar-cnn": 1_072_330}
 """The numbers of parameters of the tasks of ``training-speed``, on MNIST and CIFAR-10."""
+OTHER_COUNTS = {
+    ("mnist-mlp", "digits"): 288_010,
+    ("wide-mlp", "digits"): 15_842_570,
+    ("cifar-cnn", "CIFAR-100"): 1_095_460,
+}
+"""The numbers of parameters that differ from ``TASK_COUNTS``, by task and data."""
 FORWARD_SHARE = 1 / 3
 """The forward pass's share of computation. Backward takes about twice as long."""
 BUCKET_NBYTES = 25 << 20
@@ -122,17 +128,21 @@ def cells(options: GainOptions) -> list[Cell]:
 
 
 def _measured(folder: Path) -> Iterator[Cell]:
-    """Yield a cell with the measured step of each predictable method, for each record in a folder."""
+    """Yield the measured step of each predictable method as a cell, for each record of CPUs in a folder."""
     for path in sorted(folder.glob(f"**/{RECORD}")):
-        if json.loads(path.read_text(encoding="utf-8")).get("schema") != TRAINING_SPEED.schema:
+        text = path.read_text(encoding="utf-8", errors="replace")
+        if read_object(text, str(path)).get("schema") != TRAINING_SPEED.schema:
             continue
+        record = read_fields(path, TRAINING_SPEED, REMEDY)
+        if record["options"]["device"] != "cpu":
+            continue  # the calibration has no costs of GPUs
         by_network: dict[tuple[str, int, str], list[Row]] = {}
-        for row in read_fields(path, TRAINING_SPEED, REMEDY)["rows"]:
+        for row in record["rows"]:
             by_network.setdefault((row["task"], row["hosts"], row["rate"]), []).append(row)
         for (task, hosts, rate), rows in by_network.items():
             methods = grouped(rows, "method")
             steps_s = {name: fmean(row["step_s"] for row in own) for name, own in methods.items()}
-            common = {"part": CHECK, "task": task, "hosts": hosts, "rate": rate}
+            common = {"part": CHECK, "task": task, "data": rows[0]["data"], "hosts": hosts, "rate": rate}
             for method in (JUDGE, HOOK, *PLANS):
                 if {method, ALONE} <= steps_s.keys():
                     times = {"compute_s": steps_s[ALONE], "measured_s": steps_s[method]}
@@ -206,7 +216,8 @@ def predicted_step_s(values: Any, cell: Cell) -> float:
     from gradwire.planner.baselines import Baselines
 
     shared, hosts = {**values, "shared_machine": True}, cell["hosts"]
-    request, environment = _placed(shared, TASK_COUNTS[cell["task"]], cell["compute_s"], cell)
+    count = OTHER_COUNTS.get((cell["task"], cell["data"]), TASK_COUNTS[cell["task"]])
+    request, environment = _placed(shared, count, cell["compute_s"], cell)
     baselines = Baselines(request.workload, environment)
     if cell["method"] in (HOOK, JUDGE):
         return baselines.hook_s(hosts) if cell["method"] == HOOK else baselines.plain_s(hosts)
@@ -257,11 +268,6 @@ def answer(row: Row) -> str:
 def gains_of(row: Row) -> tuple[float, float, float]:
     """Return the speed-ups of the chosen plan over DDP and over the bf16 hook, and of the hook over DDP."""
     return row["ddp_s"] / row["step_s"], row["hook_s"] / row["step_s"], row["ddp_s"] / row["hook_s"]
-
-
-def error_of(row: Row) -> float:
-    """Return the error of a checked prediction as a share of the measured step time."""
-    return float(row["predicted_s"] / row["measured_s"] - 1)
 
 
 def table(rows: Sequence[Row]) -> list[str | Table]:

@@ -21,8 +21,8 @@ POINTS = 0.02
 class Goal:
     """The accuracy that an exact training run must reach, declared before any training runs.
 
-    It is ``share`` of the gain from guessing (``chance``) to a reference (``known``, from ``origin``); other
-    methods end within ``points`` of the exact one.
+    It lies at ``share`` of the gain from guessing (``chance``) to a reference (``known``, from ``origin``).
+    Other methods must end within ``points`` of the exact method.
     """
 
     chance: float
@@ -48,8 +48,8 @@ GOALS = {
 class Trainings:
     """The training runs behind a claim: final accuracies of a method and of the exact method, by seed.
 
-    ``expected_failure`` is a reason, declared before the run, why it isn't expected to learn. ``stage``
-    describes runs that were stopped before an accuracy, such as "the first 24 of 320,000 steps".
+    ``expected_failure`` is the reason, declared before the run, why no learning is expected. ``stage``
+    describes runs that ended before an accuracy was measured, such as "the first 24 of 320,000 steps".
     """
 
     name: str

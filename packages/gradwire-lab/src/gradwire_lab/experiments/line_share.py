@@ -86,20 +86,19 @@ def cells(options: LineShareOptions) -> list[Cell]:
 
 def measure(ranks: Ranks, cells: Sequence[Cell]) -> None:
     """Measure the cells of one network, as one of its ranks."""
-    environment = ranks.environment([BASELINE])
+    line = ranks.line()
     for cell in cells:
         count = cell["nbytes"] // FLOAT_NBYTES
         plan = Plan(parse(cell["codec"]), "ring", cell["segment_nbytes"])
         seconds = statistics.median(ranks.time_s(plan, count, BUDGET_S, least=3, most=9))
         ratio = ranks.ratio(plan, count)
-        if environment is not None:
-            figures = {
-                "measured_s": seconds,
-                "ratio": ratio,
-                "busbw_nbytes_per_s": cell["nbytes"] / seconds * 2 * (ranks.world - 1) / ranks.world,
-                "line_nbytes_per_s": environment.line.nbytes_per_s,
-            }
-            ranks.report(cell, figures)
+        figures = {
+            "measured_s": seconds,
+            "ratio": ratio,
+            "busbw_nbytes_per_s": cell["nbytes"] / seconds * 2 * (ranks.world - 1) / ranks.world,
+            "line_nbytes_per_s": line.nbytes_per_s,
+        }
+        ranks.report(cell, figures)
 
 
 def table(rows: Sequence[Row]) -> list[str | Table]:

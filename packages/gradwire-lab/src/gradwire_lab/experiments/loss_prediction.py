@@ -1,8 +1,8 @@
 """The errors of predicted times to a loss, and the extra time that plans chosen by prediction cost.
 
 Each evaluation in the last part of a run is compared with the step at which exact DDP had the same loss: the
-mean ratio of steps, minus 1, is the share of extra steps. It is predicted from the gradients' noise at the
-end of the exact run, and step times from measured link, hosts, codecs, and computation.
+mean ratio of steps, minus 1, is the share of extra steps. This share is predicted from the gradients' noise
+at the end of the exact run. Step times are predicted from the measured link, hosts, codecs, and computation.
 """
 
 from __future__ import annotations

@@ -55,7 +55,7 @@ class ComparedMethod(ABC):
 
 
 class ComparedOnDDP(ComparedMethod):
-    """A method on DDP, with or without a hook; ``computed_s`` leaves out the waits of the last block."""
+    """A method on DDP, with or without a hook; ``computed_s`` is the last block's time without waits."""
 
     def __init__(
         self,
@@ -279,7 +279,11 @@ def computed_s(task: TrainingTask) -> float:
 
 
 def train(ranks: Ranks, method: ComparedMethod, task: TrainingTask, target: float | None) -> dict[str, Any]:
-    """Train until the held-out loss is at most ``target``, at most for DDP's number of blocks."""
+    """Train until the held-out loss is at most ``target``, for a limited number of blocks.
+
+    The limit is DDP's number of blocks without a target, ``PATIENCE`` times that number with a target, and
+    ``COUNTED`` blocks with an infinite target.
+    """
     curve: list[tuple[int, float, float]] = []
     accuracies: list[float] = []
     blocks: list[tuple[float, float]] = []

@@ -43,14 +43,13 @@ def page_of(
     experiments: Sequence[Experiment[Any]],
     exhibits: Collection[Exhibit[Any]] = (),
 ) -> str:
-    """Return the HTML page of a record of an experiment, or of an exhibit's. Raises ``JobError``."""
+    """Return the HTML page of an experiment's or an exhibit's record. Raises ``JobError``."""
     if not is_as_sealed(record):
         raise JobError(
             f"the record was altered after it was written: expected the checksum {record[SUM]} over its "
             "fields and rows, got a different checksum; restore the file, or measure again with --overwrite"
         )
     schema = record["schema"]
-    known = {each.experiment.schema: each for each in exhibits}
     found = [each for each in (*experiments, *(it.experiment for it in exhibits)) if each.schema == schema]
     if not found:
         raise JobError(
@@ -59,7 +58,9 @@ def page_of(
         )
     experiment = found[0]
     parts = experiment.table(record["rows"])
-    said, hero = _answered(record, experiment, parts, known.get(schema))
+    own = (each for each in exhibits if each.experiment.schema == schema)
+    exhibit = next((each for each in own if each.has_options(record.get("options", {}))), None)
+    said, hero = _answered(record, experiment, parts, exhibit)
     unfinished = "" if record.get("finished", True) else " (unfinished)"
     sections = [Section("What was measured", captioned(parts, experiment.question))]
     return render(Report(f"Experiment {experiment.name}{unfinished}", said, sections, hero), record)

@@ -88,6 +88,7 @@ class RecordFile:
 
     def write(self, files: Mapping[str, bytes], finished: bool) -> None:
         """Write the record and other files to the folder, all or none. Raises ``JobError``."""
+        self.is_finished = finished
         record = {**self._fields, "measured_s": self.measured_s, "finished": finished, "rows": self.rows}
         if self._expected_s is not None:
             record["expected_s"] = self._expected_s

@@ -1,6 +1,6 @@
 """The time of an exchange of AlexNet's gradients by number of hosts, with a ring and with a server.
 
-A ring's time stays flat, and a server's grows, as in INCEPTIONN's figure 15 and the study's table 1. It is
+A ring's time stays flat, and a server's grows, as in INCEPTIONN's figure 15 and the study's table 1. Both are
 compared with a closed form and a replay, with the latency and rate measured on the same hosts.
 """
 

@@ -17,7 +17,7 @@ from gradwire.deferred import torch
 from gradwire.plan import FLOAT_NBYTES, Plan
 from gradwire.tables import Column, Table
 from gradwire.timing.replay import replay
-from gradwire_lab.columns import Columns, ms_of, table_of, text_of
+from gradwire_lab.columns import Columns, error_of, ms_of, table_of, text_of
 from gradwire_lab.experiments.answer import Answer
 from gradwire_lab.experiments.experiment import (
     FOLDER,
@@ -58,7 +58,7 @@ COLUMNS: Columns[Row] = (
     (Column("fastest", "ms"), ms_of("fastest_s")),
     (Column("slowest", "ms"), ms_of("slowest_s")),
     (Column("predicted", "ms"), ms_of("predicted_s")),
-    (Column("error", "%"), lambda row: f"{100 * error(row):+.1f}"),
+    (Column("error", "%"), lambda row: f"{100 * error_of(row):+.1f}"),
     (Column("speed-up"), lambda row: f"{row['library_s'] / row['measured_s']:.2f}x"),
 )
 NOTE = (
@@ -183,7 +183,7 @@ def _gradients(task: TrainingTask, batches: Iterator[tuple[torch.Tensor, torch.T
 
 
 def ring_ratio(plan: Plan, gradients: Sequence[torch.Tensor]) -> float:
-    """Return a ring's compression ratio: each first hop adds a gradient, and later hops carry the sum."""
+    """Return a ring's compression ratio: hops of its first half add a gradient, later hops carry the sum."""
     world, total, nbytes = len(gradients), gradients[0].clone(), 0
     for terms in range(1, world + 1):
         if terms > 1:
@@ -206,16 +206,11 @@ def _carried_nbytes(plan: Plan, values: torch.Tensor) -> int:
     return nbytes
 
 
-def error(row: Row) -> float:
-    """Return the prediction's error as a share of the measured time."""
-    return float(row["predicted_s"] / row["measured_s"] - 1)
-
-
 def table(rows: Sequence[Row]) -> list[str | Table]:
     """Return a row per cell, and the number of good predictions."""
     libraries = {(row["rate"], row["mtu"]): row["measured_s"] for row in select(rows, way=LIBRARY)}
     found = [{**row, "library_s": libraries[row["rate"], row["mtu"]]} for row in rows]
-    good = sum(abs(error(row)) <= GOOD for row in rows)
+    good = sum(abs(error_of(row)) <= GOOD for row in rows)
     scaled = "" if rows[0]["scale"] is None else ", scaled"
     title = f"steps of an MLP on {rows[0]['hosts']} hosts with {rows[0]['codec']}{scaled}"
     verdict = f"{good} of {len(rows)} predictions are within {100 * GOOD:.0f} % of the measured time."

@@ -13,6 +13,7 @@ import torch
 from torch import nn
 
 from gradwire.devices import device_of
+from gradwire.errors import DataError
 from gradwire_lab.experiments.a2dtwp.images import SIDE, read_images
 from gradwire_lab.experiments.learning import GOALS, Goal
 from gradwire_lab.job.batches import build
@@ -22,6 +23,8 @@ SEED = 1
 HELD_OUT = 1000
 CONTEXT, HELD_OUT_CONTEXTS = 128, 16
 """The bytes of the GPT's context, and the number of held-out contexts for its loss."""
+LEAST_TEXT_NBYTES = 10 * (CONTEXT + 2)
+"""The smallest text, or half of a text, whose held-out tenth has a choice of contexts."""
 
 Batch = tuple[torch.Tensor, torch.Tensor]
 
@@ -171,7 +174,7 @@ def text_task(
     half: int | None = None,
     seed: int = 0,
 ) -> TrainingTask:
-    """Return the task of a GPT on a text (None: Python's reference), or on a ``half`` of it (0, 1)."""
+    """Return the task of a GPT on a text (None: Python's reference), or on its ``half`` 0 or 1."""
     training, held_out = text_batches(text, batch, 1000 * seed + rank, half)
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(SEED + seed)
@@ -190,6 +193,9 @@ def text_batches(
 
 def _parts_of(text: Path | None, half: int | None = None) -> tuple[torch.Tensor, torch.Tensor]:
     read = "\n".join(pydoc_data.topics.topics.values()).encode() if text is None else text.read_bytes()
+    least = LEAST_TEXT_NBYTES if half is None else 2 * LEAST_TEXT_NBYTES
+    if len(read) < least:
+        raise DataError(f"expected at least {least} bytes in {text}, got {len(read)}; pass a longer text")
     data = torch.frombuffer(bytearray(read), dtype=torch.uint8).long()
     if half is not None:
         data = data.chunk(2)[half]

@@ -125,7 +125,7 @@ class TrainingSpeedOptions(CheckedOptions):
 def cells(options: TrainingSpeedOptions) -> list[Cell]:
     """Return a cell for each rate, task, seed, and method.
 
-    DDP, whose loss others need, is first. Others begin with another method for each seed, against drift.
+    DDP, whose loss other methods need, precedes them. Their order is rotated for each seed, against drift.
     """
     others = [name for name in METHODS if name in options.methods and name not in ALWAYS]
     return [

@@ -34,7 +34,7 @@ def share(order: torch.Tensor, number: int, batch: int, rank: int, workers: int)
 
 
 def learning_rate(step: int, steps: int, peak: float, schedule: str = "cosine") -> float:
-    """Return the learning rate of a step from 0: it rises linearly, and falls along a cosine or is constant.
+    """Return the learning rate of a step (from 0): a linear rise, then a fall along a cosine, or a constant.
 
     Pipe-SGD needs the rise, because stale gradients make early training unstable; so all methods have it.
     """

@@ -58,7 +58,7 @@ def _read_table(path: Path) -> np.ndarray[tuple[int, int], np.dtype[np.float64]]
     try:
         with gzip.open(path, "rt", encoding="ascii") as file:
             table = np.loadtxt(file, delimiter=",", ndmin=2)
-    except (OSError, EOFError, ValueError) as error:
+    except (OSError, EOFError, ValueError, zlib.error) as error:
         raise DataError(f"cannot read {path} ({error}); reinstall scikit-learn") from error
     if table.shape[1] != 65:
         raise DataError(f"expected 65 columns in {path}, got {table.shape[1]}; reinstall scikit-learn")
@@ -339,7 +339,7 @@ BLOCK_NBYTES = 1 << 16
 def fetch(url: str, md5: str, target: Path, timeout_s: float = 30.0) -> None:
     """Download ``url`` to ``target``. Raises ``DataError`` and then leaves ``target`` unchanged.
 
-    A temporary file beside ``target`` is renamed once its MD5 is verified, so that none is ever partial.
+    A temporary file beside ``target`` is renamed once its MD5 is verified, so ``target`` is never partial.
     """
     try:
         target.parent.mkdir(parents=True, exist_ok=True)

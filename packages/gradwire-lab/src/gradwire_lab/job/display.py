@@ -176,7 +176,7 @@ class Quiet(Display):
 
 
 def make_display(quiet: bool = False) -> Display:
-    """Return the display for this process: another process, silence, a terminal, or a log file."""
+    """Return the display: events for another process, warnings only, bars on a terminal, or log lines."""
     from rich.console import Console
 
     if is_watched():

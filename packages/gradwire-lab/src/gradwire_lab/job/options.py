@@ -61,7 +61,7 @@ LARGEST_STALENESS = 1000
 class Run:
     """One training run from scratch: ``method`` is a key of ``METHODS``, ``codec`` a spec or ``auto``.
 
-    ``staleness`` is the method ``server``'s number of steps that a worker may be ahead, or None: PS-Sync.
+    ``staleness`` is the number of steps that a worker of ``server`` may be ahead, or None for PS-Sync.
     """
 
     method: str
@@ -382,7 +382,8 @@ def _check_extras(options: JobOptions) -> None:
     missing = [title for module, title in wanted.items() if importlib.util.find_spec(module) is None]
     if missing:
         raise JobError(
-            f"gradwire train needs {' and '.join(missing)}, which isn't installed; {how_to_install('train')}"
+            f"gradwire train needs packages that aren't installed: {', '.join(missing)}; "
+            f"{how_to_install('train')}"
         )
 
 

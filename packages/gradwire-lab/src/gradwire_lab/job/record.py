@@ -20,7 +20,7 @@ from gradwire_lab.job.options import D_SYNC, DDP, PS_SYNC, TORCHS, JobOptions, R
 
 @dataclass(frozen=True)
 class Epoch:
-    """One evaluation, by default at the end of an epoch: rank 0's mean loss since the last, and the test set.
+    """One evaluation, by default per epoch: rank 0's mean loss since the last one, and test results.
 
     ``accuracy`` is from 0 to 1, and ``train_s`` the training time so far in seconds, without evaluation.
     """

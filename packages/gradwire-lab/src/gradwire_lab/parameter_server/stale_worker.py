@@ -67,7 +67,7 @@ class StaleWorker(WorkerMethod):
         self._feedback = FeedbackFactory()
 
     def drain(self) -> StepRecord:
-        """Wait until all workers drain, unless idle, and adopt the same weights. Raises ``ExchangeError``."""
+        """Wait until all workers drain, and adopt the same weights; idempotent. Raises ``ExchangeError``."""
         if self._drained:
             return StepRecord()
         started = perf_counter()
@@ -109,7 +109,7 @@ class StaleWorker(WorkerMethod):
             message = Message(kind, clock, staleness=self.staleness, count=self._gradients.buffer.numel())
             if is_push:
                 self._push(message, None if layout is None else layout.norms)
-                lost = None if layout is None else meter.measured(layout)
+                lost = None if layout is None else meter.measured(layout, clock)
             else:
                 self._talk.tell(message)
             answer = self._hear_answer(clock)

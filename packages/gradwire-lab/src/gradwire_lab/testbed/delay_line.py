@@ -20,7 +20,7 @@ class Frame(NamedTuple):
 
 
 class DelayLine:
-    """A queue that delays and loses frames, in order, and always the same frames for a ``seed``."""
+    """A queue that delays frames, in order, and loses some, always the same frames for a ``seed``."""
 
     def __init__(self, delay_s: float, jitter_s: float, loss: float, seed: int) -> None:
         self._delay_s, self._jitter_s, self._loss = delay_s, jitter_s, loss

@@ -137,7 +137,7 @@ def host_limits(topology: Topology, host: int) -> list[str]:
 def nic_links(topology: Topology, host: int, namespace: str) -> list[str]:
     """Return the lines for ``ip`` that configure a NIC's interfaces, and give its host a new one.
 
-    The NIC's interfaces have no IP address and an own Ethernet address, so the kernel ignores their frames.
+    A NIC's interfaces have their own Ethernet address and no IP address, so the kernel ignores their frames.
     """
     return [
         f"link set dev {NIC_LINK} address {hardware_address(host, nic=True)} up",

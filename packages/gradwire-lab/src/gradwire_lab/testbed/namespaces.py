@@ -130,13 +130,13 @@ def _refusal(words: list[str]) -> str:
 # The figures come from measurements with Python sockets on two cores; docs/testbed.md has the table.
 
 BURST_S = 250e-6
-"""The burst of a rate limit's token bucket, as time at the link's rate, which passes without a limit.
+"""The burst of a rate limit's token bucket, which passes without a limit, as time at the link's rate.
 
-With the usual 64 KiB, 64 KB over an idle 100 Mbit link take 8 % of their nominal time, with this 99 %.
-Timers are late by only a fraction of 250 us.
+With the usual burst of 64 KiB, 64 KB over an idle 100 Mbit link take 8 % of their nominal time; with this
+burst, they take 99 %. Timers are late by only a fraction of 250 us.
 """
 LEAST_BURST_FRAMES, FRAME_OVERHEAD_NBYTES = 2, 50
-"""The least burst in frames, without which a full frame would wait for a full bucket; a frame's overhead."""
+"""The least burst in frames (with less, a full frame would wait for a full bucket); a frame's overhead."""
 GSO_SHARE = 0.9
 """The share of the burst for TCP's packets.
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import os
 import signal
 import sys
@@ -20,7 +21,11 @@ from gradwire_lab.testbed.topology import Topology, address, host_name
 Stream = Literal["out", "err"]
 STREAMS: tuple[Stream, Stream] = ("out", "err")
 Sink = Callable[[int, Stream, bytes], None]
-"""A function that receives a host, a stream, and whole lines; only the last may lack its newline."""
+"""A function that receives a host, a stream, and lines.
+
+Only the last line may lack its newline: at the end of the stream, or if it has more than 64 KiB. The rest of
+such a line follows.
+"""
 _LONGEST_LINE_NBYTES = 1 << 16
 
 
@@ -98,8 +103,8 @@ class Watch:
     """The state of a run: the running hosts, the first failure, and the next signal to send.
 
     After a host fails, the other hosts have ``grace_s`` to end. Then they get SIGTERM, and two seconds later
-    SIGKILL. The run's timeout sends the same signals. An interrupt sends SIGINT immediately, and a second
-    interrupt SIGKILL.
+    SIGKILL. The run's timeout sends the same signals, even if ``grace_s`` is longer. An interrupt sends
+    SIGINT immediately, and a second interrupt SIGKILL.
     """
 
     def __init__(self, hosts: int, now: float, timeout_s: float | None, grace_s: float) -> None:
@@ -110,8 +115,8 @@ class Watch:
         self._failed: int | None = None
         self._ended: list[int] = []  # hosts that got a signal to end
         self._timed_out = False
-        over = () if timeout_s is None else _end(now + timeout_s)
-        self._due: list[tuple[float, signal.Signals]] = list(over)
+        self._ends_at = math.inf if timeout_s is None else now + timeout_s
+        self._due = [] if timeout_s is None else _end(self._ends_at)
 
     @property
     def running(self) -> list[int]:
@@ -128,13 +133,15 @@ class Watch:
         self.exits[host] = HostExit(code if code >= 0 else 128 - code, seconds)
         if code != 0 and self._failed is None and not self._ended:
             self._failed = host
-            self._due = list(_end(now + self._grace_s))
+            self._grace_s = min(self._grace_s, max(0.0, self._ends_at - now))
+            self._due = _end(now + self._grace_s)
 
     def interrupted(self, now: float) -> None:
         """Record an interrupt by the user, such as Ctrl-C."""
         self.interrupts += 1
         if self.interrupts == 1:
-            self._due = [(now, signal.SIGINT), (now + self._grace_s, signal.SIGKILL)]
+            killed_at = min(now + self._grace_s, self._ends_at + KILL_AFTER_S)
+            self._due = [(now, signal.SIGINT), (killed_at, signal.SIGKILL)]
         else:
             self._due = [(now, signal.SIGKILL)]
 
@@ -176,8 +183,8 @@ class Watch:
         return 0 if first is None else first.exit_code
 
 
-def _end(at: float) -> tuple[tuple[float, signal.Signals], ...]:
-    return (at, signal.SIGTERM), (at + KILL_AFTER_S, signal.SIGKILL)
+def _end(at: float) -> list[tuple[float, signal.Signals]]:
+    return [(at, signal.SIGTERM), (at + KILL_AFTER_S, signal.SIGKILL)]
 
 
 def _how(ended: HostExit) -> str:

@@ -42,8 +42,10 @@ class Entry:
 
     def leave(self) -> None:
         """Remove the testbed from the registry."""
-        forget(self.path)
-        os.close(self.lock)
+        try:
+            forget(self.path)
+        finally:
+            os.close(self.lock)
 
 
 def enter() -> Entry:
@@ -57,7 +59,8 @@ def enter() -> Entry:
             os.write(lock, json.dumps({"pid": os.getpid(), "started": started}).encode("ascii"))
     except OSError as error:
         raise TestbedError(
-            f"the testbed registry {path.parent} cannot be written ({error.strerror}); set TMPDIR"
+            f"the testbed registry {path.parent} cannot be written ({error.strerror}); set TMPDIR to a "
+            "writable folder"
         ) from error
     return Entry(path, lock)
 
@@ -135,7 +138,7 @@ def _check_owner(folder: Path, status: os.stat_result) -> None:
     if status.st_uid != os.geteuid() or stat.S_IMODE(status.st_mode) & 0o077:
         raise TestbedError(
             f"expected a folder private to this user at {folder}, got a folder that other users own or can "
-            "read; remove the folder, or set TMPDIR"
+            "read; remove the folder, or set TMPDIR to another folder"
         )
 
 

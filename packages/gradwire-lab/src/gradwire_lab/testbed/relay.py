@@ -77,7 +77,7 @@ def packet_socket(interface: str, *, reads: bool) -> socket.socket:
 
 
 class Port:
-    """The path to one host: where to read, a delay line, and its link; own broadcasts don't return."""
+    """The path to a host: a source of frames, a delay line, and its link. Its own broadcasts don't return."""
 
     def __init__(self, source: str, link: str, address: bytes, line: DelayLine) -> None:
         self._source, self._link = packet_socket(source, reads=True), packet_socket(link, reads=False)

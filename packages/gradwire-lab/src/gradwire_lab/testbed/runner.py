@@ -94,7 +94,7 @@ def pair() -> tuple[Channel, Channel]:
 def interrupts() -> Iterator[socket.socket]:
     """Yield a socket that receives a byte for every SIGINT, instead of a ``KeyboardInterrupt``.
 
-    No byte arrives if SIGINT is ignored, or outside of the main thread, where none must be acted on.
+    No byte arrives if SIGINT is ignored, or outside of the main thread, which alone may handle SIGINT.
     """
     arrivals, notices = socket.socketpair()
     with arrivals, notices:
@@ -314,6 +314,10 @@ class NicPrograms:
         finally:
             for heard in ready:
                 os.close(heard)
+
+    def host_of(self, process: int) -> int | None:
+        """Return the host of the NIC with this process ID, or None for another process."""
+        return next((host for host, each in enumerate(self._running) if each.pid == process), None)
 
     def end(self) -> None:
         """Send SIGTERM to the NICs, and SIGKILL after ``END_TIMEOUT_S``."""

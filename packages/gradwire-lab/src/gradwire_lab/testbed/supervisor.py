@@ -22,7 +22,7 @@ from gradwire_lab.testbed.namespaces import forget_ambient_capabilities, inside
 from gradwire_lab.testbed.registry import forget
 from gradwire_lab.testbed.relay_program import RelayProgram
 from gradwire_lab.testbed.runner import Channel, Message, NicPrograms, keep_awake
-from gradwire_lab.testbed.topology import Topology
+from gradwire_lab.testbed.topology import Topology, host_name
 
 
 class Supervisor:
@@ -118,24 +118,28 @@ class Supervisor:
                 pid, status = os.waitpid(-1, os.WNOHANG)
                 if pid == 0:
                     return
+                code, nic = os.waitstatus_to_exitcode(status), self._nics.host_of(pid)
                 if pid == self._relay.pid:
-                    self._stop_without_relay(os.waitstatus_to_exitcode(status))
+                    self._stop("the relay that delays frames", code, "no host is reachable")
+                    return
+                if nic is not None:
+                    self._stop(f"the NIC of {host_name(nic)}", code, "the host isn't reachable")
                     return
                 if pid in self._hosts:
                     host, started, process = self._hosts.pop(pid)
-                    process.returncode = os.waitstatus_to_exitcode(status)
+                    process.returncode = code
                     seconds = time.monotonic() - started
                     self._channel.send(
                         {"told": "exited", "host": host, "code": process.returncode, "seconds": seconds}
                     )
 
-    def _stop_without_relay(self, code: int) -> None:
-        """End the run, because frames no longer reach the hosts."""
+    def _stop(self, program: str, code: int, effect: str) -> None:
+        """End the run, because frames no longer reach all hosts."""
         self._relay.end()
         sweep()
         self._hosts.clear()
         how = f"signal {-code}" if code < 0 else f"exit code {code}"
-        reason = f"the relay that delays frames ended with {how}, and no host is reachable; start a new run"
+        reason = f"{program} ended with {how}, and {effect}; start a new run"
         self._channel.send({"told": "failed", "reason": reason})
 
 

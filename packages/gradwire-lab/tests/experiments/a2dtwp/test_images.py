@@ -93,6 +93,20 @@ def test_an_archive_of_something_else_is_refused(tmp_path: Path, content: dict[s
         read_images(tmp_path)
 
 
+def test_a_damaged_archive_is_refused(tmp_path: Path) -> None:
+    path = tmp_path / "train.npz"
+    for name in (path, tmp_path / "test.npz"):
+        np.savez_compressed(name, x=np.zeros((2, 3, 32, 32), np.uint8), y=[1, 2])
+    content = bytearray(path.read_bytes())
+    path.write_bytes(content[:-9])
+    with pytest.raises(DataError, match=r"cannot read images and labels from .*train\.npz"):
+        read_images(tmp_path)
+    content[30 + content[26] + content[28]] = 0xFF  # the first block, after a header, a name, and extra data
+    path.write_bytes(content)
+    with pytest.raises(DataError, match=r"cannot read images and labels from .*train\.npz"):
+        read_images(tmp_path)
+
+
 def test_an_epoch_has_each_image_once_at_most(tmp_path: Path) -> None:
     for seed, name in enumerate(("data_batch_1.bin", "test_batch.bin")):
         write_binary(tmp_path / name, 7, seed)

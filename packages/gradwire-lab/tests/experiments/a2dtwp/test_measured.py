@@ -65,6 +65,13 @@ def test_awp_takes_as_long_as_the_bits_of_its_layers_in_the_full_network() -> No
     assert found.switches("vgg") == [4, 4]
 
 
+def test_a_run_that_ends_in_its_first_epoch_has_seconds_but_no_profile() -> None:
+    short = [training("awp", ERRORS, epoch=1000) if row.get("policy") == "awp" else row for row in rows()]
+    found = MeasuredPolicies(short)
+    assert found.figure("vgg", "awp", "x86", "transfer_s") is None
+    assert found.seconds("vgg", "awp", "x86") is not None
+
+
 def test_the_batches_of_all_rounds_count() -> None:
     slow = [{**row, "cycles": _times(row, 3.0)} for row in rows() if row["kind"] == "batch"]
     alone, both = MeasuredPolicies([*rows(), *slow]), MeasuredPolicies([*rows(), *slow, *slow])

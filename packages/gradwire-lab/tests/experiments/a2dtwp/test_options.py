@@ -79,6 +79,10 @@ def test_the_links_are_those_of_the_published_tables() -> None:
         (["--policies", "bf8"], "expected --policies from fp32, bf16, static:8"),
         (["--timed", "lenet"], "expected --timed from alexnet, vgg, resnet, got 'lenet'"),
         (["--models", ""], "expected --models from .*, got 'nothing'"),
+        (
+            ["--models", "alexnet", "--policies", "bf16,awp"],
+            "expected fp32 in --policies, because only fp32 trains alexnet, got bf16, awp; add fp32",
+        ),
         (["--batches", "9"], "expected --batches of at least 10, got 9"),
         (["--narrower", "3"], "expected a divisor of 64 for --narrower, got 3"),
         (["--seed-list", "0"], "expected --seed-list of at least 1, got 0"),

@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import threading
+
 import pytest
 import torch
 from torch import nn
 
+from gradwire.errors import DeviceError
 from gradwire_lab.experiments.a2dtwp import training as timing
 from gradwire_lab.experiments.a2dtwp.models import FULL_SIDE
 from gradwire_lab.experiments.a2dtwp.options import A2dtwpOptions
@@ -41,3 +44,14 @@ def test_batches_are_timed_on_both_links_at_the_rate_of_the_paced_network(policy
     if policy == "fp32":  # half the bytes of the paced network take half of the published share
         transfer_s = max(found["cycles"]["x86"]["transfer_s"])  # a late sender's time is the next batch's
         assert transfer_s >= 0.95 * 0.5 * 0.004 * 153.93 / 162.23
+
+
+def test_batches_that_fail_end_their_threads(monkeypatch: pytest.MonkeyPatch) -> None:
+    def fail(*_: object) -> None:
+        raise DeviceError("lost")
+
+    monkeypatch.setattr("gradwire_lab.experiments.a2dtwp.trainee.Trainee.cycle", fail)
+    with pytest.raises(DeviceError, match="lost") as caught:
+        timing.time_batches(OPTIONS, "vgg", "fp32", compute_s=0.004, nbytes=None)
+    assert caught.tb is not None, "which holds everything that wasn't closed"
+    assert not [each for each in threading.enumerate() if each.name.startswith("gradwire")]

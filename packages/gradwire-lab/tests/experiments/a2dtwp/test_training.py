@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import threading
 from itertools import pairwise
 from typing import Any
 
 import pytest
 import torch
 
+from gradwire.errors import DeviceError
 from gradwire_lab.experiments.a2dtwp.options import POLICIES, TRAINS_AS, A2dtwpOptions
 from gradwire_lab.experiments.a2dtwp.training import train
 
@@ -50,3 +52,16 @@ def test_awp_watches_an_epoch_in_32_bits_and_then_begins_with_8(rows: dict[str, 
     assert rows["fp32"]["threshold"] is None
     for (_, before), (_, now) in pairwise(row["bits"][1:]):
         assert all(new - old in (0, 8) for old, new in zip(before, now, strict=True))
+
+
+def test_a_training_that_fails_ends_its_threads(monkeypatch: pytest.MonkeyPatch) -> None:
+    def fail(*_: object) -> None:
+        raise DeviceError("lost")
+
+    pytest.importorskip("sklearn")
+    monkeypatch.delenv("GRADWIRE_DATA", raising=False)
+    monkeypatch.setattr("gradwire_lab.experiments.a2dtwp.training.error_of", fail)
+    with pytest.raises(DeviceError, match="lost") as caught:
+        train(OPTIONS, "vgg-bn", "fp32", seed=1)
+    assert caught.tb is not None, "which holds everything that wasn't closed"
+    assert not [each for each in threading.enumerate() if each.name.startswith("gradwire")]

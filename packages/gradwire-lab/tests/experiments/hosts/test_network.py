@@ -44,6 +44,17 @@ def test_other_lines_are_shown_with_their_host(capsys: pytest.CaptureFixture[str
     assert printed.err == "h0 | a library speaks\nh1 | gradwire-row {}\nh0 | a warning\n"
 
 
+def test_an_end_without_a_newline_is_shown(capsys: pytest.CaptureFixture[str]) -> None:
+    found: list[Mapping[str, Any]] = []
+    for text in (b"an error", TEXT[:-9]):
+        rows = Rows(found.append)
+        rows(0, "out", text)
+        rows.close()
+    assert found == ROWS[:1]
+    last = TEXT[:-9].decode().splitlines()[-1]
+    assert capsys.readouterr().err == f"h0 | an error\nh0 | {last}\n"
+
+
 def test_lossy_warnings_of_hosts_are_logged_here_however_they_are_cut() -> None:
     text = b"/x/ddp.py:7: LossyWarning: rank 1: fp8 loses 99.0%\n  step()\n/x: UserWarning: no\n"
     rows = Rows(lambda _row: None)
@@ -52,6 +63,8 @@ def test_lossy_warnings_of_hosts_are_logged_here_however_they_are_cut() -> None:
             rows(1, "err", text[begin : begin + 9])
         rows(0, "err", b"a: LossyWarning: never ended")
         assert heard.joined({}) == {"lossy": ["rank 1: fp8 loses 99.0%"]}
+        rows.close()
+        assert heard.joined({}) == {"lossy": ["never ended"]}
 
 
 @pytest.mark.parametrize("network", [(1, "1gbit"), (0, "1gbit"), (65, "1gbit"), (2, "1"), (2, "1kbit")])

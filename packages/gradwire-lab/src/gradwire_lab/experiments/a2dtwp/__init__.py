@@ -1,4 +1,4 @@
-"""Weights sent with fewer bits: the time that networks save until they reach float32's error (A2DTWP).
+"""Weights sent with fewer bits: the time saved until networks reach float32's error (A2DTWP).
 
 Narrow networks show errors and bits batch by batch; batches of the full-size networks are timed on a
 simulated device, whose links are as slow, relative to VGG's computation, as those of two published systems.

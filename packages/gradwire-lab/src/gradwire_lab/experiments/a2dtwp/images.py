@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import zipfile
+import zlib
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
@@ -131,10 +133,10 @@ def _read_archives(files: Sequence[Path]) -> tuple[torch.Tensor, torch.Tensor]:
 
 def _read_archive(path: Path) -> tuple[torch.Tensor, torch.Tensor]:
     try:
-        with np.load(path, allow_pickle=False) as archive:
+        with path.open("rb") as file, np.load(file, allow_pickle=False) as archive:
             images = archive["x"] if "x" in archive else _summed(archive["dd"])
             labels = archive["y"].astype(np.int64)
-    except (OSError, ValueError, KeyError, EOFError) as error:
+    except (OSError, ValueError, KeyError, EOFError, zipfile.BadZipFile, zlib.error) as error:
         raise DataError(
             f"cannot read images and labels from {path}: {error}; download the data set again"
         ) from error

@@ -28,7 +28,7 @@ from gradwire_lab.job.record import reach
 # Training runs side by side on paced links: batch times without bursts, and the time to an error.
 
 AROUND = 7
-"""Cycles on either side in the running median of cycle times, which removes bursts of other programs."""
+"""The number of cycles on either side in the running median, which removes bursts of other programs."""
 SMOOTHED = 3
 """The number of evaluations whose mean is the smoothed error after the last evaluation."""
 NOISE = 0.03
@@ -222,13 +222,13 @@ class MeasuredPolicies:
     def _mean(
         self, model: str, training: Row, system: str, name: str, begin: float, end: float | None = None
     ) -> float | None:
-        """Return the mean of a figure over a training run's batches, interpolated at each batch's bits."""
+        """Return a figure's mean over a training run's batches at their bits, or None if unknown."""
         rows = {bits: self.row(model, each) for each, bits in AWP_FORMATS.items()}
         found = {bits: median(row["cycles"][system][name]) for bits, row in rows.items() if row is not None}
-        if len(found) < len(AWP_FORMATS):
+        spans = [*_spans(training, begin, end)]
+        if len(found) < len(AWP_FORMATS) or not spans:
             return None
-        sizes, spans = self._sizes(model, training), [*_spans(training, begin, end)]
-        total = sum(count for count, _ in spans)
+        sizes, total = self._sizes(model, training), sum(count for count, _ in spans)
         return sum(count * between(found, _weighted(bits, sizes)) for count, bits in spans) / total
 
     def _sizes(self, model: str, training: Row) -> Sequence[int]:

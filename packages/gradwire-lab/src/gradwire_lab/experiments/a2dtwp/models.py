@@ -30,7 +30,7 @@ FULL_SIDE = 224
 
 @dataclass(frozen=True)
 class Shape:
-    """Channels over ``narrower``, batch normalization but for the last layer, and the images' side."""
+    """A network's shape: the channels' divisor, batch normalization (not in the last layer), images' side."""
 
     classes: int
     narrower: int

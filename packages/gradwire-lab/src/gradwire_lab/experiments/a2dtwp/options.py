@@ -28,7 +28,7 @@ POLICIES = (FP32, BF16, "static:8", "static:16", "static:24", AWP, *DELTAS)
 TRAINS_AS = {"delta": BF16, "delta:fp32": FP32}
 """Each lossless policy, and the policy with the same weights on the device, whose training run it shares."""
 AWP_FORMATS = {f"awp:{bits}": bits for bits in STATIC}
-"""AWP's norms with a fixed number of bits: AWP's batch times are interpolated between their times."""
+"""Policies with AWP's norms and fixed bits: AWP's batch times are interpolated between their times."""
 TIMED = (FP32, BF16, "static:8", "static:16", "static:24", *AWP_FORMATS, *DELTAS)
 
 
@@ -83,6 +83,11 @@ class A2dtwpOptions(CheckedOptions):
         check_known("--timed", self.timed or MODELS, MODELS)
         if self.narrower > 64 or 64 % self.narrower:
             raise SpecError(f"expected a divisor of 64 for --narrower, got {self.narrower}; pass e.g. 8")
+        if all(cell["kind"] != TRAINING for cell in cells(self)):
+            raise SpecError(
+                f"expected {FP32} in --policies, because only {FP32} trains {', '.join(self.networks)}, got "
+                f"{', '.join(self.policies)}; add {FP32}"
+            )
 
 
 def cells(options: A2dtwpOptions) -> list[Cell]:

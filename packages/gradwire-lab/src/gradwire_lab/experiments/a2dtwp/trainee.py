@@ -46,7 +46,7 @@ class Learner:
 class Trainee:
     """A training run with one policy, on the links of some systems in turn.
 
-    Sending ``nbytes`` (by default, all weights) takes the published time. ``errors`` has batches and errors.
+    Sending ``nbytes`` (by default, all weights) takes the published time. ``errors`` has (batches, error).
     """
 
     def __init__(
@@ -136,7 +136,7 @@ class Trainee:
 def train_side_by_side(
     trainees: Sequence[Trainee], batches: Iterable[Batch], compute_s: float, every: int
 ) -> Iterator[int]:
-    """Train all trainees on the same batches, after a first one only for gradients; yield at evaluations."""
+    """Train all trainees on the same batches (the first only gives gradients); yield at each evaluation."""
     number = 0
     for number, batch in enumerate(batches):
         for each in trainees:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import warnings
 from collections.abc import Callable, Sequence
+from contextlib import ExitStack
 from itertools import islice
 from statistics import fmean, median
 from typing import Any
@@ -39,7 +40,7 @@ def train(options: A2dtwpOptions, model: str, policy: str, seed: int) -> dict[st
     name = NORMALISED.get(model, model)
     epoch = images.epoch(SIZES[name])
     validation = images.validation(VALIDATION)
-    with one_thread(), warnings.catch_warnings(record=True) as warned:
+    with one_thread(), warnings.catch_warnings(record=True) as warned, ExitStack() as stack:
         warnings.simplefilter("always")
         norm = model in NORMALISED or model == "resnet"
         shape = Shape(images.classes, options.narrower, norm)
@@ -48,6 +49,7 @@ def train(options: A2dtwpOptions, model: str, policy: str, seed: int) -> dict[st
         schedule = torch.optim.lr_scheduler.ExponentialLR(optimizer, DECAY ** (1 / (DECAY_EPOCHS * epoch)))
         chosen = policy_named(policy, interval=max(epoch // 2, 1), watched=epoch)
         offload = HostOffload(masters, optimizer, chosen, device="cpu", blocks=blocks_of(masters), threads=1)
+        stack.callback(offload.close)
         every, errors = max(options.batches // EVALUATIONS, 1), list[tuple[int, float]]()
         batches = islice(images.batches(SIZES[name], seed), options.batches)
         for number, (x, y) in enumerate(batches, 1):
@@ -68,7 +70,6 @@ def train(options: A2dtwpOptions, model: str, policy: str, seed: int) -> dict[st
             "threshold": chosen.threshold if isinstance(chosen, AWP) else None,
             "epoch": epoch,
         }
-        offload.close()
     sentences = [*dict.fromkeys(str(each.message) for each in warned)]
     return {**figures, **({LOSSY: sentences} if sentences else {})}
 
@@ -124,7 +125,7 @@ def time_batches(
     systems: tuple[str, ...] = LINKS,
 ) -> dict[str, Any]:
     """Return the figures of a policy's batches on each link, whose rates follow from VGG's figures."""
-    with one_thread():
+    with one_thread(), ExitStack() as stack:
         batches = _enlarged(read_images(find_cifar10(options.data_dir)), options.timed_size)
         masters = build(model, Shape(CLASSES, 1, norm=False, side=FULL_SIDE), SEED, he=True)
         optimizer = optimizer_of(masters, RATE * options.timed_size / SIZES[model])
@@ -135,11 +136,11 @@ def time_batches(
 
         learner = Learner(masters, optimizer, steady, loss, lambda _: 0.0)
         trainee = Trainee(learner, policy_named(policy), systems, nbytes)
+        stack.callback(trainee.close)
         trainee.begin(batches[0])
         for number in range(len(systems) * (WARM + options.timed_batches)):
             trainee.cycle(number, batches[(number + 1) % len(batches)], compute_s)
         figures = trainee.figures()
-        trainee.close()
     cycles = {
         system: {name: values[WARM:] for name, values in each.items()}
         for system, each in figures["cycles"].items()

@@ -111,10 +111,11 @@ def table(rows: Sequence[Row]) -> list[str | Table]:
     parts: list[str | Table] = [Table(COLUMNS, lines), ""]
     if means:
         of_all = sum(row["raw_nbytes"] for row in sent) / sum(row["wire_nbytes"] for row in sent)
+        most = max(map(abs, means))
         parts += [
             f"Automatic choices send {of_all:.1f} times fewer bytes over all tasks together, "
             f"{fmean(ratios):.1f} times on average over the tasks, and {fmean(later_ratios):.1f} times in "
-            f"the second half. Their final loss differs from DDP's by at most {100 * max(means):+.2f} %, "
+            f"the second half. Their final loss differs from DDP's by at most {100 * most:.2f} %, "
             f"and by {100 * fmean(means):+.2f} % on average.",
             "",
         ]

@@ -6,6 +6,7 @@ import importlib.util
 import json
 import sys
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from contextlib import closing
 from itertools import groupby
 from typing import Any
 
@@ -58,9 +59,9 @@ def measured_by(
     variables: Mapping[str, str] | None = None,
     apart: Sequence[str] = (),
 ) -> Callable[[Any, Sequence[Cell], Sequence[Row], Report], None]:
-    """Return a run that measures all cells with ``measure_cells``, which passes on what ``given`` returns.
+    """Return a run that measures all cells with ``measure_cells``; ``given`` returns its argument ``more``.
 
-    Cells that differ in the names in ``apart`` have testbeds of their own.
+    Cells that differ in a name in ``apart`` get separate testbeds.
     """
 
     def run(options: Any, cells: Sequence[Cell], _before: Sequence[Row], report: Report) -> None:
@@ -93,9 +94,10 @@ def run_on_hosts(
     if importlib.util.find_spec("torch") is None:
         importlib.import_module("torch")  # raises an error here, before every host would
     card = [sys.executable, "-m", "gradwire", "nic", "--codec", *nic.split()] if nic else []
-    with Testbed(Topology.even(hosts, rate, mtu_nbytes=mtu_nbytes, delay=delay), nic=card) as bed:
+    topology = Topology.even(hosts, rate, mtu_nbytes=mtu_nbytes, delay=delay)
+    with closing(Rows(report)) as rows, Testbed(topology, nic=card) as bed:
         environment = inherited_environment() | dict(variables or {})
-        failure = bed.run(command, environment=environment, sinks=(Rows(report),)).failure
+        failure = bed.run(command, environment=environment, sinks=(rows,)).failure
     if failure is not None:
         raise JobError(f"measuring on {hosts} hosts at {rate} failed: {failure}; see the output above")
 
@@ -121,6 +123,13 @@ class Rows:
                 self._report(json.loads(line.removeprefix(MARK)))
             else:
                 show(host, "err", line)
+
+    def close(self) -> None:
+        """Process the ends of outputs that lack a newline; an incomplete row is only shown."""
+        if self._rest:
+            show(0, "err", self._rest)
+        for host in self._begun:
+            self._hear(host, b"\n")
 
     def _hear(self, host: int, text: bytes) -> None:
         *lines, self._begun[host] = (self._begun.get(host, b"") + text).split(b"\n")

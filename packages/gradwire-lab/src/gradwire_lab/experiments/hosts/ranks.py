@@ -80,7 +80,7 @@ class Ranks:
         self._agreement_s: float | None = None
 
     def line(self, longest_nbytes: int | None = None) -> Line:
-        """Return the link between ranks 0 and 1 to all ranks, from messages of at most ``longest_nbytes``."""
+        """Measure the link of ranks 0 and 1, up to ``longest_nbytes`` a message; return it on all ranks."""
         sizes = [each for each in QUICK.sizes if longest_nbytes is None or each <= longest_nbytes]
         effort = replace(QUICK, sizes=tuple(sizes))
         points = measure(self.link, 1 - self.rank, effort) if self.rank < 2 else ()
@@ -93,7 +93,7 @@ class Ranks:
         segment_nbytes: int = 1 << 20,
         samples: list[torch.Tensor] | None = None,
     ) -> Environment | None:
-        """Return the costs of link, hosts, and codecs (on ``samples`` or synthetic gradients) to rank 0."""
+        """Return the costs of link, hosts, and codecs (on ``samples`` or synthetic gradients) on rank 0."""
         line = self.line()
         ends = self.gather(end_cost(self.link, dist.barrier))
         table = {}
@@ -125,7 +125,7 @@ class Ranks:
 
     @contextmanager
     def linked(self, group: dist.ProcessGroup | None = None, tos: int = 0) -> Iterator[Link]:
-        """Yield a new link between a group's members, who must all call this, also with a ``tos`` of IP."""
+        """Yield a new link, with IP's ``tos``, between a group's members. All members must call this."""
         members: Any = dist.group.WORLD if group is None else group
         link = ProcessGroupLink(members, timeout_s=self.link.timeout_s, tos=tos)
         try:
@@ -201,7 +201,7 @@ class Ranks:
         """Wait until a time on which all ranks have agreed, and return this time.
 
         All ranks share a clock, whereas a barrier ends milliseconds apart on different ranks. The time is
-        later by the pause and by the duration of an agreement, which exceeds the pause between distant hosts.
+        later by the pause plus the time of an agreement; between distant hosts, this time exceeds the pause.
         """
         if self._agreement_s is None:
             dist.barrier()

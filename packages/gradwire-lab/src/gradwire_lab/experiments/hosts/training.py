@@ -38,7 +38,7 @@ def one_thread(seed: int | None = None) -> Iterator[None]:
 
 
 def part_of_step(count: int, seed: int, step: int, batch: int, worker: int, workers: int) -> torch.Tensor:
-    """Return the indices of one worker's images in a step from 0, in an order that differs per epoch."""
+    """Return the indices of one worker's images in a step (from 0), in an order that differs per epoch."""
     epoch, number = divmod(step, count // batch)
     return share(_order(count, seed, epoch), number, batch, worker, workers)
 

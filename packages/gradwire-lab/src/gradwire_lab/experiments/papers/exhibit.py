@@ -162,8 +162,8 @@ class Exhibit(Generic[Options]):
     def check_rows(self, options: Mapping[str, Any], rows: Sequence[Row]) -> None:
         """Raise ``JobError`` unless the rows of a finished record cover all cells of its options.
 
-        All text values must be present, in as many distinct rows as cells, but for the names of images: a
-        record may be judged on a machine with others.
+        All text values except the names of images must be present, in as many distinct rows as cells. A
+        record may be judged on a machine with other images.
         """
         own = self._recorded_as(options)
         if own is None:
@@ -269,15 +269,15 @@ MeasureGroup = Callable[[Options, Sequence[Cell]], Iterable[Row]]
 
 
 def side_by_side(measure: Measure[Options]) -> Run[Options]:
-    """Return a run that measures a cell per core at once; ``measure`` is a module's, and without times."""
+    """Return a run that measures a cell per core at once; ``measure``, a module's function, times nothing."""
     return groups_side_by_side(partial(_row, measure), ())
 
 
 def groups_side_by_side(measure: MeasureGroup[Options], alike: Sequence[str]) -> Run[Options]:
     """Return a run that measures groups of cells side by side, such as cells that share a training run.
 
-    ``measure``, of a module, gives the rows of one group, whose cells have equal values of ``alike``, or
-    which is one cell.
+    ``measure``, a module's function, returns the rows of one group. The cells of a group have equal values of
+    ``alike``; if ``alike`` is empty, each cell is a group.
     """
 
     def run(options: Options, cells: Sequence[Cell], _before: Sequence[Row], report: Reporter) -> None:

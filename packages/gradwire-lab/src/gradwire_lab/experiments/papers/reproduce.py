@@ -30,7 +30,7 @@ OTHER_OPTIONS = (
 class Judged:
     """An exhibit with its claims, or the reason why this machine couldn't run it.
 
-    Older records lack seconds. ``shortened`` has a short run's options and both values.
+    Older records lack seconds. ``shortened`` has the options that differ from ``--full``, with both values.
     """
 
     exhibit: Exhibit[Any]
@@ -56,7 +56,7 @@ def judge(exhibit: Exhibit[Any], fields: Mapping[str, Any], rows: Sequence[Row])
         exhibit,
         tuple(exhibit.judge(rows)),
         expected_s=fields.get("expected_s"),
-        measured_s=fields["measured_s"] or None,
+        measured_s=fields.get("measured_s") or None,
         shortened=exhibit.shortened(fields["options"]),
         lossy=lossy_warnings(rows),
         others=others_in_words(rows),

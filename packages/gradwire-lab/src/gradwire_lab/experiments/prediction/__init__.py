@@ -20,7 +20,7 @@ from gradwire.plan import FLOAT_NBYTES, Plan
 from gradwire.tables import Column, Table, figure
 from gradwire.timing.replay import replay
 from gradwire.units import exact_size, format_duration, parse_duration, parse_whole
-from gradwire_lab.columns import Columns, ms_of, table_of, text_of
+from gradwire_lab.columns import Columns, error_of, ms_of, table_of, text_of
 from gradwire_lab.experiments.answer import Answer
 from gradwire_lab.experiments.experiment import (
     Cell,
@@ -214,18 +214,12 @@ def _sharded(
 
 # The tables: points, choices by prediction, and summaries of errors.
 
-
-def error(row: Row) -> float:
-    """Return the prediction's error as a share of the measured time."""
-    return float(row["predicted_s"] / row["measured_s"] - 1)
-
-
 TIMES: Columns[Row] = (
     (Column("measured", "ms"), ms_of("measured_s")),
     (Column("fastest", "ms"), ms_of("fastest_s")),
     (Column("slowest", "ms"), ms_of("slowest_s")),
     (Column("predicted", "ms"), ms_of("predicted_s")),
-    (Column("error", "%"), lambda row: f"{100 * error(row):+.1f}"),
+    (Column("error", "%"), lambda row: f"{100 * error_of(row):+.1f}"),
 )
 POINTS: Columns[Row] = (
     (Column.of_text("algorithm"), text_of("algorithm")),
@@ -284,7 +278,7 @@ def _part(rows: Sequence[Row], columns: Columns[Row], codecs: Sequence[str], wha
         found += [_title(group[0]), "", table_of(columns, group), ""]
         comparable = [row for row in group if row["algorithm"] != SHARDED]
         found += [Table(CHOICES, _choices(comparable, codecs, losses)), ""]
-    errors = sorted(abs(error(row)) for row in rows)
+    errors = sorted(abs(error_of(row)) for row in rows)
     good = sum(loss <= GOOD for loss in losses)
     return [
         *found,

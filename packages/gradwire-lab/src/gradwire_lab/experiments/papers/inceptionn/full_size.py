@@ -134,7 +134,7 @@ def train(
 
 
 def build(name: str) -> nn.Module:
-    """Return a network with Caffe's (AlexNet) or torchvision's initialization, which bear table I's rates."""
+    """Return a network with Caffe's (AlexNet) or torchvision's initialization, which suit table I's rates."""
     from torch import nn
 
     network = _BUILDERS[name]()

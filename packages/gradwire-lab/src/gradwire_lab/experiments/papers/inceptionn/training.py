@@ -252,8 +252,8 @@ def measure(ranks: Ranks, cells: Sequence[Cell]) -> None:
 def train_on_hosts(ranks: Ranks, cell: Cell) -> Mapping[str, Any]:
     """Return the seconds of each step and of its computation, and the accuracy of rank 0's weights.
 
-    Computation is the slowest passes plus the slowest update. The first step, which connects, is omitted.
-    Ranks before the last ``WORKERS`` only aggregate.
+    Computation is the slowest rank's passes plus the slowest update. The first step, which connects, is
+    omitted. Ranks before the last ``WORKERS`` only aggregate.
     """
     images, steps, worker = dataset(cell["data"]), cell["steps"], ranks.rank - (ranks.world - WORKERS)
     net = build(cell["network"], images.image_shape, images.classes, cell["seed"])

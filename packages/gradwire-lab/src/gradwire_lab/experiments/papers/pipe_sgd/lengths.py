@@ -135,7 +135,7 @@ def rates(
     """Yield, for each K, the claim that the slope equals the published slope within a 95 % interval.
 
     A half-interval beyond ``widest`` gives no tolerance, so that variance doesn't help; the last claim is
-    that none is. A steeper slope violates the claim, too: short runs with large losses also have one.
+    that none exceeds it. A steeper slope violates a claim, too: short runs with large losses also have one.
     """
     around: dict[str, float | None] = {}
     assert isinstance(published.value, float)

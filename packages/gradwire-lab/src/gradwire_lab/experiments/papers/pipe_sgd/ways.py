@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 TRAINER = "gradwire_lab.experiments.papers.pipe_sgd.trainer"
 """The name of the module that trains on the hosts; importing the module here would import torch."""
 PLAIN, LINE, MODEL, TIME, TRAIN = "plain", "line", "model", "time", "train"
-"""The kinds of cells: steps, exchanges, alpha to S, timed steps, and training runs."""
+"""The kinds of cells: steps without exchanges, exchanges, alpha to S, timed steps, and training runs."""
 EXACT, TRUNCATED, QUANTIZED = "identity", "truncate:16", "quantize:8"
 UNLIMITED = "unlimited"
 IN_SEGMENTS = "K = 2 in segments"
@@ -65,9 +65,9 @@ def cells_on_lines(
 ) -> list[Cell]:
     """Return cells grouped by network: a plain step, training runs, and each link's timed steps.
 
-    The ``ratios`` of communication to computation define the links, measured with the ``codecs``, and their
-    alpha to S if ``with_model``. The methods ``timed`` have no training run. ``more`` are further names of
-    runs.
+    Each of the ``ratios`` of communication to computation defines a link, on which exchanges with the
+    ``codecs`` are measured and, with ``with_model``, alpha, beta, gamma, and S. The methods in ``timed`` have
+    no training runs. ``more`` are further fields of runs, with their values.
     """
     groups = [[run for run in runs if WAYS[run].has_server == has_server] for has_server in (False, True)]
     found: list[Cell] = [{"kind": PLAIN, "data": data}]
@@ -173,7 +173,7 @@ class MeasuredWays:
     def lost(
         self, published: Mapping[str, float], wanted: Bound, place: str, text: str = "", **names: str
     ) -> Iterator[Claim]:
-        """Yield the claim that each method in ``published`` has D-Sync's accuracy, but for the bound."""
+        """Yield the claims that each method in ``published`` has D-Sync's accuracy, within ``wanted``."""
         exact, learned = self.accuracies("D-Sync", **names), self.trainings("D-Sync", "D-Sync", **names)
         for run, accuracy in published.items():
             if run != "D-Sync":

@@ -33,7 +33,7 @@ class FirecaffeOptions:
 def measure(_options: FirecaffeOptions, cell: Cell) -> Mapping[str, Any]:
     """Model the step of a batch that all GPUs share, in units of one GPU's step.
 
-    Of 128 GPUs' step, half is the butterfly's exchange, which determines the rate.
+    Half of the step on 128 GPUs is the butterfly's exchange, which determines the rate.
     """
     half_s = (1 - COMMUNICATING_FEW) / SPEEDUP_FEW
     unit_s = butterfly_s(FEW_GPUS, GOOGLENET_NBYTES, AlphaBetaGamma(0.0, 1.0))
