@@ -18,10 +18,10 @@ setup: .venv/ready ## make .venv with gradwire and all tools of its tests in it,
 	@PYTHON=$(PYTHON) scripts/setup demo
 	@touch $@
 
-demo: .venv/demo-ready ## compare gradwire with plain DDP and its bf16 hook on four hosts, in three minutes
+demo: .venv/demo-ready ## compare gradwire with plain DDP and its bf16 hook on four hosts, in under four minutes
 	@$(BIN)/gradwire demo --out runs/demo --overwrite
 
-reproduce: .venv/ready ## the papers' tables and figures, measured beside published, in ten minutes
+reproduce: .venv/ready ## the papers' tables and figures, measured beside published, in 15 minutes
 	$(BIN)/gradwire reproduce --quick
 
 TESTS := $(BIN)/python -m pytest -n 4 --dist loadscope --max-worker-restart 1

@@ -2,8 +2,8 @@
 
 torchrun --nproc-per-node=2 --max-restarts=3 examples/elastic_restart.py --folder checkpoints --die-at 7
 
-makes rank 1 kill itself before step 7, once. The final weights are bit-identical to a run without
-``--die-at``. On several hosts, the folder must be shared.
+This command makes rank 1 kill itself once, before step 7. The final weights are bit-identical to those of
+a run without ``--die-at``. On several hosts, the folder must be shared.
 """
 
 from __future__ import annotations
@@ -86,7 +86,7 @@ def make_model() -> nn.Sequential:
 
 
 def batch(step: int) -> torch.Tensor:
-    """Return this rank's batch of a step; a sampler that isn't a function of the step needs saving, too."""
+    """Return this rank's batch of a step; a sampler with a state of its own must also be saved."""
     return torch.randn(32, 16, generator=torch.Generator().manual_seed(1000 * step + dist.get_rank()))
 
 
@@ -96,7 +96,7 @@ def loss_of(model: nn.Module, x: torch.Tensor) -> torch.Tensor:
 
 
 def with_ddp(model: nn.Module) -> tuple[Parts, Step, Callable[[], None]]:
-    """Return the state to save and the functions of a step and the end, for DDP with residuals."""
+    """Return the state to save (with residuals), the step function, and the closing function, for DDP."""
     wrapped = DistributedDataParallel(model)
     optimizer = torch.optim.AdamW(model.parameters(), lr=1e-2)
     # DDP rebuilds its buckets after the first backward pass. After this pass, a restarted run has the same
@@ -113,7 +113,7 @@ def with_ddp(model: nn.Module) -> tuple[Parts, Step, Callable[[], None]]:
 
 
 def with_pipe(model: nn.Module) -> tuple[Parts, Step, Callable[[], None]]:
-    """Return the state to save, with gradients in flight, and the functions of a step and the end."""
+    """Return the state to save (with gradients in flight), the step function, and the closing function."""
     optimizer = torch.optim.AdamW(model.parameters(), lr=1e-2)
     pipe = gradwire.PipeSGD(model, optimizer, "topk:0.1")
 
@@ -128,7 +128,7 @@ def with_pipe(model: nn.Module) -> tuple[Parts, Step, Callable[[], None]]:
 
 
 def with_fsdp(model: nn.Module) -> tuple[Parts, Step, Callable[[], None]]:
-    """Return the state to save, with this rank's shards, and the functions of a step and the end."""
+    """Return the state to save (with this rank's shards), the step function, and the closing function."""
     for layer in model.children():
         if isinstance(layer, nn.Linear):
             fully_shard(layer)

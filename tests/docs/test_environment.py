@@ -10,7 +10,9 @@ from pathlib import Path
 from support.project import ALL_TESTS, ROOT
 
 SHAPE = re.compile(r"[A-Z][A-Z0-9]*(?:_[A-Z0-9]+)+_?|RANK|PATH|PYTHONPATH")
-OF_TESTS = re.compile(r"GRADWIRE_(?:FAULT_\w+|ENDS)")
+OF_TESTS = re.compile(
+    r"GRADWIRE_(?:FAULT_\w+|ENDS|FLIPS|DAMAGED\w*|OFFLOAD_STEPS|GATEWARE_VALUES|HOSTILE_WORDS|SITUATIONS)"
+)
 OF_MPI = {"THREAD_FUNNELED", "THREAD_SINGLE", "THREAD_SERIALIZED", "THREAD_MULTIPLE"}
 OTHERS = OF_MPI | {"IS_ODD"}  # a constant of a kernel
 NAMES = re.compile(r"^ *([A-Z][A-Z0-9_]+(?:, [A-Z][A-Z0-9_]+)*)(?::[^=\n]+)? = ", re.MULTILINE)
