@@ -56,12 +56,6 @@ std::vector<std::string> available_targets() {
   return names;
 }
 
-std::vector<std::string> formats() {
-  std::vector<std::string> names;
-  for (auto* const* each = gradwire::all_formats(); *each != nullptr; ++each) names.emplace_back((*each)->name);
-  return names;
-}
-
 std::size_t max_nbytes(const std::string& name, std::size_t n, int a, int b, int c) {
   return format(name).max_nbytes(n, Params{a, b, c});
 }
@@ -325,7 +319,6 @@ NB_MODULE(_core, m) {
   m.def("available_targets", &available_targets);
   m.def("target", [] { return std::string(gradwire::current_target().name); });
   m.def("set_target", [](const std::string& name) { return gradwire::set_target(name.c_str()); });
-  m.def("formats", &formats);
   m.def("max_nbytes", &max_nbytes);
   m.def("encode", &encode);
   m.def("decode", &decode);

@@ -50,7 +50,7 @@ using CopiesTuple = std::tuple<std::size_t, std::uintptr_t, std::uintptr_t, std:
 using ErrorsTuple = std::tuple<std::uintptr_t, std::uintptr_t, std::uintptr_t, std::size_t>;
 using Numbers = std::tuple<int, int, int>;
 using Times = std::tuple<double, double, double>;
-// A format's name, its parameters, those for sums, the codec's number and fingerprint, and whether it is exact.
+// A format's name, its parameters, those for sums, the codec's number and fingerprint, and whether the codec is exact.
 using CodecTuple = std::tuple<std::string, Numbers, Numbers, std::uint8_t, std::uint32_t, bool>;
 // The address of the values.
 using PartTuple = std::tuple<std::uintptr_t, CodecTuple, std::optional<ErrorsTuple>, std::optional<CopiesTuple>>;
@@ -64,7 +64,7 @@ std::atomic<bool> interpreter_ends{false};
 // The number of threads within a run that are in Python, or about to be.
 std::atomic<int> in_python{0};
 
-// A time within a run in which the thread may hold the interpreter lock; the interpreter ends after it.
+// A scope within a run in which the thread may hold the interpreter lock. hold_threads waits for its end.
 class InPython {
  public:
   InPython() {
@@ -81,7 +81,7 @@ class InPython {
 constexpr std::chrono::milliseconds kMoment{1};
 constexpr int kMostMoments = 5000;
 
-// Keeps the threads of runs out of Python from now on, once they have left it.
+// Keeps the threads of runs out of Python from now on, and waits until those in Python have left it, at most 5 s.
 void hold_threads() {
   interpreter_ends.store(true);
   const nb::gil_scoped_release release;

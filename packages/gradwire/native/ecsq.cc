@@ -136,7 +136,7 @@ void write_values(const Target& target, const Quantised& section, float* out, co
   }
 }
 
-// Fills scales and codes, and returns the escapes and feet. All passes over a block but the first find it in the cache.
+// Fills `own`, and returns the numbers of escapes and feet. All passes over a block but the first find it in the cache.
 Beside quantise(const Target& target, const float* x, std::size_t n, const Params& params, const Workspace& own) {
   const double step = static_cast<double>(float_of(static_cast<std::uint32_t>(params.a)));
   const std::size_t block = block_of(params);

@@ -284,7 +284,7 @@ bool is_coded(const Block& block) {
   return block.nbytes > 0 && (block.from[0] == kCoded || is_by_nibbles(block));
 }
 
-// The stream of a coded block, after reading its table. `stream` is null if the table is malformed.
+// Reads the table of a coded block, and returns its stream. `stream` is null if the table is malformed.
 RansCoded stream_of(const Block& block, RansTable& table) {
   const bool by_nibbles = is_by_nibbles(block);
   const std::size_t table_nbytes =

@@ -15,7 +15,7 @@ namespace gradwire::engine {
 namespace {
 
 constexpr std::size_t kMostAtOnce = 8;
-// The most bytes that must arrive before a sleep ends. With fewer bytes, copies overlap the transfer of a frame.
+// The most bytes for which a sleep waits: less than a large frame, so that copies overlap the frame's transfer.
 constexpr std::size_t kMostLowWater = std::size_t{1} << 17;
 
 bool is_for_later(int error) { return error == EAGAIN || error == EWOULDBLOCK; }

@@ -91,8 +91,8 @@ class Connection {
   std::vector<Byte> length() const;
   std::vector<std::vector<Byte>> unsent() const;
   const std::deque<Incoming>& incoming() const { return incoming_; }
-  // Whether the first incomplete receive has got its frame's length (in `nbytes`), and how many bytes of the frame, or
-  // else of the length, have arrived.
+  // Whether the length of the first incomplete receive's frame has arrived (in `nbytes`), and how many bytes of the
+  // frame, or else of the length, have arrived.
   bool is_within_frame() const { return within_frame_; }
   std::size_t filled() const { return filled_; }
 

@@ -216,7 +216,7 @@ class Run {
     await_leaving([&](const InFlight& each) { return each.frame.values == values_of(action) && each.frame.count > 0; });
   }
 
-  // Waits until no send uses the frame's memory. First posts the receives before which those sends can't complete.
+  // Waits until no send uses the frame's memory. First posts the receives without which those sends can't complete.
   void await_leaving(const Frame& frame) {
     await_leaving([&](const InFlight& each) { return each.frame.memory == frame.memory; });
   }

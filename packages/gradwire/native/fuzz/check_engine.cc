@@ -67,7 +67,7 @@ std::vector<Action> schedule(std::int64_t rank, std::int64_t n) {
   return actions;
 }
 
-// A bucket that the engine can't read: the kernels of its segments, as a device has them.
+// The kernels of a bucket that the engine can't read, like those of a device.
 class Kernels : public engine::Device {
  public:
   Kernels(const Case& chosen, const std::vector<Action>& actions, float* values)

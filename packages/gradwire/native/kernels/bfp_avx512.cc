@@ -1,5 +1,5 @@
-// `bfp` with 7 mantissa bits, whose mantissas are whole bytes, in blocks of 16 k values; others use the portable
-// kernel.
+// `bfp` with 7 mantissa bits, whose mantissas are whole bytes, in blocks of 16 k values; other blocks use the
+// portable kernel.
 #include "kernels/bfp.h"
 
 #include "kernels/avx512.h"

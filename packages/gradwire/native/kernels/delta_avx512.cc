@@ -30,7 +30,7 @@ struct Bf16Vector {
     return _mm512_xor_si512(words, _mm512_and_si512(sign, _mm512_set1_epi16(0x7FFF)));
   }
 
-  // This target has no such instruction for 16-bit words, so each half is processed as dwords.
+  // This target can't compress or expand 16-bit words, so each half is processed as dwords.
   static void store_escapes(__m512i words, __mmask32 which, Word*& at) {
     const auto store = [&](__m256i half, __mmask16 mask) {
       const __m512i chosen = _mm512_maskz_compress_epi32(mask, _mm512_cvtepu16_epi32(half));

@@ -30,7 +30,7 @@ struct EcsqKernels {
   std::size_t (*to_codes)(const float* x, std::size_t n, float inverse, std::uint8_t* codes, std::uint16_t* escapes);
   // Returns the number of nibbles in these bytes of codes that equal `nibble`.
   std::size_t (*count)(const std::uint8_t* codes, std::size_t nbytes, std::uint8_t nibble);
-  // Computes y = q * scale, if the largest q doesn't overflow. `escapes` has kEcsqSlack more words than these codes
+  // Computes y = q * scale; the largest product mustn't overflow. `escapes` has kEcsqSlack more words than these codes
   // need. Returns the number of escapes.
   std::size_t (*from_codes)(const std::uint8_t* codes, const std::uint16_t* escapes, std::size_t n, float scale,
                             float* out, bool add);

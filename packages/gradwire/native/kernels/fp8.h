@@ -10,7 +10,7 @@
 
 namespace gradwire {
 
-// Both are only called for exponents of ordinary blocks, kFp8SmallestExponent..254.
+// Both functions are only called for exponents of ordinary blocks, kFp8SmallestExponent..254.
 struct Fp8Kernels {
   // Encodes n finite values of a block whose largest magnitude has this biased exponent.
   void (*to_codes)(const float* x, std::size_t n, std::uint32_t exponent, std::uint8_t* codes);

@@ -70,7 +70,7 @@ std::size_t encode(const float* x, std::size_t n, const InceptionnClasses& class
   return static_cast<std::size_t>(at - out);
 }
 
-// Loads two bursts. Loads of 16 bytes reach at most the end of two bursts of the largest size.
+// The loads of 16 bytes for two bursts reach at most the end of two bursts of the largest size.
 constexpr std::ptrdiff_t kReach = 2 * kBurstMaxNbytes;
 
 template <bool kAdd>

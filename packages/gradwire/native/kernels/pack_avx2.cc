@@ -8,7 +8,7 @@ namespace gradwire {
 
 namespace {
 
-// Each processes 32 values (128 bytes).
+// Each of these functions processes 32 values (128 bytes).
 
 // An arithmetic shift, so that the saturating packs don't change any byte.
 void pack8(const float* x, std::uint8_t* out) {

@@ -115,7 +115,7 @@ void Engine::leave_with_offer(Frame frame, Packet& packet, const Emit& emit) {
   send(to_link_, add_offer(frame.data, packet, offer_, to_link_.out.data()), emit);
 }
 
-// Only SYNs of marked connections, which are themselves marked, are answered.
+// A SYN must be marked. Its answer need not be, because only marked SYNs carry an offer that a NIC answers.
 bool Engine::may_offer(const Packet& packet) {
   const FlowKey key = key_of_sent(packet);
   const std::lock_guard<std::mutex> lock(mutex_);

@@ -21,9 +21,9 @@ struct FlowKey {
 FlowKey key_of_sent(const Packet& packet);
 FlowKey key_of_received(const Packet& packet);
 
-// Whether to send uncompressed because compressed packets don't arrive, for example after the peer's NIC was removed.
-// This begins with a segment's third retransmission, and lasts for increasing times, because packet loss may look the
-// same.
+// The choice to send uncompressed if compressed packets don't arrive, for example after the peer's NIC was removed.
+// Such sending begins with a segment's third retransmission, and lasts for increasing times, because packet loss may
+// look the same.
 class Patience {
  public:
   // Returns whether the segment may be compressed.

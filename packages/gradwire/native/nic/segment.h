@@ -19,10 +19,6 @@ struct Codec {
   const Format* format = nullptr;
   Params params;
   Byte wire_id = 0;
-
-  bool operator==(const Codec& other) const {
-    return wire_id == other.wire_id && params.a == other.params.a && params.b == other.params.b;
-  }
 };
 
 // An encoder and decoder of segments, with one thread's memory.

@@ -13,7 +13,7 @@ import sys
 import pytest
 
 import gradwire.codecs
-from gradwire.codecs import TABLE, Codec, parse
+from gradwire.codecs import TABLE, Codec, codec_of, parse
 from gradwire.codecs.base import Codec as Base
 from gradwire.errors import SpecError
 from support.project import DOCS
@@ -105,6 +105,12 @@ def test_an_unknown_name_lists_the_codecs_and_the_nearest() -> None:
         parse("zzzzzz")
     with pytest.raises(SpecError, match="did you mean 'fp16'"):
         parse("FP16")
+
+
+@pytest.mark.parametrize("spec", ["fp9", "quantize:99", "fp8,", 9])
+def test_the_error_for_an_argument_names_it(spec: str) -> None:
+    with pytest.raises(SpecError, match=r"^encoding: "):
+        codec_of(spec, "encoding")
 
 
 @pytest.mark.processes

@@ -39,7 +39,7 @@ def test_rules_come_back_from_their_values_and_are_equal_and_hashable() -> None:
         ([{**BIASES, "why": ""}], "codecs: expected items such as"),
         ([{"match": 3, "codec": "fp8"}], "codecs: expected a regular expression and a codec, got 3"),
         ([{"match": "b", "codec": None}], "codecs: expected a regular expression and a codec"),
-        ([{"match": "b", "codec": "fp9"}], "unknown codec 'fp9'"),
+        ([{"match": "b", "codec": "fp9"}], "the codec of a rule: unknown codec 'fp9'"),
         ([{"match": "b", "codec": 9}], "the codec of a rule: expected a codec, its spec or None, got 9"),
         ([{"match": "(b", "codec": "fp8"}], r"a regular expression for parameter names, got '\(b' \("),
     ],
@@ -48,6 +48,13 @@ def test_what_is_no_rule_is_refused_in_a_sentence(wrong: object, reason: str) ->
     with pytest.raises(SpecError, match=reason) as caught:
         read_rules(wrong)
     assert len(str(caught.value).splitlines()) == 1
+
+
+def test_a_rule_is_refused_like_its_values() -> None:
+    with pytest.raises(SpecError, match=r"a regular expression for parameter names, got '\(' \("):
+        Rule("(", parse("fp8"))
+    with pytest.raises(SpecError, match="a regular expression and a codec, got 'bias' and 'fp8'"):
+        Rule("bias", "fp8")  # type: ignore[arg-type]
 
 
 def test_a_rule_for_no_parameter_is_an_error_that_names_it() -> None:

@@ -104,6 +104,19 @@ def test_wrong_weights_are_found_by_their_hash() -> None:
     assert [each.version for each in pair.decoders] == [2, 2, None, 2]
 
 
+def test_all_wrong_weights_are_found_also_beside_an_invalid_payload() -> None:
+    pair = Pair("bf16")
+    pair.apply(*pair.encode(1))
+    for each in pair.weights[1:3]:
+        each[0] += 1
+    message, spans = pair.encode(2)
+    begin, end = spans[-1]
+    message[begin + 36 : end] = 255
+    with pytest.raises(PayloadError, match="300 weights, got an invalid body"):
+        pair.apply(message, spans)
+    assert [each.version for each in pair.decoders] == [2, None, None, 1]
+
+
 def test_wrong_masters_are_refused_before_any_is_encoded() -> None:
     pair = Pair("bf16")
     pair.encode(1)

@@ -6,6 +6,7 @@ import pytest
 import torch
 
 from gradwire import entropy
+from gradwire.entropy import DeltaDecoder, DeltaEncoder
 from gradwire.errors import TensorError
 
 SYMBOLS = torch.full((100_000,), 7, dtype=torch.uint8)
@@ -33,3 +34,21 @@ def test_too_little_memory_is_refused_before_anything_is_written() -> None:
     assert out.sum() == 0
     with pytest.raises(TensorError, match=r"expected a 1-D contiguous torch\.uint8 tensor .* for out"):
         entropy.encode(SYMBOLS, torch.zeros(10))
+
+
+def test_memory_is_on_the_cpu_whatever_the_default_device_is() -> None:
+    masters, weights = torch.randn(100), torch.empty(100)
+    with torch.device("meta"):
+        assert entropy.encode(SYMBOLS).tolist() == CODED
+        payload = DeltaEncoder(masters, "fp32").encode(masters, 1)
+    DeltaDecoder("fp32").apply(payload, weights)
+    assert torch.equal(weights, masters)
+
+
+def test_an_encoder_from_inference_mode_encodes_outside_of_it() -> None:
+    masters, weights = torch.randn(100), torch.empty(100, dtype=torch.bfloat16)
+    with torch.inference_mode():
+        encoder = DeltaEncoder(masters)
+    for version in (1, 2):
+        DeltaDecoder().apply(encoder.encode(masters, version, full=True), weights)
+        assert torch.equal(weights, masters.bfloat16())

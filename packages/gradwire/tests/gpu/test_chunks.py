@@ -59,6 +59,13 @@ def check_refusals() -> None:
     payload = codec.encode(x)
     with pytest.raises(TensorError, match="expected memory aligned to 16 bytes, got an offset of 2"):
         gpu.decode(codec, payload[2:], x)
+    elsewhere = torch.empty(200, dtype=torch.uint8, device="meta")
+    with pytest.raises(TensorError, match="out: expected a tensor on cpu or in pinned memory, got one on"):
+        gpu.encode(codec, x, elsewhere)
+    with pytest.raises(TensorError, match="payload: expected a tensor on cpu or in pinned memory, got"):
+        gpu.decode(codec, elsewhere, x)
+    with pytest.raises(TensorError, match="size: expected one int64, got none"):
+        gpu.encode(codec, x, size=torch.empty(0, dtype=torch.int64))
     with pytest.raises(PayloadError, match=r"100 elements .* bf16, .* of 198 bytes: its length"):
         gpu.decode(codec, payload[:-2], x)
 
@@ -75,5 +82,5 @@ def test_a_codec_without_kernels_is_refused_by_name(spec: str) -> None:
 
 
 def test_a_tensor_on_the_cpu_is_refused_where_nothing_interprets() -> None:
-    with pytest.raises(TensorError, match="x: expected a tensor on a GPU or in pinned memory, got one"):
+    with pytest.raises(TensorError, match="x: expected a tensor on a GPU, got one on cpu"):
         gpu.encode(parse("bf16"), torch.zeros(4))

@@ -50,6 +50,10 @@ class Low(Other):
     wire_id: ClassVar[int] = 127
 
 
+class Parting(Other):
+    wire_id: ClassVar[int] = 131  # of last frames
+
+
 Found = Callable[..., None]
 
 
@@ -119,7 +123,8 @@ def test_a_codec_is_found_by_its_name(found: Found) -> None:
 @pytest.mark.parametrize(
     ("what", "reason"),
     [
-        (Low, "a wire id from 128 to 255 for codec other of package example==1.5, got 127; change Low"),
+        (Low, "a wire id from 132 to 255 for codec other of package example==1.5, got 127; change Low"),
+        (Parting, "a wire id from 132 to 255 for codec other of package example==1.5, got 131; change"),
         (Identity, "a subclass of gradwire.codecs.Codec with name = 'other' for codec other of package"),
         (7, "got 7; fix the package's entry point"),
     ],

@@ -113,6 +113,22 @@ def test_weights_that_somebody_writes_are_taken_as_they_are(run_exchanges: Ranks
     run_exchanges(3, body)
 
 
+def test_after_masters_have_failed_a_step_names_the_first_reason(run_exchanges: Ranks) -> None:
+    def body(exchange: Exchange) -> None:
+        model, link = make_model(), exchange.link
+        method = Sharded(model, adamw(model), exchange.plan, group=link)
+        method.step(loss_of(model, 0, link.rank))
+        if link.rank == 1:
+            link.close()
+        with pytest.raises(ExchangeError):
+            method.masters()
+        with pytest.raises(ExchangeError, match=r"can no longer be used \(.*broadcast"):
+            method.step(loss_of(model, 1, link.rank))
+        method.abort()
+
+    run_exchanges(2, body)
+
+
 def test_ranks_that_begin_different_have_the_masters_of_the_first(run_exchanges: Ranks) -> None:
     def body(exchange: Exchange) -> None:
         model = make_model()

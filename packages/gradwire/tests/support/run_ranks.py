@@ -16,7 +16,9 @@ from torch.nn.parallel import DistributedDataParallel
 
 import gradwire
 from gradwire.errors import AttachError
+from gradwire.run.comparison import PLAIN
 from gradwire.run.methods import DdpModel, plain_hook
+from gradwire.run.models import IDLE_STEPS, SETTLING
 from gradwire.run.session import RunSession
 from gradwire.run.settings import RunSettings
 from support.ddp_ranks import SMALL_BUCKETS, loss_of, make_model, weights
@@ -187,6 +189,31 @@ def compared(folder: str, kind: str, steps: int) -> tuple[dict[str, Any], list[s
     if kind == "fsdp":
         handle.close()
     return found, seen
+
+
+def finished_in_a_turn(folder: str) -> tuple[list[str], int]:
+    """Delete the larger of two models in a turn of PyTorch's all-reduce, and train the other on.
+
+    Return the methods of the other's steps, and the number of complete cycles.
+    """
+    running = session(folder, "fp8", cycles=3)
+    large = DistributedDataParallel(make_model(), **SMALL_BUCKETS)
+    small = DistributedDataParallel(nn.Linear(32, 4))
+    for each in (large, small):
+        running.add_ddp(each)
+        train(each, 1)
+    train(large, SETTLING + 2)
+    del each, large
+    seen: list[str] = []
+    note = running._passed
+
+    def passed(model: Any, method: str) -> None:
+        seen.append(method)
+        note(model, method)
+
+    running._passed = passed  # type: ignore[method-assign]
+    train(small, IDLE_STEPS + SETTLING + 3 * 5 * 3 + 4)
+    return seen, len((running._turns.cycles_s() or {})[PLAIN])
 
 
 def stood_in(views: bool) -> tuple[torch.Tensor, torch.Tensor]:

@@ -13,10 +13,10 @@ struct Target;
 //   0  raw        the n symbols as they are
 //   1  constant   one byte, the value of all n symbols
 //   2  coded      the table, then a stream of kernels/rans.h
-//   3  by nibbles the same, with a table of nibbles, in blocks of pairs
+//   3  by nibbles like 2, but with a table of nibbles; only in blocks of pairs
 //
 // The table lists the frequencies of the values 0, 1, 2, ... until they add up to 2^14; all later values are absent:
-//   0, r        values are absent, r + 1 of them
+//   0, r        r + 1 values are absent
 //   1 .. 191    a frequency
 //   192 + h, l  the frequency 256 h + l, of 192 or more
 //

@@ -47,7 +47,7 @@ def target() -> str:
 
 @contextmanager
 def use_target(name: str) -> Iterator[None]:
-    """Use a target in the whole process during a ``with`` block. Raises ``SpecError`` if it is unknown."""
+    """Use a target in the whole process in a ``with`` block. Raises ``SpecError`` if it can't run here."""
     before = target()
     _select(name, "use_target")
     try:
@@ -151,7 +151,7 @@ def sum_norms(
 
 
 def has_ranges(name: str) -> bool:
-    """Return whether ranges of a payload in the format ``name`` can be decoded alone, as for ``lose``."""
+    """Return whether ranges of a payload in format ``name`` can be decoded alone, as ``lose`` requires."""
     return _core.has_ranges(name)
 
 
@@ -323,7 +323,7 @@ def _select(name: str, source: str) -> None:
 
 @cache
 def _obey_environment() -> None:
-    """Select the target in ``GRADWIRE_TARGET``, on first use, because an error at import has a traceback."""
+    """Select the target in ``GRADWIRE_TARGET`` on first use; at import, an error would print a traceback."""
     forced = os.environ.get("GRADWIRE_TARGET")
     if forced:
         _select(forced, "GRADWIRE_TARGET")

@@ -24,7 +24,7 @@ Peer = tuple[int, int, bytes, int, int, int]
 """A peer's rank, descriptor, partial length, low-water mark, and next sequence numbers (sent, received)."""
 
 CodecRow = tuple[str, tuple[int, int, int], tuple[int, int, int], int, int, bool]
-"""A codec's compiled format, its parameters, those of its codec for sums, id, fingerprint, and ``EXACT``."""
+"""A codec's compiled format, its parameters, those for sums, and its wire id, fingerprint, and ``EXACT``."""
 
 
 class NativeState(NamedTuple):
@@ -60,7 +60,7 @@ class NativePart(NamedTuple):
 
 
 class NativeDevice(Protocol):
-    """The codec of a bucket whose memory the engine can't read: it encodes and decodes segments."""
+    """The encoder and decoder of the segments of a bucket whose memory the engine can't read."""
 
     def encode(self, number: int, memory: memoryview) -> int:
         """Encode the segment of the action ``number`` to ``memory``, and return the payload's size."""

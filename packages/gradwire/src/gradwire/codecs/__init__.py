@@ -110,7 +110,10 @@ def codec_of(codec: Codec | str | None, name: str = "codec") -> Codec | None:
     if codec is None or isinstance(codec, Codec):
         return codec
     if isinstance(codec, str):
-        return parse(codec)
+        try:
+            return parse(codec)
+        except SpecError as error:
+            raise SpecError(f"{name}: {error}") from error
     raise SpecError(
         f"{name}: expected a codec, its spec or None, got {shown(codec)}; pass a spec such as 'fp8'"
     )
@@ -144,8 +147,8 @@ def class_of(name: str) -> type[Codec]:
     )
 
 
-LEAST_WIRE_ID = 128
-"""The smallest wire id of other packages' codecs, because smaller ids are reserved for ``TABLE``."""
+LEAST_WIRE_ID = 132
+"""The smallest wire id of other packages' codecs: smaller ids are for ``TABLE``, wrappers and last frames."""
 
 
 def _checked(name: str, found: object) -> type[Codec]:

@@ -70,7 +70,7 @@ class Codec(ABC):
 
     @property
     def parameter_unit(self) -> int:
-        """The number of values to whose multiples parameters are aligned in a bucket."""
+        """The alignment of parameters in a bucket: each starts at a multiple of this number of values."""
         return 1
 
     @property

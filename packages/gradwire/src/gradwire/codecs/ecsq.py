@@ -34,7 +34,7 @@ class Ecsq(NativeCodec):
     with its own table; the second block's table may contain the frequencies of nibbles instead of bytes.
 
     With a foot, values whose q is 0 keep a sign, an exponent, and one mantissa bit, down to 2^-16 of the
-    scale: the largest relative error is a fifth, however small a value is relative to its block. One more
+    scale: their relative error is at most a fifth. Smaller values, below 7/8 of 2^-16, become 0. One more
     block of symbols contains a byte for each of these values: 0 for 0, and 1 + 2d, plus 1 for a negative
     value, for the float that is d places below 1/2 among 1/2, 3/8, 1/4, 3/16 .... Blocks with a scale below
     2^-110 have no foot.

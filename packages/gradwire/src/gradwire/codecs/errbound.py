@@ -34,8 +34,8 @@ class ErrBound(NativeCodec):
     """Rounding to multiples of twice the error bound, in as few bytes as possible.
 
     Formula: q = round_half_even(x / (2 bound)), y = 2 bound q. The bound is a power of two, so division and
-    product are exact. q = 0 takes no data, |q| <= 127 one byte, |q| <= 32767 two; any other value, including
-    NaN and infinity, is sent as its four bytes.
+    multiplication are exact. q = 0 takes no data, |q| <= 127 one byte, |q| <= 32767 two; any other value,
+    including NaN and infinity, is sent as its four bytes.
 
     Payload: with ``relative``, one byte E for the chunk's bound 2^(E - 127); with ``block``, one such
     byte for each of the ceil(n / block) blocks. Then ceil(n / 4) tag bytes, value i of a quartet in bits

@@ -28,7 +28,7 @@ class Inceptionn(NativeCodec):
     Bound: as published, the lowest of the 8 bits is 2^-7 for any threshold, so the error is up to max(2^-k,
     min(2^-7, 2^mid)): twice the threshold at 2^-8, eight times at 2^-10. With ``bounded``, the highest of the
     8 bits follows 2^mid instead of 1, with the same tags and sizes: no error exceeds 2^-k, and errors of the
-    8-bit class are below 1/4, 1/8, 1/16 of it at 2^-10, 2^-8, 2^-6. Non-finite values: exact, each
+    8-bit class are below 1/4, 1/8, 1/16 of 2^-k at 2^-10, 2^-8, 2^-6. Non-finite values: exact, each
     independently. Ratio: 16 if all values are small, 16/17 at worst.
 
     Source: Li et al., "A Network-Centric Hardware/Algorithm Co-Design to Accelerate Distributed Training of

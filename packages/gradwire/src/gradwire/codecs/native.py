@@ -5,7 +5,7 @@ from __future__ import annotations
 from abc import abstractmethod
 from functools import cache
 from importlib import import_module
-from typing import ClassVar, Protocol, TypeAlias, cast
+from typing import ClassVar, Protocol, TypeAlias, TypeGuard, cast
 
 from gradwire import _native
 from gradwire.codecs.base import Codec
@@ -81,10 +81,12 @@ class NativeCodec(Codec):
         self._kernels(acc).decode_add(self._format, payload, acc, self._params)
 
     def _decode_finished(self, payload: torch.Tensor, out: torch.Tensor, divisor: int) -> bool:
+        if not is_compiled(self):
+            return super()._decode_finished(payload, out, divisor)
         return _native.decode_finished(self._format, payload, out, self._params, divisor)
 
 
-def is_compiled(codec: Codec) -> bool:
+def is_compiled(codec: Codec) -> TypeGuard[NativeCodec]:
     """Return whether gradwire's compiled kernels do all of a codec's work.
 
     A subclass of ``NativeCodec`` in another package may encode in Python.

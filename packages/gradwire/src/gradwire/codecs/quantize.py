@@ -112,7 +112,7 @@ class TernGrad(NativeCodec):
 
     Payload: float32 s, then 2 bits per value (0 zero, 1 +s, 2 -s; 3 is malformed), four per byte from the
     low bits up, unused bits 0. Bound: max|x|; only the expectation is exact. Non-finite values: any NaN or
-    infinity turns the whole chunk, in an exchange the segment, into NaN (s is NaN). Ratio: 16. Source: Wen et
+    infinity turns the whole chunk (in an exchange, the segment) into NaN: s is NaN. Ratio: 16. Source: Wen et
     al., "TernGrad" (NIPS 2017), equations 1 to 3, without clipping and layer-wise scales (the chunk takes the
     layer's place).
 

@@ -22,10 +22,26 @@ class Rule:
         The regular expression for ``re.search``: ``"bias$"``, or ``"^embed\.weight$"`` for one parameter.
     codec
         The codec of the matching parameters' gradients.
+
+    Raises ``SpecError`` for any other value.
     """
 
     match: str
     codec: Codec
+
+    def __post_init__(self) -> None:
+        if not isinstance(self.match, str) or not isinstance(self.codec, Codec):
+            raise SpecError(
+                f"codecs: expected a regular expression and a codec, got {shown(self.match)} and "
+                f'{shown(self.codec)}; pass, for example, {{"match": "bias$", "codec": "bf16"}}'
+            )
+        try:
+            re.compile(self.match)
+        except re.error as error:
+            raise SpecError(
+                f"codecs: expected a regular expression for parameter names, got {self.match!r} ({error}); "
+                "escape special characters of names with re.escape"
+            ) from error
 
     def holds_for(self, name: str) -> bool:
         """Return whether the rule matches a parameter's name."""
@@ -51,20 +67,8 @@ def _read(values: object) -> Rule:
             f'codecs: expected items such as {{"match": "bias$", "codec": "bf16"}}, got {shown(values)}; '
             'pass exactly the keys "match" and "codec"'
         )
-    match, codec = values["match"], codec_of(values["codec"], "the codec of a rule")
-    if not isinstance(match, str) or codec is None:
-        raise SpecError(
-            f"codecs: expected a regular expression and a codec, got {shown(match)} and {shown(codec)}; "
-            'pass, for example, {"match": "bias$", "codec": "bf16"}'
-        )
-    try:
-        re.compile(match)
-    except re.error as error:
-        raise SpecError(
-            f"codecs: expected a regular expression for parameter names, got {match!r} ({error}); escape "
-            "special characters of names with re.escape"
-        ) from error
-    return Rule(match, codec)
+    codec = codec_of(values["codec"], "the codec of a rule")
+    return Rule(values["match"], codec)  # type: ignore[arg-type]  # a rule refuses None
 
 
 def codec_by_name(rules: Iterable[Rule], name: str, otherwise: Codec) -> Codec:

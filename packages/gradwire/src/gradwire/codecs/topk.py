@@ -30,7 +30,7 @@ class TopK(Codec):
     More than k non-finite values turn the chunk into NaN: every index is 0xFFFFFFFF and every value the quiet
     NaN 0x7FC00000.
 
-    Bound: the largest dropped magnitude. Non-finite values: exact, in the place of finite values; more than
+    Bound: the largest dropped magnitude. Non-finite values: exact, and preferred to finite values; more than
     k turn the whole chunk into NaN. Ratio: 1 / (2 f). Source: Aji and Heafield, "Sparse Communication for
     Distributed Gradient Descent" (EMNLP 2017), section 3. Training needs error feedback for the dropped
     values.
@@ -121,7 +121,7 @@ class TopK(Codec):
             out.numpy().fill(np.nan)
             return None
         if k and (indices[-1] >= n or not (indices[1:] > indices[:-1]).all()):
-            raise malformed(self, payload, n, "its indices must increase strictly, up to the last element")
+            raise malformed(self, payload, n, "its indices must increase strictly and be below the length")
         decoded = out.numpy().view(np.uint32)
         decoded.fill(0)
         decoded[indices] = values

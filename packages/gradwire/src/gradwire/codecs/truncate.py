@@ -42,7 +42,7 @@ class Truncate(TopBits):
 
     Bound: 2^(b - 23) of the largest element's binade, at most that element. Non-finite values: each
     independently; infinities are exact, and a NaN whose kept mantissa bits are 0 becomes an infinity. For k
-    <= 8, one non-finite value turns the whole chunk, in an exchange the segment, into NaN. Ratio: 32/k.
+    <= 8, one non-finite value turns the whole chunk (in an exchange, the segment) into NaN. Ratio: 32/k.
     Source: Li et al., INCEPTIONN (MICRO 2018), section VIII, "xb-T"; with b = 16 the "T" of Pipe-SGD (NeurIPS
     2018, section 3.2).
 

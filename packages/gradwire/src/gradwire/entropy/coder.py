@@ -21,7 +21,7 @@ from gradwire.errors import PayloadError, TensorError
 def room_for(nbytes: int, out: torch.Tensor | None) -> torch.Tensor:
     """Return ``out``, or ``nbytes`` of new memory. Raises ``TensorError`` if ``out`` is too small."""
     if out is None:
-        return torch.empty(nbytes, dtype=torch.uint8)
+        return torch.empty(nbytes, dtype=torch.uint8, device="cpu")
     check_tensor(out, "out", torch.uint8)
     if out.numel() < nbytes:
         raise TensorError(

@@ -167,9 +167,11 @@ class DeltaEncoder:
         self._kind = _kind(dtype)
         self._dtype: WordName = dtype
         self._entropy = entropy
-        if base is not None:
-            check_tensor(base, "base", self._kind.dtype)
-        self.base = torch.zeros(like.numel(), dtype=self._kind.dtype) if base is None else base
+        if base is None:
+            with torch.inference_mode(mode=False):  # later changes may be outside of inference mode
+                base = torch.zeros(like.numel(), dtype=self._kind.dtype, device="cpu")
+        check_tensor(base, "base", self._kind.dtype)
+        self.base = base
         """The weights that the receiver holds after the last payload."""
         self.version = version
         """The version of the last payload; None before the first payload."""
@@ -368,28 +370,25 @@ def apply_message(
 
     All decoders have the same dtype. Payloads before an invalid payload may have been applied.
     """
-    data, address, headers = message.numpy(), message.data_ptr(), list[DeltaHeader]()
+    data, address = message.numpy(), message.data_ptr()
+    headers, bodies = list[DeltaHeader](), list[DeltaBody]()
     for (begin, end), decoder, each in zip(spans, decoders, weights, strict=True):
         front = data[begin : min(end, begin + HEADER_NBYTES + HASH_NBYTES)].tobytes()
-        headers.append(DeltaHeader.parse(front, end - begin))
-        decoder.check(headers[-1], end - begin, each)
-    bodies = [
-        DeltaBody(
-            address + begin + header.nbytes,
-            end - begin - header.nbytes,
-            each,
-            header.base is None,
-            header.plain,
-        )
-        for (begin, end), header, each in zip(spans, headers, weights, strict=True)
-    ]
+        headers.append(header := DeltaHeader.parse(front, end - begin))
+        decoder.check(header, end - begin, each)
+        start = begin + header.nbytes
+        bodies.append(DeltaBody(address + start, end - start, each, header.base is None, header.plain))
     applied, reason = _native.delta_apply(decoders[0].words, bodies)
-    for decoder, header in zip(decoders[:applied], headers, strict=False):
-        decoder.version = header.version
-    for decoder, header, each in zip(decoders[:applied], headers, weights, strict=False):
-        decoder.take(header, partial(_native.hash64, each))
+    error: Exception | None = None
     if reason is not None:
-        raise PayloadError(
+        error = PayloadError(
             f"expected a delta of {weights[applied].numel()} weights, got an invalid body of "
             f"{bodies[applied].nbytes} bytes: {reason}; send a full copy"
         )
+    for decoder, header, each in zip(decoders[:applied], headers, weights, strict=False):
+        try:
+            decoder.take(header, partial(_native.hash64, each))
+        except VersionError as mismatch:
+            error = error or mismatch
+    if error is not None:
+        raise error

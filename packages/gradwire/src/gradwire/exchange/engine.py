@@ -180,7 +180,7 @@ class EngineRun:
                 timeout_s=resources.timeout_s,
                 times=(activity.moved_at, activity.heard_at, activity.sent_at),
             )
-        except BaseException:  # without memory: a last frame could come after a part of a frame
+        except BaseException:  # such as MemoryError: a last frame could follow a part of a frame
             reclaim(self._link)
             self._link.close()
             raise

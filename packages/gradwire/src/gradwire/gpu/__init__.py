@@ -1,6 +1,6 @@
 """Triton kernels of the compiled formats for GPUs, with the same bytes as the host's kernels (docs/gpu.md).
 
-``table`` lists the formats and states the contract of their kernels. Each format has a module of its own.
+``table`` lists the formats with their modules, and states the contract of their kernels.
 """
 
 from __future__ import annotations

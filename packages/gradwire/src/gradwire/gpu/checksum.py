@@ -139,7 +139,7 @@ def fold_kernel(
     """Fold 1024 remainders per program into one remainder.
 
     POWERS are x to the power of the number of bits that a remainder represents on each level of the tree. In
-    the last launch, LAST is x^32, and not 0: the remainder becomes the checksum, and the largest of PEAKS
+    the last launch, LAST is x^32 instead of 0: the remainder becomes the checksum, and the largest of PEAKS
     peaks is stored.
     """
     filled = tl.num_programs(0).to(tl.int64) * 1024 - n

@@ -13,7 +13,8 @@ from torch import Tensor
 from gradwire.errors import PayloadError, TensorError
 from gradwire.gpu.table import PLACES, Format, Params, format_of
 
-_ALIGNMENT = 16
+ALIGNMENT = 16
+"""The alignment of a payload's memory in bytes."""
 
 
 class Named(Protocol):
@@ -33,7 +34,7 @@ class Encoded:
     """The payload's size in bytes: a number if the format's size is fixed, else an int64 on the device."""
 
     def payload(self) -> Tensor:
-        """Return the payload. If ``size`` is a tensor, wait for it first."""
+        """Return the payload, after a wait for ``size`` if it is a tensor."""
         return self.buffer[: int(self.size)]
 
 
@@ -68,7 +69,7 @@ def encode(codec: Named, x: Tensor, out: Tensor | None = None, size: Tensor | No
     capacity = found.max_nbytes(name, x.numel(), params)
     if out is None:
         out = torch.empty(capacity, dtype=torch.uint8, device=x.device)
-    _check(out, "out", torch.uint8)
+    _check(out, "out", torch.uint8, x)
     if out.numel() < capacity:
         raise TensorError(
             f"{codec}: expected at least {capacity} bytes in out for {x.numel()} values, got "
@@ -76,7 +77,9 @@ def encode(codec: Named, x: Tensor, out: Tensor | None = None, size: Tensor | No
         )
     if size is None:
         size = torch.empty(1, dtype=torch.int64, device=x.device)
-    _check(size, "size", torch.int64)
+    _check(size, "size", torch.int64, x)
+    if not size.numel():
+        raise TensorError("size: expected one int64, got none; allocate torch.empty(1, dtype=torch.int64)")
     with _on(x):
         found.encode(x.detach(), out[:capacity], params, size)
     return Encoded(out[:capacity], capacity if found.is_fixed else size)
@@ -97,8 +100,8 @@ def decode_add(codec: Named, payload: Tensor, acc: Tensor) -> Decoding:
 
 def _decode(codec: Named, payload: Tensor, out: Tensor, *, add: bool) -> Decoding:
     found, name, params = _kernels(codec)
-    _check(payload, "payload", torch.uint8)
     _check(out, "acc" if add else "out", torch.float32)
+    _check(payload, "payload", torch.uint8, out)
     described = describe(found, name, payload, out.numel(), params, str(codec))
     with _on(out):
         status = queue_decode(found, payload, out.detach(), params, add=add)
@@ -115,7 +118,7 @@ def describe(found: Format, name: str, payload: Tensor, n: int, params: Params, 
 
 
 def queue_decode(found: Format, payload: Tensor, out: Tensor, params: Params, *, add: bool) -> Tensor:
-    """Queue the validation and decoding of a payload of valid length, and return the tensor of its status."""
+    """Queue the validation and decoding of a payload of valid length, and return its status as a tensor."""
     status = torch.zeros(1, dtype=torch.int32, device=out.device)
     found.decode(payload, out, params, status, add=add)
     return status
@@ -132,22 +135,27 @@ def _kernels(codec: Named) -> tuple[Format, str, Params]:
     return format_of(name), name, params
 
 
-def _check(x: Tensor, what: str, dtype: torch.dtype) -> None:
-    """Raise ``TensorError`` if GPU kernels can't use the tensor ``x``; ``what`` names it in the error."""
+def _check(x: Tensor, what: str, dtype: torch.dtype, chunk: Tensor | None = None) -> None:
+    """Raise ``TensorError`` if kernels can't use the tensor ``x``; ``what`` names it in the error.
+
+    A chunk is on a GPU. Other tensors are on the GPU of their ``chunk``, or in pinned memory.
+    """
     if x.dtype is not dtype or x.dim() != 1 or not x.is_contiguous() or x.is_neg():
         raise TensorError(
             f"{what}: expected a 1-D contiguous {dtype} tensor, got {x.dtype} of shape {tuple(x.shape)} and "
             f"strides {x.stride()}; pass {what}.to({dtype}).flatten()"
         )
-    if not (x.is_cuda or x.is_pinned() or _is_interpreted()):
+    is_there = x.is_cuda if chunk is None else x.device == chunk.device or x.is_pinned()
+    if not (is_there or (x.is_cpu and _is_interpreted())):
+        place = "a GPU" if chunk is None else f"{chunk.device} or in pinned memory"
         raise TensorError(
-            f"{what}: expected a tensor on a GPU or in pinned memory, got one on {x.device}; call "
+            f"{what}: expected a tensor on {place}, got one on {x.device}; move it there, or call "
             "codec.encode or codec.decode for a CPU tensor"
         )
-    if dtype is torch.uint8 and x.data_ptr() % _ALIGNMENT:
+    if dtype is torch.uint8 and x.data_ptr() % ALIGNMENT:
         raise TensorError(
-            f"{what}: expected memory aligned to {_ALIGNMENT} bytes, got an offset of "
-            f"{x.data_ptr() % _ALIGNMENT}; pass {what}.clone()"
+            f"{what}: expected memory aligned to {ALIGNMENT} bytes, got an offset of "
+            f"{x.data_ptr() % ALIGNMENT}; pass {what}.clone()"
         )
 
 

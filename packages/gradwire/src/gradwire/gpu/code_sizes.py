@@ -142,16 +142,17 @@ _COUNTED_AT_ONCE = (64, 128, 256, 512, 1024)
 
 
 @triton.jit
-def exponents_at(head, start, at, inside, EXPONENT, BLOCK, COUNT):
+def exponents_at(head, start, at, n, EXPONENT, BLOCK, COUNT):
     """Return the biased exponents of COUNT values' error bounds, or one exponent that all values share."""
     if EXPONENT != 0:
         return tl.full([1], EXPONENT, tl.int32)
     elif BLOCK == 0:
         return tl.load(head + tl.zeros([1], tl.int32)).to(tl.int32)
     elif BLOCK >= COUNT:  # both are powers of two
-        return tl.load(head + start // BLOCK + tl.zeros([1], tl.int32)).to(tl.int32)
+        place = head + start // BLOCK + tl.zeros([1], tl.int32)
+        return tl.load(place, mask=start < n, other=127).to(tl.int32)
     else:
-        return tl.load(head + (start + at) // BLOCK, mask=inside, other=127).to(tl.int32)
+        return tl.load(head + (start + at) // BLOCK, mask=at < n - start, other=127).to(tl.int32)
 
 
 @triton.jit
@@ -202,7 +203,7 @@ def count_kernel(x, head, n, totals, wides, EXPONENT: tl.constexpr, BLOCK: tl.co
     at = tl.arange(0, SIZE)
     there = at < n - start
     words = tl.load(x + start + at, mask=there, other=0)
-    _, some, wide, whole = coded(words, exponents_at(head, start, at, there, EXPONENT, BLOCK, SIZE))
+    _, some, wide, whole = coded(words, exponents_at(head, start, at, n, EXPONENT, BLOCK, SIZE))
     _put_counts(totals, wides, tl.program_id(0), tl.sum(_counted(some, wide, whole), axis=0), True)
 
 

@@ -26,7 +26,7 @@ def _encode_half(x, head, n, start, EXPONENT, BLOCK, FULL):
     at = tl.max_contiguous(tl.arange(0, _HALF), 1)
     there = at < n - start
     words = take(x + start, at, there, FULL)
-    code, some, wide, whole = coded(words, exponents_at(head, start, at, there, EXPONENT, BLOCK, _HALF))
+    code, some, wide, whole = coded(words, exponents_at(head, start, at, n, EXPONENT, BLOCK, _HALF))
     return tl.where(whole, words, code).to(tl.uint32), nbytes_of(some, wide, whole)
 
 
@@ -158,7 +158,7 @@ def decode_kernel(
                 code = tl.zeros([SIZE], tl.uint32)
                 for byte in tl.static_range(4):
                     code |= tl.load(place + byte, mask=size > byte, other=0).to(tl.uint32) << (8 * byte)
-                exponent = exponents_at(head, start, at, there, EXPONENT, BLOCK, SIZE)
+                exponent = exponents_at(head, start, at, n, EXPONENT, BLOCK, SIZE)
                 put_words(out + start, at, _words_of(code, kind, exponent), there, full, ADD)
 
 

@@ -48,7 +48,7 @@ def _range_of(borders, ranges, element):
 
 @triton.jit
 def _sum_ranges(words, begin, count, borders, ranges, parts):
-    """Write a program's sums of squares, one for its part of each range. ``parts`` is for the first range."""
+    """Write a program's sums of squares, one for its part of each range, the first range's to ``parts``."""
     number = float_of(words).to(tl.float64)
     square = number * number
     element = begin + tl.arange(0, _SIZE)
@@ -91,7 +91,7 @@ def pass_kernel(
 
 @triton.jit
 def add_up_kernel(parts, row, start, n, borders, sums, ranges, ROWS: tl.constexpr):
-    """Add the programs' partial sums of squares to the sums of a range. Each program adds one range."""
+    """Add the partial sums of squares that ``pass_kernel`` stored to ``sums``, one range per program."""
     each = tl.program_id(0).to(tl.int64)
     begin = tl.maximum(tl.load(borders + each), start)
     end = tl.minimum(tl.load(borders + each + 1), start + n)
@@ -108,7 +108,7 @@ def add_up_kernel(parts, row, start, n, borders, sums, ranges, ROWS: tl.constexp
 
 @triton.jit
 def keep_kernel(residual, lost, n, nonfinite):
-    """Replace residuals with encoding errors. If ``nonfinite``, clear non-finite ones."""
+    """Replace residuals with encoding errors or, if ``nonfinite`` is set, only clear non-finite residuals."""
     start = tl.program_id(0).to(tl.int64) * _SIZE
     residual, lost, left = residual + start, lost + start, n - start
     at = tl.arange(0, _SIZE)

@@ -298,7 +298,7 @@ class _TopK(Format):
 
     faults = (
         "a chunk marked as NaN must contain only quiet NaNs",
-        "its indices must increase strictly, up to the last element",
+        "its indices must increase strictly and be below the length",
     )
 
     def max_nbytes(self, name: str, n: int, params: Params) -> int:

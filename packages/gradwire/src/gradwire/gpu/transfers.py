@@ -16,7 +16,7 @@ import torch
 from torch import Tensor
 
 from gradwire.devices import device_of
-from gradwire.gpu.chunks import Decoding, describe, queue_decode
+from gradwire.gpu.chunks import ALIGNMENT, Decoding, describe, queue_decode
 from gradwire.gpu.table import SIZE_NBYTES, STATUS_NBYTES, Params, format_of
 
 
@@ -29,7 +29,9 @@ def encode_and_keep(name: str, x: Tensor, out: Tensor, params: Params) -> Tensor
     """Encode ``x`` on its device to ``out`` on the host, and return the payload on the device."""
     found, device = format_of(name), device_of(x)
     capacity = found.max_nbytes(name, x.numel(), params)
-    there, size = _pinned(x, capacity), _pinned(x, SIZE_NBYTES).view(torch.int64)
+    # One block for both: torch reuses it only after the copy of the size, which follows the kernels' writes.
+    memory = _pinned(x, ALIGNMENT + capacity)
+    size, there = memory[:SIZE_NBYTES].view(torch.int64), memory[ALIGNMENT:]
 
     def queue() -> Tensor:
         here = torch.empty(capacity, dtype=torch.uint8, device=x.device)

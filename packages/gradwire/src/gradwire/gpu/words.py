@@ -73,7 +73,7 @@ def is_nan(words):
 
 @triton.jit
 def add(left, right):
-    """Return the bits of a float sum, with an operand's NaN, as on x86. GPUs would return their own NaN.
+    """Return the bits of a float sum. A NaN operand is kept, as on x86; GPUs would return their own NaN.
 
     Of two NaN operands, the left one is returned. On the host, the result depends on the compiler's order of
     operands.

@@ -43,7 +43,7 @@ UNITS: dict[str, Unit] = {
 """Of how many values a single one that is not finite makes NaN, beginning at a multiple of that."""
 SAYS = {
     ITSELF: "each independently|changes? no other value|sent exactly, (with all|as the largest)"
-    "|^carried exactly, with all|^exact, (as|in the place of)",
+    "|^carried exactly, with all|^exact, (as|and preferred to)",
     BLOCK: "NaN or infinity,? (turns|gives) its block.*other blocks are unaffected",
     CHUNK: "NaN or infinity,? (turns|makes) .*whole chunk.* segment",
     UNITS[
