@@ -126,7 +126,7 @@ class AutoConfig:
 
     # The division of work over steps
     paced_share: float = _of(
-        0.05, "share of a step", "At first, measurements and the search slow training by at most this share."
+        0.04, "share of a step", "At first, measurements and the search slow training by at most this share."
     )
     paced_doubling_steps: int = _of(
         50, "steps", "The share doubles after each interval, so that a choice ends even on a busy machine."
