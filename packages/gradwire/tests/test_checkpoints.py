@@ -37,6 +37,12 @@ def test_it_loads_what_was_saved_and_torch_reads_it_too(tmp_path: Path) -> None:
     assert os.listdir(path.parent) == ["rank0.pt"]
 
 
+def test_a_hyphen_is_an_ordinary_name(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    gradwire.save_checkpoint("-", {"step": 7})
+    assert gradwire.load_checkpoint("-") == {"step": 7}
+
+
 def test_a_flipped_bit_anywhere_is_an_error_that_names_the_file(tmp_path: Path) -> None:
     path = tmp_path / "rank0.pt"
     gradwire.save_checkpoint(path, {"weight": torch.arange(4.0), "step": 7})

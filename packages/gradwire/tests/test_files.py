@@ -36,8 +36,9 @@ def test_files_are_written_all_or_none(tmp_path: Path) -> None:
     assert (folder / "one").read_bytes() == b"1"
     assert (tmp_path / "two").read_bytes() == b"2"
     (folder / "blocked").mkdir()
-    with pytest.raises(JobError, match=r"the results cannot be written to .*/b: "):
-        write_files({folder / "blocked": b"x", folder / "one": b"new"})
+    for names in (("blocked", "one"), ("one", "blocked")):
+        with pytest.raises(JobError, match=r"the results cannot be written to .*/b: blocked is a folder"):
+            write_files({folder / name: b"new" for name in names})
     assert sorted(path.name for path in folder.iterdir()) == ["blocked", "one"]
     assert (folder / "one").read_bytes() == b"1"
 

@@ -56,17 +56,20 @@ def write_files(files: Mapping[Path, Content]) -> None:
     """Write ``files`` (path -> content), either all or none, and create their folders. Raises ``JobError``.
 
     The files have temporary names until the last file is on the disk. Then they are renamed, and the folders
-    are synced. Therefore, each file has either its old or its new content after a power failure. The content
-    for ``STANDARD_OUTPUT`` is printed last.
+    are synced. Therefore, each file has either its old or its new content after a power failure. Bytes for
+    ``STANDARD_OUTPUT`` are printed last.
     """
     printed = files.get(STANDARD_OUTPUT)
-    files = {path: content for path, content in files.items() if path != STANDARD_OUTPUT}
+    if isinstance(printed, bytes):
+        files = {path: content for path, content in files.items() if path != STANDARD_OUTPUT}
     temporary: dict[Path, Path] = {}
     place = Path()
     try:
         for path, content in files.items():
             place = path.parent
             place.mkdir(parents=True, exist_ok=True)
+            if path.is_dir():  # a rename would fail after the renames of other files
+                raise IsADirectoryError(errno.EISDIR, f"{path.name} is a folder")
             temporary[path] = _write_beside(path, content, sync=True)
         for path, part in temporary.items():
             place = path.parent
