@@ -158,9 +158,8 @@ class Failing(DdpModel):
         raise AttachError("no memory is left")
 
 
-def compared(folder: str, kind: str, steps: int) -> tuple[dict[str, Any], list[str]]:
-    """Return the cycles of a comparison, and the methods of the first steps after it began."""
-    running = session(folder, None if kind == "auto" else "fp8", cycles=3)
+def methods_of(running: RunSession) -> list[str]:
+    """Return a list that grows by the method of each step that ``running`` counts from now on."""
     seen: list[str] = []
     note = running._passed
 
@@ -169,6 +168,13 @@ def compared(folder: str, kind: str, steps: int) -> tuple[dict[str, Any], list[s
         note(model, method)
 
     running._passed = passed  # type: ignore[method-assign]
+    return seen
+
+
+def compared(folder: str, kind: str, steps: int) -> tuple[dict[str, Any], list[str]]:
+    """Return the cycles of a comparison, and the methods of the first steps after it began."""
+    running = session(folder, None if kind == "auto" else "fp8", cycles=3)
+    seen = methods_of(running)
     model: Any = make_model()
     if kind == "fsdp":
         for each in (model[0], model):
@@ -204,14 +210,7 @@ def finished_in_a_turn(folder: str) -> tuple[list[str], int]:
         train(each, 1)
     train(large, SETTLING + 2)
     del each, large
-    seen: list[str] = []
-    note = running._passed
-
-    def passed(model: Any, method: str) -> None:
-        seen.append(method)
-        note(model, method)
-
-    running._passed = passed  # type: ignore[method-assign]
+    seen = methods_of(running)
     train(small, IDLE_STEPS + SETTLING + 3 * 5 * 3 + 4)
     return seen, len((running._turns.cycles_s() or {})[PLAIN])
 
