@@ -119,7 +119,7 @@ class PacedWork(Generic[T]):
         until = inf if is_last else self._clock() + self._left_s
         must_run = self._urgent or step == self._first
         while True:
-            self._run_local(until, at_least=int(must_run))
+            self._run_local(until, must_run=must_run)
             if not self._all_wait:
                 if not is_last and self._met < step < self._met + self._rest_steps:
                     return False
@@ -137,13 +137,13 @@ class PacedWork(Generic[T]):
     def _waits(self) -> bool:
         return self._next is not None
 
-    def _run_local(self, until: float, at_least: int) -> None:
-        """Run local pieces up to the next ``Together`` or ``until``, but ``at_least`` this many."""
+    def _run_local(self, until: float, *, must_run: bool) -> None:
+        """Run local pieces up to the next ``Together`` or ``until``; at least one if ``must_run``."""
         began = self._clock()
-        while not self._waits and (at_least > 0 or self._clock() <= until):
+        while not self._waits and (must_run or self._clock() <= until):
             is_done = self._resume(None)
             assert not is_done, "work ends with a Together, so that all ranks end in the same step"
-            at_least -= 1
+            must_run = False
         self._left_s -= self._clock() - began
 
     def _resume(self, value: Any) -> bool:

@@ -223,7 +223,7 @@ class Reference:
         if scratch is None:
             scratch = torch.empty_like(values, dtype=torch.float64)
         self._squares = scratch[: len(values)]
-        self._wholes = self._sums(torch.mul(values.double(), values, out=self._squares))
+        self._wholes = self._sums(self._squares.copy_(values).square_())
         if norms is not None:
             means = iter(torch.split(norms.double().square(), _counts(shapes, len(values))))
             self._wholes = [
