@@ -2,8 +2,12 @@
 
 from __future__ import annotations
 
+import fcntl
 import os
+import socket
+import struct
 import subprocess
+import time
 from collections.abc import Sequence
 from contextlib import suppress
 from pathlib import Path
@@ -208,6 +212,8 @@ def _netem(device: str, rate_nbytes_per_s: float | None, topology: Topology) -> 
 
 
 TOOL_TIMEOUT_S = 30.0
+LINKS_TIMEOUT_S = 10.0
+_GET_FLAGS, _IS_UP, _IS_RUNNING = 0x8913, 0x1, 0x40  # SIOCGIFFLAGS, IFF_UP, IFF_RUNNING
 _TCP = Path("/proc/sys/net/ipv4")
 _IPV6_ADDRESSES = Path("/proc/sys/net/ipv6/conf/default/addr_gen_mode")
 _KINDS = {"type bridge": "bridge", "type veth": "veth", "tbf": "sch_tbf"}
@@ -271,6 +277,24 @@ def insert_nics(topology: Topology, hosts: Sequence[int]) -> list[int]:
     return nics
 
 
+def await_links(namespaces: Sequence[int]) -> None:
+    """Wait until all links pass frames: those of this namespace and of ``namespaces``, by their descriptors.
+
+    After a link is set up, the kernel drops its frames until a kernel thread has activated both ends, which
+    takes up to a second on a busy machine.
+
+    Raises
+    ------
+    TestbedError
+        If a link is still down after ``LINKS_TIMEOUT_S``.
+    """
+    deadline = time.monotonic() + LINKS_TIMEOUT_S
+    _await_own_links(deadline)
+    for namespace in namespaces:
+        with inside(namespace):
+            _await_own_links(deadline)
+
+
 def explain(tool: str, lines: Sequence[str], complaint: str) -> str:
     """Return a sentence that explains the error output of a tool for a batch of lines."""
     words = [line for line in complaint.splitlines() if line.strip()] or ["no reason was given"]
@@ -280,6 +304,24 @@ def explain(tool: str, lines: Sequence[str], complaint: str) -> str:
         if sign in line and any(unknown in reason.lower() for unknown in _UNKNOWN):
             return f"a testbed needs {kind}, which this kernel lacks; run modprobe {kind}"
     return f"the testbed's network could not be created: '{tool} {line}' reported: {reason.strip()}"
+
+
+def _await_own_links(deadline: float) -> None:
+    with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as asking:
+        while down := [name for _, name in socket.if_nameindex() if _is_awaited(asking, name)]:
+            if time.monotonic() > deadline:
+                raise TestbedError(
+                    f"expected all links to be up within {LINKS_TIMEOUT_S:g} s, got {', '.join(down)} down; "
+                    "try again"
+                )
+            time.sleep(1e-3)
+
+
+def _is_awaited(asking: socket.socket, interface: str) -> bool:
+    """Return whether an interface is set up but not active."""
+    answer = fcntl.ioctl(asking, _GET_FLAGS, struct.pack("=16sH14x", interface.encode(), 0))
+    (flags,) = struct.unpack_from("=H", answer, 16)
+    return flags & (_IS_UP | _IS_RUNNING) == _IS_UP
 
 
 def _path(namespace: int) -> str:

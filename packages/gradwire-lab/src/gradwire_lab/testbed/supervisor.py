@@ -17,7 +17,7 @@ from contextlib import suppress
 from pathlib import Path
 
 from gradwire.errors import TestbedError
-from gradwire_lab.testbed.layout import choose_impairment, insert_nics, make_network
+from gradwire_lab.testbed.layout import await_links, choose_impairment, insert_nics, make_network
 from gradwire_lab.testbed.namespaces import forget_ambient_capabilities, inside
 from gradwire_lab.testbed.registry import forget
 from gradwire_lab.testbed.relay_program import RelayProgram
@@ -177,6 +177,7 @@ def _serve(channel: Channel) -> None:
         impairment = choose_impairment(topology, netem=first[0].get("netem", True))
         namespaces = make_network(topology, impairment)
         nics = insert_nics(topology, namespaces) if words else []
+        await_links([*namespaces, *nics])
         forget_ambient_capabilities()
     except (TestbedError, OSError) as error:
         channel.send({"told": "failed", "reason": str(error)})
