@@ -38,6 +38,7 @@ class Setup:
     pipeline: int = 2
     chooses: bool = False
     lanes: int = 1
+    timeout_s: float = TIMEOUT_S
 
     def plan(
         self, pipeline: int = 1, algorithm: str | None = None, lanes: int | None = None
@@ -156,8 +157,9 @@ class WithDdp(Synchronous):
 
     def attach(self) -> None:
         assert self._wrapped is not None
+        timeout_s = self._setup.timeout_s
         self._attached = gradwire.attach(
-            self._wrapped, self._setup.plan(), timeout_s=TIMEOUT_S, begin_timeout_s=TIMEOUT_S
+            self._wrapped, self._setup.plan(), timeout_s=timeout_s, begin_timeout_s=timeout_s
         )
 
     def let_go(self) -> weakref.ref[object]:
@@ -184,7 +186,7 @@ class WithPipe(Training):
         if isinstance(plan, gradwire.Plan) and plan.lanes > 1:
             plan = replace(plan, bucket_nbytes=_BUCKET_NBYTES)
         self._pipe = gradwire.PipeSGD(
-            self.model, self.optimizer, plan, group=self._setup.group, timeout_s=TIMEOUT_S
+            self.model, self.optimizer, plan, group=self._setup.group, timeout_s=self._setup.timeout_s
         )
 
     def step(self, loss: Loss) -> None:
@@ -237,7 +239,7 @@ class WithFsdp(Synchronous):
 
     def attach(self) -> None:
         plan = self._setup.plan(algorithm="ring", lanes=1)  # the only ones for shards
-        self._attached = gradwire.attach_fsdp(self.model, plan, timeout_s=TIMEOUT_S)
+        self._attached = gradwire.attach_fsdp(self.model, plan, timeout_s=self._setup.timeout_s)
 
 
 METHODS: dict[str, Callable[..., Training]] = {"ddp": WithDdp, "pipe": WithPipe, "fsdp": WithFsdp}
