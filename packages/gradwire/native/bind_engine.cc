@@ -58,8 +58,12 @@ using PartTuple = std::tuple<std::uintptr_t, CodecTuple, std::optional<ErrorsTup
 using PartResult = std::tuple<bool, bool, std::uint64_t>;
 
 // Whether the interpreter is about to end. A thread that then returned to it would be unwound through C++ frames, which
-// aborts the process. So a thread that is still in a run waits for the end of the process.
+// aborts the process. So a thread that is still in a run waits for the end of the process, but not the thread that ends
+// the interpreter, which may run exit handlers.
 std::atomic<bool> interpreter_ends{false};
+std::thread::id ending_thread;  // written before `interpreter_ends`
+
+bool must_stay_out() { return interpreter_ends.load() && std::this_thread::get_id() != ending_thread; }
 
 // The number of threads within a run that are in Python, or about to be.
 std::atomic<int> in_python{0};
@@ -69,7 +73,7 @@ class InPython {
  public:
   InPython() {
     ++in_python;
-    if (!interpreter_ends.load()) return;
+    if (!must_stay_out()) return;
     --in_python;
     for (;;) ::pause();
   }
@@ -83,6 +87,7 @@ constexpr int kMostMoments = 5000;
 
 // Keeps the threads of runs out of Python from now on, and waits until those in Python have left it, at most 5 s.
 void hold_threads() {
+  ending_thread = std::this_thread::get_id();
   interpreter_ends.store(true);
   const nb::gil_scoped_release release;
   for (int i = 0; in_python.load() > 0 && i < kMostMoments; ++i) std::this_thread::sleep_for(kMoment);
@@ -223,7 +228,7 @@ Result run(engine::Engine& self, const std::vector<PeerTuple>& ends, std::uintpt
   {
     const nb::gil_scoped_release release;
     result.outcome = self.run(request, peers, activity, is_interrupted);
-    while (interpreter_ends.load()) ::pause();
+    while (must_stay_out()) ::pause();
   }
   for (const engine::Peer& peer : peers) result.ends.push_back(end_of(peer));
   result.times = {activity.moved_s, activity.heard_s, activity.sent_s};

@@ -6,6 +6,7 @@ forks them; each goes on at the end of this file, and from there the way of any 
 
 from __future__ import annotations
 
+import atexit
 import gc
 import json
 import os
@@ -26,6 +27,7 @@ from torch._C._distributed_c10d import FileStore
 from torch.nn.parallel import DistributedDataParallel
 
 import gradwire
+from gradwire._native import _core
 from gradwire.codecs import Quantize
 from gradwire.costs import ExchangeCost
 from gradwire.errors import LinkError
@@ -99,6 +101,10 @@ def train(context: RankContext, method: str, end: str) -> None:
     if end == "by an exception in a hook":
         next(model[1].parameters()).register_hook(_raise)  # type: ignore[no-untyped-call]
         take_step()
+    if end == "in an exit handler":  # handlers run in reverse order
+        atexit.unregister(_core.hold_threads)
+        atexit.register(take_step)
+        atexit.register(_core.hold_threads)
     if end == "by an exception":
         _raise()
 
@@ -132,10 +138,16 @@ def _ddp_in_lanes(model: nn.Module) -> Callable[[], object]:
     return _ddp(model, gradwire.Plan(gradwire.parse("fp8"), lanes=3))
 
 
+def _all_reduce(_: nn.Module) -> Callable[[], object]:
+    return lambda: gradwire.all_reduce(torch.ones(1 << 16), Quantize(8), timeout_s=20)
+
+
 _METHODS = {"pipe": _pipe, "ddp": _ddp, "ddp, backend": _ddp_backend, "ddp, lanes": _ddp_in_lanes}
 WAYS = {"finished": 0, "by an exception": 1, "by an exception in a hook": 1, "by Ctrl-C": -signal.SIGINT}
 """How a rank ends, and its exit code then."""
 KINDS = {f"{method}, {way}": (method, way) for method in _METHODS for way in WAYS}
+_METHODS["all_reduce"], WAYS["in an exit handler"] = _all_reduce, 0
+KINDS["all_reduce, in an exit handler"] = "all_reduce", "in an exit handler"
 
 
 def in_a_kernel(_: RankContext) -> None:

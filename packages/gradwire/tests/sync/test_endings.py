@@ -24,6 +24,7 @@ _FEW = [
     "ddp, backend, by an exception in a hook",
     "pipe, by Ctrl-C",
     "ddp, lanes, by Ctrl-C",
+    "all_reduce, in an exit handler",
 ]
 CHOSEN = list(KINDS) if ENDS else _FEW
 pytestmark = [pytest.mark.processes, pytest.mark.timeout(60 + 60 * REPEATS)]
