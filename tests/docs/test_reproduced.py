@@ -6,6 +6,8 @@ import re
 from collections import Counter
 from pathlib import Path
 
+import pytest
+
 from gradwire.cli import main
 from gradwire_lab.experiments.page import read_all
 from gradwire_lab.experiments.papers import EXHIBITS, PAPERS
@@ -51,6 +53,7 @@ def test_the_page_counts_their_verdicts() -> None:
             assert f"| {name} | {count} | {words} |" in PAGE
 
 
+@pytest.mark.timeout(300)  # all charts of all records, twice
 def test_their_page_is_made_without_measuring_with_the_same_bytes(tmp_path: Path) -> None:
     pages = [tmp_path / "first.html", tmp_path / "second.html"]
     for page in pages:

@@ -142,7 +142,12 @@ def _all_reduce(_: nn.Module) -> Callable[[], object]:
     return lambda: gradwire.all_reduce(torch.ones(1 << 16), Quantize(8), timeout_s=20)
 
 
-_METHODS = {"pipe": _pipe, "ddp": _ddp, "ddp, backend": _ddp_backend, "ddp, lanes": _ddp_in_lanes}
+_METHODS: dict[str, Callable[[nn.Module], Callable[[], object]]] = {
+    "pipe": _pipe,
+    "ddp": _ddp,
+    "ddp, backend": _ddp_backend,
+    "ddp, lanes": _ddp_in_lanes,
+}
 WAYS = {"finished": 0, "by an exception": 1, "by an exception in a hook": 1, "by Ctrl-C": -signal.SIGINT}
 """How a rank ends, and its exit code then."""
 KINDS = {f"{method}, {way}": (method, way) for method in _METHODS for way in WAYS}

@@ -36,7 +36,7 @@ class Host:
     def halt(self) -> None:
         """Let it stand still, and return when it does: a signal takes a moment."""
         os.kill(self.pid, signal.SIGSTOP)
-        while Path(f"/proc/{self.pid}/stat").read_text().rpartition(")")[2].split()[0] != "T":
+        while Path(f"/proc/{self.pid}/stat").read_text().rpartition(")")[2].split()[0] not in "TZ":  # or dead
             time.sleep(0.001)
 
     def kill(self) -> None:
