@@ -136,25 +136,40 @@ void write_values(const Target& target, const Quantised& section, float* out, co
   }
 }
 
-// Fills `own`, and returns the numbers of escapes and feet. All passes over a block but the first find it in the cache.
+// Blocks are handled in groups of this many values, or one by one if they are larger. The three passes over a group let
+// the computations of its scales, which have a long latency, overlap. After the first pass, the values are in the cache.
+constexpr std::size_t kGroup = 4096;
+constexpr std::size_t kMostBlocks = kGroup / 64;
+
+// Fills `own`, and returns the numbers of escapes and feet.
 Beside quantise(const Target& target, const float* x, std::size_t n, const Params& params, const Workspace& own) {
   const double step = static_cast<double>(float_of(static_cast<std::uint32_t>(params.a)));
   const std::size_t block = block_of(params);
+  const std::size_t group = std::max(block, kGroup);
   Beside found;
-  for (std::size_t at = 0; at < n; at += block) {
-    const std::size_t count = std::min(block, n - at);
-    const std::uint16_t scale = scale_of(target.norms->look(x + at, x + at, count), count, step);
-    own.scales[at / block] = scale;
-    std::uint8_t* const codes = own.codes.get() + at / 2;
-    if (!is_coded(scale)) {
-      std::memset(codes, 0, codes_nbytes(count));
-      continue;
-    }
-    const float inverse = 1.0F / value_of_scale(scale);
-    found.escapes += target.ecsq->to_codes(x + at, count, inverse, codes, own.escapes.get() + found.escapes);
-    if (has_feet(params, scale)) {
-      found.feet += target.ecsq->to_feet(x + at, count, inverse, own.feet.get() + found.feet);
-    }
+  for (std::size_t first = 0; first < n; first += group) {
+    const std::size_t end = std::min(first + group, n);
+    std::uint16_t* const scales = own.scales.get() + first / block;
+    const auto for_blocks = [&](const auto& handle) {
+      for (std::size_t at = first, i = 0; at < end; at += block, ++i) handle(at, std::min(block, n - at), i);
+    };
+    double sums[kMostBlocks];
+    for_blocks([&](std::size_t at, std::size_t count, std::size_t i) {
+      sums[i] = target.norms->look(x + at, x + at, count);
+    });
+    for_blocks([&](std::size_t, std::size_t count, std::size_t i) { scales[i] = scale_of(sums[i], count, step); });
+    for_blocks([&](std::size_t at, std::size_t count, std::size_t i) {
+      std::uint8_t* const codes = own.codes.get() + at / 2;
+      if (!is_coded(scales[i])) {
+        std::memset(codes, 0, codes_nbytes(count));
+        return;
+      }
+      const float inverse = 1.0F / value_of_scale(scales[i]);
+      found.escapes += target.ecsq->to_codes(x + at, count, inverse, codes, own.escapes.get() + found.escapes);
+      if (has_feet(params, scales[i])) {
+        found.feet += target.ecsq->to_feet(x + at, count, inverse, own.feet.get() + found.feet);
+      }
+    });
   }
   return found;
 }
