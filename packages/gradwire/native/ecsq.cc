@@ -136,10 +136,9 @@ void write_values(const Target& target, const Quantised& section, float* out, co
   }
 }
 
-// Blocks are handled in groups of this many values, or one by one if they are larger. The three passes over a group let
-// the computations of its scales, which have a long latency, overlap. After the first pass, the values are in the cache.
+// Blocks are handled in groups of this many values, or one by one if they are larger. A group's scales come first, so
+// that their computations, which have a long latency, overlap. The values are then in the cache.
 constexpr std::size_t kGroup = 4096;
-constexpr std::size_t kMostBlocks = kGroup / 64;
 
 // Fills `own`, and returns the numbers of escapes and feet.
 Beside quantise(const Target& target, const float* x, std::size_t n, const Params& params, const Workspace& own) {
@@ -149,27 +148,24 @@ Beside quantise(const Target& target, const float* x, std::size_t n, const Param
   Beside found;
   for (std::size_t first = 0; first < n; first += group) {
     const std::size_t end = std::min(first + group, n);
-    std::uint16_t* const scales = own.scales.get() + first / block;
-    const auto for_blocks = [&](const auto& handle) {
-      for (std::size_t at = first, i = 0; at < end; at += block, ++i) handle(at, std::min(block, n - at), i);
-    };
-    double sums[kMostBlocks];
-    for_blocks([&](std::size_t at, std::size_t count, std::size_t i) {
-      sums[i] = target.norms->look(x + at, x + at, count);
-    });
-    for_blocks([&](std::size_t, std::size_t count, std::size_t i) { scales[i] = scale_of(sums[i], count, step); });
-    for_blocks([&](std::size_t at, std::size_t count, std::size_t i) {
+    for (std::size_t at = first; at < end; at += block) {
+      const std::size_t count = std::min(block, n - at);
+      own.scales[at / block] = scale_of(target.norms->look(x + at, x + at, count), count, step);
+    }
+    for (std::size_t at = first; at < end; at += block) {
+      const std::size_t count = std::min(block, n - at);
+      const std::uint16_t scale = own.scales[at / block];
       std::uint8_t* const codes = own.codes.get() + at / 2;
-      if (!is_coded(scales[i])) {
+      if (!is_coded(scale)) {
         std::memset(codes, 0, codes_nbytes(count));
-        return;
+        continue;
       }
-      const float inverse = 1.0F / value_of_scale(scales[i]);
+      const float inverse = 1.0F / value_of_scale(scale);
       found.escapes += target.ecsq->to_codes(x + at, count, inverse, codes, own.escapes.get() + found.escapes);
-      if (has_feet(params, scales[i])) {
+      if (has_feet(params, scale)) {
         found.feet += target.ecsq->to_feet(x + at, count, inverse, own.feet.get() + found.feet);
       }
-    });
+    }
   }
   return found;
 }
