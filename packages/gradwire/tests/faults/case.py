@@ -6,7 +6,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from random import Random
 
-from faults.rows import Row
+from faults.rows import PATIENT, Row
 
 WORLD = 3
 STEPS = 8
@@ -54,6 +54,11 @@ class Case:
             number=draw.randrange(200),
             plan=row.plan,
         )
+
+    @property
+    def timeout_s(self) -> float:
+        """The timeout of every rank, longer where no error may come."""
+        return TIMEOUT_S * (PATIENT if self.row is None else self.row.patience)
 
     @property
     def steps(self) -> int:

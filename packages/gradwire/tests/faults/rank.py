@@ -36,8 +36,6 @@ from gradwire.links import process_group
 from gradwire.links.rendezvous import attempt
 
 RENDEZVOUS_S = 30
-_HARMLESS, _PATIENCE = ("delay", "rendezvous", "ports"), 5.0
-"""What no timeout may turn into an error, even on a busy machine, and how much longer its timeouts are."""
 _calls: list[Calls] = []
 _PAUSE_S = 0.03  # in every step, so that what strikes from outside finds steps to strike
 
@@ -187,9 +185,7 @@ def _another(training: Training, rank: int, batch: int) -> tuple[str, float]:
 def _setup(case: Case, rank: int) -> Setup:
     """Return what this rank attaches with; the victim of a fault at that moment has its own."""
     act = case.row.act if case.row is not None and case.row.moment is Moment.ATTACH else None
-    common = PLANS[case.plan]
-    if case.row is None or case.row.act in _HARMLESS:
-        common = replace(common, timeout_s=_PATIENCE * common.timeout_s)
+    common = replace(PLANS[case.plan], timeout_s=case.timeout_s)
     if act == "sub-group":
         members = sorted({case.victim, (case.victim + 1) % WORLD})
         part = dist.new_group(members)

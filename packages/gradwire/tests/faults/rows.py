@@ -45,7 +45,7 @@ class Row:
 
     ``plan`` names one of ``methods.PLANS``; ``is_new`` says that it has not run on many nights yet, and
     ``is_nightly`` that it runs only where all methods do. ``part`` is the part of a choice that it strikes,
-    one of ``PARTS``.
+    one of ``PARTS``. ``patience`` multiplies the timeouts where no busy machine may turn them into an error.
     """
 
     name: str
@@ -58,11 +58,13 @@ class Row:
     is_new: bool = False
     is_nightly: bool = False
     part: str = ""
+    patience: float = 1.0
 
 
 PARTS = ("probe", "decision", "trial", "second decision")
 """Of a choice: lines are measured, plans compared, and some tried; steps that change ask for a second one."""
 
+PATIENT = 5.0
 _LOST = r"no progress within|[Cc]onnection|closed|reset"
 _SILENT = r"torch's store at \S+ does not answer"
 _OTHER_CALL = r"expected a frame of|oversized|out of order"
@@ -83,7 +85,7 @@ ROWS = [
         r"all \d ranks|did not join",
         victim=Victim.GONE,
     ),
-    Row("slow, within the timeout", Moment.FRAME, "delay", end=End.RIGHT),
+    Row("slow, within the timeout", Moment.FRAME, "delay", end=End.RIGHT, patience=PATIENT),
     Row("payload altered", Moment.FRAME, "corrupt payload", "the payload's checksum is wrong"),
     Row("header altered", Moment.FRAME, "corrupt header", "header's checksum|not a gradwire|one of version"),
     Row("frame truncated", Moment.FRAME, "truncate", "checksum is wrong|truncated"),
@@ -111,8 +113,8 @@ ROWS = [
     ),
     Row("the store cut off in training", Moment.STORE, "cut before a step", end=End.RIGHT, is_new=True),
     Row("restarted on a shared store", Moment.STORE, "restart", end=End.RIGHT, is_new=True),
-    Row("garbage at the rendezvous", Moment.OUTSIDE, "rendezvous", end=End.RIGHT),
-    Row("garbage at the ranks' ports", Moment.OUTSIDE, "ports", end=End.RIGHT),
+    Row("garbage at the rendezvous", Moment.OUTSIDE, "rendezvous", end=End.RIGHT, patience=PATIENT),
+    Row("garbage at the ranks' ports", Moment.OUTSIDE, "ports", end=End.RIGHT, patience=PATIENT),
     Row("gradient is NaN", Moment.STEP, "nan", end=End.NAN),
     Row("ended without close", Moment.STEP, "end", _LOST, victim=Victim.GONE, is_new=True),
     Row(

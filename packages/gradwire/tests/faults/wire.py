@@ -71,7 +71,7 @@ def frame_act(case: Case) -> FrameAct:
         "truncate": _faulty(Fault("truncate", 0, 0)),
         "drop": _faulty(Fault("drop", 0, 0)),
         "duplicate": _faulty(Fault("duplicate", 0, 0)),
-        "delay": _faulty(Fault("delay", 0, 0, seconds=TIMEOUT_S * (0.1 + 0.2 * case.number / 200))),
+        "delay": _faulty(Fault("delay", 0, 0, seconds=case.timeout_s * (0.1 + 0.2 * case.number / 200))),
     }
     return own[case.row.act]
 
