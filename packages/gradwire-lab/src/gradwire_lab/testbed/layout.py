@@ -7,7 +7,6 @@ import os
 import socket
 import struct
 import subprocess
-import sys
 import time
 from collections.abc import Sequence
 from contextlib import suppress
@@ -321,7 +320,7 @@ def _await_own_links(deadline: float) -> None:
 def _is_awaited(asking: socket.socket, interface: str) -> bool:
     """Return whether an interface is set up but not active."""
     answer = fcntl.ioctl(asking, _GET_FLAGS, struct.pack("=16sH14x", interface.encode(), 0))
-    flags = int.from_bytes(answer[16:18], sys.byteorder)
+    flags: int = struct.unpack_from("=H", answer, 16)[0]
     return flags & (_IS_UP | _IS_RUNNING) == _IS_UP
 
 
