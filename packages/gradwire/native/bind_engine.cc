@@ -2,6 +2,7 @@
 // the connections.
 #include "bind_engine.h"
 
+#include <nanobind/stl/map.h>
 #include <nanobind/stl/optional.h>
 #include <nanobind/stl/pair.h>
 #include <nanobind/stl/string.h>
@@ -13,6 +14,7 @@
 #include <atomic>
 #include <chrono>
 #include <functional>
+#include <map>
 #include <optional>
 #include <stdexcept>
 #include <string>
@@ -50,10 +52,13 @@ using CopiesTuple = std::tuple<std::size_t, std::uintptr_t, std::uintptr_t, std:
 using ErrorsTuple = std::tuple<std::uintptr_t, std::uintptr_t, std::uintptr_t, std::size_t>;
 using Numbers = std::tuple<int, int, int>;
 using Times = std::tuple<double, double, double>;
-// A format's name, its parameters, those for sums, the codec's number and fingerprint, and whether the codec is exact.
+// A format's name ("" for a part with a coder), its parameters, those for sums, the codec's number and fingerprint, and whether the codec is exact.
 using CodecTuple = std::tuple<std::string, Numbers, Numbers, std::uint8_t, std::uint32_t, bool>;
-// The address of the values.
-using PartTuple = std::tuple<std::uintptr_t, CodecTuple, std::optional<ErrorsTuple>, std::optional<CopiesTuple>>;
+// A payload's largest size, by the number of values.
+using MostMap = std::map<std::size_t, std::size_t>;
+// First the address of the values; last the sizes of the payloads that a coder encodes and decodes, if any.
+using PartTuple = std::tuple<std::uintptr_t, CodecTuple, std::optional<ErrorsTuple>, std::optional<CopiesTuple>,
+                             std::optional<MostMap>>;
 // Whether all sums are finite, whether all errors are, and the bytes of floats that were sent.
 using PartResult = std::tuple<bool, bool, std::uint64_t>;
 
@@ -98,11 +103,11 @@ nb::object as_memory(const Byte* data, std::size_t nbytes) {
   return nb::steal(PyMemoryView_FromMemory(first, static_cast<Py_ssize_t>(nbytes), PyBUF_WRITE));
 }
 
-// A device whose work is queued in Python, with the interpreter lock.
-class PythonDevice : public engine::Device {
+// A coder in Python, which holds the interpreter lock.
+class PythonCoder : public engine::Coder {
  public:
   // `raised` becomes the error that Python raises.
-  PythonDevice(nb::object calls, nb::object& raised) : calls_(std::move(calls)), raised_(raised) {}
+  PythonCoder(nb::object calls, nb::object& raised) : calls_(std::move(calls)), raised_(raised) {}
 
   bool encode(std::size_t action, Byte* payload, std::size_t most_nbytes, std::size_t& nbytes) override {
     return call([&] {
@@ -179,13 +184,17 @@ Params params_of(const Numbers& numbers) {
   return {std::get<0>(numbers), std::get<1>(numbers), std::get<2>(numbers)};
 }
 
-engine::Part part_of(const PartTuple& part) {
-  const auto& [values, codec, errors, copies] = part;
+engine::Part part_of(const PartTuple& part, engine::Coder* coder) {
+  const auto& [values, codec, errors, copies, most] = part;
   const auto& [name, params, of_sums, codec_id, fingerprint, exact] = codec;
   engine::Part made{pointer<float>(values),
-                    {&format(name), params_of(params), params_of(of_sums), codec_id, fingerprint, exact},
+                    {most ? nullptr : &format(name), params_of(params), params_of(of_sums), codec_id, fingerprint, exact},
                     {},
                     {}};
+  if (most) {
+    made.coder = coder;
+    made.most = *most;
+  }
   if (errors) {
     const auto& [lost, borders, sums, ranges] = *errors;
     made.errors = {pointer<float>(lost), pointer<const std::int64_t>(borders), ranges, pointer<double>(sums)};
@@ -200,12 +209,11 @@ engine::Part part_of(const PartTuple& part) {
 
 Result run(engine::Engine& self, const std::vector<PeerTuple>& ends, std::uintptr_t actions, std::size_t numbers,
            std::size_t segments, std::size_t segment_count, const std::vector<PartTuple>& parts, std::uint16_t flags,
-           float ranks, const std::optional<nb::object>& device, double timeout_s, const Times& times, int threads,
+           float ranks, const std::optional<nb::object>& coder, double timeout_s, const Times& times, int threads,
            bool heeds_interrupts) {
   const auto* const rows = pointer<const engine::Action>(actions);
   engine::Request request{rows, numbers / engine::kRowLength, {}, segment_count, segments, flags, ranks, timeout_s,
                           threads};
-  for (const PartTuple& part : parts) request.parts.push_back(part_of(part));
   std::vector<engine::Peer> peers;
   for (const auto& [rank, descriptor, length, low_water, next_sent, next_received] : ends) {
     const auto* const head = reinterpret_cast<const Byte*>(length.c_str());
@@ -213,8 +221,9 @@ Result run(engine::Engine& self, const std::vector<PeerTuple>& ends, std::uintpt
   }
   engine::Activity activity{std::get<0>(times), std::get<1>(times), std::get<2>(times)};
   Result result;
-  std::optional<PythonDevice> calls;
-  if (device) request.device = &calls.emplace(*device, result.interrupt);
+  std::optional<PythonCoder> calls;
+  if (coder) calls.emplace(*coder, result.interrupt);
+  for (const PartTuple& part : parts) request.parts.push_back(part_of(part, calls ? &*calls : nullptr));
   std::function<bool()> is_interrupted;
   if (heeds_interrupts) {
     is_interrupted = [&result] {

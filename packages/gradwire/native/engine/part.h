@@ -4,8 +4,10 @@
 #include <bit>
 #include <cstddef>
 #include <cstdint>
+#include <map>
 
 #include "actions.h"
+#include "coder.h"
 #include "errors.h"
 #include "frame.h"
 #include "parameters.h"
@@ -15,7 +17,7 @@
 namespace gradwire::engine {
 
 struct Codec {
-  const Format* format;
+  const Format* format;  // null if a Coder has the codec
   Params params;
   Params of_sums;  // the parameters of the codec that encodes finished sums
   std::uint8_t id;
@@ -34,13 +36,17 @@ struct Part {
   Codec codec;
   Errors errors;
   Copies copies;
+  Coder* coder = nullptr;                        // null if the engine encodes and decodes this part
+  std::map<std::size_t, std::size_t> most = {};  // with a coder: a payload's largest size by the number of values
 
   // Returns a segment's values: in the bucket if they are contiguous there, else in a copy.
   float* values_of(const Action& action) const {
     float* const place = copies.place_of(action.start, action.stop);
     return place != nullptr ? place : values + action.start;
   }
-  std::size_t most_nbytes(std::size_t count) const { return codec.format->max_nbytes(count, codec.params); }
+  std::size_t most_nbytes(std::size_t count) const {
+    return coder != nullptr ? most.at(count) : codec.format->max_nbytes(count, codec.params);
+  }
 
   const Params& params_of(const Action& action) const {
     return action.what == Do::publish ? codec.of_sums : codec.params;

@@ -44,7 +44,7 @@ class Run {
     outcome_.parts.resize(request.parts.size());
     for (const Part& part : request.parts) {
       Pool& outgoing = engine.outgoing_of(kHeaderNbytes + part.most_nbytes(request.segment_count));
-      sending_.push_back({&outgoing, request.device == nullptr && part.codec.is_plain()});
+      sending_.push_back({&outgoing, part.codec.is_plain()});
     }
   }
 
@@ -113,8 +113,8 @@ class Run {
       Pool& outgoing = *sending_of(action).outgoing;
       frame = {outgoing.take(), 0, &outgoing, sequence};
       if (sending_of(action).is_plain && action.keep == 0) return with_values(action, frame);
-      const std::size_t nbytes =
-          request_.device != nullptr ? encode_there(action, index, frame) : encode_payload(action, frame);
+      const bool is_own = part_of(action).coder == nullptr;
+      const std::size_t nbytes = is_own ? encode_payload(action, frame) : encode_there(action, index, frame);
       frame.nbytes = seal(target_, frame.memory, nbytes, header_of(action, sequence));
     } else if (sequence != frame.sequence) {
       renumber(target_, frame.memory, sequence);
@@ -134,12 +134,12 @@ class Run {
     return frame;
   }
 
-  // Encodes a segment on the bucket's device, which also measures the error and adopts decoded values.
+  // Encodes a segment by the part's coder, which also measures the error and adopts decoded values.
   std::size_t encode_there(const Action& action, std::size_t index, Frame& frame) {
     std::size_t nbytes = 0;
     frame.is_finished = true;
-    const std::size_t most_nbytes = part_of(action).most_nbytes(action.count());
-    if (!request_.device->encode(index, frame.memory + kHeaderNbytes, most_nbytes, nbytes)) {
+    const Part& part = part_of(action);
+    if (!part.coder->encode(index, frame.memory + kHeaderNbytes, part.most_nbytes(action.count()), nbytes)) {
       fail(Status::interrupted, index);
     }
     return nbytes;
@@ -253,22 +253,15 @@ class Run {
     await_values(action);
     const std::uint32_t sequence = peer.next_received++;
     const Stopwatch watch(outcome_.decode_s);
+    const Part& part = part_of(action);
     std::size_t nbytes = 0;
-    const std::size_t most_nbytes = part_of(action).most_nbytes(action.count());
+    const std::size_t most_nbytes = part.most_nbytes(action.count());
     if (!open(target_, came.buffer, came.nbytes, header_of(action, sequence), most_nbytes, nbytes)) {
       refuse(Status::frame_refused, index, came);
     }
-    const Payload payload = part_of(action).payload_of(came.buffer, nbytes);
-    if (request_.device != nullptr) {
-      if (!request_.device->take(index, payload.data, nbytes)) fail(Status::interrupted, index);
-    } else if (action.what == Do::add && is_relayed(index)) {
-      if (!relay_payload(action, index, payload)) refuse(Status::payload_refused, index, came);
-    } else if (action.what == Do::add) {
-      if (payload.format.decode(target_, payload.data, payload.nbytes, values_of(action), action.count(), payload.params,
-                                true, request_.threads) != nullptr) {
-        refuse(Status::payload_refused, index, came);
-      }
-    } else if (!adopt_received(action, payload)) {
+    if (part.coder != nullptr) {
+      if (!part.coder->take(index, came.buffer + kHeaderNbytes, nbytes)) fail(Status::interrupted, index);
+    } else if (!take_payload(action, index, part.payload_of(came.buffer, nbytes))) {
       refuse(Status::payload_refused, index, came);
     }
     if (action.keep != 0) {
@@ -276,6 +269,14 @@ class Run {
     } else {
       incoming_.give(came.buffer);
     }
+  }
+
+  // Adds or stores a received payload; returns false for an invalid payload.
+  bool take_payload(const Action& action, std::size_t index, const Payload& payload) {
+    if (action.what == Do::store) return adopt_received(action, payload);
+    if (is_relayed(index)) return relay_payload(action, index, payload);
+    return payload.format.decode(target_, payload.data, payload.nbytes, values_of(action), action.count(), payload.params,
+                                 true, request_.threads) == nullptr;
   }
 
   [[noreturn]] void refuse(Status status, std::size_t index, const Incoming& came) {

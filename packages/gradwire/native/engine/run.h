@@ -12,7 +12,6 @@
 
 #include "actions.h"
 #include "connection.h"
-#include "device.h"
 #include "part.h"
 #include "pool.h"
 #include "waiter.h"
@@ -29,7 +28,6 @@ struct Request {
   float ranks;  // the divisor of a sum
   double timeout_s;
   int threads;
-  Device* device = nullptr;  // the device that holds the bucket, if the engine can't read the bucket
 };
 
 // The result for the values of one codec.

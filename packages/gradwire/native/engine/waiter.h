@@ -18,7 +18,7 @@ struct Peer {
   std::uint32_t next_received;  // the sequence number of the next frame to receive
 };
 
-// The outcome of a run, or of a wait. After `interrupted`, the caller or the device has the error.
+// The outcome of a run, or of a wait. After `interrupted`, the caller or the coder has the error.
 enum class Status { done, frame_refused, payload_refused, link_failed, timed_out, interrupted };
 
 class Waiter {

@@ -67,8 +67,8 @@ std::vector<Action> schedule(std::int64_t rank, std::int64_t n) {
   return actions;
 }
 
-// The kernels of a bucket that the engine can't read, like those of a device.
-class Kernels : public engine::Device {
+// The kernels of parts that the engine doesn't encode, like those of a device.
+class Kernels : public engine::Coder {
  public:
   Kernels(const Case& chosen, const std::vector<Action>& actions, float* values)
       : chosen_(chosen), actions_(actions), values_(values) {}
@@ -130,17 +130,26 @@ struct Rank {
     engine::Activity activity{0.0, 0.0, engine::now_s()};
     std::vector<engine::Peer> peers;
     peers.push_back({1 - number, engine::Connection(descriptor, nullptr, 0, 1), 0, 0});
-    request.device = on_device ? &kernels : nullptr;
+    for (std::size_t i = 0; i < request.parts.size(); ++i) {
+      if (is_coded[i]) give_coder(request.parts[i]);
+    }
     const Outcome outcome = engine.run(request, peers, activity, {});
     for (const engine::Peer& peer : peers) peer.connection.unsent();
     return outcome;
+  }
+
+  void give_coder(engine::Part& part) {
+    for (const Action& each : actions) part.most[each.count()] = part.most_nbytes(each.count());
+    part.most[request.segment_count] = part.most_nbytes(request.segment_count);
+    part.codec.format = nullptr;
+    part.coder = &kernels;
   }
 
   std::vector<Action> actions;
   Buffer<float> values;
   Buffer<float> lost;
   Kernels kernels;
-  bool on_device = false;
+  std::array<bool, 2> is_coded{};  // by part, whether the engine calls the kernels
   std::array<std::int64_t, 3> borders;
   std::array<double, 6> sums{};
   engine::Request request{};
@@ -175,7 +184,7 @@ void exchange(const Case& chosen, Random& random, std::size_t n) {
   Rank one(chosen, 0, random_chunk(random, n), measures, keeps);
   Rank other(chosen, 1, random_chunk(random, n), measures, keeps);
   const Buffer<float> expected = averages(chosen, one.values, other.values);
-  one.on_device = random.one_in(2);
+  for (bool& each : one.is_coded) each = random.one_in(2);
   const Sockets sockets;
   Outcome outcomes[2];
   std::thread beside([&] { outcomes[1] = other.run(1, sockets[1]); });

@@ -13,8 +13,9 @@ from hypothesis import strategies as st
 
 from gradwire.codecs import Codec, parse
 from gradwire.codecs.blocks import Fp8
-from gradwire.codecs.native import NativeCodec
-from gradwire.errors import SpecError
+from gradwire.codecs.topk import TopK
+from gradwire.costs import Scales
+from gradwire.errors import ExchangeError, PayloadError, SpecError
 from gradwire.exchange import Exchange
 from gradwire.exchange.feedback import Residual
 from gradwire.exchange.norms import Norms
@@ -27,7 +28,6 @@ from support.in_python import InPython
 from support.meshes import sockets
 
 RunRanks = Callable[..., list[Any]]
-NATIVE = [spec for spec in SPECS if isinstance(parse(spec), NativeCodec)]
 ALGORITHMS = ["ring", "tree", "butterfly", "star", "pairwise"]
 
 
@@ -37,7 +37,7 @@ class Found(NamedTuple):
     buckets: list[bytes]
     residual: bytes
     norms: bytes
-    sizes: list[tuple[float, float, int, int]]
+    sizes: list[tuple[float, float, int, int, Scales]]
 
 
 @dataclass(frozen=True)
@@ -75,7 +75,7 @@ class Case:
             request = BucketRequest(self.half, self.average, None, self.views, kept, norms)
             cost = exchange.run(bucket, request)
             buckets.append(bucket.numpy().tobytes())
-            sizes.append((cost.raw_nbytes, cost.wire_nbytes, cost.frames, cost.nonfinite))
+            sizes.append((cost.raw_nbytes, cost.wire_nbytes, cost.frames, cost.nonfinite, cost.scales))
             assert min(cost.encode_s, cost.decode_s, cost.wait_s, cost.handling_s) >= 0.0
         return Found(
             buckets,
@@ -105,7 +105,7 @@ def test_every_algorithm_and_world(
     check(run_ranks, world, Case(plan, 40_001), native_runs)
 
 
-@pytest.mark.parametrize("spec", NATIVE)
+@pytest.mark.parametrize("spec", SPECS)
 @pytest.mark.parametrize("feedback", ["", "norms", "residual", "residual and norms"])
 def test_every_codec(run_ranks: RunRanks, spec: str, feedback: str, native_runs: list[int]) -> None:
     plan = Plan(parse(spec), "ring", segment_nbytes=1 << 14, residual="residual" in feedback)
@@ -136,18 +136,18 @@ def test_any_length_segment_and_half(
 FEEDBACK = ["", "norms", "residual", "residual and norms"]
 
 
-def with_several_codecs(spec: str, algorithm: str, world: int, feedback: str) -> Case:
+def with_several_codecs(spec: str, algorithm: str, world: int, feedback: str, **how: Any) -> Case:
     """Return a case whose bucket has three codecs, with padding if it keeps no residual."""
     counts = (1000, 1, 20_480, 63, 5000, 3)
-    codecs: list[Codec] = [parse(spec)] * 6
+    plan = Plan(parse(spec), algorithm, segment_nbytes=1 << 14, residual="residual" in feedback, **how)
+    codecs: list[Codec] = [plan.encoding] * 6
     codecs[1] = codecs[4] = parse("bf16")
     codecs[3] = parse("identity")
-    plan = Plan(parse(spec), algorithm, segment_nbytes=1 << 14, residual="residual" in feedback)
     views = ParameterViews.of(plan, world, counts, codecs)
     return Case(plan, sum(counts), feedback=feedback, views=views)
 
 
-@pytest.mark.parametrize("spec", ["fp8", "ecsq:0.25,block=64", "identity"])
+@pytest.mark.parametrize("spec", ["fp8", "ecsq:0.25,block=64", "identity", "lossless", "topk:0.25"])
 @pytest.mark.parametrize("feedback", FEEDBACK)
 def test_parameters_that_are_padded_or_have_their_own_codecs(
     run_ranks: RunRanks, spec: str, feedback: str, native_runs: list[int]
@@ -161,7 +161,40 @@ def test_several_codecs_with_every_algorithm_and_world(
     run_ranks: RunRanks, world: int, algorithm: str, native_runs: list[int]
 ) -> None:
     feedback = FEEDBACK[(world + len(algorithm)) % 4]
-    check(run_ranks, world, with_several_codecs("quantize:8", algorithm, world, feedback), native_runs)
+    for spec in ("quantize:8", "topk:0.25"):
+        check(run_ranks, world, with_several_codecs(spec, algorithm, world, feedback), native_runs)
+
+
+def test_scaled_values_beside_others(run_ranks: RunRanks, native_runs: list[int]) -> None:
+    case = with_several_codecs("errbound:2^-10", "ring", 3, "", scale="auto")
+    check(run_ranks, 3, case, native_runs)
+    found = run_ranks(3, case.run, links=sockets(3, 30.0))
+    assert all(scales for each in found for *_, scales in each.sizes)
+
+
+@pytest.mark.parametrize("broken", ["_encode", "_decode", "_decode_add"])
+def test_an_error_of_a_codec_in_python(
+    run_ranks: RunRanks, native_runs: list[int], monkeypatch: pytest.MonkeyPatch, broken: str
+) -> None:
+    def fails(codec: Codec, *_args: torch.Tensor) -> None:
+        raise PayloadError(f"{codec} fails in {broken}")
+
+    def errors(wrap: Callable[[Link], Link]) -> list[str]:
+        def rank(link: Link) -> str:
+            with pytest.raises(ExchangeError) as caught:
+                case.run(link)
+            return str(caught.value)
+
+        return run_ranks(2, rank, links=[wrap(each) for each in sockets(2, 5.0)])
+
+    case = with_several_codecs("topk:0.25", "ring", 2, "")
+    monkeypatch.setattr(TopK, broken, fails)
+    python = errors(InPython)
+    assert not native_runs
+    native = errors(lambda link: link)
+    assert set(native_runs) == {0, 1}
+    assert any(f"fails in {broken}" in each for each in native)
+    assert {each for each in native if "fails in" in each} == {each for each in python if "fails in" in each}
 
 
 @pytest.mark.parametrize("spec", ["identity", "fp8", "errbound:2^-10", "ecsq:0.25"])
@@ -237,13 +270,11 @@ class Zeros(Fp8):
         return super()._encode(torch.zeros_like(x), out)
 
 
-def test_a_codec_that_encodes_in_python_is_left_to_python(
-    run_ranks: RunRanks, native_runs: list[int]
-) -> None:
+def test_the_codec_of_another_package_encodes_in_python(run_ranks: RunRanks, native_runs: list[int]) -> None:
     def rank(link: Link) -> float:
         bucket = torch.ones(100)
         Exchange(link, Plan(Zeros(), "ring")).all_reduce(bucket)
         return float(bucket.abs().max())
 
     assert run_ranks(2, rank, links=sockets(2, 30.0)) == [0.0, 0.0]
-    assert not native_runs
+    assert set(native_runs) == {0, 1}

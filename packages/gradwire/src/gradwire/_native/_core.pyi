@@ -150,11 +150,12 @@ class Engine:
                 tuple[str, tuple[int, int, int], tuple[int, int, int], int, int, bool],
                 tuple[int, int, int, int] | None,
                 tuple[int, int, int, int, int] | None,
+                dict[int, int] | None,
             ]
         ],
         flags: int,
         ranks: float,
-        device: object | None,
+        coder: object | None,
         timeout_s: float,
         times: tuple[float, float, float],
         threads: int,

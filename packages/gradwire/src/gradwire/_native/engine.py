@@ -24,7 +24,10 @@ Peer = tuple[int, int, bytes, int, int, int]
 """A peer's rank, descriptor, partial length, low-water mark, and next sequence numbers (sent, received)."""
 
 CodecRow = tuple[str, tuple[int, int, int], tuple[int, int, int], int, int, bool]
-"""A codec's compiled format, its parameters, those for sums, and its wire id, fingerprint, and ``EXACT``."""
+"""A codec's compiled format, its parameters, those for sums, and its wire id, fingerprint, and ``EXACT``.
+
+The format of a part with a coder is "".
+"""
 
 
 class NativeState(NamedTuple):
@@ -57,19 +60,30 @@ class NativePart(NamedTuple):
     """The borders of ranges (int64), a sum for each range (float64), and each value's error, if requested."""
     copies: tuple[torch.Tensor, torch.Tensor, torch.Tensor, torch.Tensor] | None
     """The bucket, and the starts, counts, and borders of parameters (int64) to copy between it and values."""
+    most: dict[int, int] | None = None
+    """The largest sizes of payloads, by the number of values, if the part has a coder."""
 
 
-class NativeDevice(Protocol):
-    """The encoder and decoder of the segments of a bucket whose memory the engine can't read."""
+class NativeCoder(Protocol):
+    """The encoder and decoder of segments that the engine can't code: on a device, or with a Python codec."""
 
     def encode(self, number: int, memory: memoryview) -> int:
-        """Encode the segment of the action ``number`` to ``memory``, and return the payload's size."""
+        """Encode the segment of the action ``number`` to ``memory``, and return the payload's size.
+
+        Also measure the error, and adopt the decoded values of finished sums.
+        """
 
     def take(self, number: int, memory: memoryview) -> None:
         """Add or store a payload of the action ``number``. ``memory`` is only valid during this call."""
 
 
-_Part = tuple[int, CodecRow, tuple[int, int, int, int] | None, tuple[int, int, int, int, int] | None]
+_Part = tuple[
+    int,
+    CodecRow,
+    tuple[int, int, int, int] | None,
+    tuple[int, int, int, int, int] | None,
+    dict[int, int] | None,
+]
 
 
 def run(
@@ -80,16 +94,16 @@ def run(
     *,
     flags: int,
     ranks: int,
-    device: NativeDevice | None,
+    coder: NativeCoder | None,
     timeout_s: float,
     times: tuple[float, float, float],
 ) -> _core.Result:
     """Run a schedule over the peers' connections, which have no frames in flight.
 
-    A fault, such as a lost peer, isn't raised, but is the result's ``status``. ``device`` encodes and decodes
-    a bucket that isn't in host memory; an error that it raises ends the run. ``times`` are the times in the
-    link's ``Activity``. The result contains the costs and the state of all connections. On the main thread, a
-    wait ends soon after a signal whose handler raises an exception.
+    A fault, such as a lost peer, isn't raised, but is the result's ``status``. ``coder`` encodes and decodes
+    the parts that have ``most``; an error that it raises ends the run. ``times`` are the times in the link's
+    ``Activity``. The result contains the costs and the state of all connections. On the main thread, a wait
+    ends soon after a signal whose handler raises an exception.
     """
     _obey_environment()
     return engine.run(
@@ -100,7 +114,7 @@ def run(
         [_part_of(each) for each in parts],
         flags,
         float(ranks),
-        device,
+        coder,
         timeout_s,
         times,
         threads(),
@@ -118,4 +132,4 @@ def _part_of(part: NativePart) -> _Part:
     if part.copies is not None:
         bucket, starts, counts, ends = (each.data_ptr() for each in part.copies)
         copies = part.copies[2].numel(), bucket, starts, counts, ends
-    return part.values.data_ptr(), part.codec, errors, copies
+    return part.values.data_ptr(), part.codec, errors, copies, part.most

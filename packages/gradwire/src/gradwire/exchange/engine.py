@@ -20,6 +20,7 @@ from gradwire.collectives.frame_order import Action, Do, action_rows
 from gradwire.costs import ExchangeCost
 from gradwire.errors import ExchangeError, LinkError, LinkTimeoutError, SpecError, no_progress
 from gradwire.exchange.feedback import Ranges, commit_all
+from gradwire.exchange.in_python import PythonPayloads
 from gradwire.exchange.on_device import DevicePayloads
 from gradwire.exchange.walk import RunPart, StreamResources, raw_nbytes
 from gradwire.links.base import Link, Receiving
@@ -35,25 +36,32 @@ _engines = weakref.WeakKeyDictionary["Link", core.Engine]()
 
 @dataclass(frozen=True, slots=True, eq=False)
 class NativeOrder:
-    """A rank's frame order for the engine, with the ranges that it finishes and encodes in each part."""
+    """A rank's frame order for the engine, and each part's ranges that it finishes and encodes, and sizes.
+
+    ``counts`` has the numbers of values of each part's segments, and of the longest segment of all parts.
+    """
 
     actions: list[Action]
     native: core.NativeActions
     finished: list[Ranges]
     encoded: list[Ranges]
+    counts: list[set[int]]
 
 
 def native_order(actions: list[Action], parts: int, segment_count: int) -> NativeOrder:
     """Return the frame order of a bucket of ``parts`` parts as data for the engine."""
     finished = [Ranges() for _ in range(parts)]
     encoded = [Ranges() for _ in range(parts)]
+    counts = [{segment_count} for _ in range(parts)]
     for each in actions:
         segment = each.segment
+        counts[segment.part].add(segment.stop - segment.start)
         if each.do in (Do.PUBLISH, Do.STORE):
             finished[segment.part].append((segment.start, segment.stop))
         if each.do in (Do.PUBLISH, Do.SEND_PARTIAL):
             encoded[segment.part].append((segment.start, segment.stop))
-    return NativeOrder(actions, core.NativeActions(*action_rows(actions), segment_count), finished, encoded)
+    native = core.NativeActions(*action_rows(actions), segment_count)
+    return NativeOrder(actions, native, finished, encoded, counts)
 
 
 @lru_cache(maxsize=64)
@@ -64,19 +72,29 @@ def _row_of(codec: NativeCodec) -> core.CodecRow:
     return name, *numbers, codec.wire_id, codec.fingerprint, codec.EXACT
 
 
-def _native_part(part: RunPart) -> core.NativePart:
-    codec, copies = part.framer.codec, None if part.copies is None else part.copies.native
-    assert isinstance(codec, NativeCodec)
-    return core.NativePart(part.tensor, _row_of(codec), part.feedback.receivers, copies)
+def _native_part(part: RunPart, counts: set[int]) -> core.NativePart:
+    codec = part.framer.codec
+    if not _has_coder(part):
+        copies = None if part.copies is None else part.copies.native
+        assert isinstance(codec, NativeCodec)
+        return core.NativePart(part.tensor, _row_of(codec), part.feedback.receivers, copies)
+    row = "", three(()), three(()), codec.wire_id, codec.fingerprint, codec.EXACT
+    most = {count: codec.max_nbytes(count) for count in counts}
+    return core.NativePart(part.tensor, row, None, None, most)
+
+
+def _has_coder(part: RunPart) -> bool:
+    """Return whether the engine calls Python to encode and decode this part."""
+    return part.feedback.ON_DEVICE or not is_compiled(part.framer.codec)
 
 
 def lend(link: Link, codecs: Iterable[Codec]) -> list[tuple[Channel, core.NativeState]] | None:
     """Return the link's connections for an ``EngineRun``, or None if the engine can't run the exchange.
 
-    The engine needs plain TCP connections and compiled codecs. Raises ``SpecError`` for an invalid
-    ``GRADWIRE_ENGINE``.
+    The engine needs plain TCP connections, and doesn't mark floats for NICs. Raises ``SpecError`` for an
+    invalid ``GRADWIRE_ENGINE``.
     """
-    if not (isinstance(link, SocketLink) and all(map(is_compiled, codecs))):
+    if not isinstance(link, SocketLink) or any(each.sends_floats for each in codecs):
         return None
     name = os.environ.get(VARIABLE, "native")
     if name not in ("native", "python"):
@@ -104,9 +122,11 @@ class EngineRun:
     ) -> None:
         self._resources, self._connections = resources, connections
         self._parts, self._order = parts, order
-        self._payloads: DevicePayloads | None = None
+        self._payloads: DevicePayloads | PythonPayloads | None = None
         if all(part.feedback.ON_DEVICE for part in parts):
             self._payloads = DevicePayloads(parts, order.actions, self._ranks)
+        elif any(map(_has_coder, parts)):
+            self._payloads = PythonPayloads(parts, order.actions, self._ranks)
         self.action: Action | None = None
         self.posted: list[tuple[int, Receiving]] = []
 
@@ -128,7 +148,8 @@ class EngineRun:
         for part, (finite, lost_finite, _), finished, encoded in zip(
             self._parts, result.parts, order.finished, order.encoded, strict=True
         ):
-            part.feedback.ran(finished, encoded, finite, lost_finite)
+            if not _has_coder(part):
+                part.feedback.ran(finished, encoded, finite, lost_finite)
         if result.status != core.Status.DONE:
             self._raise(result)
         encode_s, decode_s, wait_s = result.seconds
@@ -141,7 +162,9 @@ class EngineRun:
         """Finish the bucket, and store the encoding error."""
         payloads = self._payloads
         every = [part.feedback for part in self._parts]
-        if payloads is None:
+        if isinstance(payloads, PythonPayloads):
+            cost.scales += payloads.scales
+        if not isinstance(payloads, DevicePayloads):
             commit_all(every)
             return
         start = perf_counter()
@@ -173,10 +196,10 @@ class EngineRun:
                 _engines[self._link],
                 peers,
                 self._order.native,
-                [_native_part(part) for part in self._parts],
+                list(map(_native_part, self._parts, self._order.counts)),
                 flags=resources.flags,
                 ranks=self._ranks,
-                device=self._payloads,
+                coder=self._payloads,
                 timeout_s=resources.timeout_s,
                 times=(activity.moved_at, activity.heard_at, activity.sent_at),
             )
@@ -222,7 +245,7 @@ class EngineRun:
             self.action = self._order.actions[payloads.action]
         if result.interrupt is not None:
             raise result.interrupt
-        if payloads is not None:  # a payload that arrived earlier may be malformed
+        if isinstance(payloads, DevicePayloads):  # a payload that arrived earlier may be malformed
             self._finish_on_device(payloads)
         resources = self._resources
         (channel,) = (channel for channel, _ in self._connections if channel.peer == action.peer)

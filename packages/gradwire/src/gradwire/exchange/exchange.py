@@ -272,7 +272,7 @@ class Exchange:
     def _scheduled(
         self, resources: StreamResources, parts: Sequence[RunPart], half: Half
     ) -> ScheduleRun | EngineRun:
-        """Return the run of a bucket: by the native engine if it serves the link and the codecs."""
+        """Return the run of a bucket: by the native engine if it serves the link."""
         place = self.plan.algorithm, half, self.link.rank, self.link.world
         counts = tuple(part.tensor.numel() for part in parts)
         order = _native_order(*place, counts, self._segment_count)

@@ -221,7 +221,7 @@ class DevicePayloads:
         """Encode a segment to ``memory``, and return the payload's size. Raises ``PayloadError``."""
         self._finish_sent()
         feedback, elements = self._begin(number)
-        payload = feedback.encode(elements, _bytes_of(memory))
+        payload = feedback.encode(elements, bytes_of(memory))
         self._check()
         self._sent, self.action = number, None
         return payload.numel()
@@ -229,7 +229,7 @@ class DevicePayloads:
     def take(self, number: int, memory: memoryview) -> None:
         """Queue the decoding of a received payload. Raises ``PayloadError`` for a wrong length."""
         self._finish_sent()
-        (feedback, elements), payload = self._begin(number), _bytes_of(memory)
+        (feedback, elements), payload = self._begin(number), bytes_of(memory)
         action = self._actions[number]
         self.crossed_nbytes += payload.numel() + STATUS_NBYTES
         decoding = feedback.queue_decode(payload, elements, add=action.do is Do.ADD)
@@ -272,7 +272,7 @@ class DevicePayloads:
             decoding.check()
 
 
-def _bytes_of(memory: memoryview) -> torch.Tensor:
+def bytes_of(memory: memoryview) -> torch.Tensor:
     """Return ``memory`` as a tensor, even if it is empty, which torch's ``frombuffer`` refuses."""
     return torch.frombuffer(memory, dtype=torch.uint8) if memory.nbytes else _ON_DEVICE
 

@@ -11,6 +11,7 @@ from typing import Generic, NamedTuple, Protocol, TypeVar
 
 import torch
 
+from gradwire.codecs import Codec
 from gradwire.codecs.wrappers import Scaled
 from gradwire.collectives.frame_order import AHEAD, Action, Do, Segment
 from gradwire.costs import ExchangeCost, Scales
@@ -40,7 +41,7 @@ class RunPart:
     """The values of a run that have one codec: 1-D float32, changed in place.
 
     ``copies`` are the copies between the bucket and ``tensor``, if any. ``filled`` is the fraction of
-    ``tensor`` that isn't padding.
+    ``tensor`` that isn't padding. ``ranks``, an argument of methods, is the divisor of a sum.
     """
 
     tensor: torch.Tensor
@@ -48,6 +49,48 @@ class RunPart:
     feedback: ErrorFeedback
     copies: SegmentCopies | None = None
     filled: float = 1
+
+    def elements(self, segment: Segment) -> torch.Tensor:
+        """Return a segment's values, which are copied from the bucket before their first use."""
+        if self.copies is not None:
+            self.copies.load(segment.start, segment.stop)
+        return self.tensor[segment.start : segment.stop]
+
+    def encoder(self, action: Action) -> Encode:
+        """Return the function that encodes the values of an action that sends."""
+        return self.feedback.encode_sum if action.do is Do.PUBLISH else self.feedback.encode
+
+    def sent(self, action: Action, payload: torch.Tensor, elements: torch.Tensor, ranks: int) -> None:
+        """Update the error feedback after an encoding, and adopt the decoded values of finished sums."""
+        segment = action.segment
+        if action.do is Do.SEND_PARTIAL:
+            self.feedback.sent(payload, elements, segment.start)
+        elif action.do is Do.PUBLISH:
+            self.feedback.published(payload, elements, segment.start, ranks)
+            self._store(segment)
+
+    def take(self, action: Action, payload: torch.Tensor, elements: torch.Tensor, ranks: int) -> None:
+        """Add or store a received payload. Raises ``PayloadError``."""
+        if action.do is Do.ADD:
+            self.framer.codec.decode_add(payload, elements)
+        else:
+            self.feedback.received(payload, elements, action.segment.start, ranks)
+            self._store(action.segment)
+
+    def finish_alone(self) -> None:
+        """Finish the values of a rank without peers, whose schedule has no steps."""
+        whole = Segment(0, 0, 0, self.tensor.numel())
+        self.feedback.finished(self.elements(whole), 0)
+        self._store(whole)
+
+    def _store(self, segment: Segment) -> None:
+        if self.copies is not None:
+            self.copies.store(segment.start, segment.stop)
+
+
+def scales_of(codec: Codec, payload: torch.Tensor) -> Scales:
+    """Return the scale of a payload, if the codec scales its values."""
+    return Scales.of(codec.exponent_of(payload)) if isinstance(codec, Scaled) else Scales()
 
 
 def raw_nbytes(parts: Sequence[RunPart], sent_nbytes: Sequence[int]) -> float:
@@ -132,9 +175,7 @@ class FrameStream(Generic[P]):
         sequence = self._resources.sent.take(place.peer)
         outgoing = framer.encode(elements, sequence, self._resources.flags, encode=encode)
         self.accounting.encode_s += perf_counter() - start
-        if isinstance(framer.codec, Scaled):
-            exponent = framer.codec.exponent_of(outgoing.frame[HEADER_NBYTES:])
-            self.accounting.scales += Scales.of(exponent)
+        self.accounting.scales += scales_of(framer.codec, outgoing.frame[HEADER_NBYTES:])
         return outgoing
 
     def send(self, place: P, outgoing: Outgoing, raw_nbytes: int = 0) -> None:
@@ -213,9 +254,7 @@ class ScheduleRun:
         for action in self._actions:
             self._stream.place = action
             part = self._parts[action.segment.part]
-            elements = part.tensor[action.segment.start : action.segment.stop]
-            if part.copies is not None:
-                part.copies.load(action.segment.start, action.segment.stop)
+            elements = part.elements(action.segment)
             if action.receives:
                 self._take_in(action, part, elements, self._stream.receive(part.framer, elements.numel()))
             else:
@@ -223,12 +262,13 @@ class ScheduleRun:
                 self._stream.send(action, outgoing)
                 self._sent_nbytes[action.segment.part] += elements.nbytes
                 start = perf_counter()
-                self._sent(action, part, outgoing, elements)
+                part.sent(action, outgoing.frame[HEADER_NBYTES:], elements, self._ranks)
                 self._accounting.decode_s += perf_counter() - start
         self._stream.flush()
         start = perf_counter()
         if self._resources.link.world == 1:
-            self._finish_alone()
+            for part in self._parts:
+                part.finish_alone()
         commit_all([part.feedback for part in self._parts])
         for part in self._parts:
             self._accounting.device_nbytes += part.feedback.crossed_nbytes
@@ -236,22 +276,11 @@ class ScheduleRun:
         self._accounting.decode_s += perf_counter() - start
         return self._accounting
 
-    def _finish_alone(self) -> None:
-        """Finish the bucket of a rank without peers, whose schedule has no steps."""
-        for part in self._parts:
-            if part.copies is not None:
-                part.copies.load(0, part.tensor.numel())
-            part.feedback.finished(part.tensor, 0)
-            if part.copies is not None:
-                part.copies.store(0, part.tensor.numel())
-
     def _frame_for(self, action: Action, part: RunPart, elements: torch.Tensor) -> Outgoing:
         """Return the frame to send: an encoded segment, or a kept frame with a new sequence number."""
         if action.do is not Do.FORWARD:
-            finished = action.do is Do.PUBLISH
-            encode = part.feedback.encode_sum if finished else part.feedback.encode
-            outgoing = self._stream.encode(action, part.framer, elements, encode)
-            if finished and action.keep:
+            outgoing = self._stream.encode(action, part.framer, elements, part.encoder(action))
+            if action.do is Do.PUBLISH and action.keep:
                 self._kept[action.segment] = outgoing
             return outgoing
         outgoing = self._kept[action.segment]
@@ -263,27 +292,12 @@ class ScheduleRun:
             outgoing.frame, outgoing.sequence = renumber_frame(outgoing.frame, sequence), sequence
         return outgoing
 
-    def _sent(self, action: Action, part: RunPart, outgoing: Outgoing, elements: torch.Tensor) -> None:
-        """Update the error feedback, and adopt decoded values, while the frame is in flight."""
-        start, payload = action.segment.start, outgoing.frame[HEADER_NBYTES:]
-        if action.do is Do.SEND_PARTIAL:
-            part.feedback.sent(payload, elements, start)
-        elif action.do is Do.PUBLISH:
-            part.feedback.published(payload, elements, start, self._ranks)
-            if part.copies is not None:
-                part.copies.store(start, action.segment.stop)
-
     def _take_in(self, action: Action, part: RunPart, elements: torch.Tensor, incoming: Incoming) -> None:
         frame, payload, buffer, sequence = incoming
         if part.feedback.ON_DEVICE:
             self._accounting.device_nbytes += payload.numel() + STATUS_NBYTES
         start = perf_counter()
-        if action.do is Do.ADD:
-            part.framer.codec.decode_add(payload, elements)
-        else:
-            part.feedback.received(payload, elements, action.segment.start, self._ranks)
-            if part.copies is not None:
-                part.copies.store(action.segment.start, action.segment.stop)
+        part.take(action, payload, elements, self._ranks)
         self._accounting.decode_s += perf_counter() - start
         if not action.keep:
             self._resources.incoming.give(buffer)
