@@ -4,7 +4,7 @@ from itertools import accumulate, pairwise
 
 from decoder import LARGEST, packed, product, words
 
-SECTION, SLOTS, FOOT_FROM, FOOT_TO = 1 << 17, 1 << 14, 0x0880, 0x7F00
+SLOTS, FOOT_FROM, FOOT_TO = 1 << 14, 0x0880, 0x7F00
 
 
 def cut_into(data, count):  # parts whose sizes, four bytes each, stand before them, and what is left
@@ -46,8 +46,10 @@ def of_pairs(of_nibble):  # a slot for each pair, and the others by the cumulati
 
 
 def ecsq(data, n, block, has_foot):  # all sections
-    parts = cut_into(data, -(-n // SECTION))[:-1]
-    counts = [min(SECTION, n - i * SECTION) for i in range(len(parts))]
+    equal = n if n < 1 << 15 else -(-n // (2 * -(-n // (1 << 18))))
+    length = max(1, -(-equal // block)) * block
+    counts = [min(length, n - at) for at in range(0, n, length)]
+    parts = cut_into(data, len(counts))[:-1]
     return [bits for part, count in zip(parts, counts) for bits in section(part, count, block, has_foot)]
 
 

@@ -4,11 +4,7 @@
 //
 // A value is q * scale. q is an integer, and a block's scale is the upper half of a float slightly below a * RMS. A
 // block with a non-finite value has the scale NaN, and a block whose scale would be subnormal has the scale 0; in both,
-// every q is 0. Payload: the sizes of the sections of 2^17 values (sections.h), then the sections. A section has the
-// 32-bit sizes of its entropy-coded blocks (entropy.h) except the last one's; the low byte of each scale, which is
-// mostly mantissa and hardly compressible; and the blocks: the high bytes of the scales, the codes of kernels/ecsq.h
-// (pairs), the low bytes of the escapes, their high bytes, and the feet, if any. All numbers are little-endian. Blocks
-// of values whose smallest foot would be subnormal have no feet.
+// every q is 0. Blocks of values whose smallest foot would be subnormal have no feet. ecsq_layout.h describes the payload.
 #include <algorithm>
 #include <atomic>
 #include <cmath>
@@ -16,6 +12,7 @@
 #include <memory>
 #include <vector>
 
+#include "ecsq_layout.h"
 #include "gradwire/entropy.h"
 #include "gradwire/format.h"
 #include "gradwire/target.h"
@@ -28,38 +25,10 @@ namespace gradwire {
 
 namespace {
 
-constexpr std::size_t kSection = std::size_t{1} << 17;
-enum Plane : std::size_t { kScales, kCodes, kLow, kHigh, kFeet };
 constexpr std::uint16_t kNanScale = kQuietNanBits >> 16;
 constexpr std::uint16_t kSmallestScale = 0x0080;     // 2^-126
 constexpr std::uint16_t kSmallestWithFeet = 0x0880;  // 2^-110
 constexpr std::uint16_t kLargestScale = 0x7F00;      // 2^127
-
-std::size_t codes_nbytes(std::size_t n) { return (n + 1) / 2; }
-
-std::size_t count_scales(std::size_t n, std::size_t block) { return (n + block - 1) / block; }
-
-std::size_t block_of(const Params& params) { return static_cast<std::size_t>(params.b); }
-
-bool has_feet(const Params& params) { return params.c != 0; }
-
-std::size_t count_planes(const Params& params) { return has_feet(params) ? kFeet + 1 : kFeet; }
-
-std::size_t head_nbytes(const Params& params) { return 4 * (count_planes(params) - 1); }
-
-// A value has either an escape of two bytes, a foot, or neither.
-std::size_t section_max_nbytes(std::size_t n, const Params& params) {
-  const std::size_t scales = count_scales(n, block_of(params));
-  return head_nbytes(params) + scales + block_max_nbytes(scales) + block_max_nbytes(codes_nbytes(n)) +
-         2 * block_max_nbytes(n) + (has_feet(params) ? block_max_nbytes(0) : 0);
-}
-
-std::size_t max_nbytes(std::size_t n, const Params& params) {
-  const Sections sections{n, kSection};
-  const std::size_t rest = n % kSection;
-  return sections.directory_nbytes() + n / kSection * section_max_nbytes(kSection, params) +
-         (rest != 0 ? section_max_nbytes(rest, params) : 0);
-}
 
 // The sum of squares is finite if and only if all values are. The rounding error of the product with 1 / scale is
 // covered, because the scale is smaller than step * RMS by the factor 1 - 2^-8, and |x| <= 256 RMS, so |q| < 2^14.
@@ -198,15 +167,15 @@ std::size_t encode_section(const Target& target, const float* x, std::size_t n, 
 template <typename Done>
 std::size_t encode_sections(const Target& target, const float* x, std::size_t n, std::uint8_t* out, const Params& params,
                             int threads, const Done& done) {
-  const Sections sections{n, kSection};
+  const Sections sections = sections_of(n, params);
   const auto hire = [&] {
-    return [&, own = Workspace(std::min(n, kSection), params)](std::size_t i, std::uint8_t* at) {
+    return [&, own = Workspace(sections.elements(0), params)](std::size_t i, std::uint8_t* at) {
       const std::size_t nbytes = encode_section(target, x + sections.first(i), sections.elements(i), params, at, own);
       done(i, own);
       return nbytes;
     };
   };
-  return write_sections(sections, section_max_nbytes(kSection, params), threads, out, hire);
+  return write_sections(sections, section_max_nbytes(sections.length, params), threads, out, hire);
 }
 
 std::size_t encode(const Target& target, const float* x, std::size_t n, std::uint8_t* out, const Params& params,
@@ -218,7 +187,7 @@ std::size_t encode(const Target& target, const float* x, std::size_t n, std::uin
 // skipped.
 std::size_t encode_finished(const Target& target, float* x, std::size_t n, std::uint8_t* out, const Params& params,
                             float divisor, bool& finite, int threads) {
-  const Sections sections{n, kSection};
+  const Sections sections = sections_of(n, params);
   std::atomic<bool> all{true};
   const auto adopt = [&](std::size_t i, const Workspace& own) {
     float* const to = x + sections.first(i);
@@ -342,7 +311,7 @@ const char* read_opened(const Target& target, const Params& params, Section* sec
 template <typename Done>
 const char* decode_sections(const Target& target, const std::uint8_t* payload, std::size_t nbytes, float* out,
                             std::size_t n, const Params& params, bool add, int threads, const Done& done) {
-  const Sections sections{n, kSection};
+  const Sections sections = sections_of(n, params);
   const auto codes = scratch<std::uint8_t>(codes_nbytes(n));
   std::vector<Section> read(sections.count());
   const auto read_some = [&](std::size_t first, std::size_t count, const Starts& starts) {

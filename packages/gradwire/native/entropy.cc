@@ -27,10 +27,15 @@ constexpr std::size_t kTooFew = kRansStatesNbytes + kRansRoundNbytes;
 
 enum Mode : std::uint8_t { kRaw, kConstant, kCoded, kByNibbles };
 
-// In blocks of at least this many symbols, only the first 64 of every 512 are counted, if that suffices.
-constexpr std::size_t kSampled = std::size_t{1} << 18;
+// In blocks of at least `from` symbols, only the first 64 of every 64 * `of` are counted, if that suffices. A table of
+// pairs depends on 16 frequencies if it is the product of two of nibbles, so fewer symbols are enough.
+struct Sampling {
+  std::size_t from;
+  std::size_t of;
+};
+constexpr Sampling kOfBytes{std::size_t{1} << 18, 8};
+constexpr Sampling kOfPairs{std::size_t{1} << 13, 4};
 constexpr std::size_t kAll = 64;
-constexpr std::size_t kSampleOf = 8;
 
 struct Counts {
   std::uint64_t of[kByteValues] = {};
@@ -38,14 +43,14 @@ struct Counts {
 
   Counts() = default;
 
-  Counts(const Target& target, const std::uint8_t* symbols, std::size_t n) {
-    if (n >= kSampled) {
-      target.rans->count(symbols, n, kSampleOf * kAll, of);
+  Counts(const Target& target, const std::uint8_t* symbols, std::size_t n, const Sampling& sampling) {
+    if (n >= sampling.from) {
+      target.rans->count(symbols, n, sampling.of * kAll, of);
       if (4 * *std::max_element(of, of + kByteValues) <= total()) {
         // Any value up to the largest may occur among the symbols that aren't counted.
         std::uint8_t largest = 0;
         for (std::size_t i = 0; i < n; ++i) largest = std::max(largest, symbols[i]);
-        for (std::size_t symbol = 0; symbol <= largest; ++symbol) of[symbol] = kSampleOf * of[symbol] + 1;
+        for (std::size_t symbol = 0; symbol <= largest; ++symbol) of[symbol] = sampling.of * of[symbol] + 1;
         sum = total();
         return;
       }
@@ -84,20 +89,24 @@ bool is_nearly_uniform(const Counts& counts) {
 }
 
 // Every value that occurs gets one slot, and the remaining slots are divided in proportion to cumulative counts, so
-// that the frequencies add up to 2^14 without a correction.
+// that the frequencies add up to 2^14 without a correction. Dividends are below 2^42, so truncated quotients of doubles
+// are exact, and take much less time than those of integers.
 void share_slots(const Counts& counts, RansTable& table) {
   const std::uint64_t shared = kRansSlots - counts.present();
+  const auto sum = static_cast<double>(counts.sum);
   std::uint64_t before = 0;
   std::uint32_t start = 0;
+  std::uint32_t shares_before = 0;
   for (std::size_t symbol = 0; symbol < kByteValues; ++symbol) {
     const std::uint64_t count = counts.of[symbol];
     table.of_symbol[symbol] = 0;
     if (count == 0) continue;
-    const std::uint64_t share = (before + count) * shared / counts.sum - before * shared / counts.sum;
-    const auto frequency = static_cast<std::uint32_t>(share + 1);
+    before += count;
+    const auto shares = static_cast<std::uint32_t>(static_cast<double>(before * shared) / sum);
+    const std::uint32_t frequency = shares - shares_before + 1;
     table.of_symbol[symbol] = start | frequency << 16;
     start += frequency;
-    before += count;
+    shares_before = shares;
   }
 }
 
@@ -264,7 +273,7 @@ std::size_t encode_block(const Target& target, const std::uint8_t* symbols, std:
   if (n <= kTooFew) {
     return is_constant(symbols, n) ? write_constant(symbols[0], out) : encode_raw_block(symbols, n, out);
   }
-  const Counts counts(target, symbols, n);
+  const Counts counts(target, symbols, n, kind == Symbols::kPairs ? kOfPairs : kOfBytes);
   if (counts.present() == 1) return write_constant(symbols[0], out);
   if (!is_nearly_uniform(counts)) {
     const std::size_t nbytes = encode_counted(target, symbols, n, counts, kind, out);

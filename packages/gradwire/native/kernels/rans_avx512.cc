@@ -1,5 +1,5 @@
 // The entropy coder, with sixteen coders per register, and AVX-512 F, BW, DQ, and VL. A symbol's entries are looked up
-// one by one (encoding) or in registers (decoding), because gathers are slow (more than 30 cycles each on Zen 4).
+// one by one (encoding), and its slot too (decoding), because gathers are slow (more than 30 cycles each on Zen 4).
 #include "kernels/avx512.h"
 #include "kernels/rans.h"
 
@@ -161,10 +161,23 @@ std::size_t encode(const std::uint8_t* symbols, std::size_t n, const RansTable& 
 
 __m512i slots_of(__m512i x) { return _mm512_and_si512(x, _mm512_set1_epi32(kRansSlots - 1)); }
 
-// Returns the symbols of sixteen slots, as words.
-__m256i symbols_of(const RansTable& table, __m512i slots) {
-  const __m512i found = _mm512_i32gather_epi32(slots, table.of_slot, 1);
-  return _mm512_cvtepi32_epi16(_mm512_and_si512(found, _mm512_set1_epi32(0xFF)));
+// Returns the symbols of 32 slots, looked up one by one, in general registers.
+__m256i symbols_of(const RansTable& table, __m512i low, __m512i high) {
+  alignas(64) std::uint32_t slots[kRansCoders];
+  _mm512_store_si512(slots, slots_of(low));
+  _mm512_store_si512(slots + 16, slots_of(high));
+  std::uint64_t symbols[4];
+#pragma GCC unroll 4
+  for (std::size_t i = 0; i < 4; ++i) {
+    symbols[i] = 0;
+#pragma GCC unroll 8
+    for (std::size_t k = 0; k < 8; ++k) symbols[i] |= std::uint64_t{table.of_slot[slots[8 * i + k]]} << 8 * k;
+  }
+  const auto two = [&](std::size_t i) {
+    const __m128i first = _mm_cvtsi64_si128(static_cast<long long>(symbols[i]));
+    return _mm_insert_epi64(first, static_cast<long long>(symbols[i + 1]), 1);
+  };
+  return _mm256_set_m128i(two(2), two(0));
 }
 
 // Returns the states after a symbol, before the coders below 2^16 read a word.
@@ -197,9 +210,8 @@ class Decoder {
   // Decodes the round of the symbols from i on. Returns whether it had enough words. The states above the words leave
   // room for loads past the words.
   bool round(std::size_t i) {
-    const __m256i first = symbols_of(*coded_.table, slots_of(low_));
-    const __m256i second = symbols_of(*coded_.table, slots_of(high_));
-    const __m512i all = _mm512_inserti64x4(_mm512_castsi256_si512(first), second, 1);
+    const __m256i symbols = symbols_of(*coded_.table, low_, high_);
+    const __m512i all = _mm512_cvtepu8_epi16(symbols);
     const __m512i frequency = look_.frequency.look_up<kFew>(all);
     const __m512i start = look_.start.look_up<kFew>(all);
     low_ = step(low_, low_half(frequency), low_half(start));
@@ -211,7 +223,7 @@ class Decoder {
     at_ -= nbytes_wanted;
     low_ = feed(low_, low_wants, at_);
     high_ = feed(high_, high_wants, at_ + 2 * _mm_popcnt_u32(low_wants));
-    _mm256_storeu_si256(reinterpret_cast<__m256i*>(coded_.symbols + i), _mm512_cvtepi16_epi8(all));
+    _mm256_storeu_si256(reinterpret_cast<__m256i*>(coded_.symbols + i), symbols);
     return true;
   }
 

@@ -19,7 +19,6 @@ from support.rans import decode_block
 Roundtrip = Callable[[Codec, torch.Tensor], torch.Tensor]
 Golden = Callable[[str], list[tuple[Codec, torch.Tensor, bytes]]]
 Whole = npt.NDArray[np.int64]
-SECTION = 1 << 17
 SQUARE = [Ecsq(0.5), Ecsq(1, 64), Ecsq(2**-5, 4096), Ecsq(4, 65536)]
 CODECS = [*SQUARE, Ecsq(0.25, foot=True), Ecsq(4, 64, foot=True)]
 FEET = [0.0] + [sign * part * 2.0**-e for e in range(1, 17) for part in (1, 0.75) for sign in (1, -1)]
@@ -67,12 +66,19 @@ def feet(x: torch.Tensor, codec: Ecsq) -> list[int]:
     return found
 
 
+def counts_of(n: int, codec: Ecsq) -> list[int]:
+    """Return the numbers of values in the sections: one below 2^15 values, else two for each started 2^18."""
+    length = n if n < 1 << 15 else math.ceil(n / (2 * math.ceil(n / (1 << 18))))
+    whole = max(1, math.ceil(length / codec.block)) * codec.block
+    return [min(whole, n - at) for at in range(0, n, whole)]
+
+
 def read(payload: bytes, n: int, codec: Ecsq) -> tuple[list[int], Whole, list[int]]:
     """Return what a payload has for all three, by its documentation."""
-    sizes = struct.unpack_from(f"<{-(-n // SECTION)}I", payload)
+    counts = counts_of(n, codec)
+    sizes = struct.unpack_from(f"<{len(counts)}I", payload)
     at, scales, q, found_feet = 4 * len(sizes), list[int](), [np.zeros(0, dtype=np.int64)], list[int]()
-    for index, nbytes in enumerate(sizes):
-        count = min(SECTION, n - index * SECTION)
+    for count, nbytes in zip(counts, sizes, strict=True):
         found = _read_section(payload[at : at + nbytes], count, codec)
         scales += found[0]
         q.append(found[1])
@@ -108,7 +114,7 @@ def samples() -> list[torch.Tensor]:
     chunks += [np.full(50, 2.0**-140), np.full(50, 2.0**-120), np.full(50, 3.4e38), np.full(5, -0.0)]
     chunks += [np.where(np.arange(2000) == 1500, math.nan, 0.01), np.array([math.inf, 1.0])]
     chunks += [np.where(np.arange(4096) % 64 == 5, -1e3, 1e-3), np.where(np.arange(70000) == 9, 1.0, 0.0)]
-    chunks += [np.concatenate([np.zeros(SECTION), rng.normal(0.0, 1e-4, 301)])]
+    chunks += [np.concatenate([np.zeros(1 << 18), rng.normal(0.0, 1e-4, 301)])]
     return [torch.from_numpy(chunk.astype(np.float32)) for chunk in chunks]
 
 
@@ -136,8 +142,9 @@ def test_decoded_values_are_q_times_the_scale(codec: Ecsq, roundtrip: Roundtrip)
 def place_of_codes(payload: bytes, n: int, codec: Ecsq) -> int:
     """Return where the codes of the first section begin, with their mode."""
     sizes = 4 * (4 if codec.foot else 3)
-    at = 4 * -(-n // SECTION)
-    scales = -(-min(n, SECTION) // codec.block)
+    counts = counts_of(n, codec)
+    at = 4 * len(counts)
+    scales = -(-counts[0] // codec.block)
     return at + sizes + scales + int.from_bytes(payload[at : at + 4], "little")
 
 
@@ -310,9 +317,9 @@ def test_noise_costs_no_more_than_the_card_says() -> None:
     x = torch.from_numpy(np.random.default_rng(3).choice([-1.0, 1.0], 1 << 17).astype(np.float32))
     x *= torch.from_numpy(np.random.default_rng(4).uniform(0.5, 200.0, 1 << 17).astype(np.float32))
     codec = Ecsq(2**-5)
-    assert codec.max_nbytes(1 << 17) == 2.5 * 2**17 + 2 * 128 + 20
+    assert codec.max_nbytes(1 << 17) == 2.5 * 2**17 + 2 * 128 + 2 * 20
     assert codec.encode(x).numel() < codec.max_nbytes(1 << 17)
-    assert Ecsq(2**-5, foot=True).max_nbytes(1 << 17) == codec.max_nbytes(1 << 17) + 5
+    assert Ecsq(2**-5, foot=True).max_nbytes(1 << 17) == codec.max_nbytes(1 << 17) + 2 * 5
 
 
 def test_finished_sums_have_a_step_of_their_own_and_one_codec_decodes_both() -> None:

@@ -25,7 +25,8 @@ class Ecsq(NativeCodec):
     2^127; q = round_half_even(x / scale); y = q scale, within the range of floats. q is not clipped:
     outliers keep the bound.
 
-    Payload: 4 bytes for the size of each section of 2^17 values, then the sections. A section has the sizes
+    Payload: 4 bytes for the size of each section, then the sections. Fewer than 2^15 values are one section;
+    otherwise, 2 ceil(n / 2^18) sections have equal sizes, rounded up to whole blocks. A section has the sizes
     of all its blocks of symbols except the last, 4 bytes each; the low bytes of the scales; the blocks of
     symbols. Each block of values has one scale of two bytes, the upper half of a float32. The first block of
     symbols has the high bytes of the scales; the second has q from -7 to 7 as two signed nibbles per byte,
