@@ -1,7 +1,8 @@
 """Every codec gives the payloads of the version before the split, and decodes them alike.
 
 Commit 5d7ef2d3 wrote ``codecs.json``: wire id, spec and count of floats -> hashes of the payload and of the
-decoded floats. The payloads of ``ecsq`` with 70,000 floats are newer, since their sections changed. Vectors of packages/gradwire/tests/codecs/golden are shorter, but hold inputs and payloads.
+decoded floats. The payloads of ``ecsq`` with 70,000 floats are newer, because their sections have changed.
+Vectors of packages/gradwire/tests/codecs/golden are shorter, but hold inputs and payloads.
 """
 
 from __future__ import annotations

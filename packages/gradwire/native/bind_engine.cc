@@ -52,7 +52,8 @@ using CopiesTuple = std::tuple<std::size_t, std::uintptr_t, std::uintptr_t, std:
 using ErrorsTuple = std::tuple<std::uintptr_t, std::uintptr_t, std::uintptr_t, std::size_t>;
 using Numbers = std::tuple<int, int, int>;
 using Times = std::tuple<double, double, double>;
-// A format's name ("" for a part with a coder), its parameters, those for sums, the codec's number and fingerprint, and whether the codec is exact.
+// A format's name ("" for a part with a coder), its parameters, those for sums, the codec's number and fingerprint, and
+// whether the codec is exact.
 using CodecTuple = std::tuple<std::string, Numbers, Numbers, std::uint8_t, std::uint32_t, bool>;
 // A payload's largest size, by the number of values.
 using MostMap = std::map<std::size_t, std::size_t>;
@@ -192,6 +193,7 @@ engine::Part part_of(const PartTuple& part, engine::Coder* coder) {
                     {},
                     {}};
   if (most) {
+    if (coder == nullptr) throw std::invalid_argument("a part has neither a compiled format nor a coder");
     made.coder = coder;
     made.most = *most;
   }

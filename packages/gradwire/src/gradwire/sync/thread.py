@@ -12,7 +12,7 @@ from collections.abc import Callable
 from concurrent.futures import Future, wait
 from contextlib import nullcontext
 from dataclasses import replace
-from functools import partial
+from functools import lru_cache, partial
 from queue import SimpleQueue
 from threading import TIMEOUT_MAX, Lock, current_thread
 from time import perf_counter
@@ -104,6 +104,11 @@ class Work(ABC):
         Raises the work's error, or ``LinkTimeoutError`` if the communication thread stays busy.
         """
         began = perf_counter()
+        if not self._result.done():
+            self._await()
+        return self._outcome(began)
+
+    def _await(self) -> None:
         patience_s = longest_s(self.context.exchange, self.nbytes // 4, self.timeout_s)
         # Not result(timeout=...): its TimeoutError would look like a LinkTimeoutError of the work.
         if not wait([self._result], min(patience_s, TIMEOUT_MAX)).done:
@@ -112,7 +117,6 @@ class Work(ABC):
                 f"its communication thread is still busy; look for a stopped peer, or "
                 f"{self.context.late_advice}"
             )
-        return self._outcome(began)
 
     def cancel(self) -> bool:
         """Cancel the work if it has not started, so that ``wait`` raises; return whether it was cancelled."""
@@ -213,9 +217,14 @@ def longest_s(exchange: Exchange, count: int, timeout_s: float | None = None) ->
     network is never mistaken for a dead one, and the exchange reports a dead network long before this time.
     """
     link, plan = exchange.link, exchange.plan
-    steps = sum(1 for _ in collectives.get(plan.algorithm).schedule(link.rank, link.world))
+    steps = _count_steps(plan.algorithm, link.rank, link.world)
     segments = len(plan.encodings) + 4 * count // plan.segment_nbytes
     return 2 * steps * segments * (link.timeout_s if timeout_s is None else timeout_s) + _OWN_WORK_S
+
+
+@lru_cache
+def _count_steps(algorithm: str, rank: int, world: int) -> int:
+    return sum(1 for _ in collectives.get(algorithm).schedule(rank, world))
 
 
 class Lanes:
