@@ -14,7 +14,7 @@ import re
 import sys
 import tomllib
 from collections import Counter
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from types import MappingProxyType
 from typing import Any
@@ -25,7 +25,7 @@ from gradwire.machine import describe_machine
 from gradwire.page import Picture
 from gradwire.tables import Column, Table
 from gradwire.units import counted
-from gradwire_lab.experiments import EXPERIMENTS, Experiment, perform
+from gradwire_lab.experiments import EXPERIMENTS, Experiment, perform, prediction
 from gradwire_lab.experiments.charts import chart_file, gain_chart, losses_chart, speed_chart, steps_chart
 from gradwire_lab.experiments.claim import Basis, Verdict
 from gradwire_lab.experiments.experiment import Row
@@ -49,9 +49,12 @@ FIGURES: Mapping[str, str] = MappingProxyType(
         "weight-delta": "weight-delta",
         "cifar-cnn-4-hosts": "training-speed --tasks cifar-cnn",
         "gain": "gain --against docs/measured",
+        "prediction-near": "prediction",
+        "prediction-distant": "prediction --networks distant,4:100mbit:50ms --sizes 8MiB",
     }
 )
 """The measurements by record name, as arguments of ``gradwire experiment``."""
+BRIEF = ("prediction-near", "prediction-distant")  # their blocks have a row for each network
 AGAIN = "measure it again"
 SUMMARY, VERDICTS = "summary", "verdicts"
 """Blocks from several records: the main tasks' speeds, and the counts of the papers' verdicts."""
@@ -288,8 +291,10 @@ def rendered(name: str, root: Path) -> str:
     experiment, _ = experiment_of(FIGURES[name])
     parts = []
     for record in records(name, root):
-        table = [each for each in experiment.table(record["rows"]) if each and each != NOTE]
-        head = f"**{_machine(record)}**", others_in_words(record["rows"])
+        rows = record["rows"]
+        every = experiment.table(rows) if name not in BRIEF else [prediction.summary(rows)]
+        table = [each for each in every if each and each != NOTE]
+        head = f"**{_machine(record)}**", others_in_words(rows)
         parts.append("\n\n".join(filter(None, [*head, *map(markdown, table)])))
     return "\n\n".join(parts) or not_measured(name)
 
@@ -302,24 +307,15 @@ def rendered_summary(root: Path) -> str:
             by_machine.setdefault(_machine(record, with_versions=False), {})[title] = record["rows"]
     if not (machines := dict(sorted(by_machine.items()))):
         return not_measured(*TASKS)
-    if sum(map(len, machines.values())) > len({title for found in machines.values() for title in found}):
-        return "\n\n".join(_summary_on(machine, found) for machine, found in machines.items())
-    if len(machines) > 1:
+    distinct = {title for found in machines.values() for title in found}
+    if len(machines) > 1 and sum(map(len, machines.values())) == len(distinct):
         machines = {
-            "; ".join(f"{_models(found)} on {machine}" for machine, found in machines.items()): {
-                title: rows for found in machines.values() for title, rows in found.items()
-            }
+            "; ".join(
+                f"{' and '.join(title.partition(',')[0] for title in found)} on {machine}"
+                for machine, found in machines.items()
+            ): {title: rows for found in machines.values() for title, rows in found.items()}
         }
-    ((where, found),) = machines.items()
-    return _summary_on(where, found)
-
-
-def _models(titles: Iterable[str]) -> str:
-    return " and ".join(title.partition(",")[0] for title in titles)
-
-
-def _summary_on(where: str, found: Mapping[str, Sequence[Row]]) -> str:
-    return f"{where}:\n\n{markdown(summary(found, METHODS))}"
+    return "\n\n".join(f"{where}:\n\n{markdown(summary(each, METHODS))}" for where, each in machines.items())
 
 
 def rendered_verdicts(root: Path) -> str:

@@ -33,7 +33,7 @@ def test_the_grid_leaves_out_what_cannot_be() -> None:
     assert {cell["algorithm"] for cell in by_hosts[3]} == set(ALGORITHMS) - {"hierarchical"}
     assert [cell["codec"] for cell in by_hosts[3] if cell["algorithm"] == "backend"] == ["identity"]
     assert [len(group) for group in by_hosts.values()] == [13, 16]
-    assert len(prediction.cells(prediction.PredictionOptions())) == 180  # the points of docs/planner.md
+    assert len(prediction.cells(prediction.PredictionOptions())) == 180
 
 
 def test_among_ties_the_simplest_plan_is_chosen() -> None:
@@ -61,6 +61,16 @@ def test_its_table_rates_points_and_choices() -> None:
     assert [line[-1] for line in second.rows] == ["25.0", "0.0", "0.0"]
     assert [line[1] for line in second.rows] == ["ring identity", *["ring errbound:2^-10"] * 2]
     assert str(good).startswith("2 of 3 choices by prediction are within 3 %")
+
+
+def test_the_summary_has_a_row_for_each_network_and_counts_choices_of_every_size() -> None:
+    near = [row("ring", "identity", 1.0, 1.1), row("star", "identity", 0.8, 1.5)]
+    near += [{**each, "nbytes": 8 << 20} for each in (*near, row("sharded", "identity", 0.1, 0.1))]
+    distant = [step_row("identity", 1, 1, 1.0, 1.02), step_row("fp8", 16, 4, 0.5, 0.4)]
+    assert prediction.summary([*near, *distant]).rows == [
+        ("2 hosts at 1gbit", "5", "10.0", "87.5", "87.5", "0 of 6"),
+        ("2 hosts at 1gbit, round trip 50ms", "2", "20.0", "20.0", "20.0", "3 of 3"),
+    ]
 
 
 def test_no_line_is_too_long_and_no_word_is_cut() -> None:

@@ -232,6 +232,14 @@ STEPS: Columns[Row] = (
     (Column.of_text("codec"), text_of("codec")),
     *TIMES,
 )
+SUMMARY = (
+    Column.of_text("network"),
+    Column("predictions"),
+    Column("median error", "%"),
+    Column("90th percentile", "%"),
+    Column("largest", "%"),
+    Column(f"choices within {100 * GOOD:.0f} % of the best"),
+)
 CHOICES = (
     Column("codecs"),
     Column.of_text("chosen plan"),
@@ -268,6 +276,31 @@ def table(rows: Sequence[Row]) -> list[str | Table]:
     return found
 
 
+def summary(rows: Sequence[Row]) -> Table:
+    """Return the errors and choices of each network, in the order of ``rows``."""
+    networks = defaultdict(list)
+    for row in rows:
+        networks[row["hosts"], row["rate"], row.get("delay")].append(row)
+    found = []
+    for group in networks.values():
+        sizes, losses = defaultdict(list), list[float]()
+        for row in group:
+            if row["algorithm"] != SHARDED:
+                sizes[row["nbytes"]].append(row)
+        for each in sizes.values():
+            _choices(each, DISTANT_CODECS if is_distant(group[0]) else CODECS, losses)
+        good = sum(loss <= GOOD for loss in losses)
+        errors = [f"{100 * each:.1f}" for each in _errors(group)]
+        found.append((_network_of(group[0]), str(len(group)), *errors, f"{good} of {len(losses)}"))
+    return Table(SUMMARY, found)
+
+
+def _errors(rows: Sequence[Row]) -> tuple[float, float, float]:
+    """Return the median, the 90th percentile, and the largest of the relative errors' magnitudes."""
+    errors = sorted(abs(error_of(row)) for row in rows)
+    return errors[len(errors) // 2], errors[int(0.9 * len(errors))], errors[-1]
+
+
 def _part(rows: Sequence[Row], columns: Columns[Row], codecs: Sequence[str], what: str) -> list[str | Table]:
     there = defaultdict(list)
     for row in rows:
@@ -278,12 +311,11 @@ def _part(rows: Sequence[Row], columns: Columns[Row], codecs: Sequence[str], wha
         found += [_title(group[0]), "", table_of(columns, group), ""]
         comparable = [row for row in group if row["algorithm"] != SHARDED]
         found += [Table(CHOICES, _choices(comparable, codecs, losses)), ""]
-    errors = sorted(abs(error_of(row)) for row in rows)
+    median, ninetieth, largest = (f"{100 * each:.1f} %" for each in _errors(rows))
     good = sum(loss <= GOOD for loss in losses)
     return [
         *found,
-        f"Error of {len(rows)} {what}: median {100 * errors[len(errors) // 2]:.1f} %, 90th percentile "
-        f"{100 * errors[int(0.9 * len(errors))]:.1f} %, largest {100 * errors[-1]:.1f} %.",
+        f"Error of {len(rows)} {what}: median {median}, 90th percentile {ninetieth}, largest {largest}.",
         "",
         f"{good} of {len(losses)} choices by prediction are within {100 * GOOD:.0f} % of the best plan.",
     ]
@@ -310,12 +342,16 @@ def _preference(row: Row) -> tuple[int, ...]:
     return CODECS.index(row["codec"]), ALGORITHMS.index(row["algorithm"])
 
 
-def _title(row: Row) -> str:
-    network, size = f"{row['hosts']} hosts at {row['rate']}", exact_size(row["nbytes"])
+def _network_of(row: Row) -> str:
+    network = f"{row['hosts']} hosts at {row['rate']}"
     if not is_distant(row):
-        return f"{network}, {size}:"
-    trip = format_duration(2 * parse_duration(row["delay"]))
-    return f"{network}, round trip {trip}, steps of {size}:"
+        return network
+    return f"{network}, round trip {format_duration(2 * parse_duration(row['delay']))}"
+
+
+def _title(row: Row) -> str:
+    what = "steps of " if is_distant(row) else ""
+    return f"{_network_of(row)}, {what}{exact_size(row['nbytes'])}:"
 
 
 def _plan(row: Row) -> str:
