@@ -24,6 +24,7 @@
 #include <vector>
 
 #include "engine/run.h"
+#include "gradwire/float_environment.h"
 
 namespace nb = nanobind;
 
@@ -113,7 +114,14 @@ class PythonCoder : public engine::Coder {
   bool encode(std::size_t action, Byte* payload, std::size_t most_nbytes, std::size_t& nbytes) override {
     return call([&] {
       nbytes = nb::cast<std::size_t>(calls_.attr("encode")(action, as_memory(payload, most_nbytes)));
+      if (nbytes <= most_nbytes) return;
+      PyErr_SetString(PyExc_ValueError, "expected a payload of at most max_nbytes, got a longer one; return a view of out");
+      throw nb::python_error();
     });
+  }
+
+  bool sent(std::size_t action, const Byte* payload, std::size_t nbytes) override {
+    return call([&] { calls_.attr("sent")(action, as_memory(payload, nbytes)); });
   }
 
   bool take(std::size_t action, const Byte* payload, std::size_t nbytes) override {
@@ -125,6 +133,7 @@ class PythonCoder : public engine::Coder {
   bool call(const Work& work) {
     const InPython here;
     const nb::gil_scoped_acquire acquire;
+    const FloatEnvironment kept;  // if Python changes it, the run's next kernels must not notice
     try {
       work();
       return true;

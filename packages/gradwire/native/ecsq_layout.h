@@ -1,6 +1,6 @@
 // The payload of `ecsq`: the sizes of the sections (sections.h), then the sections. Fewer than 2^15 values are one section.
 // Otherwise, the values are divided into 2 ceil(n / 2^18) equal sections, rounded up to whole blocks; the last section is
-// what remains. The number is even because two sections are decoded at a time. A section has the 32-bit sizes of its
+// what remains. The number is usually even, because two sections are decoded at a time. A section has the 32-bit sizes of its
 // entropy-coded blocks (entropy.h) except the last one's; the low byte of each scale, which is mostly mantissa and hardly
 // compressible; and the blocks: the high bytes of the scales, the codes of kernels/ecsq.h (pairs), the low bytes of the
 // escapes, their high bytes, and the feet, if any. All numbers are little-endian.

@@ -34,7 +34,7 @@ struct Sampling {
   std::size_t of;
 };
 constexpr Sampling kOfBytes{std::size_t{1} << 18, 8};
-constexpr Sampling kOfPairs{std::size_t{1} << 13, 4};
+constexpr Sampling kOfPairs{std::size_t{1} << 13, 5};  // an odd distance: rows often have 2^k codes
 constexpr std::size_t kAll = 64;
 
 struct Counts {

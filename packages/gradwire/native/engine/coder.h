@@ -16,10 +16,11 @@ class Coder {
   Coder& operator=(const Coder&) = delete;
   virtual ~Coder() = default;
 
-  // Encodes the action's segment to `payload`, which has room for `most_nbytes`, and sets the payload's size. Also
-  // measures the error, and adopts the decoded values of finished sums.
+  // Encodes the action's segment to `payload`, which has room for `most_nbytes`, and sets the payload's size.
   virtual bool encode(std::size_t action, Byte* payload, std::size_t most_nbytes, std::size_t& nbytes) = 0;
-  // Adds or stores a received payload. Afterwards, the method no longer uses the payload's memory.
+  // Measures the error of an encoded payload, which is being sent, and adopts the decoded values of finished sums.
+  virtual bool sent(std::size_t action, const Byte* payload, std::size_t nbytes) = 0;
+  // Adds or stores a received payload. Like `sent`, it doesn't use the payload's memory afterwards.
   virtual bool take(std::size_t action, const Byte* payload, std::size_t nbytes) = 0;
 };
 

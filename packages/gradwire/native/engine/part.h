@@ -1,6 +1,7 @@
 // A part of a run: the values with one codec, and how these values are encoded, measured, and copied.
 #pragma once
 
+#include <algorithm>
 #include <bit>
 #include <cstddef>
 #include <cstdint>
@@ -46,6 +47,12 @@ struct Part {
   }
   std::size_t most_nbytes(std::size_t count) const {
     return coder != nullptr ? most.at(count) : codec.format->max_nbytes(count, codec.params);
+  }
+  // Returns the largest size of a payload of up to `count` values.
+  std::size_t most_nbytes_up_to(std::size_t count) const {
+    std::size_t found = most_nbytes(count);
+    for (const auto& [values, nbytes] : most) found = std::max(found, nbytes);
+    return found;
   }
 
   const Params& params_of(const Action& action) const {

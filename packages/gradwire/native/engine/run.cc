@@ -43,7 +43,7 @@ class Run {
     for (Peer& peer : peers_) peer_of_rank_[static_cast<std::size_t>(peer.rank)] = &peer;
     outcome_.parts.resize(request.parts.size());
     for (const Part& part : request.parts) {
-      Pool& outgoing = engine.outgoing_of(kHeaderNbytes + part.most_nbytes(request.segment_count));
+      Pool& outgoing = engine.outgoing_of(kHeaderNbytes + part.most_nbytes_up_to(request.segment_count));
       sending_.push_back({&outgoing, part.codec.is_plain()});
     }
   }
@@ -134,10 +134,9 @@ class Run {
     return frame;
   }
 
-  // Encodes a segment by the part's coder, which also measures the error and adopts decoded values.
-  std::size_t encode_there(const Action& action, std::size_t index, Frame& frame) {
+  // Encodes a segment by the part's coder.
+  std::size_t encode_there(const Action& action, std::size_t index, const Frame& frame) {
     std::size_t nbytes = 0;
-    frame.is_finished = true;
     const Part& part = part_of(action);
     if (!part.coder->encode(index, frame.memory + kHeaderNbytes, part.most_nbytes(action.count()), nbytes)) {
       fail(Status::interrupted, index);
@@ -286,9 +285,15 @@ class Run {
 
   // Measures the encoding error, and adopts decoded values, while the frame is in flight.
   void finish_sent(const Action& action, std::size_t index, const Frame& frame) {
+    if (!action.encodes()) return;
     const Part& part = part_of(action);
+    const std::size_t nbytes = frame.nbytes - kHeaderNbytes;
+    if (part.coder != nullptr) {
+      if (!part.coder->sent(index, frame.memory + kHeaderNbytes, nbytes)) fail(Status::interrupted, index);
+      return;
+    }
     const bool exact = part.codec.exact;
-    const Payload payload = part.payload_of(frame.memory, frame.nbytes - kHeaderNbytes);
+    const Payload payload = part.payload_of(frame.memory, nbytes);
     if (action.what == Do::send_partial) {
       if (!exact && part.errors.are_measured() && !measure(action, payload, false)) fail(Status::payload_refused, index);
     } else if (action.what == Do::publish) {

@@ -79,8 +79,12 @@ class Kernels : public engine::Coder {
     Buffer<std::uint8_t> own(most_nbytes, 0);
     nbytes = chosen_.format->encode(target_, values, each.count(), own.data(), chosen_.params, 1);
     std::copy_n(own.data(), nbytes, payload);
-    if (each.what == Do::publish) adopt(own.data(), nbytes, each);
     return true;
+  }
+
+  bool sent(std::size_t action, const engine::Byte* payload, std::size_t nbytes) override {
+    const Action& each = actions_[action];
+    return each.what != Do::publish || adopt(payload, nbytes, each);
   }
 
   bool take(std::size_t action, const engine::Byte* payload, std::size_t nbytes) override {

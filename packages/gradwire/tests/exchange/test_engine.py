@@ -172,7 +172,7 @@ def test_scaled_values_beside_others(run_ranks: RunRanks, native_runs: list[int]
     assert all(scales for each in found for *_, scales in each.sizes)
 
 
-@pytest.mark.parametrize("broken", ["_encode", "_decode", "_decode_add"])
+@pytest.mark.parametrize("broken", ["_encode", "_decode_add", "_decode_finished"])
 def test_an_error_of_a_codec_in_python(
     run_ranks: RunRanks, native_runs: list[int], monkeypatch: pytest.MonkeyPatch, broken: str
 ) -> None:
@@ -195,6 +195,36 @@ def test_an_error_of_a_codec_in_python(
     assert set(native_runs) == {0, 1}
     assert any(f"fails in {broken}" in each for each in native)
     assert {each for each in native if "fails in" in each} == {each for each in python if "fails in" in each}
+
+
+def test_an_interrupt_in_a_python_codec_ends_the_exchange(
+    run_ranks: RunRanks, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def interrupted(*_: object) -> None:
+        raise KeyboardInterrupt
+
+    def rank(link: Link) -> None:
+        with pytest.raises(KeyboardInterrupt):
+            case.run(link)
+        with pytest.raises(ExchangeError):
+            Exchange(link, case.plan).all_reduce(torch.ones(10))
+
+    case = with_several_codecs("topk:0.25", "ring", 2, "")
+    monkeypatch.setattr(TopK, "_encode", interrupted)
+    run_ranks(2, rank, links=sockets(2, 5.0))
+
+
+def test_a_payload_past_its_memory_is_an_error(run_ranks: RunRanks, monkeypatch: pytest.MonkeyPatch) -> None:
+    def encode(_codec: Codec, _x: torch.Tensor, out: torch.Tensor) -> torch.Tensor:
+        return torch.zeros(out.numel() + 1, dtype=torch.uint8)
+
+    def rank(link: Link) -> None:
+        with pytest.raises(ValueError, match="expected a payload of at most max_nbytes"):
+            case.run(link)
+
+    case = with_several_codecs("topk:0.25", "ring", 2, "")
+    monkeypatch.setattr(TopK, "encode", encode)
+    run_ranks(2, rank, links=sockets(2, 5.0))
 
 
 @pytest.mark.parametrize("spec", ["identity", "fp8", "errbound:2^-10", "ecsq:0.25"])

@@ -167,12 +167,12 @@ def test_failures_have_the_same_error(fault: str, step: int | None, native_runs:
     assert PARTING not in {parse(spec).wire_id for spec in SPECS}
 
 
-BF16: dict[str, Any] = {"codec_id": parse("bf16").wire_id, "fingerprint": parse("bf16").fingerprint}
-OF_SECOND_CODEC: dict[str, Callable[[Peer], torch.Tensor]] = {
-    "the codec differs: expected bf16, got fp8": lambda peer: peer.frame(sequence=1),
-    "out of order: expected frame 1, got frame 5": lambda peer: peer.frame(sequence=5, **BF16),
-    "checksum": lambda peer: flipped(peer.frame(sequence=1, payload=bytes(2 * SEGMENT), **BF16)),
-    "bf16.* payload": lambda peer: peer.frame(payload=bytes(100), sequence=1, **BF16),
+Named = dict[str, Any]
+OF_SECOND_CODEC: dict[str, Callable[[Peer, Named], torch.Tensor]] = {
+    "the codec differs: expected CODEC, got fp8": lambda peer, _: peer.frame(sequence=1),
+    "out of order: expected frame 1, got frame 5": lambda peer, named: peer.frame(sequence=5, **named),
+    "checksum": lambda peer, named: flipped(peer.frame(sequence=1, payload=bytes(SEGMENT), **named)),
+    "CODEC.* payload": lambda peer, named: peer.frame(payload=bytes(101), sequence=1, **named),
 }
 
 
@@ -182,24 +182,27 @@ def flipped(frame: torch.Tensor) -> torch.Tensor:
     return frame
 
 
+@pytest.mark.parametrize("spec", ["bf16", "topk:0.25", "lossless"])
 @pytest.mark.parametrize("problem", OF_SECOND_CODEC)
 def test_failures_in_frames_of_a_second_codec_have_the_same_error(
-    problem: str, native_runs: list[int]
+    problem: str, spec: str, native_runs: list[int]
 ) -> None:
-    views = ParameterViews((COUNT // 2, COUNT // 2), (CODEC, parse("bf16")))
+    codec = parse(spec)
+    views = ParameterViews((COUNT // 2, COUNT // 2), (CODEC, codec))
+    named = {"codec_id": codec.wire_id, "fingerprint": codec.fingerprint}
     found = []
     for native in (False, True):
         ours, theirs = socket.socketpair()
         ours.setblocking(False)
         link, peer = SocketLink(0, {1: ours}, 5.0), Peer(theirs)
         peer.send(peer.frame())
-        peer.send(OF_SECOND_CODEC[problem](peer))
+        peer.send(OF_SECOND_CODEC[problem](peer, named))
         found.append(failure(link, native=native, step=None, views=views))
         assert ours.fileno() == -1, "the link is closed"
         theirs.close()
     (*expected, _), (*errors, _) = found
     assert errors == expected
-    assert re.search(problem, errors[0])
+    assert re.search(problem.replace("CODEC", codec.name), errors[0])
     assert native_runs == [0]
 
 

@@ -40,7 +40,9 @@ class Rank:
 def encode(rank: Rank, number: int, codec: Codec) -> bytes:
     segment = rank.actions[number].segment
     memory = memoryview(bytearray(codec.max_nbytes(segment.stop - segment.start)))
-    return bytes(memory[: rank.payloads.encode(number, memory)])
+    payload = memory[: rank.payloads.encode(number, memory)]
+    rank.payloads.sent(number, payload)
+    return bytes(payload)
 
 
 def exchange(one: Rank, other: Rank, codec: Codec) -> None:

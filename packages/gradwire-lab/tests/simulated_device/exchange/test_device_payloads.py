@@ -117,6 +117,7 @@ def check_same(
         (3, "pairwise", "bf16", 150),
         (3, "ring", "identity", 2),  # a rank's chunk is empty
         (2, "ring", "identity+", 100),
+        (3, "ring", "topk:0.25+", 200),
     ],
 )
 def test_results_frames_and_costs_are_those_of_the_walk(

@@ -68,13 +68,13 @@ class NativeCoder(Protocol):
     """The encoder and decoder of segments that the engine can't code: on a device, or with a Python codec."""
 
     def encode(self, number: int, memory: memoryview) -> int:
-        """Encode the segment of the action ``number`` to ``memory``, and return the payload's size.
+        """Encode the segment of the action ``number`` to ``memory``, and return the payload's size."""
 
-        Also measure the error, and adopt the decoded values of finished sums.
-        """
+    def sent(self, number: int, memory: memoryview) -> None:
+        """Measure the error of the payload that ``encode`` wrote, and adopt the values of finished sums."""
 
     def take(self, number: int, memory: memoryview) -> None:
-        """Add or store a payload of the action ``number``. ``memory`` is only valid during this call."""
+        """Add or store a payload of the action ``number``. ``memory`` is only valid during a call."""
 
 
 _Part = tuple[

@@ -26,13 +26,14 @@ class Ecsq(NativeCodec):
     outliers keep the bound.
 
     Payload: 4 bytes for the size of each section, then the sections. Fewer than 2^15 values are one section;
-    otherwise, 2 ceil(n / 2^18) sections have equal sizes, rounded up to whole blocks. A section has the sizes
-    of all its blocks of symbols except the last, 4 bytes each; the low bytes of the scales; the blocks of
-    symbols. Each block of values has one scale of two bytes, the upper half of a float32. The first block of
-    symbols has the high bytes of the scales; the second has q from -7 to 7 as two signed nibbles per byte,
-    low nibble first, unused nibble 0, and -8 for an escape; the third and fourth have the low and high bytes
-    of the escapes, 2 (|q| - 8), plus 1 if q is negative. ``gradwire.entropy`` codes each block of symbols
-    with its own table; the second block's table may contain the frequencies of nibbles instead of bytes.
+    otherwise, there are 2 ceil(n / 2^18) of equal size, rounded up to whole blocks (fewer, if blocks are
+    large). A section has the sizes of all its blocks of symbols except the last, 4 bytes each; the low bytes
+    of the scales; the blocks of symbols. Each block of values has one scale of two bytes, the upper half of a
+    float32. The first block of symbols has the high bytes of the scales; the second has q from -7 to 7 as two
+    signed nibbles per byte, low nibble first, unused nibble 0, and -8 for an escape; the third and fourth
+    have the low and high bytes of the escapes, 2 (|q| - 8), plus 1 if q is negative. ``gradwire.entropy``
+    codes each block of symbols with its own table; the second block's table may contain the frequencies of
+    nibbles instead of bytes.
 
     With a foot, values whose q is 0 keep a sign, an exponent, and one mantissa bit, down to 2^-16 of the
     scale: their relative error is at most a fifth. Smaller values, below 7/8 of 2^-16, become 0. One more

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+import torch
+
 from gradwire.collectives.frame_order import Action
 from gradwire.costs import Scales
 from gradwire.exchange.on_device import bytes_of
@@ -13,8 +15,8 @@ from gradwire.exchange.walk import RunPart, scales_of
 class PythonPayloads:
     """The encoder and decoder of the segments of Python codecs, by the index of an action.
 
-    The engine takes the interpreter lock once for each payload that this rank encodes or decodes. It
-    exchanges the parts of compiled codecs without the lock, in the same run.
+    The engine takes the interpreter lock for each payload that this rank encodes or decodes. It exchanges
+    the parts of compiled codecs without the lock, in the same run.
 
     Attributes
     ----------
@@ -31,20 +33,27 @@ class PythonPayloads:
 
     def encode(self, number: int, memory: memoryview) -> int:
         """Encode a segment to ``memory``, and return the payload's size. Raises what the codec raises."""
-        self.action = number
-        action = self._actions[number]
-        part = self._parts[action.segment.part]
-        elements = part.elements(action.segment)
+        action, part, elements = self._begin(number)
         payload = part.encoder(action)(elements, bytes_of(memory))
         self.scales += scales_of(part.framer.codec, payload)
-        part.sent(action, payload, elements, self._ranks)
         self.action = None
         return payload.numel()
 
+    def sent(self, number: int, memory: memoryview) -> None:
+        """Measure the error of an encoded payload, and adopt the decoded values of finished sums."""
+        action, part, elements = self._begin(number)
+        part.sent(action, bytes_of(memory), elements, self._ranks)
+        self.action = None
+
     def take(self, number: int, memory: memoryview) -> None:
         """Add or store a received payload. Raises ``PayloadError``."""
+        action, part, elements = self._begin(number)
+        part.take(action, bytes_of(memory), elements, self._ranks)
+        self.action = None
+
+    def _begin(self, number: int) -> tuple[Action, RunPart, torch.Tensor]:
+        """Return an action, its part, and its values, and name the action in errors."""
         self.action = number
         action = self._actions[number]
         part = self._parts[action.segment.part]
-        part.take(action, bytes_of(memory), part.elements(action.segment), self._ranks)
-        self.action = None
+        return action, part, part.elements(action.segment)

@@ -197,8 +197,8 @@ _ON_DEVICE = torch.empty(0, dtype=torch.uint8, device="cpu")
 class DevicePayloads:
     """The encoder and decoder of the native engine's segments on their device, by the index of an action.
 
-    The engine takes the interpreter lock once for each payload that this rank encodes or decodes, because
-    Python launches the kernels. Forwarded payloads don't need the device. The host waits for the device once
+    The engine takes the interpreter lock for each payload that this rank encodes or decodes, because Python
+    launches the kernels. Forwarded payloads don't need the device. The host waits for the device once
     for each encoded payload, and once at the end. These waits also complete all earlier decodings, which are
     checked then. So no frame is sent that follows from a malformed payload.
 
@@ -214,21 +214,27 @@ class DevicePayloads:
         self.crossed_nbytes = 0
         self.action: int | None = None
         self._parts, self._actions, self._ranks = parts, actions, ranks
-        self._sent: int | None = None
         self._decodings: list[tuple[int, Decoding]] = []
 
     def encode(self, number: int, memory: memoryview) -> int:
         """Encode a segment to ``memory``, and return the payload's size. Raises ``PayloadError``."""
-        self._finish_sent()
         feedback, elements = self._begin(number)
         payload = feedback.encode(elements, bytes_of(memory))
         self._check()
-        self._sent, self.action = number, None
+        self.action = None
         return payload.numel()
+
+    def sent(self, number: int, memory: memoryview) -> None:  # noqa: ARG002 - the device has the payload
+        """Queue the error feedback of an encoded segment, whose frame is in flight."""
+        (feedback, elements), action = self._begin(number), self._actions[number]
+        if action.do is Do.SEND_PARTIAL:
+            feedback.sent(_ON_DEVICE, elements, action.segment.start)
+        else:
+            feedback.published(_ON_DEVICE, elements, action.segment.start, self._ranks)
+        self.action = None
 
     def take(self, number: int, memory: memoryview) -> None:
         """Queue the decoding of a received payload. Raises ``PayloadError`` for a wrong length."""
-        self._finish_sent()
         (feedback, elements), payload = self._begin(number), bytes_of(memory)
         action = self._actions[number]
         self.crossed_nbytes += payload.numel() + STATUS_NBYTES
@@ -240,7 +246,6 @@ class DevicePayloads:
 
     def finish(self) -> None:
         """Wait for the remaining decodings. Raises ``PayloadError``."""
-        self._finish_sent()
         if self._decodings:
             device_of(self._parts[0].tensor).event().wait()
             self._check()
@@ -253,17 +258,6 @@ class DevicePayloads:
         part = self._parts[segment.part]
         assert isinstance(part.feedback, DeviceFeedback)
         return part.feedback, part.tensor[segment.start : segment.stop]
-
-    def _finish_sent(self) -> None:
-        """Queue the error feedback of the segment that was sent last, whose frame is now in flight."""
-        number, self._sent = self._sent, None
-        if number is None:
-            return
-        (feedback, elements), action = self._begin(number), self._actions[number]
-        if action.do is Do.SEND_PARTIAL:
-            feedback.sent(_ON_DEVICE, elements, action.segment.start)
-        else:
-            feedback.published(_ON_DEVICE, elements, action.segment.start, self._ranks)
 
     def _check(self) -> None:
         """Check the queued decodings, all of which are complete."""
