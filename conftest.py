@@ -20,7 +20,7 @@ from hypothesis import settings
 from xdist.remote import Producer
 from xdist.scheduler import LoadScopeScheduling
 
-from support import core_alone, gpu_cases, ranks
+from support import core_alone, default_generator, gpu_cases, ranks
 from support.processes import NAME, Pool, prepare
 from support.project import test_name
 from support.small_tasks import SMALL_TASKS
@@ -30,6 +30,8 @@ pytest_plugins = ["support.meeting", "support.training_fixtures"]
 gc.disable()  # until all is collected, which stays: to look through it again and again takes seconds
 settings.register_profile("gradwire", deadline=None)  # a busy machine is no failure
 settings.load_profile("gradwire")
+
+default_generator.take_turns()
 
 # Workers and ranks share few cores, also those of commands; a test of threads says how many it wants.
 os.environ["OMP_NUM_THREADS"] = "1"
