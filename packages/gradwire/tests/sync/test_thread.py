@@ -13,7 +13,7 @@ from torch import nn
 
 from gradwire import DSync, PipeSGD
 from gradwire.costs import ExchangeCost
-from gradwire.errors import ExchangeError, LinkTimeoutError
+from gradwire.errors import ExchangeError, FrameError, LinkError, LinkTimeoutError, PayloadError
 from gradwire.exchange import Exchange
 from gradwire.exchange.request import BucketRequest
 from gradwire.links.base import Link
@@ -23,6 +23,7 @@ from gradwire.sync.context import SyncContext
 from gradwire.sync.daemon import SWITCH_S, start
 from gradwire.sync.thread import CallWork, CommunicationThread, Lanes, longest_s
 from support.faulty_link import Fault, FaultyLink
+from support.meshes import sockets
 from support.pipes import pipe_sgd, through
 
 Ranks = Callable[..., list[Any]]
@@ -319,3 +320,23 @@ def test_a_lane_may_fail_while_another_lane_starts_its_thread(monkeypatch: pytes
     with pytest.raises(ExchangeError, match="the other lane has failed"):
         work.wait()
     communication.close()
+
+
+@pytest.mark.parametrize(
+    ("cause", "is_kept"),
+    [(FrameError("truncated"), True), (PayloadError("truncated"), True), (LinkError("it has closed"), False)],
+)
+def test_a_refused_frame_stays_the_reason_when_peers_leave(cause: Exception, is_kept: bool) -> None:
+    meshes = [sockets(2, 5.0) for _ in range(2)]
+    contexts = [SyncContext(Exchange(own, Plan()), ranks=range(2)) for own, _ in meshes]
+    for each in contexts:
+        each.siblings, each.link.step = contexts, 2
+    peer = meshes[1][1]
+    peer.step = 1
+    Exchange(peer, Plan()).close()
+    error = ExchangeError("the first reason")
+    error.__cause__ = cause
+    reason = contexts[0].fail(error)
+    assert (reason is error) == is_kept
+    assert ("after step 1" in str(reason)) != is_kept
+    meshes[0][1].close()

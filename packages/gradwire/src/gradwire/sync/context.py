@@ -10,13 +10,14 @@ from typing import Protocol
 import torch.distributed as dist
 
 from gradwire.costs import ExchangeCost
-from gradwire.errors import ExchangeError, GradwireError, LinkError, add_note
+from gradwire.errors import ExchangeError, FrameError, GradwireError, LinkError, PayloadError, add_note
 from gradwire.exchange import Exchange
 from gradwire.exchange.frames import Difference
 from gradwire.links.base import Link
 from gradwire.plan import Plan
 from gradwire.sync.ledger.ledger import Ledger
 from gradwire.sync.ledger.lost import ErrorSums
+from gradwire.wire import OutOfStepError
 
 
 @dataclass(frozen=True, slots=True)
@@ -150,10 +151,11 @@ class SyncContext:
         the communication thread is using is closed after the running work.
 
         The reason is ``error``, unless a sibling's link shows that ranks are at different steps. A rank that
-        waits for a peer in one group may already have the peer's last frame in another group.
+        waits for a peer in one group may already have the peer's last frame in another group. But if this
+        rank has refused a frame, its peers leave for that reason, and their last frames show no other.
         """
         every, reason = dict.fromkeys((self, *self.siblings)), error
-        if len(every) > 1 and isinstance(error, ExchangeError) and (found := self._out_of_step(every)):
+        if len(every) > 1 and isinstance(error, ExchangeError) and (found := self._out_of_step(every, error)):
             found.__cause__, reason = error, found
         for each in every:
             if each.thread is None or each.thread.is_current:
@@ -175,7 +177,7 @@ class SyncContext:
                 raise failure from error
             raise
 
-    def _out_of_step(self, every: Iterable[SyncContext]) -> ExchangeError | None:
+    def _out_of_step(self, every: Iterable[SyncContext], error: ExchangeError) -> ExchangeError | None:
         """Return an error if a link of ``every`` shows that two ranks are at different steps, else None.
 
         Also None if this context's exchange has reported the difference. Every link that connects both ranks
@@ -186,7 +188,7 @@ class SyncContext:
                 continue  # the link's thread may be receiving
             each.link.step = self.link.step
             found = each.exchange.transport.note_difference(LinkError())
-            if found is None:
+            if found is None or (found.has_left and _has_refused(error)):
                 continue
             (one, its_step), (other, step) = ((each.ranks[rank], step) for rank, step in found.places)
             for both in every:
@@ -199,3 +201,9 @@ class SyncContext:
             is_named = own in (rank for rank, _ in found.places)
             return ExchangeError(words if is_named else f"{each.link.name_of(own)}: {words}")
         return None
+
+
+def _has_refused(error: ExchangeError) -> bool:
+    """Return whether this rank refused a frame of its own step."""
+    cause = error.__cause__
+    return isinstance(cause, (FrameError, PayloadError)) and not isinstance(cause, OutOfStepError)
