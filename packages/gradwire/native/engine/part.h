@@ -51,7 +51,7 @@ struct Part {
   // Returns the largest size of a payload of up to `count` values.
   std::size_t most_nbytes_up_to(std::size_t count) const {
     std::size_t found = most_nbytes(count);
-    for (const auto& [values, nbytes] : most) found = std::max(found, nbytes);
+    for (const auto& each : most) found = std::max(found, each.second);
     return found;
   }
 
