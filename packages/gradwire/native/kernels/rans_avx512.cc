@@ -1,5 +1,6 @@
-// The entropy coder, with sixteen coders per register, and AVX-512 F, BW, DQ, and VL. A symbol's entries are looked up
-// one by one (encoding), and its slot too (decoding), because gathers are slow (more than 30 cycles each on Zen 4).
+// The entropy coder, with sixteen coders per register, and AVX-512 F, BW, DQ, and VL. Symbols'
+// entries (encoding) and slots' symbols (decoding) are looked up one by one, because gathers are slow (more than 30
+// cycles each on Zen 4); symbols' frequencies and starts (decoding), in registers.
 #include "kernels/avx512.h"
 #include "kernels/rans.h"
 

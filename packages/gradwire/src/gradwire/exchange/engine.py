@@ -122,7 +122,7 @@ class EngineRun:
     ) -> None:
         self._resources, self._connections = resources, connections
         self._parts, self._order = parts, order
-        self._payloads: DevicePayloads | PythonPayloads | None = None
+        self._payloads: PythonPayloads | None = None
         if all(part.feedback.ON_DEVICE for part in parts):
             self._payloads = DevicePayloads(parts, order.actions, self._ranks)
         elif any(map(_has_coder, parts)):
@@ -162,7 +162,7 @@ class EngineRun:
         """Finish the bucket, and store the encoding error."""
         payloads = self._payloads
         every = [part.feedback for part in self._parts]
-        if isinstance(payloads, PythonPayloads):
+        if payloads is not None:
             cost.scales += payloads.scales
         if not isinstance(payloads, DevicePayloads):
             commit_all(every)

@@ -18,6 +18,7 @@ from gradwire.codecs import Codec
 from gradwire.collectives.frame_order import Action, Do
 from gradwire.devices import CPU, device_of
 from gradwire.exchange.feedback import ErrorFeedback, Ranges, gaps
+from gradwire.exchange.in_python import PythonPayloads, tensor_of
 from gradwire.exchange.norms import Norms
 from gradwire.exchange.walk import RunPart
 from gradwire.gpu.chunks import Decoding, queue_decode
@@ -190,58 +191,39 @@ class DeviceFeedback(ErrorFeedback):
         self._device.launch(kernels, [self._tensor, *kept], [*written, self._words])
 
 
-_ON_DEVICE = torch.empty(0, dtype=torch.uint8, device="cpu")
-"""The empty payload for ``DeviceFeedback``, which reads the payload's copy on the device instead."""
+class DevicePayloads(PythonPayloads):
+    """The encoder and decoder of the native engine's segments on their device, where Python launches kernels.
 
-
-class DevicePayloads:
-    """The encoder and decoder of the native engine's segments on their device, by the index of an action.
-
-    The engine takes the interpreter lock for each payload that this rank encodes or decodes, because Python
-    launches the kernels. Forwarded payloads don't need the device. The host waits for the device once
-    for each encoded payload, and once at the end. These waits also complete all earlier decodings, which are
-    checked then. So no frame is sent that follows from a malformed payload.
+    The engine doesn't need the device for forwarded payloads. The host waits for the device once for each
+    encoded payload, and once at the end. These waits also complete all earlier decodings, which are checked
+    then. So no frame is sent that follows from a malformed payload.
 
     Attributes
     ----------
     crossed_nbytes
         The number of bytes of received payloads, and of their status, that crossed the device's bus.
-    action
-        The index of the action whose kernels are being queued or awaited; after an error, the failed action.
     """
 
     def __init__(self, parts: Sequence[RunPart], actions: list[Action], ranks: int) -> None:
+        super().__init__(parts, actions, ranks)
         self.crossed_nbytes = 0
-        self.action: int | None = None
-        self._parts, self._actions, self._ranks = parts, actions, ranks
         self._decodings: list[tuple[int, Decoding]] = []
 
     def encode(self, number: int, memory: memoryview) -> int:
         """Encode a segment to ``memory``, and return the payload's size. Raises ``PayloadError``."""
-        feedback, elements = self._begin(number)
-        payload = feedback.encode(elements, bytes_of(memory))
+        nbytes = super().encode(number, memory)
         self._check()
-        self.action = None
-        return payload.numel()
-
-    def sent(self, number: int, memory: memoryview) -> None:  # noqa: ARG002 - the device has the payload
-        """Queue the error feedback of an encoded segment, whose frame is in flight."""
-        (feedback, elements), action = self._begin(number), self._actions[number]
-        if action.do is Do.SEND_PARTIAL:
-            feedback.sent(_ON_DEVICE, elements, action.segment.start)
-        else:
-            feedback.published(_ON_DEVICE, elements, action.segment.start, self._ranks)
-        self.action = None
+        return nbytes
 
     def take(self, number: int, memory: memoryview) -> None:
         """Queue the decoding of a received payload. Raises ``PayloadError`` for a wrong length."""
-        (feedback, elements), payload = self._begin(number), bytes_of(memory)
-        action = self._actions[number]
+        (action, part, elements), payload = self._begin(number), tensor_of(memory)
+        assert isinstance(part.feedback, DeviceFeedback)
         self.crossed_nbytes += payload.numel() + STATUS_NBYTES
-        decoding = feedback.queue_decode(payload, elements, add=action.do is Do.ADD)
+        decoding = part.feedback.queue_decode(payload, elements, add=action.do is Do.ADD)
         self._decodings.append((number, decoding))
         if action.do is Do.STORE:
-            feedback.finished(elements, action.segment.start, self._ranks)
+            part.feedback.finished(elements, action.segment.start, self._ranks)
         self.action = None
 
     def finish(self) -> None:
@@ -249,26 +231,13 @@ class DevicePayloads:
         if self._decodings:
             device_of(self._parts[0].tensor).event().wait()
             self._check()
-        self.action = None
-
-    def _begin(self, number: int) -> tuple[DeviceFeedback, torch.Tensor]:
-        """Return an action's error feedback and segment, and name the action in errors."""
-        self.action = number
-        segment = self._actions[number].segment
-        part = self._parts[segment.part]
-        assert isinstance(part.feedback, DeviceFeedback)
-        return part.feedback, part.tensor[segment.start : segment.stop]
 
     def _check(self) -> None:
         """Check the queued decodings, all of which are complete."""
         decodings, self._decodings = self._decodings, []
         for self.action, decoding in decodings:
             decoding.check()
-
-
-def bytes_of(memory: memoryview) -> torch.Tensor:
-    """Return ``memory`` as a tensor, even if it is empty, which torch's ``frombuffer`` refuses."""
-    return torch.frombuffer(memory, dtype=torch.uint8) if memory.nbytes else _ON_DEVICE
+        self.action = None
 
 
 def divide(tensor: torch.Tensor, ranks: int) -> None:
