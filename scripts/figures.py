@@ -54,7 +54,6 @@ FIGURES: Mapping[str, str] = MappingProxyType(
     }
 )
 """The measurements by record name, as arguments of ``gradwire experiment``."""
-BRIEF = ("prediction-near", "prediction-distant")  # their blocks have a row for each network
 AGAIN = "measure it again"
 SUMMARY, VERDICTS = "summary", "verdicts"
 """Blocks from several records: the main tasks' speeds, and the counts of the papers' verdicts."""
@@ -292,7 +291,7 @@ def rendered(name: str, root: Path) -> str:
     parts = []
     for record in records(name, root):
         rows = record["rows"]
-        every = experiment.table(rows) if name not in BRIEF else [prediction.summary(rows)]
+        every = [prediction.summary(rows)] if experiment is prediction.EXPERIMENT else experiment.table(rows)
         table = [each for each in every if each and each != NOTE]
         head = f"**{_machine(record)}**", others_in_words(rows)
         parts.append("\n\n".join(filter(None, [*head, *map(markdown, table)])))

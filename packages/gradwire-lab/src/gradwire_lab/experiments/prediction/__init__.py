@@ -285,8 +285,7 @@ def summary(rows: Sequence[Row]) -> Table:
     for group in networks.values():
         sizes, losses = defaultdict(list), list[float]()
         for row in group:
-            if row["algorithm"] != SHARDED:
-                sizes[row["nbytes"]].append(row)
+            sizes[row["nbytes"]].append(row)
         for each in sizes.values():
             _choices(each, DISTANT_CODECS if is_distant(group[0]) else CODECS, losses)
         good = sum(loss <= GOOD for loss in losses)
@@ -309,8 +308,7 @@ def _part(rows: Sequence[Row], columns: Columns[Row], codecs: Sequence[str], wha
     losses: list[float] = []
     for group in there.values():
         found += [_title(group[0]), "", table_of(columns, group), ""]
-        comparable = [row for row in group if row["algorithm"] != SHARDED]
-        found += [Table(CHOICES, _choices(comparable, codecs, losses)), ""]
+        found += [Table(CHOICES, _choices(group, codecs, losses)), ""]
     median, ninetieth, largest = (f"{100 * each:.1f} %" for each in _errors(rows))
     good = sum(loss <= GOOD for loss in losses)
     return [
@@ -323,9 +321,9 @@ def _part(rows: Sequence[Row], columns: Columns[Row], codecs: Sequence[str], wha
 
 def _choices(group: Sequence[Row], codecs: Sequence[str], losses: list[float]) -> list[tuple[str, ...]]:
     """Return the planner's choices in a group of rows, and append the choices' extra times to ``losses``."""
-    found = []
+    found, comparable = [], [row for row in group if row["algorithm"] != SHARDED]
     for number in range(1, len(codecs) + 1):
-        allowed = [row for row in group if row["codec"] in codecs[:number]]
+        allowed = [row for row in comparable if row["codec"] in codecs[:number]]
         if not allowed:
             continue
         chosen, best = choose(allowed), min(allowed, key=lambda row: row["measured_s"])
